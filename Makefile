@@ -1,0 +1,36 @@
+# Works from a fresh clone: `make run` and `make test` need Python 3.11+ and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: run test check format clean
+
+run: $(STAMP) .env  ## Start the daemon in the foreground
+	@exec $(BIN)/genesis-fp16 serve
+
+test: $(STAMP)  ## The whole test suite
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## Lint, types, import direction
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## Format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## Remove the virtual environment; recorded data stays
+	rm -rf $(VENV)
+
+.env:
+	cp .env.example .env
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("genesis-fp16 needs Python 3.11 or newer, got " + sys.version.split()[0] + "; try: make PYTHON=python3.11 run")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)

@@ -1,0 +1,72 @@
+"""Everything a worker needs to know, in one JSON file: the worker reads no environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from infrastructure.events import PrecisionState
+
+
+class TrainerOptions(BaseModel):
+    """The ``FP16_*`` settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    loss_scale: float
+    growth_factor: float
+    backoff_factor: float
+    growth_interval: int
+
+
+class RunSpec(BaseModel):
+    """One attempt of one run.
+
+    Attributes:
+        run_id: Identity of the run.
+        attempt: 1 for the first.
+        incarnation: Random identity of this attempt.
+        agent: Entry-point name.
+        entry_point: ``module:attribute``.
+        agent_folder: Persists across runs: replay buffer, published model.
+        run_folder: Persists across attempts: ``checkpoints/``, the data snapshot.
+        attempt_folder: ``spec.json``, ``events.ndjson``, ``worker.log``.
+        seed: Of the run.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        threads: Torch threads; 0 leaves torch's default.
+        precision: The daemon's decision; the worker still answers for its hardware.
+        cpu_half: Whether FP16 may run on a CPU.
+        trainer: See `TrainerOptions`.
+        budget_seconds, budget_transitions: What ``collect`` may spend.
+        stats_interval_steps: Steps between two reads of the device.
+        checkpoint_interval_seconds: Longest time between two checkpoints.
+        keep_checkpoints: How many are kept.
+        settings: Raw settings of the agent, validated by its ``settings_model``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    run_id: str
+    attempt: int
+    incarnation: str
+    agent: str
+    entry_point: str
+    agent_folder: Path
+    run_folder: Path
+    attempt_folder: Path
+    seed: int
+    device: str
+    threads: int
+    precision: PrecisionState
+    cpu_half: bool
+    trainer: TrainerOptions
+    budget_seconds: float
+    budget_transitions: int
+    stats_interval_steps: int
+    checkpoint_interval_seconds: float
+    keep_checkpoints: int
+    settings: dict[str, JsonValue]
+
+    @property
+    def events_path(self) -> Path:
+        """Where the worker appends its events."""
+        return self.attempt_folder / "events.ndjson"

@@ -1,0 +1,142 @@
+"""What an agent records, and how its fields are typed for a world model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+FieldValue: TypeAlias = float | int | bool | str | Sequence[float] | Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Box:
+    """Real numbers: a scalar (``shape == ()``) or a vector (``shape == (n,)``).
+
+    Attributes:
+        shape: ``()`` or ``(n,)``.
+        delta: As a target: predict the change from the observation's field of the same name.
+    """
+
+    shape: tuple[int, ...] = ()
+    delta: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > 1 or any(size < 1 for size in self.shape):
+            raise ValueError(f"Box takes shape () or (n,) with n >= 1, got {self.shape}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Discrete:
+    """One of a closed set of labels; as an input, an unseen label is encoded as unknown."""
+
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.values) < 2 or len(set(self.values)) != len(self.values):
+            raise ValueError(f"Discrete needs two or more distinct labels, got {self.values}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text:
+    """A string or a list of tokens, embedded by hashing: inputs only, never a target.
+
+    Attributes:
+        buckets: Size of the hash table.
+    """
+
+    buckets: int = 2048
+
+    def __post_init__(self) -> None:
+        if self.buckets < 2:
+            raise ValueError(f"Text needs two or more buckets, got {self.buckets}")
+
+
+FieldType: TypeAlias = Box | Discrete | Text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransitionSpec:
+    """The fields of an agent's transitions.
+
+    Attributes:
+        observation: Inputs that describe the state.
+        action: Inputs that describe the action.
+        targets: What the world model predicts: ``reward``, ``terminated``, or a field of
+            ``next_observation``. Never part of the input.
+        success: ``(target, label)``: the label of a `Discrete` target that counts as success.
+        improvement: The scalar `Box` target that measures progress (``reward`` by default).
+
+    Raises:
+        ValueError: No field where one is needed, a `Text` target, a ``delta`` target without
+            an observation of the same name and shape, or a *success*/*improvement* that
+            names no such target.
+    """
+
+    observation: Mapping[str, FieldType]
+    action: Mapping[str, FieldType]
+    targets: Mapping[str, FieldType]
+    success: tuple[str, str] | None = None
+    improvement: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.observation or not self.targets:
+            raise ValueError("a TransitionSpec needs at least one observation and one target")
+        for name, target in self.targets.items():
+            if isinstance(target, Text):
+                raise ValueError(f"target {name!r} is Text: predict a Box or a Discrete instead")
+            if isinstance(target, Box) and target.delta:
+                source = self.observation.get(name)
+                if not isinstance(source, Box) or source.shape != target.shape:
+                    raise ValueError(
+                        f"target {name!r} is a delta: declare observation {name!r} as a Box of "
+                        f"shape {target.shape}"
+                    )
+        if self.success is not None:
+            target_name, label = self.success
+            target = self.targets.get(target_name, Box())
+            if not isinstance(target, Discrete) or label not in target.values:
+                raise ValueError(f"success {self.success} names no label of a Discrete target")
+        if self.improvement is not None:
+            target = self.targets.get(self.improvement, Text())
+            if not isinstance(target, Box) or target.shape != ():
+                raise ValueError(f"improvement {self.improvement!r} names no scalar Box target")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transition:
+    """One step: what was seen, what was done, what came of it.
+
+    Attributes:
+        group: Episode, task or conversation: the unit of the held-out split. Splitting by
+            row would leak one group's steps into its own evaluation.
+        observation: Field name to value, as declared by the `TransitionSpec`.
+        action: The same for the action.
+        reward: Scalar reward; must be finite.
+        next_observation: What the action led to. Targets are read from here.
+        terminated: Whether the trajectory ended here.
+        propensity: Probability with which the policy chose this action, in (0, 1]; None when
+            no policy chose it. Calibration breaks under policy shift without it.
+        info: Anything worth keeping that is neither input nor target.
+
+    Raises:
+        ValueError: An empty group, a reward that is not finite, or a propensity outside (0, 1].
+    """
+
+    group: str
+    observation: Mapping[str, FieldValue]
+    action: Mapping[str, FieldValue]
+    reward: float = 0.0
+    next_observation: Mapping[str, FieldValue] = field(default_factory=dict)
+    terminated: bool = False
+    propensity: float | None = None
+    info: Mapping[str, FieldValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.group:
+            raise ValueError("a transition needs a group (episode, task, conversation)")
+        if not math.isfinite(self.reward):
+            raise ValueError(f"reward must be finite, got {self.reward}")
+        if self.propensity is not None and not 0.0 < self.propensity <= 1.0:
+            raise ValueError(f"propensity must lie in (0, 1], got {self.propensity}")

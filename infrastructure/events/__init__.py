@@ -1,0 +1,19 @@
+"""What a worker and its parent tell each other. Imports neither torch nor the daemon."""
+
+from infrastructure.events.command import COMMAND_ADAPTER, Command, SaveCheckpoint, SetPrecision
+from infrastructure.events.event import EVENT_ADAPTER, Event
+from infrastructure.events.event_log import EventTail, EventWriter
+from infrastructure.events.precision_state import PrecisionName, PrecisionState
+
+__all__ = [
+    "COMMAND_ADAPTER",
+    "EVENT_ADAPTER",
+    "Command",
+    "Event",
+    "EventTail",
+    "EventWriter",
+    "PrecisionName",
+    "PrecisionState",
+    "SaveCheckpoint",
+    "SetPrecision",
+]

@@ -1,0 +1,38 @@
+"""What the daemon asks of a worker: one JSON line a command, on the worker's stdin."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from infrastructure.events.precision_state import PrecisionState
+
+
+class _Command(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Stop(_Command):
+    """Checkpoint at the next step boundary and exit with 75. End of stdin means the same."""
+
+    command: Literal["stop"] = "stop"
+    reason: str
+
+
+class SaveCheckpoint(_Command):
+    """Checkpoint at the next step boundary and go on."""
+
+    command: Literal["checkpoint"] = "checkpoint"
+
+
+class SetPrecision(_Command):
+    """Change precision at the next optimizer-step boundary and acknowledge by an event."""
+
+    command: Literal["set_precision"] = "set_precision"
+    state: PrecisionState
+
+
+Command = Annotated[Stop | SaveCheckpoint | SetPrecision, Field(discriminator="command")]
+
+COMMAND_ADAPTER: TypeAdapter[Command] = TypeAdapter(Command)

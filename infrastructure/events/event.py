@@ -1,0 +1,186 @@
+"""What a worker tells its parent: one JSON line an event.
+
+Numbers of steps, samples and seconds in `StepStats` are *increments* since the previous event
+of the same attempt, so that a reader adds them up and a lost reader never counts twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from infrastructure.events.precision_state import PrecisionName, PrecisionState
+
+Phase = Literal["collect", "train", "evaluate", "publish"]
+
+
+class BaseEvent(BaseModel):
+    """Attributes:
+    time: Unix time in seconds, set by the writer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    time: float = 0.0
+
+
+class Started(BaseEvent):
+    """The worker is up: torch is imported, the agent is loaded."""
+
+    kind: Literal["started"] = "started"
+    pid: int
+    device: str
+    torch_version: str
+
+
+class PhaseStarted(BaseEvent):
+    """The run entered *phase*."""
+
+    kind: Literal["phase_started"] = "phase_started"
+    phase: Phase
+
+
+class Progress(BaseEvent):
+    """How far *phase* is; *total* is None where the end is not known."""
+
+    kind: Literal["progress"] = "progress"
+    phase: Phase
+    done: int
+    total: int | None = None
+    unit: str = ""
+    metrics: Mapping[str, float] = {}
+
+
+class PrecisionChanged(BaseEvent):
+    """The worker's acknowledgement: from the step after *step* on, *state* is in force."""
+
+    kind: Literal["precision_changed"] = "precision_changed"
+    step: int
+    state: PrecisionState
+    loss_scale: float
+
+
+class StepStats(BaseEvent):
+    """Optimizer steps since the last such event.
+
+    Attributes:
+        step: Steps attempted since the run began, over all attempts.
+        total_steps: Steps the run will take, where known.
+        epoch: Epochs finished.
+        applied, overflow, nonfinite_loss, no_gradient: Steps by outcome; they add up to the
+            steps attempted. An overflow is a non-finite unscaled gradient under a finite loss.
+        fp16: Steps attempted under FP16, whatever their outcome.
+        samples: Training samples in these steps.
+        seconds: Wall time of these steps.
+        loss: Mean finite loss of these steps, or None where none was finite.
+        grad_norm: Last finite gradient norm, unscaled, before clipping.
+        loss_scale: In force now; 1 outside FP16.
+        precision: In force now.
+        cuda_memory_allocated_bytes: Peak since the last event; None without CUDA.
+    """
+
+    kind: Literal["step_stats"] = "step_stats"
+    step: int
+    total_steps: int | None = None
+    epoch: int = 0
+    applied: int = 0
+    overflow: int = 0
+    nonfinite_loss: int = 0
+    no_gradient: int = 0
+    fp16: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    grad_norm: float | None = None
+    loss_scale: float
+    precision: PrecisionName
+    cuda_memory_allocated_bytes: int | None = None
+
+    @property
+    def attempted(self) -> int:
+        """Optimizer steps attempted, whatever their outcome."""
+        return self.applied + self.overflow + self.nonfinite_loss + self.no_gradient
+
+
+class CheckpointSaved(BaseEvent):
+    """A checkpoint is on disk, complete and hashed."""
+
+    kind: Literal["checkpoint_saved"] = "checkpoint_saved"
+    step: int
+    path: str
+    size_bytes: int
+    seconds: float
+
+
+class Resumed(BaseEvent):
+    """Training goes on from a checkpoint."""
+
+    kind: Literal["resumed"] = "resumed"
+    step: int
+    path: str
+
+
+class Evaluated(BaseEvent):
+    """Held-out metrics.
+
+    Attributes:
+        fp32_baseline_loss: Loss of one frozen training batch replayed in FP32 with the weights
+            of this moment; None where it was not measured.
+    """
+
+    kind: Literal["evaluated"] = "evaluated"
+    epoch: int
+    metrics: Mapping[str, float]
+    primary: str
+    fp32_baseline_loss: float | None = None
+
+
+class Published(BaseEvent):
+    """The agent's decision on the trained model."""
+
+    kind: Literal["published"] = "published"
+    published: bool
+    reason: str
+    metrics: Mapping[str, float] = {}
+
+
+class Notice(BaseEvent):
+    """Something an operator should read: a torn record, a skipped field, a fallback."""
+
+    kind: Literal["notice"] = "notice"
+    level: Literal["info", "warning"] = "info"
+    event: str
+    fields: Mapping[str, str] = {}
+
+
+class Finished(BaseEvent):
+    """The last event of an attempt that could still speak.
+
+    Attributes:
+        outcome: ``done``; ``stopped`` (checkpointed, wants requeue); ``failed``;
+            ``misconfigured`` (never retry).
+        error: One paragraph naming what, where and the remedy; empty unless it failed.
+    """
+
+    kind: Literal["finished"] = "finished"
+    outcome: Literal["done", "stopped", "failed", "misconfigured"]
+    error: str = ""
+
+
+Event = Annotated[
+    Started
+    | PhaseStarted
+    | Progress
+    | PrecisionChanged
+    | StepStats
+    | CheckpointSaved
+    | Resumed
+    | Evaluated
+    | Published
+    | Notice
+    | Finished,
+    Field(discriminator="kind"),
+]
+
+EVENT_ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)

@@ -1,0 +1,90 @@
+"""The event file of an attempt: appended by the worker, tailed by the daemon.
+
+A file and not a pipe: a stalled reader never stalls training, torchrun does not close it, and
+a remote executor needs one anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import ValidationError
+
+from infrastructure.events.event import EVENT_ADAPTER, BaseEvent, Event
+
+MAX_READ_BYTES = 1 << 20
+
+
+class EventWriter:
+    """Appends events, one ``write`` each, so that a reader sees whole lines or a torn last one.
+
+    Args:
+        path: The attempt's event file; created, or appended to.
+        clock: Unix time in seconds.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+
+    def __call__(self, event: BaseEvent) -> None:
+        """Append *event* with the time of now."""
+        line = event.model_copy(update={"time": self._clock()}).model_dump_json()
+        os.write(self._descriptor, line.encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> EventWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class EventTail:
+    """Reads the complete lines that an event file has gained.
+
+    Args:
+        path: The attempt's event file; need not exist yet.
+        offset: Byte offset to read from, as left in `offset` by an earlier reader.
+
+    Attributes:
+        offset: Byte offset after the last complete line read.
+        malformed: Lines skipped so far since they were no event this version knows.
+    """
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path = path
+        self.offset = offset
+        self.malformed = 0
+
+    def read(self) -> Iterator[Event]:
+        """Yield the events appended since the last call; an incomplete last line waits."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read(MAX_READ_BYTES)
+        except FileNotFoundError:
+            return
+        for line in data.split(b"\n")[:-1]:
+            self.offset += len(line) + 1
+            try:
+                yield EVENT_ADAPTER.validate_json(line)
+            except ValidationError:
+                self.malformed += 1
+        if len(data) == MAX_READ_BYTES and b"\n" not in data:
+            self.offset += len(data)  # no event is this long: skip it rather than stall
+            self.malformed += 1

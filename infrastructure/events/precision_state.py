@@ -1,0 +1,35 @@
+"""Precision as a value: what was asked for, what runs, and whose voice decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+PrecisionName = Literal["fp32", "fp16", "bf16"]
+PrecisionReason = Literal[
+    "default",  # GENESIS_PRECISION
+    "agent",  # the agent's own setting
+    "operator",  # a stored override
+    "flag",  # ENABLE_FP16_TRAINING is false
+    "guard",  # the automatic rollback
+    "no_accelerator",  # half precision on a CPU, not forced
+    "unsupported",  # the device lacks the half type
+]
+PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
+REASONS: tuple[PrecisionReason, ...] = get_args(PrecisionReason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrecisionState:
+    """Attributes:
+    requested: What would run if no voice demanded FP32.
+    effective: What runs. In an event: what the worker has acknowledged, never a wish.
+    reason: The voice that decided.
+    """
+
+    requested: PrecisionName
+    effective: PrecisionName
+    reason: PrecisionReason
+
+    def __str__(self) -> str:
+        return f"requested={self.requested} effective={self.effective} reason={self.reason}"
