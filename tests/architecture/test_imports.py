@@ -1,0 +1,93 @@
+"""Who may import what: the daemon stays small, the environment has one reader."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+Files = Callable[..., list[Path]]
+OURS = ("genesis_fp16", "infrastructure", "agents")
+DAEMON_MAY_IMPORT = ("infrastructure.agent_contract", "infrastructure.events")
+METRIC_TYPES = {"Counter", "Gauge", "Histogram", "Summary", "Info", "Enum"}
+
+
+def _modules_after_importing(*names: str) -> list[str]:
+    """Names in ``sys.modules`` of a fresh interpreter that imported *names*."""
+    script = "import sys, json, importlib\n"
+    script += f"[importlib.import_module(name) for name in {names!r}]\n"
+    script += "print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    return json.loads(done.stdout)
+
+
+def _daemon_modules(root: Path) -> list[str]:
+    """Every module of `genesis_fp16` that the daemon's own process may run."""
+    paths = sorted((root / "genesis_fp16").rglob("*.py"))
+    names = [".".join(path.relative_to(root).with_suffix("").parts) for path in paths]
+    apart = {"genesis_fp16.worker", "genesis_fp16.__main__"}
+    # Alembic runs its scripts by path, inside a migration; they cannot be imported by name.
+    return [
+        name.removesuffix(".__init__")
+        for name in names
+        if name not in apart and ".migrations" not in name
+    ]
+
+
+def test_daemon_imports_neither_torch_nor_plugins_nor_the_library(root: Path) -> None:
+    modules = _modules_after_importing(*_daemon_modules(root))
+    assert "genesis_fp16.service" in modules
+    assert [name for name in modules if name.split(".")[0] in {"torch", "agents", "numpy"}] == []
+    library = [name for name in modules if name.startswith("infrastructure.")]
+    assert [name for name in library if not name.startswith(DAEMON_MAY_IMPORT)] == []
+
+
+@pytest.mark.parametrize("name", DAEMON_MAY_IMPORT)
+def test_what_both_sides_share_imports_neither(name: str) -> None:
+    modules = _modules_after_importing(name)
+    assert [m for m in modules if m.split(".")[0] in {"torch", "agents", "genesis_fp16"}] == []
+
+
+def _attributes(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Each ``module.name`` that *path* reads or imports, with its line."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield node.value.id, node.attr, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.module or "", alias.name, node.lineno
+
+
+def test_only_settings_reads_the_environment(files: Files, root: Path) -> None:
+    readers = {
+        str(path.relative_to(root))
+        for path in files(".py", below=(*OURS, "scripts", "examples"))
+        for module, name, _ in _attributes(path)
+        if module == "os" and name in {"environ", "environb", "getenv"}
+    }
+    assert readers <= {"genesis_fp16/settings.py"}
+
+
+def test_only_metrics_declares_metrics(files: Files, root: Path) -> None:
+    declaring = {
+        str(path.relative_to(root))
+        for path in files(".py", below=OURS)
+        for module, name, _ in _attributes(path)
+        if module.split(".")[0] == "prometheus_client" and name in METRIC_TYPES
+    }
+    assert declaring == {"genesis_fp16/metrics.py"}
+
+
+def test_library_configures_no_logging(files: Files, root: Path) -> None:
+    configuring = [
+        f"{path.relative_to(root)}:{line}"
+        for path in files(".py", below=("infrastructure", "agents"))
+        for module, name, line in _attributes(path)
+        if (module, name) in {("logging", "basicConfig"), ("structlog", "configure")}
+    ]
+    assert configuring == []
