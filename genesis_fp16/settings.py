@@ -1,0 +1,360 @@
+"""The settings: the only reader of the environment and of ``.env``.
+
+A real environment variable outranks the file, except that ``ENABLE_FP16_TRAINING`` is false if
+either says false. The file is read here and never turned into environment, so that a change of
+it can take effect in a running daemon.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from dotenv.parser import parse_stream
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    ValidationError,
+)
+from pydantic_core import ErrorDetails
+
+from genesis_fp16.errors import GenesisError
+from infrastructure.agent_contract import Schedule
+from infrastructure.events import PrecisionName
+
+DEFAULT_ENV_FILE = Path(".env")
+ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
+ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
+AGENTS_PREFIX = "GENESIS_AGENTS__"
+FP16_FIELDS = (
+    "enable_fp16_training",
+    "fp16_loss_scale",
+    "fp16_growth_factor",
+    "fp16_backoff_factor",
+    "fp16_growth_interval",
+)
+_OURS = re.compile(r"(GENESIS|FP16|ENABLE_FP16)_", re.IGNORECASE)
+_AGENT_KEY = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_CREDENTIALS = re.compile(r"(?<=://).*@")
+_TRUE = ("true", "1", "yes", "on", "t", "y")
+
+
+class SettingsError(GenesisError, ValueError):
+    """Wrong settings; the message lists each with name, value, source and remedy."""
+
+    exit_code = os.EX_CONFIG
+
+    def __init__(self, problems: list[str]) -> None:
+        count = "1 setting is" if len(problems) == 1 else f"{len(problems)} settings are"
+        super().__init__("\n  ".join([f"{count} wrong:", *problems]))
+        self.problems = problems
+
+
+class _Variable(NamedTuple):
+    value: str
+    source: str
+
+
+def _parse_schedule(text: str) -> str:
+    Schedule.parse(text)
+    return text
+
+
+def _empty_is_none(value: object) -> object:
+    return None if value == "" else value
+
+
+def _agent_key(key: str) -> str:
+    if not _AGENT_KEY.fullmatch(key):
+        raise ValueError(f"an agent's key is its name with underscores, got {key!r}")
+    return key
+
+
+_None = BeforeValidator(_empty_is_none)
+_Positive = Annotated[float, Field(gt=0, le=366 * 86400.0, allow_inf_nan=False)]
+
+
+class AgentSettings(BaseModel):
+    """What an operator may say about one agent: ``GENESIS_AGENTS__<NAME>__...``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    enabled: bool = True
+    """Whether its schedule fires."""
+    schedule: Annotated[Annotated[str, AfterValidator(_parse_schedule)] | None, _None] = None
+    """When it runs, such as 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
+    precision: Annotated[PrecisionName | None, _None] = None
+    """fp32, fp16 or bf16; empty: GENESIS_PRECISION. Hot."""
+    settings: dict[str, JsonValue] = {}
+    """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
+
+
+class Settings(BaseModel):
+    """Every setting with its default. Construct it directly in tests: it reads nothing itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    enable_fp16_training: bool = True
+    """The rollback switch: false means FP32 for every agent within 2 seconds. Hot."""
+    fp16_loss_scale: Annotated[float, Field(ge=2.0**-16, le=2.0**64)] = 65536.0
+    """Initial loss scale of new runs. Hot."""
+    fp16_growth_factor: Annotated[float, Field(gt=1, le=1024)] = 2.0
+    """The scale is multiplied by it after a growth interval without overflow. Hot."""
+    fp16_backoff_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """The scale is multiplied by it after an overflow. Hot."""
+    fp16_growth_interval: Annotated[int, Field(ge=1, le=2**31 - 1)] = 2000
+    """Steps without overflow before the scale grows. Hot."""
+    precision: Literal["fp16", "bf16"] = "fp16"
+    """Half type where nobody demands FP32: fp16 or bf16. Hot."""
+    cpu_half: bool = False
+    """Whether half precision may run on a CPU, for tests and demonstrations."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    slots: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Runs at the same time."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of the first run of each agent; later runs derive theirs from it."""
+    worker_threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Torch threads of a worker; 0 leaves torch's default."""
+    budget_seconds: _Positive = 30.0
+    """Seconds a run may spend on collecting."""
+    budget_transitions: Annotated[int, Field(ge=1)] = 20000
+    """Transitions a run may collect."""
+    stats_interval_steps: Annotated[int, Field(ge=1)] = 20
+    """Steps between two reads of the device for the metrics."""
+    checkpoint_interval_seconds: _Positive = 15.0
+    """Seconds, at most, between two checkpoints."""
+    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Checkpoints kept of a run."""
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Attempts of a run before it counts as failed."""
+    retry_backoff_seconds: _Positive = 5.0
+    """Seconds before the first retry; doubled for each further one."""
+    start_timeout_seconds: _Positive = 60.0
+    """Seconds a worker has to report that it is up."""
+    no_progress_timeout_seconds: _Positive = 300.0
+    """Seconds a worker may say nothing."""
+    run_timeout_seconds: _Positive = 14400.0
+    """Seconds a run may take, over all its attempts."""
+    stop_timeout_seconds: _Positive = 8.0
+    """Seconds a worker has to checkpoint and stop before it is killed."""
+    probe_timeout_seconds: _Positive = 30.0
+    """Seconds a plugin has to load in its probe before it is quarantined."""
+    home: Annotated[Path, AfterValidator(Path.expanduser)] = Path(".genesis")
+    """Folder of the database, runs, models and the lock."""
+    database_url: Annotated[
+        Annotated[str, Field(pattern=r"^(sqlite|postgresql)(\+\w+)?://")] | None, _None
+    ] = Field(default=None, repr=False)
+    """SQLAlchemy URL of the database; empty: SQLite in GENESIS_HOME."""
+    env_file: Path = DEFAULT_ENV_FILE
+    """The file settings are read from; only the environment can name it."""
+    metrics_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """Address /metrics, /healthz and /readyz listen on."""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9464
+    """Port of the same; 0 takes a free one."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """debug, info, warning or error."""
+    log_format: Literal["auto", "console", "json"] = "auto"
+    """console, json, or auto: console on a terminal, JSON elsewhere."""
+    agents: dict[Annotated[str, AfterValidator(_agent_key)], AgentSettings] = {}
+    """Settings of single agents."""
+
+    _variables: dict[str, _Variable] = PrivateAttr(default_factory=dict)
+    _shadowed: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def shadowed(self) -> tuple[str, ...]:
+        """Variables that the file sets in vain, since the environment sets them otherwise."""
+        return self._shadowed
+
+    def for_agent(self, name: str) -> AgentSettings:
+        """Settings of the agent *name* (``se-darwin`` reads the key ``se_darwin``)."""
+        return self.agents.get(name.replace("-", "_"), AgentSettings())
+
+    def source_of(self, name: str) -> str:
+        """Where the attribute *name* comes from: file and line, environment or default.
+
+        Raises:
+            KeyError: There is no such attribute.
+        """
+        variable = variable_name(name)
+        if name == "agents":
+            found = [v.source for k, v in self._variables.items() if k.startswith(AGENTS_PREFIX)]
+            return ", ".join(found) or "default"
+        return self._variables[variable].source if variable in self._variables else "default"
+
+    def describe(self) -> list[tuple[str, str, str]]:
+        """Variable, value (secrets redacted) and source of everything in force."""
+        lines = []
+        for name in Settings.model_fields:
+            if name != "agents":
+                value = _shown(variable_name(name), getattr(self, name))
+                lines.append((variable_name(name), value, self.source_of(name)))
+        for name, variable in self._variables.items():
+            if name.startswith(AGENTS_PREFIX):
+                lines.append((name, variable.value, variable.source))
+        return lines
+
+
+def variable_name(field: str) -> str:
+    """Name of the environment variable of the attribute *field* of `Settings`.
+
+    Raises:
+        KeyError: There is no such attribute.
+    """
+    if field not in Settings.model_fields:
+        raise KeyError(f"{field!r} is no setting; there are {', '.join(Settings.model_fields)}")
+    return field.upper() if field in FP16_FIELDS else f"GENESIS_{field.upper()}"
+
+
+VARIABLES = {variable_name(name): name for name in Settings.model_fields if name != "agents"}
+
+
+def load_settings(
+    env_file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Read the settings from the environment and the file.
+
+    Args:
+        env_file: The file; by default ``GENESIS_ENV_FILE`` or ``.env``. It may be missing.
+        environ: The environment; by default the process's own.
+
+    Raises:
+        SettingsError: Something is wrong; the message lists everything that is.
+    """
+    environ = os.environ if environ is None else environ
+    path = env_file or Path(environ.get(ENV_FILE_VARIABLE) or DEFAULT_ENV_FILE)
+    problems: list[str] = []
+    from_file = dict(_read_file(path, problems))
+    from_environment = {
+        name: _Variable(value, "environment") for name, value in environ.items() if _is_ours(name)
+    }
+    merged = {**from_file, **from_environment}
+    flag = from_file.get(ROLLBACK_FLAG)
+    if flag is not None and flag.value.lower() not in _TRUE:
+        merged[ROLLBACK_FLAG] = flag  # false outranks the environment; a wrong value is reported
+    merged.pop(ENV_FILE_VARIABLE, None)
+    problems += [_unknown(*item) for item in merged.items() if not _is_known(item[0])]
+    settings = _validate({k: v for k, v in merged.items() if _is_known(k)}, problems)
+    if problems or settings is None:
+        raise SettingsError(problems)
+    settings = settings.model_copy(update={"env_file": path})
+    settings._variables = merged
+    settings._shadowed = tuple(
+        name for name, own in from_file.items() if merged.get(name, own).value != own.value
+    )
+    return settings
+
+
+def _read_file(path: Path, problems: list[str]) -> Iterator[tuple[str, _Variable]]:
+    """Yield the file's variables that are ours; what cannot be read goes to *problems*."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{path} cannot be read: {error}; make it a readable UTF-8 text file")
+        return
+    for binding in parse_stream(io.StringIO(text)):
+        lead = len(binding.original.string) - len(binding.original.string.lstrip())
+        line = binding.original.line + binding.original.string[:lead].count("\n")
+        source = f"{path} line {line}"
+        if binding.error:
+            written = binding.original.string.strip()
+            problems.append(f"{source} is no NAME=value: {written!r}; correct or delete it")
+        elif binding.key == ENV_FILE_VARIABLE:
+            problems.append(f"{ENV_FILE_VARIABLE} in {source}: only the environment can name it")
+        elif binding.key is not None and _is_ours(binding.key):
+            yield binding.key, _Variable(binding.value or "", source)
+
+
+def _validate(variables: Mapping[str, _Variable], problems: list[str]) -> Settings | None:
+    data: dict[str, Any] = {}
+    for name, variable in variables.items():
+        if name in VARIABLES:
+            data[VARIABLES[name]] = variable.value
+            continue
+        node = data.setdefault("agents", {})
+        *path, leaf = name.removeprefix(AGENTS_PREFIX).lower().split("__")
+        for part in path:
+            node = node.setdefault(part, {}) if isinstance(node, dict) else None
+        if not isinstance(node, dict) or isinstance(node.get(leaf), dict):
+            problems.append(f"{name} ({variable.source}) is set both whole and in parts: keep one")
+        else:
+            node[leaf] = _json_or_text(variable.value)
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as error:
+        problems += [_problem(details, variables) for details in error.errors()]
+        return None
+
+
+def _json_or_text(text: str) -> object:
+    if text[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text  # the agent's own settings model will judge it
+    return text
+
+
+def _problem(details: ErrorDetails, variables: Mapping[str, _Variable]) -> str:
+    """One line: name, value, source, remedy."""
+    field, *rest = (str(part) for part in details["loc"])
+    name, remedy = variable_name(field), ""
+    if field == "agents":
+        name = AGENTS_PREFIX + "__".join(rest).upper()
+        if details["type"] == "extra_forbidden":
+            remedy = f"; there are {', '.join(key.upper() for key in AgentSettings.model_fields)}"
+    else:
+        default = Settings.model_fields[field].default
+        remedy = f"; the default is {name}={'' if default is None else _written(default)}"
+    found = [v.source for k, v in variables.items() if k == name or k.startswith(f"{name}__")]
+    value = _shown(name, details["input"])
+    message = details["msg"].removeprefix("Value error, ")
+    return f"{name}={value} ({', '.join(found) or 'environment'}): {message}{remedy}"
+
+
+def _unknown(name: str, variable: _Variable) -> str:
+    candidates = [*VARIABLES, ENV_FILE_VARIABLE]
+    if name.upper().startswith(AGENTS_PREFIX):
+        candidates = [name.upper()]
+    close = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.6)
+    remedy = f"did you mean {close[0]}?" if close else "see .env.example for all settings"
+    return f"{name} ({variable.source}) is no setting: {remedy}"
+
+
+def _is_known(name: str) -> bool:
+    if name.startswith(AGENTS_PREFIX):
+        return name.isupper() and name.count("__") >= 2
+    return name in VARIABLES
+
+
+def _is_ours(name: str) -> bool:
+    """Whether *name* is a setting or reads like a misspelt one; others may share the file."""
+    close = difflib.SequenceMatcher(None, name.upper(), ROLLBACK_FLAG).ratio() > 0.85
+    return _OURS.match(name) is not None or close
+
+
+def _written(value: object) -> str:
+    """*value* as a variable holds it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if name == variable_name("database_url"):
+        return _CREDENTIALS.sub("***@", _written(value).partition("?")[0])
+    return _written(value)
