@@ -1,0 +1,142 @@
+"""What the documents say exists, exists: settings, commands, options, metrics, links, names."""
+
+import importlib
+import operator
+import re
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from prometheus_client import CollectorRegistry
+
+from genesis_fp16.cli import app
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
+
+SETTING = re.compile(r"\b(?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9]\b")
+COMMAND = re.compile(r"genesis-fp16((?: +[^\s`#|]+)+)")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+ROW = re.compile(r"^\| (?P<cells>.+) \|$", re.MULTILINE)
+
+
+def _rows(page: Path) -> list[list[str]]:
+    """Cells of the table rows that begin with code or a promise; without the header."""
+    rows = [match["cells"].split(" | ") for match in ROW.finditer(page.read_text())]
+    return [[cell.strip() for cell in row] for row in rows[1:]]
+
+
+def _code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_settings_named_exist(pages: list[Path], root: Path) -> None:
+    of_an_agent = re.compile(
+        AGENTS_PREFIX
+        + r"[A-Z0-9_]+?__("
+        f"{'|'.join(AgentSettings.model_fields)}".upper()
+        + r")(__\w+)?"
+    )
+    known = {*VARIABLES, ENV_FILE_VARIABLE}
+    unknown = {
+        f"{page.relative_to(root)}: {name}"
+        for page in pages
+        for name in SETTING.findall(page.read_text())
+        if name not in known and not of_an_agent.fullmatch(name)
+    }
+    assert unknown == set()
+
+
+def _check_command(words: list[str]) -> str | None:
+    """What is wrong with the command line *words*, if anything."""
+    command: click.Command = typer.main.get_command(app)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        if name not in command.commands:
+            return f"no command {name!r}"
+        command = command.commands[name]
+    options = {option for parameter in command.params for option in parameter.opts}
+    missing = [w for w in words if w.startswith("--") and w not in {*options, "--help"}]
+    return f"{command.name} has no option {missing}" if missing else None
+
+
+def test_commands_named_exist(pages: list[Path], root: Path) -> None:
+    wrong, seen = [], 0
+    for page in pages:
+        for match in COMMAND.finditer(page.read_text()):
+            words = match[1].split()
+            if not re.fullmatch(r"[a-z-]+", words[0]):
+                continue  # prose: "genesis-fp16 (the daemon)"
+            seen += 1
+            if problem := _check_command(words):
+                wrong.append(f"{page.relative_to(root)}: {match[0]}: {problem}")
+    assert seen > 10
+    assert wrong == []
+
+
+def test_links_lead_somewhere(pages: list[Path], root: Path) -> None:
+    pages = [*pages, root / "examples" / "pendulum_agent" / "README.md"]
+    broken = [
+        f"{page.relative_to(root)}: {target}"
+        for page in pages
+        for target in LINK.findall(page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_metrics_documented_are_the_metrics_declared(root: Path) -> None:
+    """Name, type and labels, both ways."""
+    registry = CollectorRegistry()
+    Metrics(registry).register_agent("an-agent")
+    declared = {}
+    for family in registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        declared[name] = (family.type, labels)
+    documented = {
+        _code(name)[0]: (kind, set(_code(labels)))
+        for name, kind, labels, _ in _rows(root / "docs" / "metrics.md")
+        if _code(name)
+    }
+    assert documented == declared
+
+
+def _promises(root: Path) -> list[tuple[str, str, str]]:
+    return [
+        (promise, _code(place)[0], state)
+        for promise, place, state in _rows(root / "docs" / "promised-interfaces.md")
+        if _code(place)
+    ]
+
+
+def test_promises_are_kept(root: Path) -> None:
+    promises = _promises(root)
+    assert len(promises) > 20
+    for promise, place, state in promises:
+        assert state in {"here", "planned"}, promise
+        if state == "planned":
+            assert not Path(root, place).is_file(), f"{place} is here: say so"
+            continue
+        if "/" in place:
+            assert (root / place).is_file(), place
+        else:
+            module, _, attribute = place.partition(":")
+            operator.attrgetter(attribute)(importlib.import_module(module))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enabled", True),
+        ("loss_scale", 65536.0),
+        ("growth_factor", 2.0),
+        ("backoff_factor", 0.5),
+        ("growth_interval", 2000),
+        ("max_grad_norm", 1.0),
+    ],
+)
+def test_promised_defaults(name: str, value: object) -> None:
+    from infrastructure.training import FP16TrainingConfig
+
+    assert getattr(FP16TrainingConfig(), name) == value

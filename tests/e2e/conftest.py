@@ -1,0 +1,242 @@
+"""The real daemon in a real process, with a home, a settings file and a port of its own."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from infrastructure.events import Event, EventTail
+
+BIN = Path(sys.executable).parent
+POLL_SECONDS = 0.05
+
+
+class Metrics:
+    """One scrape."""
+
+    def __init__(self, text: str) -> None:
+        self._samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
+
+    def labels(self, name: str, **labels: str) -> list[dict[str, str]]:
+        """Label sets of the series *name* that have *labels* and are not 0."""
+        return [
+            sample.labels
+            for sample in self._samples
+            if sample.name == name and sample.value and labels.items() <= sample.labels.items()
+        ]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Sum of the series *name* that have *labels*; not a number where there is none."""
+        values = [
+            sample.value
+            for sample in self._samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+        return sum(values) if values else float("nan")
+
+
+class Daemon:
+    """`genesis-fp16` in the folder *folder*, told everything by the settings file there."""
+
+    def __init__(self, folder: Path, *, bin_folder: Path = BIN, python_path: Path | None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.home, self.log_path = folder, folder / "home", folder / "daemon.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._program = bin_folder / "genesis-fp16"
+        self._environ = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+        self._environ |= {"OMP_NUM_THREADS": "1"}
+        if python_path is not None:
+            self._environ["PYTHONPATH"] = str(python_path)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.settings: dict[str, object] = {
+            "GENESIS_HOME": self.home,
+            "GENESIS_METRICS_PORT": self.port,
+            "GENESIS_WORKER_THREADS": 1,
+            "GENESIS_CHECKPOINT_INTERVAL_SECONDS": 1,
+            "GENESIS_RETRY_BACKOFF_SECONDS": 0.2,
+            "GENESIS_AGENTS__SE_DARWIN__ENABLED": "false",
+        }
+        self.configure()
+
+    def configure(self, **settings: object) -> None:
+        """Change settings in the file by swapping it, as most editors do."""
+        self.settings |= settings
+        written = self.folder / ".env.new"
+        written.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
+        written.rename(self.folder / ".env")
+
+    def start(self) -> "Daemon":
+        """Start ``serve`` and wait until it says that it is ready."""
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [self._program, "serve"],
+                cwd=self.folder,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.wait_for(lambda: self.get("/readyz")[0] == 200, 40, "to be ready")
+        return self
+
+    @property
+    def log(self) -> str:
+        """All that the daemon has printed."""
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of the listener's answer; status 0 while it does not listen."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, refusal.read().decode()
+        except OSError:
+            return 0, ""
+
+    def metrics(self) -> Metrics:
+        """A scrape of now."""
+        return Metrics(self.get("/metrics")[1])
+
+    def events(self, kind: str) -> list[Event]:
+        """Events of *kind* of all attempts, oldest first."""
+        found = [
+            event
+            for path in self.home.rglob("events.ndjson")
+            for event in EventTail(path).read()
+            if event.kind == kind
+        ]
+        return sorted(found, key=lambda event: event.time)
+
+    def cli(self, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run one command of the console script in the daemon's folder."""
+        return subprocess.run(
+            [self._program, *arguments],
+            cwd=self.folder,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+    def json(self, *arguments: str, seconds: float = 60):
+        """What a command answers with ``--json``."""
+        done = self.cli(*arguments, "--json", seconds=seconds)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def wait_for(self, holds: Callable[[], object], seconds: float, what: str) -> float:
+        """Wait until *holds* is true and say how many seconds that took."""
+        begun = time.monotonic()
+        while not holds():
+            alive = self.process is not None and self.process.poll() is None
+            late = time.monotonic() - begun > seconds
+            if late or not alive:
+                state = f"after {seconds} s" if alive else "before the daemon ended"
+                pytest.fail(f"waited for the daemon {what}: not {state}\n{self.log[-6000:]}")
+            time.sleep(POLL_SECONDS)
+        return time.monotonic() - begun
+
+    def stop(self, number: int = signal.SIGINT) -> tuple[int, float]:
+        """Ask the daemon to stop; its exit code, and the seconds it took."""
+        begun = time.monotonic()
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=30)
+        return code, time.monotonic() - begun
+
+    def kill9(self) -> None:
+        """End the daemon alone, as the kernel would when memory runs out."""
+        self.process.kill()
+        self.process.wait()
+
+    def worker(self) -> psutil.Process | None:
+        """The newest worker if it is alive."""
+        started = self.events("started")
+        try:
+            process = psutil.Process(started[-1].pid)
+            ours = "genesis_fp16.worker" in process.cmdline()
+        except (IndexError, psutil.Error):
+            return None
+        return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
+
+    def clean_up(self) -> None:
+        """Leave no process behind, whatever the test did."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill9()
+        worker = self.worker()
+        if worker is not None:
+            worker.kill()
+
+
+@pytest.fixture(scope="session")
+def quick_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the quick agent as installed: put it on the path."""
+    folder = tmp_path_factory.mktemp("quick")
+    shutil.copy(Path(__file__).with_name("quick_agent.py"), folder)
+    metadata = folder / "quick_agent-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: quick-agent\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[genesis.agents]\nquick = quick_agent:QuickAgent\n")
+    return folder
+
+
+@pytest.fixture
+def make_daemon(tmp_path: Path, quick_plugin: Path) -> Iterator[Callable[..., Daemon]]:
+    """Build daemons, not yet started, that see the quick agent; all are gone afterwards."""
+    made: list[Daemon] = []
+
+    def make(folder: Path = tmp_path / "daemon", **options: object) -> Daemon:
+        made.append(Daemon(folder, **({"python_path": quick_plugin} | options)))
+        return made[-1]
+
+    yield make
+    for daemon in made:
+        daemon.clean_up()
+
+
+@pytest.fixture
+def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
+    """A daemon that will run the quick agent at once, and again and again."""
+    daemon = make_daemon()
+    daemon.configure(GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"')
+    return daemon
+
+
+@pytest.fixture
+def training(daemon: Daemon) -> Daemon:
+    """A daemon whose quick agent trains without end, in FP16 on the CPU, past its overflows.
+
+    The loss scale begins far too high, so the first steps overflow and it backs off: the
+    overflows are real. Then it stays, since growth is far away.
+    """
+    daemon.configure(
+        GENESIS_CPU_HALF="true",
+        FP16_LOSS_SCALE=2.0**34,
+        FP16_GROWTH_INTERVAL=10_000_000,
+        GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
+        GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=500,
+    )
+    daemon.start()
+    daemon.wait_for(
+        lambda: daemon.metrics().value("genesis_fp16_training_steps_total", agent="quick") > 100,
+        60,
+        "to train in FP16",
+    )
+    return daemon

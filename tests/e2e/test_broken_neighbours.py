@@ -1,0 +1,99 @@
+"""The example plugin, installed by pip into a fresh environment full of broken ones."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+# What each broken module does when it is loaded, and what its quarantine says of it.
+BROKEN = {
+    "raises": ("raise RuntimeError('no licence file')", "no licence file"),
+    "exits": ("import sys; sys.exit(3)", "exit"),
+    "segfaults": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+    "hangs": ("import time\nwhile True: time.sleep(1)", "15"),
+    "lacks": ("import a_library_that_nobody_has", "a_library_that_nobody_has"),
+}
+
+
+def _install(python: Path, source: Path) -> None:
+    """Install a source folder by pip, from nothing but what this machine already has."""
+    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([python, "-m", "pip", "install", *options, source], check=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment: our wheel, the example's, five broken distributions.
+
+    The libraries both depend on are borrowed from the environment of this test by one path
+    entry; ours are installed anew, as a user's would be, and come first.
+    """
+    folder = tmp_path_factory.mktemp("fresh")
+    venv = folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(venv), "platbase": str(venv)}))
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    ours = folder / "ours"
+    ours.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, ours)
+    for name in ("genesis_fp16", "infrastructure", "agents"):
+        shutil.copytree(ROOT / name, ours / name)
+    shutil.copytree(ROOT / "examples" / "pendulum_agent", folder / "pendulum_agent")
+    python = venv / "bin" / "python"
+    _install(python, ours)
+    _install(python, folder / "pendulum_agent")
+
+    for name, (source, _) in BROKEN.items():
+        (site / f"{name}_agent.py").write_text(source)
+        metadata = site / f"{name}_agent-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}-agent\nVersion: 1.0\n"
+        )
+        (metadata / "entry_points.txt").write_text(
+            f"[genesis.agents]\n{name} = {name}_agent:Agent\n"
+        )
+    return venv
+
+
+def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
+    daemon = make_daemon(bin_folder=environment / "bin", python_path=None)
+    daemon.configure(
+        GENESIS_PROBE_TIMEOUT_SECONDS=15,
+        GENESIS_BUDGET_TRANSITIONS=2000,
+        GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1s"',
+        GENESIS_AGENTS__SE_DARWIN__ENABLED="true",
+    )
+
+    agents = {agent["name"]: agent for agent in daemon.json("agents", seconds=120)}
+    assert set(agents) == {"pendulum", "se-darwin", *BROKEN}
+    assert agents["pendulum"]["state"] == agents["se-darwin"]["state"] == "ready"
+    assert agents["pendulum"]["distribution"] == "genesis-pendulum-agent"
+    for name, (_, reason) in BROKEN.items():
+        assert agents[name]["state"] == "quarantined", name
+        assert reason in agents[name]["reason"], name
+
+    daemon.configure(GENESIS_AGENTS__SE_DARWIN__ENABLED="false")  # its slot is the pendulum's
+    daemon.start()
+    daemon.wait_for(
+        lambda: (
+            daemon.metrics().value("genesis_runs_total", agent="pendulum", result="succeeded") > 0
+        ),
+        180,
+        "to finish a run of the pendulum",
+    )
+    metrics = daemon.metrics()
+    assert metrics.value("genesis_plugin_up", agent="pendulum") == 1
+    assert [metrics.value("genesis_plugin_up", agent=name) for name in BROKEN] == [0] * 5
+    assert daemon.events("published")[0].reason
+    assert "quarantined" in daemon.log
+    assert daemon.stop()[0] == 0

@@ -1,0 +1,42 @@
+"""Each wrong setting is named with its source and the remedy, and nothing starts."""
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+EX_CONFIG = 78
+
+
+@pytest.mark.parametrize("command", [["serve"], ["agents"], ["config", "show"], ["run", "quick"]])
+def test_all_are_named_at_once(make_daemon, command: list[str]) -> None:
+    daemon = make_daemon()
+    daemon.configure(
+        GENESIS_SLOTS="many", FP16_GROWTH_FACTOR=0.5, GENESIS_METRIC_PORT=1, PATH_OF_OTHERS="x"
+    )
+    done = daemon.cli(*command)
+    assert done.returncode == EX_CONFIG
+    said = done.stdout + done.stderr
+    lines = (daemon.folder / ".env").read_text().splitlines()
+    number = lines.index("GENESIS_SLOTS=many") + 1
+    assert f"GENESIS_SLOTS=many (.env line {number})" in said
+    assert "the default is GENESIS_SLOTS=1" in said
+    assert f"FP16_GROWTH_FACTOR=0.5 (.env line {number + 1})" in said
+    assert "GENESIS_METRIC_PORT" in said
+    assert "did you mean GENESIS_METRICS_PORT?" in said
+    assert "PATH_OF_OTHERS" not in said
+    assert "Traceback" not in said
+
+
+def test_a_wrong_setting_of_an_agent_fails_its_run_only(daemon) -> None:
+    daemon.configure(GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS="several")
+    daemon.start()
+    daemon.wait_for(
+        lambda: daemon.metrics().value("genesis_runs_total", agent="quick", result="failed") > 0,
+        40,
+        "to fail the run",
+    )
+    failed = next(run for run in daemon.json("runs") if run["state"] == "failed")
+    shown = daemon.json("runs", "show", failed["id"])
+    assert len(shown["attempts"]) == 1, "a wrong setting is not retried"
+    assert "epochs" in str(shown)
+    assert daemon.get("/healthz")[0] == 200
