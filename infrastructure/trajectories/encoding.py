@@ -1,0 +1,154 @@
+"""The one encoder: the same object encodes for training and for prediction.
+
+It is given observations and actions only, so that no reward, outcome or target can reach the
+input. It is saved with the model as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infrastructure.agent_contract.transition import (
+    Box,
+    Discrete,
+    FieldType,
+    Text,
+    TransitionSpec,
+)
+from infrastructure.trajectories.features import Features, Tokens
+from infrastructure.trajectories.schema import Values, input_problem, label_of
+from infrastructure.trajectories.standardiser import Numbers, Standardiser
+from infrastructure.trajectories.text_hashing import buckets_of
+
+
+class FeatureEncoder:
+    """Turns observations and actions into `Features`.
+
+    Args:
+        spec: Declares the fields.
+        standardisers: ``observation.NAME`` or ``action.NAME`` of each `Box` field to its
+            statistics; `fit` makes them.
+        constant: Fields of either kind that did not vary and are left out.
+    """
+
+    def __init__(
+        self,
+        spec: TransitionSpec,
+        standardisers: Mapping[str, Standardiser],
+        constant: Sequence[str],
+    ) -> None:
+        self._spec = spec
+        self._standardisers = dict(standardisers)
+        self.constant = tuple(constant)
+
+    @classmethod
+    def fit(
+        cls, spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
+    ) -> FeatureEncoder:
+        """Take statistics; fields and dimensions without variance are dropped (`constant`).
+
+        Args:
+            spec: Declares the fields.
+            observations: Of the *training* groups only, one per row.
+            actions: The same.
+        """
+        standardisers, constant = {}, []
+        for key, field, values in _columns(spec, observations, actions):
+            if isinstance(field, Box):
+                standardiser = Standardiser.fit(_numbers(values, field), squeeze=True)
+                standardisers[key] = standardiser
+                if standardiser.width == 0:
+                    constant.append(key)
+            elif isinstance(field, Discrete) and len(set(map(label_of, values))) < 2:
+                constant.append(key)
+        return cls(spec, standardisers, constant)
+
+    @property
+    def dense_width(self) -> int:
+        """Number of dense features."""
+        width = 0
+        for key, field, _ in _columns(self._spec, (), ()):
+            if isinstance(field, Box):
+                width += self._standardisers[key].width
+            elif isinstance(field, Discrete) and key not in self.constant:
+                width += len(field.values) + 1
+        return width
+
+    @property
+    def text_buckets(self) -> dict[str, int]:
+        """Number of buckets of each text field."""
+        fields = _columns(self._spec, (), ())
+        return {key: field.buckets for key, field, _ in fields if isinstance(field, Text)}
+
+    def encode(self, observations: Sequence[Values], actions: Sequence[Values]) -> Features:
+        """Encode rows. Missing numbers become the mean; unseen labels become *unknown*.
+
+        Raises:
+            ValueError: A field is missing or of another type than the spec declares; the
+                message names row, field and value.
+        """
+        for row, (observation, action) in enumerate(zip(observations, actions, strict=True)):
+            if problem := input_problem(self._spec, observation, action):
+                raise ValueError(f"row {row} cannot be encoded: {problem}")
+        dense: list[Tensor] = [torch.empty(len(observations), 0)]
+        texts = {}
+        for key, field, values in _columns(self._spec, observations, actions):
+            if isinstance(field, Text):
+                rows = [buckets_of(cast(str, value), field.buckets) for value in values]
+                texts[key] = Tokens.of(rows)
+            elif key in self.constant:
+                continue
+            elif isinstance(field, Box):
+                dense.append(self._standardisers[key].apply(_numbers(values, field)))
+            else:
+                dense.append(_one_hot(values, field))
+        return Features(dense=torch.cat(dense, dim=1), texts=texts)
+
+    def to_json(self) -> dict[str, object]:
+        """What `from_json` needs beside the spec."""
+        statistics = {key: item.to_json() for key, item in self._standardisers.items()}
+        return {"standardisers": statistics, "constant": list(self.constant)}
+
+    @classmethod
+    def from_json(cls, spec: TransitionSpec, value: Mapping[str, object]) -> FeatureEncoder:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: *value* is no encoder of *spec*.
+        """
+        statistics = cast(Mapping[str, Mapping[str, list[float]]], value["standardisers"])
+        boxes = [key for key, field, _ in _columns(spec, (), ()) if isinstance(field, Box)]
+        return cls(
+            spec,
+            {key: Standardiser.from_json(statistics[key]) for key in boxes},
+            cast(Sequence[str], value["constant"]),
+        )
+
+
+def _columns(
+    spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
+) -> Iterator[tuple[str, FieldType, list[object]]]:
+    """Key, type and values of each input field, in the order the spec declares them."""
+    for name, field in spec.observation.items():
+        yield f"observation.{name}", field, [row[name] for row in observations]
+    for name, field in spec.action.items():
+        yield f"action.{name}", field, [row[name] for row in actions]
+
+
+def _numbers(values: Sequence[object], field: Box) -> Numbers:
+    """Recorded values of *field* as ``[N, C]`` float64."""
+    width = field.shape[0] if field.shape else 1
+    return np.asarray(values, dtype=np.float64).reshape(len(values), width)
+
+
+def _one_hot(values: Sequence[object], field: Discrete) -> Tensor:
+    """``[N, labels + 1]`` float32; the last column stands for any label not declared."""
+    position = {label: index for index, label in enumerate(field.values)}
+    unknown = len(field.values)
+    rows = torch.tensor([position.get(label_of(value), unknown) for value in values])
+    return torch.nn.functional.one_hot(rows.long(), unknown + 1).float()

@@ -1,0 +1,226 @@
+"""Where an agent's transitions are kept: append-only segments, one per writer.
+
+Each writer owns its own file, so that several never interleave, and appends each record by one
+``write``, so that a killed writer leaves at most one torn record. Readers need no lock.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from infrastructure.agent_contract.transition import Transition
+from infrastructure.trajectories.record import RecordError, decode_record, encode_record
+
+_SUFFIX = ".jsonl"
+_TAIL_BYTES = 1 << 16
+
+OnSkip = Callable[[Path, int, str], None]
+
+
+class ReplayBufferWriteError(OSError):
+    """A record could not be written whole.
+
+    Args:
+        path: The segment.
+        cause: What the operating system said.
+    """
+
+    def __init__(self, path: Path, cause: str) -> None:
+        super().__init__(
+            f"cannot record a transition in {path}: {cause}. Everything recorded before is kept; "
+            f"free space on that file system, or move the agent's folder to a larger one"
+        )
+        self.path = path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BufferSnapshot:
+    """How much of each segment existed at one moment: what a resumed attempt reads again.
+
+    Attributes:
+        lengths: Segment name to length in bytes, ending at a whole record.
+    """
+
+    lengths: Mapping[str, int]
+
+    def to_json(self) -> dict[str, int]:
+        """The snapshot as a JSON object."""
+        return dict(self.lengths)
+
+    @classmethod
+    def from_json(cls, value: object) -> BufferSnapshot:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: *value* maps no segment names to lengths.
+        """
+        if not isinstance(value, dict) or not all(
+            isinstance(name, str)
+            and name == Path(name).name
+            and isinstance(length, int)
+            and length >= 0
+            for name, length in value.items()
+        ):
+            raise ValueError(f"a buffer snapshot maps segment names to lengths, got {value!r:.80}")
+        return cls(lengths=dict(value))
+
+
+class ReplayBuffer:
+    """Appends transitions to a folder and reads them back.
+
+    Args:
+        folder: Holds the segments; created by the first `append`.
+        on_skip: Told of each record that is skipped as torn or altered: segment, byte offset,
+            reason.
+    """
+
+    def __init__(self, folder: Path, on_skip: OnSkip | None = None) -> None:
+        self._folder = folder
+        self._on_skip = on_skip or _ignore
+        self._segment: Path | None = None
+        self._descriptor = -1
+        self._torn = False
+
+    def append(self, transition: Transition) -> None:
+        """Record *transition*: it outlives this process and, after `flush`, a power cut.
+
+        Raises:
+            ValueError: A value of *transition* cannot be recorded; the message names it.
+            ReplayBufferWriteError: The disk is full, or does not take the record otherwise.
+        """
+        record = encode_record(transition)
+        if self._torn:
+            record = b"\n" + record  # ends what a short write left behind
+        path = self._segment or self._next_segment()
+        try:
+            if self._descriptor < 0:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                self._descriptor = os.open(path, flags, 0o640)
+                self._segment = path
+            written = os.write(self._descriptor, record)
+        except OSError as error:
+            raise ReplayBufferWriteError(path, error.strerror or str(error)) from error
+        self._torn = written < len(record)
+        if self._torn:
+            raise ReplayBufferWriteError(path, f"only {written} of {len(record)} bytes were taken")
+
+    def flush(self) -> None:
+        """Wait until everything this process appended is on the disk.
+
+        Raises:
+            ReplayBufferWriteError: The disk does not confirm.
+        """
+        if self._segment is None:
+            return
+        try:
+            os.fsync(self._descriptor)
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise ReplayBufferWriteError(self._segment, error.strerror or str(error)) from error
+
+    def close(self) -> None:
+        """Flush and close this process's segment; a later `append` starts a new one."""
+        if self._segment is None:
+            return
+        self.flush()
+        os.close(self._descriptor)
+        self._segment, self._descriptor, self._torn = None, -1, False
+
+    def snapshot(self) -> BufferSnapshot:
+        """Freeze what is readable now; a torn record at a segment's end is reported."""
+        lengths = {}
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            size = path.stat().st_size
+            whole = _whole_length(path, size)
+            if whole < size:
+                self._on_skip(path, whole, "incomplete last record: its writer was interrupted")
+            if whole:
+                lengths[path.name] = whole
+        return BufferSnapshot(lengths=lengths)
+
+    def read(self, snapshot: BufferSnapshot | None = None) -> BufferView:
+        """Give what *snapshot* covers, or everything readable now.
+
+        Oldest segment first, and in recorded order within one: two reads of one snapshot give
+        the same transitions in the same order.
+        """
+        return BufferView(self._folder, snapshot or self.snapshot(), self._on_skip)
+
+    def _next_segment(self) -> Path:
+        numbers = [path.name.partition("-")[0] for path in self._folder.glob(f"*{_SUFFIX}")]
+        number = 1 + max((int(text) for text in numbers if text.isdecimal()), default=0)
+        return self._folder / f"{number:08d}-{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
+
+
+class BufferView:
+    """The transitions of one snapshot, read from disk anew by each iteration.
+
+    A segment of the snapshot that is gone, or shorter than it was, is reported and the rest
+    still read.
+    """
+
+    def __init__(self, folder: Path, snapshot: BufferSnapshot, on_skip: OnSkip) -> None:
+        self._folder = folder
+        self._on_skip = on_skip
+        self._length: int | None = None
+        self.snapshot = snapshot
+
+    def __iter__(self) -> Iterator[Transition]:
+        return self._transitions(self._on_skip)
+
+    def __len__(self) -> int:
+        """How many transitions are readable; the first call reads them all."""
+        if self._length is None:
+            self._length = sum(1 for _ in self._transitions(_ignore))
+        return self._length
+
+    def _transitions(self, on_skip: OnSkip) -> Iterator[Transition]:
+        for name, length in sorted(self.snapshot.lengths.items()):
+            path, offset = self._folder / name, 0
+            try:
+                with path.open("rb") as file:
+                    while offset < length and (line := file.readline()):
+                        transition = _decode(line.rstrip(b"\n"), path, offset, on_skip)
+                        offset += len(line)
+                        if transition is not None:
+                            yield transition
+            except OSError as error:
+                on_skip(path, offset, f"cannot be read: {error.strerror}")
+                continue
+            if offset < length:
+                on_skip(path, offset, f"{length - offset} bytes have gone since the snapshot")
+
+
+def _ignore(_path: Path, _offset: int, _reason: str) -> None:
+    """Skip without a word."""
+
+
+def _decode(line: bytes, path: Path, offset: int, on_skip: OnSkip) -> Transition | None:
+    try:
+        return decode_record(line)
+    except RecordError as error:
+        on_skip(path, offset, str(error))
+        return None
+
+
+def _whole_length(path: Path, size: int) -> int:
+    """Length of *path* up to and including the last newline within its first *size* bytes."""
+    with path.open("rb") as file:
+        end = size
+        while end > 0:
+            start = max(0, end - _TAIL_BYTES)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+    return 0

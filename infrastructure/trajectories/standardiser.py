@@ -1,0 +1,108 @@
+"""Per-dimension statistics that turn recorded numbers into network-sized ones, and back.
+
+Shapes: N rows, C declared dimensions, K kept (varying) dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from infrastructure.trajectories.schema import MAX_MAGNITUDE
+
+CLIP = 10.0
+HEAVY_TAIL_KURTOSIS = 12.0
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standardiser:
+    """Attributes:
+    mean, scale: Per dimension; of ``symlog`` of the value where that is set.
+    kept: Dimensions that vary; the others carry no information and are dropped.
+    symlog: Dimensions with heavy tails, squeezed by ``sign(x) * log(1 + |x|)`` first.
+    """
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    kept: tuple[bool, ...]
+    symlog: tuple[bool, ...]
+
+    @classmethod
+    def fit(cls, values_NC: Numbers, *, squeeze: bool) -> Standardiser:
+        """Take statistics of *values_NC*; what is not usable as a number is left out.
+
+        Args:
+            values_NC: Recorded numbers, float64.
+            squeeze: Whether heavy-tailed dimensions get ``symlog``. Not for targets: a mean in
+                symlog space is no mean.
+        """
+        columns = [_fit_column(column_N, squeeze=squeeze) for column_N in values_NC.T]
+        means, scales, kept, symlog = zip(*columns, strict=True)
+        return cls(mean=means, scale=scales, kept=kept, symlog=symlog)
+
+    @property
+    def width(self) -> int:
+        """How many dimensions are kept."""
+        return sum(self.kept)
+
+    def apply(self, values_NC: Numbers) -> Tensor:
+        """Standardise the kept dimensions: ``[N, K]`` float32 in [-10, 10]; missing becomes 0."""
+        values_NC = np.where(_is_usable(values_NC), values_NC, np.nan)
+        values_NC = np.where(np.array(self.symlog), _symlog(values_NC), values_NC)
+        standard_NC = (values_NC - np.array(self.mean)) / np.array(self.scale)
+        standard_NC = np.nan_to_num(np.clip(standard_NC, -CLIP, CLIP), nan=0.0)
+        return torch.from_numpy(standard_NC[:, np.array(self.kept)].astype(np.float32))
+
+    def invert(self, mean_NK: Tensor, variance_NK: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn standardised moments into those of the kept recorded dimensions, float64."""
+        kept = torch.tensor(self.kept)
+        mean = torch.tensor(self.mean, dtype=torch.float64)[kept]
+        scale = torch.tensor(self.scale, dtype=torch.float64)[kept]
+        return mean_NK.double() * scale + mean, variance_NK.double() * scale.square()
+
+    def to_json(self) -> dict[str, object]:
+        """The statistics as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Sequence[float]]) -> Standardiser:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError: *value* is no standardiser.
+        """
+        return cls(
+            mean=tuple(value["mean"]),
+            scale=tuple(value["scale"]),
+            kept=tuple(map(bool, value["kept"])),
+            symlog=tuple(map(bool, value["symlog"])),
+        )
+
+
+def _is_usable(values: Numbers) -> NDArray[np.bool_]:
+    return np.asarray(np.abs(values) <= MAX_MAGNITUDE)  # NaN compares false
+
+
+def _symlog(values: Numbers) -> Numbers:
+    return np.sign(values) * np.log1p(np.abs(values))
+
+
+def _fit_column(column_N: Numbers, *, squeeze: bool) -> tuple[float, float, bool, bool]:
+    column_M = column_N[_is_usable(column_N)]
+    if column_M.size == 0:
+        return 0.0, 1.0, False, False
+    mean, deviation = float(column_M.mean()), float(column_M.std())
+    if deviation <= 1e-12 * float(np.abs(column_M).max()):
+        return mean, 1.0, False, False
+    kurtosis = float((((column_M - mean) / deviation) ** 4).mean())
+    if squeeze and kurtosis > HEAVY_TAIL_KURTOSIS:
+        column_M = _symlog(column_M)
+        return float(column_M.mean()), float(column_M.std()), True, True
+    return mean, deviation, True, False
