@@ -1,0 +1,139 @@
+"""Checkpoints: atomic, hashed, never unpickled, loadable under every precision.
+
+A checkpoint is two files: ``NAME.pt`` (``torch.save``) and ``NAME.pt.json``, its manifest with
+size and SHA-256, written last. Without a manifest a checkpoint does not exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT_VERSION = 1
+_PATTERN = "step-*.pt"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or read.
+
+    Args:
+        path: Of the checkpoint.
+        what: What is wrong with it.
+        remedy: What to do about it.
+    """
+
+    def __init__(self, path: Path, what: str, remedy: str) -> None:
+        super().__init__(f"checkpoint {path} {what}: {remedy}")
+        self.path = path
+
+
+def write_checkpoint(path: Path, state: dict[str, Any]) -> int:
+    """Write *state* so that a crash at any moment leaves the old file or the new one.
+
+    Args:
+        path: Ends in ``.pt``; its folder is made.
+        state: Tensors, numbers, strings, and dicts, lists, tuples of them.
+
+    Returns:
+        Size in bytes.
+
+    Raises:
+        CheckpointError: The disk refused.
+    """
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        size, digest = temporary.stat().st_size, _sha256(temporary)
+        _manifest(path).unlink(missing_ok=True)
+        temporary.replace(path)
+        _write_manifest(path, {"format": FORMAT_VERSION, "bytes": size, "sha256": digest})
+    except (OSError, RuntimeError) as error:  # torch wraps a full disk in RuntimeError
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            path, f"could not be written ({error})", "free space or mend the folder's permissions"
+        ) from error
+    return size
+
+
+def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
+    """Read and verify what `write_checkpoint` wrote; tensors land on *device*.
+
+    Raises:
+        CheckpointError: It is missing, incomplete, corrupt, or of a newer format.
+    """
+    remedy = "delete it to go on from the one before, or start afresh"
+    try:
+        manifest = json.loads(_manifest(path).read_text())
+        expected = (manifest["format"], manifest["bytes"], manifest["sha256"])
+        found = (FORMAT_VERSION, path.stat().st_size, _sha256(path))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            path, f"is incomplete ({error.filename} is missing)", remedy
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(path, f"has an unreadable manifest ({error!r})", remedy) from error
+    if expected[0] != FORMAT_VERSION:
+        raise CheckpointError(
+            path, f"has format {expected[0]}, this version reads {FORMAT_VERSION}", remedy
+        )
+    if expected != found:
+        raise CheckpointError(path, "does not match its manifest's size and SHA-256", remedy)
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        raise CheckpointError(path, f"cannot be loaded ({error})", remedy) from error
+    if not isinstance(state, dict):
+        raise CheckpointError(path, f"holds a {type(state).__name__}, not a dict", remedy)
+    return state
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint after *step* lies, so that names sort by step."""
+    return folder / f"step-{step:010d}.pt"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints in *folder*, newest first."""
+    return sorted((p for p in folder.glob(_PATTERN) if _manifest(p).exists()), reverse=True)
+
+
+def prune_checkpoints(folder: Path, keep: int) -> None:
+    """Delete all but the newest *keep*, and partial files."""
+    for old in checkpoints(folder)[keep:]:
+        _manifest(old).unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
+    for partial in folder.glob(f".{_PATTERN}*.partial"):
+        partial.unlink(missing_ok=True)
+
+
+def _manifest(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
+
+
+def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.json.partial")
+    with temporary.open("w") as file:
+        json.dump(manifest, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(_manifest(path))
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

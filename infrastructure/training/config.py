@@ -1,0 +1,66 @@
+"""The trainer's configuration."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from infrastructure.training.precision import Precision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FP16TrainingConfig:
+    """How `FP16Trainer` steps. The first five defaults are torch's `GradScaler`'s.
+
+    Attributes:
+        enabled: False means FP32, whatever *precision* says.
+        loss_scale: Initial loss scale, at least *min_loss_scale*.
+        growth_factor: The scale is multiplied by this after *growth_interval* clean steps.
+        backoff_factor: The scale is multiplied by this on overflow.
+        growth_interval: Consecutive steps without overflow before the scale grows.
+        max_grad_norm: Clip the global L2 norm of the unscaled gradients to this; None for no
+            clipping.
+        min_loss_scale: Floor of the scale. Without one, 144 overflows in a row take FP32's
+            reciprocal of the scale to infinity, and the next good batch destroys the weights.
+        accumulate: Micro-batches per optimizer step; their gradients are averaged.
+        precision: The half type to use where the hardware allows.
+        cpu_half: Run *precision* on a CPU too: slow, for tests and demonstrations.
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    enabled: bool = True
+    loss_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    max_grad_norm: float | None = 1.0
+    min_loss_scale: float = 2.0**-16
+    accumulate: int = 1
+    precision: Precision = Precision.FP16
+    cpu_half: bool = False
+
+    def __post_init__(self) -> None:
+        _require(0.0 < self.min_loss_scale < math.inf, "min_loss_scale", "finite and above 0", self)
+        _require(
+            self.min_loss_scale <= self.loss_scale <= 2.0**40,
+            "loss_scale",
+            f"between min_loss_scale ({self.min_loss_scale:g}) and 2**40",
+            self,
+        )
+        _require(1.0 < self.growth_factor <= 1024.0, "growth_factor", "above 1, at most 1024", self)
+        _require(0.0 < self.backoff_factor < 1.0, "backoff_factor", "between 0 and 1", self)
+        _require(self.growth_interval >= 1, "growth_interval", "at least 1", self)
+        _require(
+            self.max_grad_norm is None or 0.0 < self.max_grad_norm < math.inf,
+            "max_grad_norm",
+            "None, or finite and above 0",
+            self,
+        )
+        _require(self.accumulate >= 1, "accumulate", "at least 1", self)
+
+
+def _require(holds: bool, name: str, remedy: str, config: FP16TrainingConfig) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {remedy}, got {getattr(config, name)!r}")

@@ -1,0 +1,134 @@
+"""Unscale, clip and update: in one pass where the optimizer can, which is proved, not assumed.
+
+torch's fused optimizers divide each gradient by ``optimizer.grad_scale`` and leave parameters,
+moments and step count alone where ``optimizer.found_inf`` is 1 (``torch/optim/adamw.py`` and its
+siblings; `GradScaler.step` sets the same attributes). They are not documented, so a start-up
+check runs both cases on this torch and device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, cast
+
+import structlog
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+
+_FUSED = (Adam, AdamW, SGD, Adagrad)
+_CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+
+log = structlog.get_logger()
+
+
+class OptimizerStep:
+    """Applies scaled gradients, unscaled and clipped, or skips them.
+
+    Args:
+        optimizer: Any optimizer; see `documented_path_reason` for which are fast.
+        parameters: Those the optimizer updates.
+        max_grad_norm: As in `FP16TrainingConfig`.
+
+    Attributes:
+        fold_refused: Why the one-pass step is not taken, or None.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        parameters: Sequence[Parameter],
+        max_grad_norm: float | None,
+    ) -> None:
+        self._optimizer, self._parameters = optimizer, parameters
+        self._max_grad_norm = max_grad_norm
+        self.fold_refused = documented_path_reason(optimizer, parameters[0].device)
+        if self.fold_refused is None:
+            _fill_momentum(optimizer)
+        else:
+            log.info("documented_optimizer_path", reason=self.fold_refused, reads_per_step=1)
+
+    def __call__(self, norm: Tensor, divisor: Tensor, bad: Tensor) -> None:
+        """Update the parameters unless *bad*.
+
+        Unscaling divides by ``divisor``; clipping multiplies by ``min(1, max_norm / (norm +
+        eps))``. Both at once is division by ``divisor * max(1, (norm + eps) / max_norm)``.
+
+        Args:
+            norm: float32 ``[]``, global L2 norm of the unscaled gradients.
+            divisor: float32 ``[]``, what the gradients are to be divided by.
+            bad: bool ``[]``, whether to leave parameters and optimizer state alone.
+        """
+        if self._max_grad_norm is not None:
+            divisor = ((norm + _CLIP_EPSILON) / self._max_grad_norm).clamp_(min=1.0) * divisor
+        if self.fold_refused is not None:
+            self._documented_step(divisor, bad)
+            return
+        optimizer = cast("Any", self._optimizer)
+        optimizer.grad_scale, optimizer.found_inf = divisor, bad.float()
+        try:
+            optimizer.step()
+        finally:
+            optimizer.grad_scale = optimizer.found_inf = None
+
+    def _documented_step(self, divisor: Tensor, bad: Tensor) -> None:
+        if bad.item():  # the one read
+            return
+        inverse = divisor.reciprocal()
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(inverse)
+        self._optimizer.step()
+
+
+def documented_path_reason(optimizer: Optimizer, device: torch.device) -> str | None:
+    """Why *optimizer* cannot take the one-pass step; None if it can.
+
+    Reads the device, once per optimizer class.
+    """
+    kind = type(optimizer)
+    if kind not in _FUSED:
+        return f"{kind.__name__} is not one of torch's fused optimizers"
+    if not all(group.get("fused") for group in optimizer.param_groups):
+        return f"{kind.__name__} was built without fused=True"
+    if any(group.get("dampening") for group in optimizer.param_groups):
+        return "fused SGD with dampening starts from an uninitialised momentum buffer on overflow"
+    if not _skips_and_unscales(kind, device):
+        return f"fused {kind.__name__} of torch {torch.__version__} failed the start-up check"
+    return None
+
+
+def _fill_momentum(optimizer: Optimizer) -> None:
+    """Give fused SGD its momentum buffers.
+
+    An overflow on the first step would leave them uninitialised. Zeros are exact: without
+    dampening, the first real step makes the buffer ``momentum * 0 + gradient``.
+    """
+    if not isinstance(optimizer, SGD):
+        return
+    for group in optimizer.param_groups:
+        if group["momentum"]:
+            for parameter in group["params"]:
+                state = cast("dict[str, Any]", optimizer.state[parameter])
+                if state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+@cache
+def _skips_and_unscales(kind: type[Optimizer], device: torch.device) -> bool:
+    def stepped(grad: float, attributes: Mapping[str, float]) -> tuple[float, float]:
+        parameter = torch.nn.Parameter(torch.ones(4, device=device))
+        optimizer = cast("Any", kind)([parameter], lr=0.125, fused=True)
+        parameter.grad = torch.full_like(parameter, grad)
+        for name, value in attributes.items():
+            setattr(optimizer, name, torch.tensor(value, device=device))
+        optimizer.step()
+        step = optimizer.state[parameter].get("step", torch.zeros(()))
+        return parameter[0].item(), step.item()
+
+    plain = stepped(0.5, {})
+    scaled = stepped(4.0, {"grad_scale": 8.0, "found_inf": 0.0})
+    skipped = stepped(float("inf"), {"grad_scale": 8.0, "found_inf": 1.0})
+    return plain == scaled and skipped == (1.0, 0.0) and plain[0] != 1.0

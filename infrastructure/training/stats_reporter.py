@@ -1,0 +1,149 @@
+"""Turns the trainer's device counters into `StepStats` events without stalling the device."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from infrastructure.agent_contract.training_job import Batch
+from infrastructure.events.event import BaseEvent, StepStats
+from infrastructure.training.fp16_trainer import FP16Trainer
+
+_SHORTEST_WINDOW_SECONDS = 0.25  # fast steps must not flood the event file
+_LONGEST_WINDOW_SECONDS = 2.0  # slow steps must not look like no progress
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Window:
+    """What the host knows of some steps, and the read that is under way for the rest."""
+
+    attempted: int
+    fp16: int
+    no_gradient: int
+    samples: int
+    seconds: float
+    step: int
+    epoch: int
+    cuda_memory_allocated_bytes: int | None
+    read: Callable[[], dict[str, float] | None]
+
+
+class StatsReporter:
+    """Emits a `StepStats` every *interval* steps; totals of all events add up to every step.
+
+    Attributes:
+        total_steps: Steps the run will take; None while unknown.
+    """
+
+    def __init__(
+        self, trainer: FP16Trainer, emit: Callable[[BaseEvent], None], interval: int
+    ) -> None:
+        self._trainer, self._emit, self._interval = trainer, emit, interval
+        self.total_steps: int | None = None
+        stats = trainer.get_stats()
+        self._overflow = int(stats["overflow_steps"])
+        self._nonfinite = int(stats["nonfinite_loss_steps"])
+        self._pending: _Window | None = None
+        self._samples = 0
+        self._begin_window()
+
+    def count_samples(self, batch: Batch) -> None:
+        """Count the rows of the first tensor of *batch*."""
+        first = next(iter(batch.values()))
+        self._samples += first.shape[0] if first.ndim else 1
+
+    def exclude(self, seconds: float) -> None:
+        """Leave *seconds* of evaluation or checkpointing out of the step time."""
+        self._begun += seconds
+
+    def after_step(self, epoch: int) -> None:
+        """Start a read when one is due, emit the one before when it has arrived; never waits."""
+        self._poll()
+        elapsed = time.monotonic() - self._begun
+        steps = self._trainer.training_steps - self._step
+        due = steps >= self._interval and elapsed >= _SHORTEST_WINDOW_SECONDS
+        if self._pending is None and (due or elapsed >= _LONGEST_WINDOW_SECONDS):
+            self._close_window(epoch)
+            self._poll()
+
+    def report(self, epoch: int) -> None:
+        """Emit everything so far; waits for the device."""
+        self._wait()
+        if self._trainer.training_steps > self._step:
+            self._close_window(epoch)
+            self._wait()
+        self._begin_window()
+
+    def _begin_window(self) -> None:
+        self._begun = time.monotonic()
+        self._step = self._trainer.training_steps
+        self._fp16 = self._trainer.fp16_steps
+        self._no_gradient = self._trainer.no_gradient_steps
+        self._samples = 0
+
+    def _close_window(self, epoch: int) -> None:
+        trainer = self._trainer
+        self._pending = _Window(
+            attempted=trainer.training_steps - self._step,
+            fp16=trainer.fp16_steps - self._fp16,
+            no_gradient=trainer.no_gradient_steps - self._no_gradient,
+            samples=self._samples,
+            seconds=max(0.0, time.monotonic() - self._begun),
+            step=trainer.training_steps,
+            epoch=epoch,
+            cuda_memory_allocated_bytes=_peak_memory(trainer.device),
+            read=trainer.read_window(),
+        )
+        self._begin_window()
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            if self._trainer.device.type == "cuda":
+                torch.cuda.synchronize(self._trainer.device)
+            self._poll()
+
+    def _poll(self) -> None:
+        window = self._pending
+        reading = window.read() if window else None
+        if window is None or reading is None:
+            return
+        self._pending = None
+        overflow = int(reading["overflow_steps"]) - self._overflow
+        nonfinite = int(reading["nonfinite_loss_steps"]) - self._nonfinite
+        self._overflow += overflow
+        self._nonfinite += nonfinite
+        self._emit(
+            StepStats(
+                step=window.step,
+                total_steps=self.total_steps,
+                epoch=window.epoch,
+                applied=window.attempted - overflow - nonfinite - window.no_gradient,
+                overflow=overflow,
+                nonfinite_loss=nonfinite,
+                no_gradient=window.no_gradient,
+                fp16=window.fp16,
+                samples=window.samples,
+                seconds=window.seconds,
+                loss=_finite(reading["loss"]),
+                grad_norm=_finite(reading["grad_norm"]),
+                loss_scale=reading["loss_scale"],
+                precision=self._trainer.precision.value,
+                cuda_memory_allocated_bytes=window.cuda_memory_allocated_bytes,
+            )
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    peak = torch.cuda.max_memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return peak
