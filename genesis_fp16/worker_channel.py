@@ -1,0 +1,175 @@
+"""A worker's side of the talk with its parent: commands in, progress and notices out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+import structlog
+from pydantic import ValidationError
+
+from infrastructure.agent_contract.run_context import RunLogger
+from infrastructure.events import COMMAND_ADAPTER, Command
+from infrastructure.events.command import Stop
+from infrastructure.events.event import BaseEvent, Notice, Phase, Progress
+
+Emit = Callable[[BaseEvent], None]
+
+_ORPHAN_SECONDS = 60.0
+_PROGRESS_SECONDS = 0.5
+_NOTICE_SECONDS = 1.0
+_LONGEST_FIELD = 500
+
+
+class CommandInbox:
+    """Commands as they arrive on stdin, gathered by a thread.
+
+    Takes stdin for itself: plugin code and the processes it starts see an empty one.
+
+    Args:
+        emit: Told of lines that are no command.
+    """
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._commands: SimpleQueue[Command] = SimpleQueue()
+        self._descriptor = os.dup(0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        threading.Thread(target=self._read, name="commands", daemon=True).start()
+
+    def put(self, command: Command) -> None:
+        """Add a command; safe in a signal handler."""
+        self._commands.put(command)
+
+    def drain(self) -> Iterator[Command]:
+        """Yield what has arrived since the last call."""
+        with suppress(Empty):
+            while True:
+                yield self._commands.get_nowait()
+
+    def _read(self) -> None:
+        with os.fdopen(self._descriptor, "rb") as lines:
+            for line in lines:
+                try:
+                    self.put(COMMAND_ADAPTER.validate_json(line))
+                except ValidationError as error:
+                    fields = {"line": repr(line[:200]), "error": str(error.errors()[0]["msg"])}
+                    self._emit(
+                        Notice(level="warning", event="command_not_understood", fields=fields)
+                    )
+        self.put(Stop(reason="the daemon is gone"))
+        # Nobody is left to kill a worker whose agent never yields.
+        time.sleep(_ORPHAN_SECONDS)
+        sys.stderr.write("orphaned and still busy: leaving\n")
+        os._exit(os.EX_TEMPFAIL)
+
+
+class ProgressReporter:
+    """Turns calls as frequent as one likes into at most two events a second.
+
+    Args:
+        emit: Takes the events.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
+        self._emit, self._clock = emit, clock
+        self._phase: Phase = "collect"
+        self._due = 0.0
+        self._held: Progress | None = None
+        self.reports = 0
+
+    def begin(self, phase: Phase) -> None:
+        """Send what was held back and go on for *phase*."""
+        self.flush()
+        self._phase, self._due, self.reports = phase, 0.0, 0
+
+    def __call__(
+        self,
+        done: int,
+        total: int | None = None,
+        *,
+        unit: str = "",
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Report *done* of *total* units; see `infrastructure.agent_contract.RunContext`."""
+        self.reports += 1
+        self._held = Progress(
+            phase=self._phase, done=done, total=total, unit=unit, metrics=metrics or {}
+        )
+        if self._clock() >= self._due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the last report if it was held back."""
+        if self._held is not None:
+            self._emit(self._held)
+            self._held, self._due = None, self._clock() + _PROGRESS_SECONDS
+
+
+def configure_worker_logging() -> None:
+    """Send everything logged in this process to stderr, which the parent keeps as worker.log."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, *_RENDERING],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+
+
+def run_logger(emit: Emit, agent: str, run_id: str) -> RunLogger:
+    """Make the logger of one run: each line goes to worker.log and to the operator."""
+    logger: RunLogger = structlog.wrap_logger(
+        structlog.WriteLogger(sys.stderr),
+        processors=[_NoticeSender(emit), *_RENDERING],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        agent=agent,
+        run_id=run_id,
+    )
+    return logger
+
+
+_RENDERING: list[structlog.typing.Processor] = [
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+    structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+]
+
+
+class _NoticeSender:
+    """Sends log lines to the operator too, but not more than one of a kind per second."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._due: dict[str, float] = {}
+        self._suppressed: dict[str, int] = {}
+
+    def __call__(
+        self, _logger: object, method: str, fields: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        event = str(fields["event"])
+        now = time.monotonic()
+        if now < self._due.get(event, 0.0):
+            self._suppressed[event] = self._suppressed.get(event, 0) + 1
+            return fields
+        self._due[event] = now + _NOTICE_SECONDS
+        said = {
+            name: str(value)[:_LONGEST_FIELD]
+            for name, value in fields.items()
+            if name not in ("event", "agent", "run_id")
+        }
+        if suppressed := self._suppressed.pop(event, 0):
+            said["suppressed"] = str(suppressed)
+        level: Literal["info", "warning"] = "info" if method == "info" else "warning"
+        self._emit(Notice(level=level, event=event, fields=said))
+        return fields
