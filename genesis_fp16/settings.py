@@ -8,15 +8,13 @@ it can take effect in a running daemon.
 from __future__ import annotations
 
 import difflib
-import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from dotenv.parser import parse_stream
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -29,13 +27,12 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from genesis_fp16.env_file import ENV_FILE_VARIABLE, ROLLBACK_FLAG, Variable, is_ours, read_env_file
 from genesis_fp16.errors import GenesisError
 from infrastructure.agent_contract import Schedule
 from infrastructure.events import PrecisionName
 
 DEFAULT_ENV_FILE = Path(".env")
-ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
-ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
 AGENTS_PREFIX = "GENESIS_AGENTS__"
 FP16_FIELDS = (
     "enable_fp16_training",
@@ -44,7 +41,6 @@ FP16_FIELDS = (
     "fp16_backoff_factor",
     "fp16_growth_interval",
 )
-_OURS = re.compile(r"(GENESIS|FP16|ENABLE_FP16)_", re.IGNORECASE)
 _AGENT_KEY = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _CREDENTIALS = re.compile(r"(?<=://).*@")
 _TRUE = ("true", "1", "yes", "on", "t", "y")
@@ -59,11 +55,6 @@ class SettingsError(GenesisError, ValueError):
         count = "1 setting is" if len(problems) == 1 else f"{len(problems)} settings are"
         super().__init__("\n  ".join([f"{count} wrong:", *problems]))
         self.problems = problems
-
-
-class _Variable(NamedTuple):
-    value: str
-    source: str
 
 
 def _parse_schedule(text: str) -> str:
@@ -170,7 +161,7 @@ class Settings(BaseModel):
     agents: dict[Annotated[str, AfterValidator(_agent_key)], AgentSettings] = {}
     """Settings of single agents."""
 
-    _variables: dict[str, _Variable] = PrivateAttr(default_factory=dict)
+    _variables: dict[str, Variable] = PrivateAttr(default_factory=dict)
     _shadowed: tuple[str, ...] = PrivateAttr(default=())
 
     @property
@@ -236,15 +227,14 @@ def load_settings(
     environ = os.environ if environ is None else environ
     path = env_file or Path(environ.get(ENV_FILE_VARIABLE) or DEFAULT_ENV_FILE)
     problems: list[str] = []
-    from_file = dict(_read_file(path, problems))
+    from_file = read_env_file(path, problems)
     from_environment = {
-        name: _Variable(value, "environment") for name, value in environ.items() if _is_ours(name)
+        name: Variable(value, "environment") for name, value in environ.items() if is_ours(name)
     }
     merged = {**from_file, **from_environment}
     flag = from_file.get(ROLLBACK_FLAG)
     if flag is not None and flag.value.lower() not in _TRUE:
         merged[ROLLBACK_FLAG] = flag  # false outranks the environment; a wrong value is reported
-    merged.pop(ENV_FILE_VARIABLE, None)
     problems += [_unknown(*item) for item in merged.items() if not _is_known(item[0])]
     settings = _validate({k: v for k, v in merged.items() if _is_known(k)}, problems)
     if problems or settings is None:
@@ -257,29 +247,7 @@ def load_settings(
     return settings
 
 
-def _read_file(path: Path, problems: list[str]) -> Iterator[tuple[str, _Variable]]:
-    """Yield the file's variables that are ours; what cannot be read goes to *problems*."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        return
-    except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"{path} cannot be read: {error}; make it a readable UTF-8 text file")
-        return
-    for binding in parse_stream(io.StringIO(text)):
-        lead = len(binding.original.string) - len(binding.original.string.lstrip())
-        line = binding.original.line + binding.original.string[:lead].count("\n")
-        source = f"{path} line {line}"
-        if binding.error:
-            written = binding.original.string.strip()
-            problems.append(f"{source} is no NAME=value: {written!r}; correct or delete it")
-        elif binding.key == ENV_FILE_VARIABLE:
-            problems.append(f"{ENV_FILE_VARIABLE} in {source}: only the environment can name it")
-        elif binding.key is not None and _is_ours(binding.key):
-            yield binding.key, _Variable(binding.value or "", source)
-
-
-def _validate(variables: Mapping[str, _Variable], problems: list[str]) -> Settings | None:
+def _validate(variables: Mapping[str, Variable], problems: list[str]) -> Settings | None:
     data: dict[str, Any] = {}
     for name, variable in variables.items():
         if name in VARIABLES:
@@ -309,7 +277,7 @@ def _json_or_text(text: str) -> object:
     return text
 
 
-def _problem(details: ErrorDetails, variables: Mapping[str, _Variable]) -> str:
+def _problem(details: ErrorDetails, variables: Mapping[str, Variable]) -> str:
     """One line: name, value, source, remedy."""
     field, *rest = (str(part) for part in details["loc"])
     name, remedy = variable_name(field), ""
@@ -326,10 +294,9 @@ def _problem(details: ErrorDetails, variables: Mapping[str, _Variable]) -> str:
     return f"{name}={value} ({', '.join(found) or 'environment'}): {message}{remedy}"
 
 
-def _unknown(name: str, variable: _Variable) -> str:
-    candidates = [*VARIABLES, ENV_FILE_VARIABLE]
-    if name.upper().startswith(AGENTS_PREFIX):
-        candidates = [name.upper()]
+def _unknown(name: str, variable: Variable) -> str:
+    in_agents = name.upper().startswith(AGENTS_PREFIX)  # rightly so, but in lower case
+    candidates = [name.upper()] if in_agents else VARIABLES
     close = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.6)
     remedy = f"did you mean {close[0]}?" if close else "see .env.example for all settings"
     return f"{name} ({variable.source}) is no setting: {remedy}"
@@ -339,12 +306,6 @@ def _is_known(name: str) -> bool:
     if name.startswith(AGENTS_PREFIX):
         return name.isupper() and name.count("__") >= 2
     return name in VARIABLES
-
-
-def _is_ours(name: str) -> bool:
-    """Whether *name* is a setting or reads like a misspelt one; others may share the file."""
-    close = difflib.SequenceMatcher(None, name.upper(), ROLLBACK_FLAG).ratio() > 0.85
-    return _OURS.match(name) is not None or close
 
 
 def _written(value: object) -> str:

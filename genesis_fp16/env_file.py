@@ -1,0 +1,59 @@
+"""Reads the variables of a ``.env`` file with the line each stands on; expands nothing."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from dotenv.parser import Binding, parse_stream
+
+ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
+ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
+_OURS = re.compile(r"(GENESIS|FP16|ENABLE_FP16)_", re.IGNORECASE)
+
+
+class Variable(NamedTuple):
+    """The text of a setting and where it was found."""
+
+    value: str
+    source: str
+
+
+def is_ours(name: str) -> bool:
+    """Whether *name* is a setting or reads like a misspelt one; others may share the file."""
+    likeness = difflib.SequenceMatcher(None, name.upper(), ROLLBACK_FLAG).ratio()
+    return _OURS.match(name) is not None or likeness > 0.85
+
+
+def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
+    """Read the file's variables that are ours; what is wrong with the file goes to *problems*.
+
+    A missing file has no variables. Of a name given twice the last counts, as in a shell.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{path} cannot be read: {error}; make it a readable UTF-8 text file")
+        return {}
+    variables = {}
+    for binding in parse_stream(io.StringIO(text)):
+        source = f"{path} line {_line(binding)}"
+        if binding.error:
+            written = binding.original.string.strip()
+            problems.append(f"{source} is no NAME=value: {written!r}; correct or delete it")
+        elif binding.key == ENV_FILE_VARIABLE:
+            problems.append(f"{ENV_FILE_VARIABLE} ({source}): only the environment can name it")
+        elif binding.key is not None and is_ours(binding.key):
+            variables[binding.key] = Variable(binding.value or "", source)
+    return variables
+
+
+def _line(binding: Binding) -> int:
+    """Line of the name itself: a binding begins with the blank lines before it."""
+    text = binding.original.string
+    return binding.original.line + text[: len(text) - len(text.lstrip())].count("\n")

@@ -1,0 +1,8 @@
+"""What the daemon remembers: runs, attempts, due times, overrides, and who changed what."""
+
+from genesis_fp16.store.database import StoreError
+from genesis_fp16.store.lock import DaemonLock, LockHeldError
+from genesis_fp16.store.rows import Attempt, Run, RunSummary
+from genesis_fp16.store.store import Store
+
+__all__ = ["Attempt", "DaemonLock", "LockHeldError", "Run", "RunSummary", "Store", "StoreError"]

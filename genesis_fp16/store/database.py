@@ -1,0 +1,130 @@
+"""Opens the database: SQLite with a write-ahead log, or PostgreSQL; migrates it to this release."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from genesis_fp16.errors import GenesisError
+from genesis_fp16.settings import Settings
+
+HEAD_REVISION = "0001"
+BUSY_TIMEOUT_MILLISECONDS = 5000
+_MIGRATION_LOCK = 0x67656E65_73697301  # any constant that no other program uses
+
+
+class StoreError(GenesisError, RuntimeError):
+    """The database cannot be used; the message names it and the remedy."""
+
+    exit_code = os.EX_DATAERR
+
+
+def database_url(settings: Settings) -> URL:
+    """URL of the database that *settings* name; SQLite in their home by default."""
+    if settings.database_url is None:
+        return URL.create("sqlite", database=str(settings.home.absolute() / "genesis.db"))
+    url = make_url(settings.database_url)
+    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
+
+
+def open_database(url: URL) -> Engine:
+    """Connect to the database, created if it is SQLite and missing, and migrate it.
+
+    Raises:
+        StoreError: It is corrupt, belongs to something else or to a newer release, or does
+            not answer.
+    """
+    shown = _shown(url)
+    try:
+        if url.get_backend_name() == "sqlite" and url.database:
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = _engine(url)
+        _migrate(engine, shown)
+    except (SQLAlchemyError, OSError) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        raise StoreError(f"database {shown} cannot be used: {cause}; {_remedy(url)}") from error
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"database {shown} needs the module {error.name}: install genesis-fp16[postgres]"
+        ) from error
+    return engine
+
+
+def _shown(url: URL) -> str:
+    sqlite = url.get_backend_name() == "sqlite"
+    return str(url.database) if sqlite else url.set(query={}).render_as_string()
+
+
+def _remedy(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return "restore it from a backup, move it away to begin anew, or set GENESIS_HOME"
+    return "check that the server runs and GENESIS_DATABASE_URL is right"
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        return create_engine(url, pool_pre_ping=True)
+    engine = create_engine(url)
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # the driver's implicit BEGIN leaves DDL outside
+        for pragma in (
+            f"busy_timeout = {BUSY_TIMEOUT_MILLISECONDS}",
+            "journal_mode = WAL",
+            "synchronous = NORMAL",
+            "foreign_keys = ON",
+        ):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # IMMEDIATE, since a reader that turns writer fails at once instead of waiting.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _migrate(engine: Engine, shown: str) -> None:
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
+        revision = _revision(connection, shown)
+        if revision != HEAD_REVISION:
+            _upgrade(connection, revision, shown)
+
+
+def _revision(connection: Connection, shown: str) -> str | None:
+    """The revision the database has; None for an empty one."""
+    tables = inspect(connection).get_table_names()
+    if "alembic_version" in tables and "schedule_state" in tables:
+        return str(connection.scalar(text("SELECT version_num FROM alembic_version")))
+    if tables:
+        raise StoreError(
+            f"database {shown} belongs to something else, it holds {', '.join(sorted(tables))}: "
+            "move it away, or name another by GENESIS_HOME or GENESIS_DATABASE_URL"
+        )
+    return None
+
+
+def _upgrade(connection: Connection, revision: str | None, shown: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise StoreError(
+            f"database {shown} has revision {revision}, this release knows {HEAD_REVISION}: "
+            "install the release that wrote it, or a newer one"
+        )
+    command.upgrade(config, "head")

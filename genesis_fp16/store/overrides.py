@@ -1,0 +1,93 @@
+"""Operators' overrides of precision, and the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from sqlalchemy import ColumnElement, Connection, Engine, insert, or_, select, update
+
+from genesis_fp16.precision_policy import Override
+from genesis_fp16.store.schema import audit, overrides
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Who changed what, and why; *at* is set by the store."""
+
+    actor: str
+    action: str
+    subject: str
+    reason: str
+    details: Mapping[str, object] = field(default_factory=dict)
+    at: float = 0.0
+
+
+def write_audit(connection: Connection, now: float, change: Change) -> None:
+    """Append *change* to the audit trail within the caller's transaction."""
+    connection.execute(insert(audit).values({**asdict(change), "at": now}))
+
+
+class Overrides:
+    """At most one override in force per scope: an agent, or all.
+
+    Args:
+        engine: A migrated database.
+        clock: Unix time in seconds.
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def set(self, override: Override) -> None:
+        """Put *override* in force instead of an earlier one of the same scope; audited."""
+        change = Change(
+            override.actor,
+            "precision set",
+            override.agent or "all",
+            override.reason,
+            {"precision": override.precision, "expires_at": override.expires_at},
+        )
+        with self._engine.begin() as connection:
+            self._withdraw(connection, override.agent)
+            connection.execute(insert(overrides).values(asdict(override)))
+            write_audit(connection, self._clock(), change)
+
+    def clear(self, agent: str | None, *, actor: str, reason: str) -> bool:
+        """Withdraw the override of *agent* (None: the one of all); audited.
+
+        Returns:
+            False if there was none in force.
+        """
+        with self._engine.begin() as connection:
+            withdrawn = self._withdraw(connection, agent)
+            if withdrawn:
+                change = Change(actor, "precision clear", agent or "all", reason)
+                write_audit(connection, self._clock(), change)
+        return withdrawn
+
+    def in_force(self) -> list[Override]:
+        """Those neither withdrawn nor expired, the oldest first."""
+        columns = [overrides.c[name] for name in Override.__dataclass_fields__]
+        query = select(*columns).where(self._is_in_force()).order_by(overrides.c.id)
+        with self._engine.begin() as connection:
+            return [Override(**row) for row in connection.execute(query).mappings()]
+
+    def audit(self, limit: int = 50) -> list[Change]:
+        """The newest changes, newest first."""
+        columns = [audit.c[name] for name in Change.__dataclass_fields__]
+        query = select(*columns).order_by(audit.c.id.desc()).limit(limit)
+        with self._engine.begin() as connection:
+            return [Change(**row) for row in connection.execute(query).mappings()]
+
+    def _is_in_force(self) -> ColumnElement[bool]:
+        expiry = overrides.c.expires_at
+        return overrides.c.withdrawn_at.is_(None) & or_(expiry.is_(None), expiry > self._clock())
+
+    def _withdraw(self, connection: Connection, agent: str | None) -> bool:
+        scope = overrides.c.agent.is_(None) if agent is None else overrides.c.agent == agent
+        done = connection.execute(
+            update(overrides).where(self._is_in_force(), scope).values(withdrawn_at=self._clock())
+        )
+        return done.rowcount > 0

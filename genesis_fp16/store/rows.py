@@ -1,0 +1,72 @@
+"""What the store gives out: frozen copies of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from genesis_fp16.runs import ACTIVE, TERMINAL, RunState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One scheduled training of one agent; see `schema.runs` for the columns."""
+
+    id: str
+    agent: str
+    trigger: str
+    state: RunState
+    seed: int
+    due_at: float
+    created_at: float
+    available_at: float
+    started_at: float | None = None
+    finished_at: float | None = None
+    active_seconds: float = 0.0
+    failures: int = 0
+    cancel_requested: bool = False
+    published: bool | None = None
+    reason: str | None = None
+    metrics: Mapping[str, float | None] | None = None
+    steps: int = 0
+    precision: Mapping[str, str] | None = None
+    error: str | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether an attempt of it is under way."""
+        return self.state in ACTIVE
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has reached a state that it never leaves."""
+        return self.state in TERMINAL
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One process that worked on a run; see `schema.attempts` for the columns."""
+
+    run_id: str
+    number: int
+    incarnation: str
+    started_at: float
+    pid: int | None = None
+    pid_started_at: float | None = None
+    finished_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    ending: str | None = None
+    events_offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """What a run has to show so far; None where nothing is known yet."""
+
+    published: bool | None = None
+    reason: str | None = None
+    metrics: Mapping[str, float | None] | None = None
+    steps: int = 0
+    precision: Mapping[str, str] | None = None
+    error: str | None = None

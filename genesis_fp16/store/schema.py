@@ -1,0 +1,111 @@
+"""The tables. Times are Unix seconds; migrations bring an older database here."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+from genesis_fp16.runs import ACTIVE, RunState
+
+metadata = MetaData()
+
+
+def _any_of(column: str, values: frozenset[RunState]) -> str:
+    return f"{column} IN ({', '.join(repr(str(value)) for value in sorted(values))})"
+
+
+schedule_state = Table(
+    "schedule_state",
+    metadata,
+    Column("agent", String(32), primary_key=True),
+    Column("last_due", Float, nullable=False),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("agent", String(32), nullable=False),
+    Column("trigger", String(16), nullable=False),  # schedule or manual
+    Column("state", String(16), nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("due_at", Float, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("available_at", Float, nullable=False),  # not before: backoff
+    Column("started_at", Float),
+    Column("finished_at", Float),
+    Column("active_seconds", Float, nullable=False),  # over its finished attempts
+    Column("failures", Integer, nullable=False),
+    Column("cancel_requested", Boolean, nullable=False),
+    Column("published", Boolean),
+    Column("reason", Text),  # of the publication or its refusal
+    Column("metrics", JSON),
+    Column("steps", Integer, nullable=False),
+    Column("precision", JSON),  # as the worker last acknowledged it
+    Column("error", Text),
+    CheckConstraint(_any_of("state", frozenset(RunState)), name="known_state"),
+    Index("runs_by_agent", "agent", "created_at"),
+    Index("runs_by_state", "state"),
+    Index(
+        "one_active_run_per_agent",
+        "agent",
+        unique=True,
+        sqlite_where=text(_any_of("state", ACTIVE)),
+        postgresql_where=text(_any_of("state", ACTIVE)),
+    ),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("run_id", String(40), ForeignKey("runs.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("incarnation", String(32), nullable=False, unique=True),
+    Column("pid", Integer),
+    Column("pid_started_at", Float),
+    Column("started_at", Float, nullable=False),
+    Column("finished_at", Float),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("ending", Text),  # in words: exit code 1, stopped: no_progress
+    Column("events_offset", BigInteger, nullable=False),
+)
+
+overrides = Table(
+    "overrides",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("agent", String(32)),  # NULL: all agents
+    Column("precision", String(8), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    Column("withdrawn_at", Float),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("details", JSON, nullable=False),
+)

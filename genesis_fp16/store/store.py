@@ -1,0 +1,254 @@
+"""The queries. Every method is one transaction; terminal states absorb in its WHERE."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine, RowMapping, Update, func, insert, select, update
+
+from genesis_fp16.runs import TERMINAL, TRANSITIONS, Ending, RunState, Verdict
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import schema
+from genesis_fp16.store.database import database_url, open_database
+from genesis_fp16.store.overrides import Change, Overrides, write_audit
+from genesis_fp16.store.rows import Attempt, Run, RunSummary
+
+MAX_SEED = 2**63
+_UNFINISHED = [state.value for state in RunState if state not in TERMINAL]
+
+
+class Store:
+    """The database of one home. Safe to use from several processes at once.
+
+    Args:
+        engine: A migrated database, see `open_database`.
+        clock: Unix time in seconds.
+
+    Attributes:
+        overrides: Operators' words on precision, see `Overrides`.
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._clock = clock
+        self.overrides = Overrides(engine, clock)
+
+    @classmethod
+    def open(cls, settings: Settings, clock: Callable[[], float] = time.time) -> Store:
+        """Open the database that *settings* name, create or migrate it where needed.
+
+        Raises:
+            StoreError: It cannot be used; the message says why and what to do.
+        """
+        return cls(open_database(database_url(settings)), clock)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    # Schedule
+
+    def last_due(self, agent: str) -> float | None:
+        """The last due time of *agent* that was dealt with; None if it never was due."""
+        query = select(schema.schedule_state.c.last_due).where(
+            schema.schedule_state.c.agent == agent
+        )
+        with self._engine.begin() as connection:
+            return connection.scalar(query)
+
+    def record_due(
+        self, agent: str, last_due: float, due: Sequence[float], *, first_seed: int
+    ) -> list[Run]:
+        """Queue a run for each of the *due* times and remember *last_due*: both or neither."""
+        table = schema.schedule_state
+        with self._engine.begin() as connection:
+            moved = connection.execute(
+                update(table).where(table.c.agent == agent).values(last_due=last_due)
+            )
+            if moved.rowcount == 0:
+                connection.execute(insert(table).values(agent=agent, last_due=last_due))
+            return [
+                self._enqueue(connection, agent, "schedule", due_at, first_seed) for due_at in due
+            ]
+
+    # Runs
+
+    def enqueue(self, agent: str, *, first_seed: int, trigger: str = "manual") -> Run:
+        """Queue a run of *agent* that is due now."""
+        with self._engine.begin() as connection:
+            return self._enqueue(connection, agent, trigger, self._clock(), first_seed)
+
+    def _enqueue(
+        self, connection: Connection, agent: str, trigger: str, due_at: float, first_seed: int
+    ) -> Run:
+        now = self._clock()
+        earlier = connection.scalar(
+            select(func.count()).select_from(schema.runs).where(schema.runs.c.agent == agent)
+        )
+        moment = datetime.fromtimestamp(now, UTC)
+        run = Run(
+            id=f"{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
+            agent=agent,
+            trigger=trigger,
+            state=RunState.QUEUED,
+            seed=(first_seed + (earlier or 0)) % MAX_SEED,
+            due_at=due_at,
+            created_at=now,
+            available_at=now,
+        )
+        connection.execute(insert(schema.runs).values({**asdict(run), "state": run.state.value}))
+        return run
+
+    def run(self, run_id: str) -> Run | None:
+        """The run of that id, if there is one."""
+        with self._engine.begin() as connection:
+            found = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id))
+            row = found.mappings().first()
+        return _run(row) if row is not None else None
+
+    def runs(self, agent: str | None = None, limit: int = 50) -> list[Run]:
+        """The newest runs, newest first."""
+        query = select(schema.runs).order_by(
+            schema.runs.c.created_at.desc(), schema.runs.c.id.desc()
+        )
+        if agent is not None:
+            query = query.where(schema.runs.c.agent == agent)
+        with self._engine.begin() as connection:
+            return [_run(row) for row in connection.execute(query.limit(limit)).mappings()]
+
+    def unfinished(self, agent: str | None = None) -> list[Run]:
+        """Queued and active runs, the longest due first."""
+        query = (
+            select(schema.runs)
+            .where(schema.runs.c.state.in_(_UNFINISHED))
+            .order_by(schema.runs.c.due_at, schema.runs.c.created_at, schema.runs.c.id)
+        )
+        if agent is not None:
+            query = query.where(schema.runs.c.agent == agent)
+        with self._engine.begin() as connection:
+            return [_run(row) for row in connection.execute(query).mappings()]
+
+    def move(self, run_id: str, state: RunState, *, error: str | None = None) -> bool:
+        """Put the run into *state* if it may go there from where it is; whether it did."""
+        with self._engine.begin() as connection:
+            changes = {} if error is None else {"error": error}
+            return self._move(connection, run_id, state, **changes)
+
+    def _move(
+        self, connection: Connection, run_id: str, state: RunState, **changes: object
+    ) -> bool:
+        sources = [source.value for source, targets in TRANSITIONS.items() if state in targets]
+        if not TRANSITIONS[state]:
+            changes["finished_at"] = self._clock()
+        moved = connection.execute(
+            update(schema.runs)
+            .where(schema.runs.c.id == run_id, schema.runs.c.state.in_(sources))
+            .values(state=state.value, **changes)
+        )
+        return moved.rowcount == 1
+
+    def update_summary(self, run_id: str, summary: RunSummary) -> None:
+        """Record what the run has to show so far; *summary* replaces the earlier one."""
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(schema.runs).where(schema.runs.c.id == run_id).values(asdict(summary))
+            )
+
+    def request_cancel(self, run_id: str, *, actor: str, reason: str) -> bool:
+        """Ask the daemon to cancel the run; False if it is finished or unknown."""
+        with self._engine.begin() as connection:
+            asked = connection.execute(
+                update(schema.runs)
+                .where(
+                    schema.runs.c.id == run_id,
+                    schema.runs.c.state.in_(_UNFINISHED),
+                )
+                .values(cancel_requested=True)
+            )
+            if asked.rowcount:
+                write_audit(connection, self._clock(), Change(actor, "cancel", run_id, reason))
+            return asked.rowcount == 1
+
+    # Attempts
+
+    def begin_attempt(self, run_id: str, incarnation: str) -> Attempt | None:
+        """Take the queued run into ``starting`` with a new attempt; None if it is not queued.
+
+        Raises:
+            IntegrityError: Another run of the agent is active.
+        """
+        now = self._clock()
+        with self._engine.begin() as connection:
+            first = func.coalesce(schema.runs.c.started_at, now)
+            if not self._move(connection, run_id, RunState.STARTING, started_at=first):
+                return None
+            last = connection.scalar(
+                select(func.max(schema.attempts.c.number)).where(schema.attempts.c.run_id == run_id)
+            )
+            attempt = Attempt(
+                run_id=run_id, number=(last or 0) + 1, incarnation=incarnation, started_at=now
+            )
+            connection.execute(insert(schema.attempts).values(asdict(attempt)))
+            return attempt
+
+    def update_attempt(self, incarnation: str, **columns: float) -> None:
+        """Record ``pid`` and ``pid_started_at``, or ``events_offset``, of an attempt."""
+        with self._engine.begin() as connection:
+            connection.execute(_of(incarnation).values(columns))
+
+    def end_attempt(
+        self, attempt: Attempt, ending: Ending, verdict: Verdict, *, finished_at: float
+    ) -> bool:
+        """Close the attempt and move its run where *verdict* says; False if it was closed.
+
+        Args:
+            attempt: The one that ended.
+            ending: How.
+            verdict: What becomes of the run.
+            finished_at: Unix time in seconds.
+        """
+        with self._engine.begin() as connection:
+            closed = connection.execute(
+                _of(attempt.incarnation)
+                .where(schema.attempts.c.finished_at.is_(None))
+                .values(
+                    finished_at=finished_at,
+                    exit_code=ending.exit_code,
+                    signal=ending.signal,
+                    ending=str(ending),
+                )
+            )
+            if closed.rowcount == 0:
+                return False
+            runs = schema.runs.c
+            seconds = max(0.0, finished_at - attempt.started_at)
+            return self._move(
+                connection,
+                attempt.run_id,
+                verdict.state,
+                available_at=self._clock() + verdict.delay_seconds,
+                active_seconds=runs.active_seconds + seconds,
+                failures=runs.failures + int(verdict.failed),
+            )
+
+    def attempts(self, run_id: str | None = None) -> list[Attempt]:
+        """Attempts of the run, oldest first; without *run_id* those of all that are open."""
+        query = select(schema.attempts).order_by(schema.attempts.c.number)
+        if run_id is None:
+            query = query.where(schema.attempts.c.finished_at.is_(None))
+        else:
+            query = query.where(schema.attempts.c.run_id == run_id)
+        with self._engine.begin() as connection:
+            return [Attempt(**row) for row in connection.execute(query).mappings()]
+
+
+def _of(incarnation: str) -> Update:
+    return update(schema.attempts).where(schema.attempts.c.incarnation == incarnation)
+
+
+def _run(row: RowMapping) -> Run:
+    return Run(**{**row, "state": RunState(row["state"])})
