@@ -6,6 +6,7 @@ size and SHA-256, written last. Without a manifest a checkpoint does not exist.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -58,7 +59,8 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> int:
         temporary.replace(path)
         _write_manifest(path, {"format": FORMAT_VERSION, "bytes": size, "sha256": digest})
     except (OSError, RuntimeError) as error:  # torch wraps a full disk in RuntimeError
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise CheckpointError(
             path, f"could not be written ({error})", "free space or mend the folder's permissions"
         ) from error

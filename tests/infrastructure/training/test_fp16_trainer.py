@@ -1,0 +1,410 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from infrastructure.events import PrecisionState
+from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
+from infrastructure.training.checkpoint import CheckpointError
+
+FP32_BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+FUSED = ["adamw", "adam", "sgd", "adagrad"]
+ALL = [*FUSED, "adamw-loop", "rmsprop", "sgd-dampening"]
+
+
+def weights(trainer: FP16Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+class InfiniteGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.full_like(grad, math.inf)
+
+
+def infinite_gradient(forward, batch):
+    """A finite loss whose gradient is infinite at any scale."""
+    return InfiniteGradient.apply(forward(batch["x"]).mean())
+
+
+def overflowing_gradient(forward, batch):
+    """Loss 0 and gradient 1e36: finite, and beyond float32 once scaled."""
+    out = forward(batch["x"]).mean()
+    return (out - out.detach()) * 1e36
+
+
+def run(trainer, batch, loss_fn, steps=10):
+    for _ in range(steps):
+        trainer.step(trainer.training_step(batch, loss_fn))
+    return trainer
+
+
+def textbook(precision, optimizer, batch, loss_fn, steps, max_norm=1.0):
+    """The loop of torch's AMP tutorial: scale, unscale, clip, step, update."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.SiLU(), nn.Linear(16, 1))
+    optimizer = optimizer(model.parameters())
+    # 1024: an overflow on step 1 would ruin the textbook's fused SGD, whose momentum is unset
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=precision == "fp16")
+    dtype = Precision(precision).compute
+    for _ in range(steps):
+        with torch.autocast("cpu", dtype=dtype, enabled=precision != "fp32"):
+            out = model(batch["x"])
+        loss = nn.functional.mse_loss(out.float(), batch["y"])
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), scaler.get_scale()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "adamw-loop"])
+def test_matches_the_textbook_loop(make_trainer, make_optimizer, batch, loss_fn, precision, name):
+    expected, scale = textbook(precision, make_optimizer[name], batch, loss_fn, 30)
+    trainer = run(make_trainer(precision, name, loss_scale=1024.0), batch, loss_fn, 30)
+    torch.testing.assert_close(weights(trainer), expected, rtol=1e-4, atol=1e-6)
+    assert trainer.get_stats()["current_scale"] == scale
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", FUSED)
+def test_reads_nothing_in_the_step(make_trainer, batch, loss_fn, read_counter, precision, name):
+    trainer = run(make_trainer(precision, name), batch, loss_fn, 2)
+    with read_counter() as counter:
+        run(trainer, batch, loss_fn, 20)
+    assert counter.reads == 0
+
+
+def test_the_detector_sees_three_reads_in_the_naive_loop(batch, loss_fn, read_counter):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    with read_counter() as counter:
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = model(batch["x"])
+        loss = nn.functional.mse_loss(out.float(), batch["y"])
+        scaler.scale(loss).backward()
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        overflowed = scaler.get_scale() < before
+        loss.item()
+    assert not overflowed
+    assert counter.reads == 3
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_overflow_on_the_first_step_leaves_everything_alone(make_trainer, batch, name):
+    trainer = make_trainer("fp16", name)
+    before = weights(trainer)
+    trainer.step(trainer.training_step(batch, overflowing_gradient))
+    stats = trainer.get_stats()
+    assert torch.equal(weights(trainer), before)
+    assert stats["overflow_steps"] == 1
+    assert stats["nonfinite_loss_steps"] == 0
+    assert stats["current_scale"] == 32768.0
+    assert stats["overflow_rate"] == 1.0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_after_an_overflow_the_next_step_is_the_first(make_trainer, batch, loss_fn, name):
+    """Nothing of the bad step survives: not in the moments, nor in the gradients."""
+    clean = make_trainer("fp16", name, loss_scale=512.0)
+    shaken = make_trainer("fp16", name, loss_scale=1024.0)
+    shaken.step(shaken.training_step(batch, overflowing_gradient))
+    run(clean, batch, loss_fn, 5)
+    run(shaken, batch, loss_fn, 5)
+    assert torch.equal(weights(clean), weights(shaken))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_other_precisions_skip_nonfinite_gradients_too(make_trainer, batch, precision):
+    trainer = make_trainer(precision)
+    before = weights(trainer)
+
+    trainer.step(trainer.training_step(batch, infinite_gradient))
+    assert torch.equal(weights(trainer), before)
+    assert trainer.get_stats()["overflow_steps"] == 1
+    assert trainer.get_stats()["current_scale"] == 1.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_nonfinite_loss_is_no_overflow(make_trainer, batch, loss_fn, precision, bad):
+    trainer = run(make_trainer(precision), batch, loss_fn, 3)
+    before = weights(trainer)
+    state = trainer.state_dict()["loss_scale"]
+    trainer.step(trainer.training_step(batch, lambda f, b: loss_fn(f, b) * bad))
+    after = trainer.state_dict()["loss_scale"]
+    assert torch.equal(weights(trainer), before)
+    assert after["nonfinite_loss_steps"] == 1
+    assert after["overflow_steps"] == state["overflow_steps"]
+    assert after["loss_scale"] == state["loss_scale"]
+    assert after["growth_tracker"] == state["growth_tracker"]
+
+
+def test_the_scale_never_falls_below_its_floor_and_the_model_survives(make_trainer, batch, loss_fn):
+    """A naive GradScaler reaches 0 here, and its next good batch destroys the weights."""
+    trainer = make_trainer("fp16", min_loss_scale=2.0**-4)
+    for _ in range(200):
+        trainer.step(trainer.training_step(batch, infinite_gradient))
+    assert trainer.get_stats()["overflow_steps"] == 200
+    assert trainer.get_stats()["current_scale"] == 2.0**-4
+    before = weights(trainer)
+    run(trainer, batch, loss_fn, 1)
+    assert weights(trainer).isfinite().all()
+    assert not torch.equal(weights(trainer), before)
+
+
+def test_the_scale_grows_after_the_interval_and_stays_put_outside_fp16(
+    make_trainer, batch, loss_fn
+):
+    trainer = make_trainer("fp16", loss_scale=8.0, growth_interval=5)
+    run(trainer, batch, loss_fn, 11)
+    assert trainer.get_stats()["current_scale"] == 32.0
+    trainer.set_precision(FP32_BY_FLAG)
+    run(trainer, batch, loss_fn, 20)
+    assert trainer.get_stats()["current_scale"] == 1.0
+    trainer.set_precision(FP16)
+    assert trainer.get_stats()["current_scale"] == 32.0
+    run(trainer, batch, loss_fn, 4)  # one clean step was parked with it
+    assert trainer.get_stats()["current_scale"] == 64.0
+
+
+def test_a_flip_changes_what_computes_and_the_counters_tell(make_trainer, batch, loss_fn):
+    trainer = run(make_trainer("fp16"), batch, loss_fn, 4)
+    seen = []
+
+    def spying(forward, batch):
+        handle = trainer.model[0].register_forward_hook(lambda *a: seen.append(a[-1].dtype))
+        loss = loss_fn(forward, batch)
+        handle.remove()
+        return loss
+
+    trainer.step(trainer.training_step(batch, spying))
+    trainer.set_precision(FP32_BY_FLAG)
+    trainer.step(trainer.training_step(batch, spying))
+    assert seen == [torch.float16, torch.float32]
+    stats = trainer.get_stats()
+    assert (stats["training_steps"], stats["fp16_steps"]) == (6, 5)
+    assert stats["precision_reason"] == "flag"
+
+
+def test_no_flip_inside_an_accumulation_window(make_trainer, batch, loss_fn):
+    trainer = run(make_trainer("fp16", accumulate=2), batch, loss_fn, 1)
+    with pytest.raises(RuntimeError, match="1 of 2 micro-batches"):
+        trainer.set_precision(FP32_BY_FLAG)
+    with pytest.raises(RuntimeError, match="finish_window"):
+        trainer.state_dict()
+
+
+def test_fp32_holds_inside_a_callers_autocast(make_trainer, batch, loss_fn):
+    trainer = make_trainer("fp32")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = trainer.training_step(batch, loss_fn)
+    assert torch.equal(inside, trainer.training_step(batch, loss_fn))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_accumulation_equals_one_large_batch(make_trainer, batch, loss_fn, precision):
+    whole = make_trainer(precision, "sgd", loss_scale=256.0)
+    parts = make_trainer(precision, "sgd", loss_scale=256.0, accumulate=4)
+    for _ in range(5):
+        whole.step(whole.training_step(batch, loss_fn))
+        for i in range(4):
+            micro = {k: v[8 * i : 8 * i + 8] for k, v in batch.items()}
+            parts.step(parts.training_step(micro, loss_fn))
+    assert parts.training_steps == whole.training_steps == 5
+    tolerance = 1e-6 if precision == "fp32" else 2e-4
+    torch.testing.assert_close(weights(parts), weights(whole), rtol=0, atol=tolerance)
+
+
+def test_a_partial_window_averages_what_there_is(make_trainer, batch, loss_fn):
+    whole = run(make_trainer("fp32", "sgd"), batch, loss_fn, 1)
+    partial = run(make_trainer("fp32", "sgd", accumulate=8), batch, loss_fn, 3)
+    assert partial.training_steps == 0
+    partial.finish_window()
+    assert partial.training_steps == 1
+    torch.testing.assert_close(weights(partial), weights(whole), rtol=0, atol=1e-7)
+    partial.finish_window()
+    assert partial.training_steps == 1
+
+
+def test_overflow_of_one_micro_batch_skips_the_whole_step(make_trainer, batch, loss_fn):
+    trainer = make_trainer("fp16", accumulate=2)
+    before = weights(trainer)
+    run(trainer, batch, loss_fn, 1)
+    trainer.step(trainer.training_step(batch, overflowing_gradient))
+    assert torch.equal(weights(trainer), before)
+    assert trainer.get_stats()["overflow_steps"] == 1
+
+
+def test_a_nan_loss_of_one_micro_batch_skips_the_whole_step(make_trainer, batch, loss_fn):
+    trainer = make_trainer("fp16", accumulate=2)
+    before = weights(trainer)
+    trainer.step(trainer.training_step(batch, lambda f, b: loss_fn(f, b) * math.nan))
+    run(trainer, batch, loss_fn, 1)
+    assert torch.equal(weights(trainer), before)
+    assert trainer.get_stats()["nonfinite_loss_steps"] == 1
+    assert trainer.get_stats()["overflow_steps"] == 0
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_gradient_that_first_appears_late(name):
+    torch.manual_seed(0)
+    early, late = nn.Linear(4, 1), nn.Linear(4, 1)
+    model = nn.ModuleDict({"early": early, "late": late})
+    from_name = {
+        "adamw": torch.optim.AdamW,
+        "adam": torch.optim.Adam,
+        "adagrad": torch.optim.Adagrad,
+    }
+    optimizer = (
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+        if name == "sgd"
+        else from_name[name](model.parameters(), lr=0.1, fused=True)
+    )
+    trainer = FP16Trainer(model, optimizer, FP16TrainingConfig(cpu_half=True, loss_scale=8.0))
+    x = torch.ones(2, 4)
+    for head in ("early", "early", "late"):
+        before = late.weight.detach().clone()
+        trainer.step(trainer.training_step(x, lambda f, x, head=head: _head(trainer, head, x)))
+        assert (head == "late") == (not torch.equal(late.weight.detach(), before))
+    assert trainer.get_stats()["applied_steps"] == 3
+
+
+def _head(trainer, head, x):
+    return trainer.model[head](x).float().square().mean()
+
+
+def test_a_step_without_gradients_is_counted_and_harmless(make_trainer, batch, loss_fn):
+    trainer = make_trainer("fp16", loss_scale=64.0)
+    free = torch.ones((), requires_grad=True)
+    before = weights(trainer)
+    trainer.step(free * 2.0)
+    assert torch.equal(weights(trainer), before)
+    assert trainer.get_stats()["no_gradient_steps"] == 1
+    assert not trainer.last_step_attempted
+    run(trainer, batch, loss_fn, 1)
+    assert trainer.get_stats()["applied_steps"] == 1
+
+
+def test_clipping_bounds_the_unscaled_norm(make_trainer, batch, loss_fn):
+    trainer = make_trainer("fp16", "sgd", max_grad_norm=1e-3, loss_scale=1024.0)
+    before = weights(trainer)
+    run(trainer, batch, loss_fn, 1)
+    moved = (weights(trainer) - before).norm().item()
+    assert moved == pytest.approx(1e-3 * 1e-2, rel=1e-2)  # max norm times learning rate
+
+
+def test_backward_and_step_returns_a_bool(make_trainer, batch, loss_fn):
+    trainer = make_trainer("fp16", loss_scale=64.0)
+    assert trainer.backward_and_step(trainer.training_step(batch, loss_fn)) is True
+    bad = trainer.training_step(batch, overflowing_gradient)
+    assert trainer.backward_and_step(bad) is False
+
+
+def test_the_cpu_resolves_to_fp32_and_says_so():
+    model = nn.Linear(2, 1)
+    trainer = FP16Trainer(model, torch.optim.Adam(model.parameters()))
+    stats = trainer.get_stats()
+    assert stats["fp16_enabled"] is False
+    assert stats["precision_effective"] == "fp32"
+    assert stats["precision_reason"] == "no_accelerator"
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "words"),
+    [
+        (lambda f, b: 1.0, TypeError, "must be a tensor"),
+        (lambda f, b: f(b["x"]), ValueError, "must be a scalar"),
+        (lambda f, b: f(b["x"]).mean().half(), TypeError, "must be float32"),
+        (lambda f, b: f(b["x"]).detach().mean(), ValueError, "does not depend"),
+        (lambda f, b: f.encode(b["x"]), AttributeError, r"forward\.method\('encode'"),
+    ],
+)
+def test_a_wrong_loss_is_named(make_trainer, batch, loss, error, words):
+    with pytest.raises(error, match=words):
+        make_trainer("fp16").training_step(batch, loss)
+
+
+def test_half_parameters_are_refused_by_name():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).half())
+    with pytest.raises(ValueError, match=r"1\.weight is torch\.float16.*keep parameters float32"):
+        FP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"loss_scale": 0.0},
+        {"loss_scale": math.nan},
+        {"growth_factor": 1.0},
+        {"backoff_factor": 1.0},
+        {"growth_interval": 0},
+        {"max_grad_norm": -1.0},
+        {"min_loss_scale": 0.0},
+        {"accumulate": 0},
+    ],
+)
+def test_a_wrong_configuration_is_named(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        FP16TrainingConfig(**change)
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"), [("fp16", "fp32"), ("fp32", "fp16"), ("fp16", "fp16")]
+)
+def test_checkpoints_load_under_every_precision(
+    make_trainer, batch, loss_fn, tmp_path: Path, saved, loaded
+):
+    first = run(make_trainer(saved, growth_interval=4), batch, loss_fn, 6)
+    first.save_checkpoint(tmp_path / "a.pt")
+    second = make_trainer(loaded, growth_interval=4, seed=1)
+    second.load_checkpoint(tmp_path / "a.pt")
+    assert torch.equal(weights(first), weights(second))
+    assert second.precision.value == loaded
+    assert second.state_dict()["loss_scale"] == first.state_dict()["loss_scale"]
+    if saved == loaded:
+        run(first, batch, loss_fn, 7)
+        run(second, batch, loss_fn, 7)
+        assert torch.equal(weights(first), weights(second))
+        assert first.get_stats() == second.get_stats()
+
+
+def test_a_checkpoint_of_another_model_is_refused(make_trainer, tmp_path: Path):
+    make_trainer().save_checkpoint(tmp_path / "a.pt")
+    model = nn.Linear(3, 3)
+    other = FP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(CheckpointError, match=r"a\.pt does not fit"):
+        other.load_checkpoint(tmp_path / "a.pt")
+
+
+def test_read_window_gives_mean_loss_and_last_norm(make_trainer, batch, loss_fn):
+    trainer = make_trainer("fp16", "sgd", loss_scale=64.0)
+    losses = []
+    for _ in range(4):
+        loss = trainer.training_step(batch, loss_fn)
+        losses.append(loss.item())
+        trainer.step(loss)
+    trainer.step(trainer.training_step(batch, lambda f, b: loss_fn(f, b) * math.nan))
+    reading = trainer.read_window()()
+    assert reading is not None
+    assert reading["loss"] == pytest.approx(sum(losses) / 4, rel=1e-5)
+    assert reading["nonfinite_loss_steps"] == 1
+    empty = trainer.read_window()()
+    assert empty is not None
+    assert math.isnan(empty["loss"])
+    assert math.isnan(empty["grad_norm"])

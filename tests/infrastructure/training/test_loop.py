@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from infrastructure.events import PrecisionState, SaveCheckpoint, SetPrecision
+from infrastructure.events.command import Stop
+from infrastructure.events.event import (
+    CheckpointSaved,
+    Evaluated,
+    Notice,
+    PrecisionChanged,
+    Resumed,
+    StepStats,
+)
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.checkpoint import CheckpointError, checkpoints
+from infrastructure.training.loop import LoopOptions, TrainingResult, train
+
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+
+
+class Daemon:
+    """Sends each command after the given step and keeps the events."""
+
+    def __init__(self, **commands_at):
+        self.script = {int(k.removeprefix("step")): v for k, v in commands_at.items()}
+        self.events = []
+        self.step = 0
+
+    def commands(self):
+        self.step += 1
+        command = self.script.get(self.step)
+        return [command] if command else []
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def total(self, name):
+        return sum(getattr(event, name) for event in self.of(StepStats))
+
+
+def run(
+    job, folder: Path, daemon: Daemon | None = None, precision=FP16, **options
+) -> tuple[TrainingResult, Daemon]:
+    daemon = daemon or Daemon()
+    result = train(
+        job,
+        device=torch.device("cpu"),
+        precision=precision,
+        config=FP16TrainingConfig(cpu_half=True, loss_scale=256.0, growth_interval=10),
+        options=LoopOptions(**{"seed": 3, "checkpoint_interval_seconds": 3600.0, **options}),
+        folder=folder,
+        emit=daemon.events.append,
+        commands=daemon.commands,
+    )
+    return result, daemon
+
+
+def weights(job):
+    return torch.cat([p.detach().flatten() for p in job.model.parameters()])
+
+
+def test_every_step_is_reported_once(make_job, tmp_path: Path):
+    result, daemon = run(make_job(epochs=3), tmp_path)
+    assert result.outcome == "done"
+    assert (result.steps, result.epochs) == (24, 3)
+    assert daemon.total("attempted") == daemon.total("fp16") == 24
+    assert daemon.total("samples") == 24 * 16
+    assert daemon.of(StepStats)[-1].total_steps == 24
+    losses = [e.metrics["mse"] for e in daemon.of(Evaluated)]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+    assert result.evaluation is not None
+    assert result.evaluation.value == losses[-1]
+    assert all(e.fp32_baseline_loss > 0 for e in daemon.of(Evaluated))
+
+
+@pytest.mark.parametrize("stop_at", [1, 7, 8, 11, 23, 24])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_resuming_is_bit_exact(make_job, tmp_path: Path, stop_at, accumulate):
+    whole_job = make_job(epochs=3, accumulate=accumulate)
+    whole, _ = run(whole_job, tmp_path / "whole")
+    stop_at = min(stop_at, whole.steps)
+    stopped, _ = run(
+        make_job(epochs=3, accumulate=accumulate),
+        tmp_path / "parts",
+        Daemon(**{f"step{stop_at}": Stop(reason="test")}),
+    )
+    assert (stopped.outcome, stopped.steps) == ("stopped", stop_at)
+    torch.manual_seed(999)  # another process, another generator state
+    job = make_job(epochs=3, accumulate=accumulate)
+    resumed, daemon = run(job, tmp_path / "parts")
+    assert daemon.of(Resumed)[0].step == stop_at
+    assert resumed.steps == whole.steps
+    assert daemon.total("attempted") == whole.steps - stop_at
+    assert torch.equal(weights(job), weights(whole_job))
+    assert resumed.evaluation == whole.evaluation
+
+
+def test_a_flip_takes_effect_at_the_next_step_and_loses_none(make_job, tmp_path: Path):
+    daemon = Daemon(step5=SetPrecision(state=FP32), step9=SetPrecision(state=FP16))
+    run(make_job(epochs=2), tmp_path, daemon)
+    changes = daemon.of(PrecisionChanged)
+    assert [(c.step, c.state.effective, c.state.reason) for c in changes] == [
+        (0, "fp16", "default"),
+        (5, "fp32", "flag"),
+        (9, "fp16", "default"),
+    ]
+    assert [c.loss_scale for c in changes] == [256.0, 1.0, 256.0]
+    assert daemon.total("attempted") == 16
+    assert daemon.total("fp16") == 16 - 4
+    assert all(e.fp16 in {0, e.attempted} for e in daemon.of(StepStats))
+
+
+def test_on_a_plain_cpu_the_answer_is_fp32_for_want_of_an_accelerator(make_job, tmp_path: Path):
+    daemon = Daemon()
+    train(
+        make_job(epochs=1),
+        device=torch.device("cpu"),
+        precision=FP16,
+        config=FP16TrainingConfig(),
+        options=LoopOptions(seed=0),
+        folder=tmp_path,
+        emit=daemon.events.append,
+        commands=daemon.commands,
+    )
+    assert str(daemon.of(PrecisionChanged)[0].state) == (
+        "requested=fp16 effective=fp32 reason=no_accelerator"
+    )
+    assert daemon.total("fp16") == 0
+
+
+def test_overflow_and_nan_losses_are_reported_apart(make_job, tmp_path: Path):
+    calls = iter(range(100))
+
+    def loss(forward, batch):
+        value = nn.functional.mse_loss(forward(batch["x"]), batch["y"])
+        call = next(calls)
+        if call == 3:
+            return value * math.nan
+        return (value - value.detach()) * 1e37 if call in {5, 6} else value
+
+    _, daemon = run(make_job(epochs=1, loss=loss), tmp_path)
+    assert daemon.total("nonfinite_loss") == 1
+    assert daemon.total("overflow") == 2
+    assert daemon.total("applied") == 5
+
+
+def test_checkpoints_are_taken_on_time_on_command_and_pruned(make_job, tmp_path: Path):
+    _, daemon = run(
+        make_job(epochs=1),
+        tmp_path,
+        Daemon(step4=SaveCheckpoint()),
+    )
+    assert [e.step for e in daemon.of(CheckpointSaved)] == [4]
+    _, daemon = run(
+        make_job(epochs=1), tmp_path / "b", checkpoint_interval_seconds=0.0, keep_checkpoints=2
+    )
+    assert len(daemon.of(CheckpointSaved)) == 8
+    assert [p.name for p in checkpoints(tmp_path / "b")] == [
+        "step-0000000008.pt",
+        "step-0000000007.pt",
+    ]
+
+
+def test_a_corrupt_newest_checkpoint_costs_only_itself(make_job, tmp_path: Path):
+    daemon = Daemon(step3=SaveCheckpoint(), step5=Stop(reason="test"))
+    run(make_job(), tmp_path, daemon)
+    newest = checkpoints(tmp_path)[0]
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    newest.write_bytes(data)
+    result, daemon = run(make_job(), tmp_path)
+    assert daemon.of(Resumed)[0].step == 3
+    assert "SHA-256" in daemon.of(Notice)[0].fields["error"]
+    assert result.steps == 24
+
+
+def test_a_folder_that_cannot_be_written_costs_no_training_until_the_stop(make_job, tmp_path: Path):
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the folder should be")
+    result, daemon = run(make_job(epochs=1), blocked / "x", checkpoint_interval_seconds=0.0)
+    assert result.outcome == "done"
+    assert {e.event for e in daemon.of(Notice)} == {"checkpoint_not_saved"}
+    with pytest.raises(CheckpointError, match="could not be written"):
+        run(make_job(), blocked / "x", Daemon(step2=Stop(reason="test")))
+
+
+def test_a_job_without_batches_is_named(make_job, tmp_path: Path):
+    with pytest.raises(ValueError, match="yields no batches"):
+        run(make_job(batches_per_epoch=0), tmp_path)
+
+
+def test_a_checkpoint_of_another_model_is_fatal_and_named(make_job, tmp_path: Path):
+    run(make_job(), tmp_path, Daemon(step2=Stop(reason="test")))
+    with pytest.raises(CheckpointError, match="does not fit this job"):
+        run(make_job(model=nn.Linear(4, 1)), tmp_path)
