@@ -1,0 +1,225 @@
+"""Events and run states in, a scrape out."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from genesis_fp16.metrics import Metrics
+from infrastructure.events import Event, PrecisionState
+from infrastructure.events.event import (
+    CheckpointSaved,
+    Evaluated,
+    PrecisionChanged,
+    Resumed,
+    StepStats,
+)
+
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+BY_OPERATOR = PrecisionState(requested="fp16", effective="fp32", reason="operator")
+
+PROMISED = [
+    "genesis_fp16_training_steps_total",
+    "genesis_fp16_overflow_steps_total",
+    "genesis_fp16_loss_scale",
+    "genesis_training_loss",
+    "genesis_fp32_baseline_loss",
+    "genesis_training_samples_total",
+    "genesis_training_duration_seconds_bucket",
+    "genesis_cuda_memory_allocated_bytes",
+    "genesis_precision_rollbacks_total",
+    "genesis_training_steps_total",
+    "genesis_training_grad_norm",
+    "genesis_training_step_duration_seconds_bucket",
+    "genesis_nonfinite_loss_total",
+    "genesis_runs_total",
+    "genesis_run_state",
+    "genesis_last_success_timestamp_seconds",
+    "genesis_schedule_lag_seconds",
+    "genesis_plugin_up",
+    "genesis_config_reload_success",
+    "genesis_loop_last_tick_timestamp_seconds",
+    "genesis_leader",
+    "genesis_build_info",
+]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    metrics = Metrics(clock=lambda: 1000.0)
+    metrics.register_agent("a")
+    metrics.set_plugin_up("a", True)
+    return metrics
+
+
+@pytest.fixture
+def value(metrics: Metrics) -> Callable[..., float | None]:
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(name, labels)
+
+    return value
+
+
+Value = Callable[..., float | None]
+
+
+def stats(**changes: object) -> Event:
+    defaults = {"step": 20, "loss_scale": 65536.0, "precision": "fp16"}
+    return StepStats.model_validate({**defaults, **changes})
+
+
+def changed(state: PrecisionState, scale: float = 65536.0) -> Event:
+    return PrecisionChanged(step=1, state=state, loss_scale=scale)
+
+
+def series(metrics: Metrics, name: str) -> list[dict[str, str]]:
+    return [
+        sample.labels
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    ]
+
+
+def test_promised_series_exist_at_zero_before_anything_happens(metrics: Metrics) -> None:
+    samples = {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+    }
+    names = {name for name, _ in samples}
+    assert [name for name in PROMISED if name not in names] == []
+    assert [name for name in names if name.endswith("_created")] == []
+    assert samples["genesis_training_steps_total", ("a", "overflow")] == 0
+    assert samples["genesis_precision_rollbacks_total", ("a", "guard")] == 0
+    assert samples["genesis_runs_total", ("a", "timed_out")] == 0
+    assert math.isnan(samples["genesis_fp32_baseline_loss", ("a",)])
+
+
+def test_registering_twice_resets_nothing(metrics: Metrics, value: Value) -> None:
+    metrics.on_event("a", "r", Evaluated(epoch=1, metrics={}, primary="x", fp32_baseline_loss=0.5))
+    metrics.register_agent("a")
+    assert value("genesis_fp32_baseline_loss", agent="a") == 0.5
+
+
+def test_steps_add_up(metrics: Metrics, value: Value) -> None:
+    metrics.on_event(
+        "a",
+        "r",
+        stats(
+            applied=17,
+            overflow=3,
+            fp16=20,
+            samples=640,
+            seconds=2.0,
+            loss=0.5,
+            grad_norm=1.5,
+            cuda_memory_allocated_bytes=7,
+        ),
+    )
+    metrics.on_event(
+        "a",
+        "r",
+        stats(
+            applied=8,
+            overflow=1,
+            nonfinite_loss=1,
+            samples=320,
+            seconds=1.0,
+            precision="fp32",
+            loss_scale=1.0,
+        ),
+    )
+    assert value("genesis_training_steps_total", agent="a", outcome="applied") == 25
+    assert value("genesis_training_steps_total", agent="a", outcome="overflow") == 4
+    assert value("genesis_fp16_training_steps_total", agent="a") == 20
+    assert value("genesis_fp16_overflow_steps_total", agent="a") == 3
+    assert value("genesis_nonfinite_loss_total", agent="a") == 1
+    assert value("genesis_training_samples_total", agent="a") == 960
+    assert value("genesis_fp16_loss_scale", agent="a") == 1.0
+    assert value("genesis_training_loss", agent="a") == 0.5
+    assert value("genesis_training_grad_norm", agent="a") == 1.5
+    assert value("genesis_cuda_memory_allocated_bytes", agent="a") == 7
+    name = "genesis_training_step_duration_seconds"
+    assert value(f"{name}_count", agent="a") == 30
+    assert value(f"{name}_sum", agent="a") == pytest.approx(3.0)
+    assert value(f"{name}_bucket", agent="a", le="0.1") == 30
+    assert value(f"{name}_bucket", agent="a", le="0.05") == 0
+
+
+def test_precision_is_what_was_acknowledged_last(metrics: Metrics, value: Value) -> None:
+    name = "genesis_precision_info"
+    assert series(metrics, name) == []
+    metrics.on_event("a", "r", changed(FP16))
+    metrics.on_event("a", "r", changed(BY_FLAG, scale=1.0))
+    assert series(metrics, name) == [
+        {"agent": "a", "requested": "fp16", "effective": "fp32", "reason": "flag"}
+    ]
+    assert value("genesis_precision_rollbacks_total", agent="a", reason="flag") == 1
+    assert value("genesis_fp16_loss_scale", agent="a") == 1.0
+    metrics.on_event("a", "r", changed(BY_OPERATOR, scale=1.0))
+    metrics.on_event("a", "r2", changed(FP16))
+    metrics.on_event("a", "r2", changed(FP16))
+    assert len(series(metrics, name)) == 1
+    assert value(name, agent="a", requested="fp16", effective="fp16", reason="default") == 1
+    assert value("genesis_precision_rollbacks_total", agent="a", reason="operator") == 0
+
+
+def test_run_states_count_unfinished_runs(metrics: Metrics, value: Value) -> None:
+    metrics.on_run_state("a", "r1", "queued", None)
+    metrics.on_run_state("a", "r1", "running", None)
+    metrics.on_run_state("a", "r2", "queued", None)
+    assert value("genesis_run_state", agent="a", state="running") == 1
+    assert value("genesis_run_state", agent="a", state="queued") == 1
+    metrics.on_event("a", "r1", stats(applied=20, seconds=2.0))
+    metrics.on_event("a", "r1", stats(applied=20, seconds=2.5))
+    metrics.on_run_state("a", "r1", "succeeded", "published")
+    assert value("genesis_run_state", agent="a", state="running") == 0
+    assert value("genesis_runs_total", agent="a", result="succeeded") == 1
+    assert value("genesis_last_success_timestamp_seconds", agent="a") == 1000.0
+    assert value("genesis_training_duration_seconds_sum", agent="a") == 4.5
+    metrics.on_run_state("a", "r2", "failed", None)
+    assert value("genesis_training_duration_seconds_count", agent="a") == 1
+    assert value("genesis_run_state", agent="a", state="queued") == 0
+
+
+def test_checkpoints_and_resumptions(metrics: Metrics, value: Value) -> None:
+    saved = CheckpointSaved(time=77.0, step=5, path="p", size_bytes=9, seconds=0.02)
+    metrics.on_event("a", "r", saved)
+    metrics.on_event("a", "r", Resumed(step=5, path="p"))
+    assert value("genesis_last_checkpoint_timestamp_seconds", agent="a") == 77.0
+    assert value("genesis_last_checkpoint_bytes", agent="a") == 9
+    assert value("genesis_checkpoint_duration_seconds_count", agent="a") == 1
+    assert value("genesis_run_resumes_total", agent="a") == 1
+
+
+def test_daemon_metrics(metrics: Metrics, value: Value) -> None:
+    metrics.set_plugin_up("b", False)
+    metrics.set_queue(4, 1, 3)
+    metrics.set_next_run("a", 5.0)
+    metrics.set_schedule_lag("a", 0.5)
+    metrics.set_leader(True)
+    metrics.loop_ticked(12.0)
+    metrics.config_reloaded(True)
+    metrics.config_reloaded(False)
+    assert value("genesis_plugin_up", agent="a") == 1
+    assert value("genesis_plugin_up", agent="b") == 0
+    assert value("genesis_queue_depth") == 4
+    assert value("genesis_slots", state="free") == 2
+    assert value("genesis_schedule_next_fire_timestamp_seconds", agent="a") == 5.0
+    assert value("genesis_schedule_lag_seconds", agent="a") == 0.5
+    assert value("genesis_leader") == 1
+    assert value("genesis_loop_last_tick_timestamp_seconds") == metrics.last_tick == 12.0
+    assert value("genesis_config_reload_success") == 0
+    assert value("genesis_config_reloads_total", result="refused") == 1
+
+
+def test_run_id_is_an_exemplar_and_never_a_label(metrics: Metrics) -> None:
+    metrics.on_event("a", "run-7", stats(applied=1, seconds=0.01))
+    families = list(text_string_to_metric_families(openmetrics(metrics.registry).decode()))
+    samples = [sample for family in families for sample in family.samples]
+    assert any(s.exemplar and s.exemplar.labels == {"run_id": "run-7"} for s in samples)
+    assert all("run_id" not in sample.labels for sample in samples)
