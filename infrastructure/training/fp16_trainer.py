@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import structlog
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
-from torch.nn.utils import get_total_norm
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from infrastructure.agent_contract import Forward
@@ -24,9 +23,10 @@ from infrastructure.training.checkpoint import CheckpointError, read_checkpoint,
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.forward import PrecisionForward
 from infrastructure.training.loss_scale import LossScale
-from infrastructure.training.optimizer_step import OptimizerStep
+from infrastructure.training.optimizer_step import OptimizerStep, global_norm
+from infrastructure.training.parameters import device_of, float32_parameters
 from infrastructure.training.precision import Precision, resolve
-from infrastructure.training.step_reading import StepReading
+from infrastructure.training.step_record import StepReading, StepRecord
 
 B = TypeVar("B")
 
@@ -62,10 +62,11 @@ class FP16Trainer:
         self.config = config or FP16TrainingConfig()
         self.model = model
         self.optimizer = optimizer
-        self.device = _device_of(model)
-        self._parameters = _float32_parameters(model, optimizer)
+        self.device = device_of(model)
+        self._parameters = float32_parameters(model, optimizer)
         self._loss_scale = LossScale(self.config, self.device)
-        self._readings = StepReading(self.device)
+        self._record = StepRecord(self.device)
+        self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._optimizer_step = OptimizerStep(optimizer, self._parameters, self.config.max_grad_norm)
         self.training_steps = self.fp16_steps = self.no_gradient_steps = 0
         self._micro_batches = 0
@@ -188,17 +189,21 @@ class FP16Trainer:
             parameter.grad = None
 
     def _attempt(self, grads: list[Tensor], loss: Tensor, count: int) -> None:
-        """Norm, verdict, update and counters of one optimizer step; *grads* are scaled sums."""
-        scale = self._loss_scale.in_force(self.precision)
-        divisor = scale if count == 1 else scale * count
-        norm = get_total_norm(grads) / divisor  # [] float32, unscaled
-        bad_norm, bad_loss = torch.stack((norm, loss)).isfinite().logical_not().unbind()
-        self._last_step_bad = bad_norm | bad_loss
+        """One optimizer step from *grads*, the scaled gradients summed over *count* losses."""
+        divisor = self._loss_scale.scale if self.precision.scales_loss else None
+        if count > 1:
+            loss = loss / count
+            divisor = self._one * count if divisor is None else divisor * count
+        norm = global_norm(grads)
+        if divisor is not None:
+            norm = norm / divisor  # unscaled
+        norm_and_loss = torch.stack((norm, loss))
+        bad = norm_and_loss.mul(0.0).ne_(0.0)  # [2] float32: 1 where inf or NaN, else 0
+        self._last_step_bad = bad.amax()
         self._optimizer_step(norm, divisor, self._last_step_bad)
-        overflow = self._loss_scale.count(bad_norm, bad_loss)
         if self.precision.scales_loss:
-            self._loss_scale.update(overflow, bad_loss)
-        self._readings.add(loss if count == 1 else loss / count, norm)
+            self._loss_scale.update(*bad.unbind())
+        self._record.add(norm_and_loss)
 
     def backward_and_step(self, loss: Tensor) -> bool:
         """Run `step`, then wait for the device.
@@ -216,16 +221,16 @@ class FP16Trainer:
 
     # -- what happened -----------------------------------------------------------------------
 
-    def read_window(self) -> Callable[[], dict[str, float] | None]:
-        """Start an asynchronous read of what happened since the last call; does not wait.
+    def start_reading(self) -> Callable[[], StepReading | None]:
+        """Start an asynchronous read of what happened since the last one; does not wait.
 
         Returns:
-            A function that gives None until the device has answered, then the totals
-            ``overflow_steps, nonfinite_loss_steps, loss_scale``, and of the window since the
-            last call ``loss`` (mean finite loss) and of its last step ``grad_norm`` (unscaled,
-            before clipping), both NaN where there is none.
+            A function that gives None until the device has answered.
         """
-        return self._readings.start(self._loss_scale, self._loss_scale.in_force(self.precision))
+        return self._record.start_reading(self._scale_in_force())
+
+    def _scale_in_force(self) -> Tensor:
+        return self._loss_scale.scale if self.precision.scales_loss else self._one
 
     def get_stats(self) -> dict[str, float | int | bool | str]:
         """Counters so far; reads the device.
@@ -233,7 +238,7 @@ class FP16Trainer:
         ``overflow_rate`` is overflows by attempted steps. ``training_steps`` counts attempts;
         ``applied_steps`` those that changed the parameters.
         """
-        state = self._loss_scale.state_dict()
+        state = self._record.state_dict()
         overflow = state["overflow_steps"]
         nonfinite = state["nonfinite_loss_steps"]
         return {
@@ -245,7 +250,7 @@ class FP16Trainer:
             "fp16_steps": self.fp16_steps,
             "overflow_rate": overflow / max(1, self.training_steps),
             "fp16_enabled": self.precision is Precision.FP16,
-            "current_scale": self._loss_scale.in_force(self.precision).item(),
+            "current_scale": self._scale_in_force().item(),
             "precision_requested": self.precision_state.requested,
             "precision_effective": self.precision_state.effective,
             "precision_reason": self.precision_state.reason,
@@ -265,6 +270,7 @@ class FP16Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "loss_scale": self._loss_scale.state_dict(),
+            "record": self._record.state_dict(),
             "training_steps": self.training_steps,
             "fp16_steps": self.fp16_steps,
             "no_gradient_steps": self.no_gradient_steps,
@@ -285,7 +291,7 @@ class FP16Trainer:
             raise ValueError(f"the state is of another model: {error}") from error
         self.optimizer.load_state_dict(state["optimizer"])
         self._loss_scale.load_state_dict(state["loss_scale"])
-        self._readings.restart(self._loss_scale)
+        self._record.load_state_dict(state["record"])
         self.training_steps = state["training_steps"]
         self.fp16_steps = state["fp16_steps"]
         self.no_gradient_steps = state["no_gradient_steps"]
@@ -315,25 +321,3 @@ class FP16Trainer:
             raise CheckpointError(
                 Path(path), f"does not fit ({error})", "load it into the model it was saved from"
             ) from error
-
-
-def _device_of(model: Module) -> torch.device:
-    devices = {parameter.device for parameter in model.parameters()}
-    if len(devices) != 1:
-        raise ValueError(f"the model's parameters must be on one device, found {devices or 'none'}")
-    return devices.pop()
-
-
-def _float32_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:
-    """The parameters the optimizer updates, each checked to be float32."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    chosen = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    for parameter in {**names, **dict.fromkeys(chosen)}:
-        if parameter.dtype != torch.float32 and parameter.is_floating_point():
-            raise ValueError(
-                f"parameter {names.get(parameter, '(not in the model)')} is {parameter.dtype}: "
-                "keep parameters float32 (model.float()); autocast makes the half copies"
-            )
-    if not chosen:
-        raise ValueError("the optimizer updates no parameter: pass it model.parameters()")
-    return chosen

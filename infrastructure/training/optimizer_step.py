@@ -19,7 +19,6 @@ from torch.nn import Parameter
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 _FUSED = (Adam, AdamW, SGD, Adagrad)
-_CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 log = structlog.get_logger()
 
@@ -50,37 +49,48 @@ class OptimizerStep:
         else:
             log.info("documented_optimizer_path", reason=self.fold_refused, reads_per_step=1)
 
-    def __call__(self, norm: Tensor, divisor: Tensor, bad: Tensor) -> None:
+    def __call__(self, norm: Tensor, divisor: Tensor | None, bad: Tensor) -> None:
         """Update the parameters unless *bad*.
 
-        Unscaling divides by ``divisor``; clipping multiplies by ``min(1, max_norm / (norm +
-        eps))``. Both at once is division by ``divisor * max(1, (norm + eps) / max_norm)``.
+        Unscaling divides by ``divisor``; clipping multiplies by ``min(1, max_norm / norm)``. Both
+        at once is division by ``divisor * max(1, norm / max_norm)``.
 
         Args:
             norm: float32 ``[]``, global L2 norm of the unscaled gradients.
-            divisor: float32 ``[]``, what the gradients are to be divided by.
-            bad: bool ``[]``, whether to leave parameters and optimizer state alone.
+            divisor: float32 ``[]``, what the gradients are to be divided by; None for 1.
+            bad: float32 ``[]``: 1 leaves parameters and optimizer state alone, 0 does not.
         """
         if self._max_grad_norm is not None:
-            divisor = ((norm + _CLIP_EPSILON) / self._max_grad_norm).clamp_(min=1.0) * divisor
+            clip = norm.mul(1.0 / self._max_grad_norm).clamp_(min=1.0)
+            divisor = clip if divisor is None else clip.mul_(divisor)
         if self.fold_refused is not None:
             self._documented_step(divisor, bad)
             return
         optimizer = cast("Any", self._optimizer)
-        optimizer.grad_scale, optimizer.found_inf = divisor, bad.float()
+        optimizer.grad_scale, optimizer.found_inf = divisor, bad
         try:
             optimizer.step()
         finally:
             optimizer.grad_scale = optimizer.found_inf = None
 
-    def _documented_step(self, divisor: Tensor, bad: Tensor) -> None:
+    def _documented_step(self, divisor: Tensor | None, bad: Tensor) -> None:
         if bad.item():  # the one read
             return
-        inverse = divisor.reciprocal()
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(inverse)
+        if divisor is not None:
+            inverse = divisor.reciprocal()
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(inverse)
         self._optimizer.step()
+
+
+def global_norm(grads: list[Tensor]) -> Tensor:
+    """L2 norm over all of *grads*, ``[]``; inf or NaN if any element is.
+
+    A finite element above about 1e19 overflows the squares and counts as non-finite.
+    """
+    norms: list[Tensor] = torch._foreach_norm(grads)
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def documented_path_reason(optimizer: Optimizer, device: torch.device) -> str | None:

@@ -12,6 +12,7 @@ import torch
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import BaseEvent, StepStats
 from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.step_record import StepReading
 
 _SHORTEST_WINDOW_SECONDS = 0.25  # fast steps must not flood the event file
 _LONGEST_WINDOW_SECONDS = 2.0  # slow steps must not look like no progress
@@ -29,7 +30,7 @@ class _Window:
     step: int
     epoch: int
     cuda_memory_allocated_bytes: int | None
-    read: Callable[[], dict[str, float] | None]
+    read: Callable[[], StepReading | None]
 
 
 class StatsReporter:
@@ -96,7 +97,7 @@ class StatsReporter:
             step=trainer.training_steps,
             epoch=epoch,
             cuda_memory_allocated_bytes=_peak_memory(trainer.device),
-            read=trainer.read_window(),
+            read=trainer.start_reading(),
         )
         self._begin_window()
 
@@ -112,8 +113,8 @@ class StatsReporter:
         if window is None or reading is None:
             return
         self._pending = None
-        overflow = int(reading["overflow_steps"]) - self._overflow
-        nonfinite = int(reading["nonfinite_loss_steps"]) - self._nonfinite
+        overflow = reading.overflow_steps - self._overflow
+        nonfinite = reading.nonfinite_loss_steps - self._nonfinite
         self._overflow += overflow
         self._nonfinite += nonfinite
         self._emit(
@@ -128,9 +129,9 @@ class StatsReporter:
                 fp16=window.fp16,
                 samples=window.samples,
                 seconds=window.seconds,
-                loss=_finite(reading["loss"]),
-                grad_norm=_finite(reading["grad_norm"]),
-                loss_scale=reading["loss_scale"],
+                loss=_finite(reading.loss),
+                grad_norm=_finite(reading.grad_norm),
+                loss_scale=reading.loss_scale,
                 precision=self._trainer.precision.value,
                 cuda_memory_allocated_bytes=window.cuda_memory_allocated_bytes,
             )

@@ -1,0 +1,126 @@
+"""What became of each step, counted on the device and read without making it wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_FOLD_EVERY = 64  # steps; bounds the memory of a caller who never reads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepReading:
+    """Attributes:
+    overflow_steps: Steps with a finite loss and a gradient norm that was not, so far.
+    nonfinite_loss_steps: Steps whose loss was not finite, so far.
+    loss_scale: In force.
+    loss: Mean of the finite losses since the last reading; NaN if there was none.
+    grad_norm: Of the last step since then, unscaled, before clipping; NaN if there was none.
+    """
+
+    overflow_steps: int
+    nonfinite_loss_steps: int
+    loss_scale: float
+    loss: float
+    grad_norm: float
+
+
+class StepRecord:
+    """Keeps each step's norm and loss on the device and folds them into totals in bulk.
+
+    Only `state_dict` reads the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._recent: list[Tensor] = []
+        self._overflow_steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._nonfinite_loss_steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._finite_losses = torch.zeros((), dtype=torch.int64, device=device)
+        self._nan = torch.full((), float("nan"), device=device)
+        self._grad_norm = self._nan
+
+    def add(self, norm_and_loss: Tensor) -> None:
+        """Take note of an attempted step.
+
+        Args:
+            norm_and_loss: float32 ``[2]``, the unscaled gradient norm and the loss.
+        """
+        self._recent.append(norm_and_loss)
+        if len(self._recent) == _FOLD_EVERY:
+            self._fold()
+
+    def _fold(self) -> None:
+        if not self._recent:
+            return
+        norm_N, loss_N = torch.stack(self._recent).unbind(1)
+        self._recent.clear()
+        good_N = loss_N.isfinite()
+        self._overflow_steps += (good_N & ~norm_N.isfinite()).sum()
+        self._nonfinite_loss_steps += (~good_N).sum()
+        self._loss_sum += torch.where(good_N, loss_N, 0.0).sum()
+        self._finite_losses += good_N.sum()
+        self._grad_norm = norm_N[-1]
+
+    def start_reading(self, loss_scale: Tensor) -> Callable[[], StepReading | None]:
+        """Begin a read and a new window; see `FP16Trainer.start_reading`."""
+        self._fold()
+        loss = self._loss_sum / self._finite_losses  # 0 / 0 is the NaN we want
+        values = torch.stack(
+            [
+                value.double()
+                for value in (
+                    self._overflow_steps,
+                    self._nonfinite_loss_steps,
+                    loss_scale,
+                    loss,
+                    self._grad_norm,
+                )
+            ]
+        )
+        self._begin_window()
+        return _copy_to_host(values)
+
+    def _begin_window(self) -> None:
+        self._loss_sum.zero_()
+        self._finite_losses.zero_()
+        self._grad_norm = self._nan
+
+    def state_dict(self) -> dict[str, int]:
+        """The totals as plain numbers; reads the device."""
+        self._fold()
+        return {
+            "overflow_steps": int(self._overflow_steps.item()),
+            "nonfinite_loss_steps": int(self._nonfinite_loss_steps.item()),
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Restore what `state_dict` returned, with an empty window."""
+        self._recent.clear()
+        self._overflow_steps.fill_(state["overflow_steps"])
+        self._nonfinite_loss_steps.fill_(state["nonfinite_loss_steps"])
+        self._begin_window()
+
+
+def _copy_to_host(values: Tensor) -> Callable[[], StepReading | None]:
+    def reading(numbers: list[float]) -> StepReading:
+        overflow, nonfinite, loss_scale, loss, grad_norm = numbers
+        return StepReading(
+            overflow_steps=int(overflow),
+            nonfinite_loss_steps=int(nonfinite),
+            loss_scale=loss_scale,
+            loss=loss,
+            grad_norm=grad_norm,
+        )
+
+    if values.device.type != "cuda":
+        result = reading(values.tolist())
+        return lambda: result
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    pinned.copy_(values, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(values.device))
+    return lambda: reading(pinned.tolist()) if done.query() else None
