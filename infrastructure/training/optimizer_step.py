@@ -89,8 +89,8 @@ def global_norm(grads: list[Tensor]) -> Tensor:
 
     A finite element above about 1e19 overflows the squares and counts as non-finite.
     """
-    norms: list[Tensor] = torch._foreach_norm(grads)
-    return torch.linalg.vector_norm(torch.stack(norms))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    return norm
 
 
 def documented_path_reason(optimizer: Optimizer, device: torch.device) -> str | None:
