@@ -74,14 +74,24 @@ class TargetCodec:
         """Whether target *name* is `Discrete`."""
         return name in self.frequencies
 
+    def labels(self, name: str) -> tuple[str, ...]:
+        """The labels of `Discrete` target *name*.
+
+        Raises:
+            ValueError: It is no `Discrete` target.
+        """
+        field = self.spec.targets[name]
+        if not isinstance(field, Discrete):
+            raise ValueError(f"target {name!r} is no Discrete, it has no labels")
+        return field.values
+
     def encode(self, transitions: Sequence[Transition]) -> dict[str, Tensor]:
         """Varying targets: `Box` as ``[N, K]`` float32, `Discrete` as ``[N]`` int64."""
         tensors: dict[str, Tensor] = {}
         for name in self.heads:
             values = [target_value(self.spec, transition, name) for transition in transitions]
-            field = self.spec.targets[name]
-            if isinstance(field, Discrete):
-                position = {label: index for index, label in enumerate(field.values)}
+            if self.is_discrete(name):
+                position = {label: index for index, label in enumerate(self.labels(name))}
                 tensors[name] = torch.tensor([position[label_of(value)] for value in values])
             else:
                 vectors_NC = np.array([as_vector(value) for value in values], dtype=np.float64)

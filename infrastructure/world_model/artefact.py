@@ -1,0 +1,182 @@
+"""A fitted model on disk: ``model.json`` and one file of weights that it names and hashes.
+
+``model.json`` is the commit point: it is replaced atomically after the weights are on the disk,
+so that a reader finds the old model or the new one, never a mixture. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import secrets
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from infrastructure.trajectories import FeatureEncoder, TargetCodec
+from infrastructure.trajectories.spec_json import spec_from_json, spec_to_json
+from infrastructure.world_model.calibration import Calibration
+from infrastructure.world_model.fitted_model import FittedModel
+from infrastructure.world_model.network import EnsembleNetwork, LinearNetwork, NetworkShape
+
+FORMAT = 1
+_INDEX = "model.json"
+
+BuildNetwork = Callable[[NetworkShape], Module]
+
+
+class ModelFileError(ValueError):
+    """A saved model cannot be used.
+
+    Args:
+        path: The file at fault.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(
+            f"cannot load the world model from {path}: {problem}. Restore {path.parent} from a "
+            f"copy, or remove it: the next training writes a new one"
+        )
+        self.path = path
+
+
+def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) -> None:
+    """Put *model* in *folder* in place of what was there, atomically and durably.
+
+    Args:
+        folder: Created if missing.
+        model: What to save.
+        extra: JSON to keep beside it (training history, metrics).
+
+    Raises:
+        OSError: The disk does not take it; the model before stays in use.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    buffer = BytesIO()
+    states = {"ensemble": model.ensemble.state_dict(), "linear": model.linear.state_dict()}
+    torch.save(states, buffer)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    weights = folder / f"weights-{digest[:16]}.pt"
+    index = {
+        "format": FORMAT,
+        "spec": spec_to_json(model.spec),
+        "encoder": model.encoder.to_json(),
+        "codec": model.codec.to_json(),
+        "calibration": model.calibration.to_json(),
+        "ensemble_weight": model.ensemble_weight,
+        "network": model.ensemble.sizes if type(model.ensemble) is EnsembleNetwork else None,
+        "weights": {"file": weights.name, "sha256": digest},
+        "extra": dict(extra),
+    }
+    before = _weights_named_in(folder)
+    _write(weights, buffer.getvalue())
+    _write(folder / _INDEX, json.dumps(index, indent=1).encode())
+    for path in folder.glob("weights-*.pt"):
+        if path.name not in (weights.name, before):  # a reader may still be opening the one before
+            path.unlink(missing_ok=True)
+
+
+def load_model(
+    folder: Path, build_network: BuildNetwork = EnsembleNetwork
+) -> tuple[FittedModel, dict[str, object]]:
+    """Read what `save_model` wrote: the model and its *extra*.
+
+    Args:
+        folder: As given to `save_model`.
+        build_network: Builds the network whose weights were saved, unless that was an
+            `EnsembleNetwork`, whose sizes are saved.
+
+    Raises:
+        FileNotFoundError: There is no model in *folder*.
+        ModelFileError: A file is damaged, missing or of another format; the message names it.
+    """
+    index_path = folder / _INDEX
+    try:
+        index = json.loads(index_path.read_bytes())
+        if index["format"] != FORMAT:
+            raise ModelFileError(index_path, f"format {index['format']!r}, {FORMAT} expected")
+        weights_path = folder / Path(index["weights"]["file"]).name
+        states = _read_weights(weights_path, index["weights"]["sha256"])
+        model = _rebuild(index, states, build_network)
+    except ModelFileError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise ModelFileError(index_path, f"it does not describe a model ({problem})") from error
+    return model, dict(index["extra"])
+
+
+def _rebuild(
+    index: Mapping[str, Mapping[str, object]],
+    states: Mapping[str, Mapping[str, Tensor]],
+    build_network: BuildNetwork,
+) -> FittedModel:
+    spec = spec_from_json(index["spec"])
+    encoder = FeatureEncoder.from_json(spec, index["encoder"])
+    codec = TargetCodec.from_json(spec, index["codec"])
+    shape = NetworkShape.of(encoder, codec)
+    linear = LinearNetwork(shape)
+    if index["network"] is not None:
+        ensemble: Module = EnsembleNetwork(shape, **cast("dict[str, int]", index["network"]))
+    else:
+        ensemble = build_network(shape)
+    ensemble.load_state_dict(states["ensemble"])
+    linear.load_state_dict(states["linear"])
+    return FittedModel(
+        encoder=encoder,
+        codec=codec,
+        ensemble=ensemble.eval(),
+        linear=linear.eval(),
+        ensemble_weight=float(cast(float, index["ensemble_weight"])),
+        calibration=Calibration.from_json(index["calibration"]),
+    )
+
+
+def _read_weights(path: Path, digest: str) -> Mapping[str, Mapping[str, Tensor]]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelFileError(path, "the file is missing") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ModelFileError(path, "its hash differs from the one in model.json")
+    try:
+        states: Mapping[str, Mapping[str, Tensor]] = torch.load(
+            BytesIO(data), map_location="cpu", weights_only=True
+        )
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ModelFileError(path, f"torch cannot read it ({error})") from error
+    return states
+
+
+def _weights_named_in(folder: Path) -> str | None:
+    try:
+        name = json.loads((folder / _INDEX).read_bytes())["weights"]["file"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # whatever lies there is being replaced
+    return str(name)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write *data* durably under a temporary name, then rename."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,76 @@
+"""Deterministic training batches: the same step always sees the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from infrastructure.world_model.heads import TARGET_PREFIX
+from infrastructure.world_model.training_data import DataPart
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchStream:
+    """An endless walk over shuffled rows, cut into epochs of equal length.
+
+    Every row is seen once before any is seen again, across the borders of epochs too.
+
+    Attributes:
+        part: What to walk over.
+        batch_size: Rows per batch.
+        steps_per_epoch: Batches per epoch.
+        seed: Of the shuffles.
+    """
+
+    part: DataPart
+    batch_size: int
+    steps_per_epoch: int
+    seed: int
+
+    def epoch(self, epoch: int) -> EpochBatches:
+        """The batches of *epoch*, the same in every call."""
+        return EpochBatches(self, epoch)
+
+    def rows(self, step: int) -> Tensor:
+        """Row numbers of the batch of *step*, ``[batch_size]`` int64."""
+        count = len(self.part.features)
+        chosen: list[Tensor] = []
+        position, end = step * self.batch_size, (step + 1) * self.batch_size
+        while position < end:
+            walk, start = divmod(position, count)
+            stop = min(count, start + end - position)
+            chosen.append(_shuffle(self.seed, walk, count)[start:stop])
+            position += stop - start
+        return torch.cat(chosen)
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """Inputs and targets of *step*; the first tensor has one row per sample."""
+        rows = self.rows(step)
+        batch = self.part.features.take(rows).inputs()
+        for name, target in self.part.targets.items():
+            batch[TARGET_PREFIX + name] = target[rows]
+        return batch
+
+
+class EpochBatches:
+    """One epoch of a `BatchStream`; can be iterated again."""
+
+    def __init__(self, stream: BatchStream, epoch: int) -> None:
+        self._stream, self._epoch = stream, epoch
+
+    def __len__(self) -> int:
+        return self._stream.steps_per_epoch
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        first = self._epoch * len(self)
+        return (self._stream.batch(first + step) for step in range(len(self)))
+
+
+@lru_cache(maxsize=4)
+def _shuffle(seed: int, walk: int, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + walk) % 2**63)
+    return torch.randperm(count, generator=generator)

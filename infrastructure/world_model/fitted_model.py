@@ -1,0 +1,112 @@
+"""A trained world model: encoder, networks, blend and calibration, chosen on held-out groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch.nn import Module
+
+from infrastructure.agent_contract.transition import Transition, TransitionSpec
+from infrastructure.trajectories import FeatureEncoder, Features, TargetCodec
+from infrastructure.world_model.calibration import Calibration
+from infrastructure.world_model.linear_fit import fit_linear
+from infrastructure.world_model.network import LinearNetwork
+from infrastructure.world_model.outlook import Outlook, blend, outlook_of
+from infrastructure.world_model.scoring import row_nll
+from infrastructure.world_model.training_data import TrainingData
+
+Family = Literal["linear", "ensemble", "blend"]
+
+_BLEND_WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittedModel:
+    """Predicts in one way, whatever family it is: a mix of two outlooks, then calibration.
+
+    Attributes:
+        encoder: The encoder the networks were trained with.
+        codec: The targets the networks were trained on.
+        ensemble: On the CPU, FP32, in evaluation mode.
+        linear: The baseline.
+        ensemble_weight: 0 is the linear model alone, 1 the ensemble alone.
+        calibration: Fitted on the calibration groups.
+    """
+
+    encoder: FeatureEncoder
+    codec: TargetCodec
+    ensemble: Module
+    linear: LinearNetwork
+    ensemble_weight: float
+    calibration: Calibration
+
+    @property
+    def spec(self) -> TransitionSpec:
+        """What goes in and what is predicted."""
+        return self.codec.spec
+
+    @property
+    def family(self) -> Family:
+        """Which of the three this is."""
+        if self.ensemble_weight in (0.0, 1.0):
+            return "ensemble" if self.ensemble_weight else "linear"
+        return "blend"
+
+    @torch.no_grad()
+    def outlook(self, features: Features) -> Outlook:
+        """What is expected of each target, calibrated; disagreement is always the ensemble's."""
+        inputs, rows = features.inputs(), len(features)
+        ensemble = outlook_of(self.ensemble(inputs), self.codec, rows)
+        linear = outlook_of(self.linear(inputs), self.codec, rows)
+        return self.calibration.apply(blend(ensemble, linear, self.ensemble_weight))
+
+    def expect(self, transitions: Sequence[Transition]) -> Outlook:
+        """`outlook` of recorded transitions, encoded from observation and action alone."""
+        observations = [transition.observation for transition in transitions]
+        actions = [transition.action for transition in transitions]
+        return self.outlook(self.encoder.encode(observations, actions))
+
+
+def fit_candidates(data: TrainingData, ensemble: Module) -> dict[Family, FittedModel]:
+    """Fit the linear baseline, the blend's weight and each family's calibration.
+
+    The weight and the calibrations come from the calibration groups; the test groups are not
+    looked at.
+
+    Args:
+        data: See `TrainingData`.
+        ensemble: Trained; is moved to the CPU.
+    """
+    uncalibrated = Calibration(temperatures={}, scales={})
+    linear_model = FittedModel(
+        encoder=data.encoder,
+        codec=data.codec,
+        ensemble=ensemble.cpu().eval(),
+        linear=fit_linear(data),
+        ensemble_weight=0.0,
+        calibration=uncalibrated,
+    )
+    blends = [_calibrated(linear_model, weight, data) for weight in _BLEND_WEIGHTS]
+    return {
+        "linear": _calibrated(linear_model, 0.0, data),
+        "ensemble": _calibrated(linear_model, 1.0, data),
+        "blend": min(blends, key=lambda model: calibration_nll(model, data)),
+    }
+
+
+def calibration_nll(model: FittedModel, data: TrainingData) -> float:
+    """Mean negative log-likelihood on the calibration groups: what a candidate is chosen by."""
+    part = data.calibration
+    return float(row_nll(model.outlook(part.features), part.outcomes, data.codec).mean())
+
+
+def _calibrated(model: FittedModel, weight: float, data: TrainingData) -> FittedModel:
+    raw = replace(
+        model, ensemble_weight=weight, calibration=Calibration(temperatures={}, scales={})
+    )
+    part = data.calibration
+    calibration = Calibration.fit(raw.outlook(part.features), part.outcomes, data.codec)
+    return replace(raw, calibration=calibration)

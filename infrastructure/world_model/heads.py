@@ -1,0 +1,55 @@
+"""Likelihoods of raw head outputs, in float32: the training loss.
+
+Shapes: M members, N rows, K dimensions, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from infrastructure.agent_contract import Forward
+from infrastructure.agent_contract.training_job import Batch
+
+MIN_LOG_VARIANCE = -10.0
+MAX_LOG_VARIANCE = 4.0
+TARGET_PREFIX = "target."
+
+
+def bound_log_variance(raw: Tensor) -> Tensor:
+    """Press *raw* smoothly between the bounds, so that neither end kills the gradient."""
+    upper = MAX_LOG_VARIANCE - functional.softplus(MAX_LOG_VARIANCE - raw)
+    return MIN_LOG_VARIANCE + functional.softplus(upper - MIN_LOG_VARIANCE)
+
+
+def ensemble_loss(forward: Forward, batch: Batch) -> Tensor:
+    """Negative log-likelihood of a batch's targets: mean over members, rows and targets.
+
+    Args:
+        forward: The network as the trainer hands it over; returns float32.
+        batch: ``Features.inputs`` plus ``target.NAME``: ``[N, K]`` float32 or ``[N]`` int64.
+
+    Returns:
+        Scalar float32.
+    """
+    inputs = {name: item for name, item in batch.items() if not name.startswith(TARGET_PREFIX)}
+    raw: Mapping[str, Tensor] = forward(inputs)
+    losses = [
+        _target_loss(raw, name.removeprefix(TARGET_PREFIX), target)
+        for name, target in batch.items()
+        if name.startswith(TARGET_PREFIX)
+    ]
+    return torch.stack(losses).mean()
+
+
+def _target_loss(raw: Mapping[str, Tensor], name: str, target: Tensor) -> Tensor:
+    logits_MNL = raw.get(f"{name}.logits")
+    if logits_MNL is not None:
+        labels = target.repeat(len(logits_MNL))
+        return functional.cross_entropy(logits_MNL.flatten(0, 1), labels)
+    log_variance_MNK = bound_log_variance(raw[f"{name}.log_variance"])
+    squared_MNK = (raw[f"{name}.mean"] - target).square()
+    return 0.5 * (log_variance_MNK + squared_MNK * (-log_variance_MNK).exp()).mean()

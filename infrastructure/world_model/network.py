@@ -1,0 +1,182 @@
+"""The networks: an ensemble in one batched product per layer, and its linear rival.
+
+Both take the flat tensors of `Features.inputs` and return raw head outputs:
+``NAME.mean`` and ``NAME.log_variance`` ``[M, N, K]`` for a `Box` target, ``NAME.logits``
+``[M, N, L]`` for a `Discrete` one.  They run under autocast; whatever is a likelihood is
+computed from their output, in float32 (`heads.py`).
+
+Shapes: M members, N rows, D dense features, E embedding width, H hidden width, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from infrastructure.trajectories import FeatureEncoder, TargetCodec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkShape:
+    """What goes in and what comes out.
+
+    Attributes:
+        dense: Dense features.
+        texts: Text field to its number of buckets.
+        boxes: `Box` target to its varying dimensions.
+        labels: `Discrete` target to its number of labels.
+    """
+
+    dense: int
+    texts: Mapping[str, int]
+    boxes: Mapping[str, int]
+    labels: Mapping[str, int]
+
+    @classmethod
+    def of(cls, encoder: FeatureEncoder, codec: TargetCodec) -> NetworkShape:
+        """The shape that fits *encoder* and *codec*."""
+        heads = codec.heads
+        return cls(
+            dense=encoder.dense_width,
+            texts=encoder.text_buckets,
+            boxes={name: size for name, size in heads.items() if not codec.is_discrete(name)},
+            labels={name: size for name, size in heads.items() if codec.is_discrete(name)},
+        )
+
+
+def build_seeded(
+    build: Callable[[NetworkShape], nn.Module], shape: NetworkShape, seed: int
+) -> nn.Module:
+    """Call *build* with torch's generator seeded; the generator is as before afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(shape)
+
+
+class EnsembleNetwork(nn.Module):
+    """Independent members of two hidden SiLU layers, computed together.
+
+    Args:
+        shape: See `NetworkShape`.
+        members: How many networks; their disagreement is what the model does not know.
+        hidden: Hidden width. Up to 64, FP16 stays usable on CPUs without FP16 arithmetic.
+        embedding: Width of each text field's embedding, per member.
+
+    Attributes:
+        sizes: The arguments after *shape*, as saved with the model.
+    """
+
+    def __init__(
+        self,
+        shape: NetworkShape,
+        *,
+        members: int = 5,
+        hidden: int = 64,
+        embedding: int = 16,
+    ) -> None:
+        super().__init__()
+        self.shape, self.members, self.embedding = shape, members, embedding
+        self.sizes = {"members": members, "hidden": hidden, "embedding": embedding}
+        self.embeddings = nn.ModuleList(
+            TextEmbedding(buckets, members * embedding) for buckets in shape.texts.values()
+        )
+        outputs = 2 * sum(shape.boxes.values()) + sum(shape.labels.values())
+        widths = [shape.dense + embedding * len(shape.texts), hidden, hidden, outputs]
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for fan_in, fan_out in pairwise(widths):
+            weight_MIO = torch.empty(members, fan_in, fan_out)
+            nn.init.normal_(weight_MIO, std=max(fan_in, 1) ** -0.5)
+            self.weights.append(nn.Parameter(weight_MIO))
+            self.biases.append(nn.Parameter(torch.zeros(members, 1, fan_out)))
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Raw head outputs of all members; see the module's docstring."""
+        parts = [inputs["dense"].expand(self.members, -1, -1)]
+        for name, table in zip(self.shape.texts, self.embeddings, strict=True):
+            embedded = table(inputs[f"{name}.buckets"], inputs[f"{name}.offsets"])
+            parts.append(embedded.unflatten(1, (self.members, self.embedding)).transpose(0, 1))
+        hidden_MNH = torch.cat(parts, dim=2)
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden_MNH = torch.baddbmm(bias, hidden_MNH, weight)
+            if layer < last:
+                hidden_MNH = functional.silu(hidden_MNH)
+        return _split_heads(self.shape, hidden_MNH)
+
+
+class LinearNetwork(nn.Module):
+    """Multinomial logistic and linear regression in one: the baseline, as an ensemble of one.
+
+    Its variances are constants, set by `linear_fit.fit_linear`.
+
+    Args:
+        shape: See `NetworkShape`.
+    """
+
+    log_variance: Tensor
+
+    def __init__(self, shape: NetworkShape) -> None:
+        super().__init__()
+        self.shape = shape
+        boxes = sum(shape.boxes.values())
+        outputs = boxes + sum(shape.labels.values())
+        self.embeddings = nn.ModuleList(
+            TextEmbedding(buckets, outputs) for buckets in shape.texts.values()
+        )
+        self.weight = nn.Parameter(torch.zeros(shape.dense, outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        for table in self.embeddings:
+            nn.init.zeros_(table.get_parameter("bag.weight"))
+        self.register_buffer("log_variance", torch.zeros(boxes))
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Raw head outputs with ``M == 1``."""
+        output_NO = inputs["dense"] @ self.weight + self.bias
+        for name, table in zip(self.shape.texts, self.embeddings, strict=True):
+            output_NO = output_NO + table(inputs[f"{name}.buckets"], inputs[f"{name}.offsets"])
+        boxes = len(self.log_variance)
+        variance_NB = self.log_variance.expand(len(output_NO), boxes)
+        moments_NO = _interleave(self.shape, output_NO[:, :boxes], variance_NB)
+        return _split_heads(self.shape, torch.cat([moments_NO, output_NO[:, boxes:]], 1)[None])
+
+
+class TextEmbedding(nn.Module):
+    """A hash table of embeddings; a row's tokens are added up and divided by sqrt(their number).
+
+    So a text has the same expected magnitude however long it is; a text without tokens gives
+    zeros. Stays float32 under autocast.
+    """
+
+    def __init__(self, buckets: int, width: int) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(buckets, width, mode="mean")
+
+    def forward(self, buckets_T: Tensor, offsets_N: Tensor) -> Tensor:
+        """Embed rows of tokens: ``[N, width]`` float32."""
+        ends_N = torch.cat([offsets_N[1:], offsets_N.new_tensor([len(buckets_T)])])
+        embedded: Tensor = self.bag(buckets_T, offsets_N)
+        return embedded * (ends_N - offsets_N).float().sqrt()[:, None]
+
+
+def _split_heads(shape: NetworkShape, output_MNO: Tensor) -> dict[str, Tensor]:
+    heads, start = {}, 0
+    for name, size in shape.boxes.items():
+        heads[f"{name}.mean"] = output_MNO[..., start : start + size]
+        heads[f"{name}.log_variance"] = output_MNO[..., start + size : start + 2 * size]
+        start += 2 * size
+    for name, size in shape.labels.items():
+        heads[f"{name}.logits"] = output_MNO[..., start : start + size]
+        start += size
+    return heads
+
+
+def _interleave(shape: NetworkShape, means_NB: Tensor, variances_NB: Tensor) -> Tensor:
+    """Order means and variances target by target, as `_split_heads` reads them."""
+    sizes = list(shape.boxes.values())
+    parts = zip(means_NB.split(sizes, 1), variances_NB.split(sizes, 1), strict=True)
+    return torch.cat([means_NB[:, :0], *(part for pair in parts for part in pair)], dim=1)

@@ -1,0 +1,91 @@
+"""An outlook held against what came true: the held-out metrics of a world model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from infrastructure.trajectories import TargetCodec
+from infrastructure.world_model.metrics import (
+    auroc,
+    categorical_nll,
+    coverage_90,
+    expected_calibration_error,
+    gaussian_nll,
+)
+from infrastructure.world_model.outlook import (
+    BoxOutlook,
+    DiscreteOutlook,
+    Outcomes,
+    Outlook,
+    base_outlook,
+)
+
+PRIMARY = "nll_skill"
+
+
+def row_nll(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec) -> Tensor:
+    """Negative log-likelihood of each row in nats, ``[N]`` float64: mean over varying targets.
+
+    In recorded units, so that models with different statistics compare. *codec* says which
+    targets and dimensions vary, and so count.
+    """
+    return torch.stack([_nll(outlook, outcomes, codec, name) for name in codec.heads]).mean(0)
+
+
+def measure(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec) -> dict[str, float]:
+    """Held-out metrics, overall and per target (``NAME.metric``).
+
+    ``nll_skill`` is the gain over the base rate in nats: above zero is better than not looking
+    at the input. ``ece`` and ``coverage_90`` (0.9 is right) say whether the model knows what it
+    does not know; ``auroc`` is of the success label, NaN where the rows hold only one outcome.
+    """
+    rows = len(next(iter(outcomes.values())))
+    base = base_outlook(codec, rows)
+    nll_N = row_nll(outlook, outcomes, codec)
+    base_N = row_nll(base, outcomes, codec)
+    metrics = {"nll": float(nll_N.mean()), PRIMARY: float((base_N - nll_N).mean())}
+    for name in codec.heads:
+        gain_N = _nll(base, outcomes, codec, name) - _nll(outlook, outcomes, codec, name)
+        metrics[f"{name}.nll_skill"] = float(gain_N.mean())
+        expected = outlook[name]
+        if isinstance(expected, DiscreteOutlook):
+            metrics |= _discrete_metrics(expected, outcomes[name], codec, name)
+        else:
+            metrics |= _box_metrics(expected, outcomes[name], codec, name)
+    return metrics
+
+
+def _nll(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec, name: str) -> Tensor:
+    expected = outlook[name]
+    if isinstance(expected, DiscreteOutlook):
+        return categorical_nll(expected.probabilities, outcomes[name])
+    kept = torch.tensor(codec.standardisers[name].kept)
+    return gaussian_nll(expected.mean, expected.variance, outcomes[name])[:, kept].mean(1)
+
+
+def _discrete_metrics(
+    expected: DiscreteOutlook, label_N: Tensor, codec: TargetCodec, name: str
+) -> dict[str, float]:
+    success = codec.spec.success
+    if success is not None and success[0] == name:
+        index = codec.labels(name).index(success[1])
+        probability_N, happened_N = expected.probabilities[:, index], label_N == index
+        metrics = {f"{name}.auroc": auroc(probability_N, happened_N)}
+    else:
+        probability_N, likeliest_N = expected.probabilities.max(dim=1)
+        happened_N = likeliest_N == label_N
+        metrics = {f"{name}.accuracy": float(happened_N.double().mean())}
+    metrics[f"{name}.ece"] = expected_calibration_error(probability_N, happened_N)
+    return metrics
+
+
+def _box_metrics(
+    expected: BoxOutlook, value_NC: Tensor, codec: TargetCodec, name: str
+) -> dict[str, float]:
+    kept = torch.tensor(codec.standardisers[name].kept)
+    mean, variance, value = expected.mean[:, kept], expected.variance[:, kept], value_NC[:, kept]
+    return {
+        f"{name}.rmse": float((value - mean).square().mean().sqrt()),
+        f"{name}.coverage_90": coverage_90(mean, variance, value),
+    }
