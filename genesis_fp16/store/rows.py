@@ -70,3 +70,14 @@ class RunSummary:
     steps: int = 0
     precision: Mapping[str, str] | None = None
     error: str | None = None
+
+    @classmethod
+    def of(cls, run: Run) -> RunSummary:
+        """What *run* has to show, without the error of an earlier attempt."""
+        return cls(
+            published=run.published,
+            reason=run.reason,
+            metrics=run.metrics,
+            steps=run.steps,
+            precision=run.precision,
+        )

@@ -46,6 +46,10 @@ class Store:
         """
         return cls(open_database(database_url(settings)), clock)
 
+    def now(self) -> float:
+        """Unix time in seconds, by the store's clock."""
+        return self._clock()
+
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()

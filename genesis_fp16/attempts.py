@@ -1,0 +1,178 @@
+"""One attempt as the daemon sees it: its specification, its events, its deadlines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from genesis_fp16.run_spec import RunSpec, TrainerOptions
+from genesis_fp16.runs import StopCause
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Attempt, Run, RunSummary
+from infrastructure.events import Event, EventTail, PrecisionState
+from infrastructure.events.event import (
+    Evaluated,
+    Finished,
+    PrecisionChanged,
+    Published,
+    Started,
+    StepStats,
+)
+
+EXIT_CODES = {"done": 0, "stopped": 75, "failed": 1, "misconfigured": 78}
+
+
+def attempt_folder(settings: Settings, attempt: Attempt) -> Path:
+    """Where the attempt's specification, events and log lie."""
+    runs = settings.home.absolute() / "runs"
+    return runs / attempt.run_id / "attempts" / str(attempt.number)
+
+
+def make_spec(
+    settings: Settings, run: Run, attempt: Attempt, entry_point: str, precision: PrecisionState
+) -> RunSpec:
+    """Everything the worker of *attempt* needs to know."""
+    folder = attempt_folder(settings, attempt)
+    return RunSpec(
+        run_id=run.id,
+        attempt=attempt.number,
+        incarnation=attempt.incarnation,
+        agent=run.agent,
+        entry_point=entry_point,
+        agent_folder=settings.home.absolute() / "agents" / run.agent,
+        run_folder=folder.parents[1],
+        attempt_folder=folder,
+        seed=run.seed,
+        device=settings.device,
+        threads=settings.worker_threads,
+        precision=precision,
+        cpu_half=settings.cpu_half,
+        trainer=TrainerOptions(
+            loss_scale=settings.fp16_loss_scale,
+            growth_factor=settings.fp16_growth_factor,
+            backoff_factor=settings.fp16_backoff_factor,
+            growth_interval=settings.fp16_growth_interval,
+        ),
+        budget_seconds=settings.budget_seconds,
+        budget_transitions=settings.budget_transitions,
+        stats_interval_steps=settings.stats_interval_steps,
+        checkpoint_interval_seconds=settings.checkpoint_interval_seconds,
+        keep_checkpoints=settings.keep_checkpoints,
+        settings=settings.for_agent(run.agent).settings,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deadlines:
+    """Seconds an attempt has.
+
+    Attributes:
+        start: Until it reports that it is up.
+        no_progress: From one event to the next.
+        run: In all; less than the run has where earlier attempts used some.
+        stop: From being asked to stop until it is killed.
+    """
+
+    start: float
+    no_progress: float
+    run: float
+    stop: float
+
+    @classmethod
+    def of(cls, settings: Settings, used_seconds: float) -> Deadlines:
+        """Those of *settings*, for a run that has used *used_seconds* already."""
+        return cls(
+            start=settings.start_timeout_seconds,
+            no_progress=settings.no_progress_timeout_seconds,
+            run=max(0.0, settings.run_timeout_seconds - used_seconds),
+            stop=settings.stop_timeout_seconds,
+        )
+
+
+class AttemptWatch:
+    """Reads the events of one attempt.
+
+    Args:
+        events_path: The attempt's event file; need not exist yet.
+        summary: What the run has to show from earlier attempts.
+        deadlines: See `Deadlines`.
+        now: Monotonic seconds at which the attempt began.
+        seen_bytes: How much of the file an earlier daemon has passed on already.
+
+    Attributes:
+        summary: What the run has to show now.
+        started: Whether the worker has reported that it is up.
+        reported_exit_code: What the worker announced last; None if it could not.
+    """
+
+    def __init__(
+        self,
+        events_path: Path,
+        summary: RunSummary,
+        deadlines: Deadlines,
+        now: float,
+        seen_bytes: int = 0,
+    ) -> None:
+        self.summary = summary
+        self.started = False
+        self.reported_exit_code: int | None = None
+        self._tail = EventTail(events_path)
+        self._deadlines = deadlines
+        self._begun = self._last_sign = now
+        self._seen_bytes = seen_bytes
+
+    @property
+    def offset(self) -> int:
+        """Bytes of the event file that were read."""
+        return self._tail.offset
+
+    @property
+    def malformed(self) -> int:
+        """Lines that were no event."""
+        return self._tail.malformed
+
+    def read(self, now: float) -> list[Event]:
+        """Take in the events that have come; return those not passed on before."""
+        new = []
+        for event in self._tail.read():
+            self._last_sign = now
+            self._take(event)
+            if self._tail.offset > self._seen_bytes:
+                new.append(event)
+        return new
+
+    def overdue(self, now: float) -> StopCause | None:
+        """The deadline that has passed by the monotonic time *now*, if one has."""
+        if now - self._begun >= self._deadlines.run:
+            return StopCause.RUN_TIMEOUT
+        if not self.started:
+            late = now - self._begun >= self._deadlines.start
+            return StopCause.START_TIMEOUT if late else None
+        silent = now - self._last_sign >= self._deadlines.no_progress
+        return StopCause.NO_PROGRESS if silent else None
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Started():
+                self.started = True
+            case PrecisionChanged():
+                state: dict[str, str] = asdict(event.state)
+                self.summary = replace(self.summary, precision=state)
+            case StepStats():
+                self.summary = replace(self.summary, steps=event.step)
+            case Evaluated():
+                self._add_metrics(event.metrics)
+            case Published():
+                self._add_metrics(event.metrics)
+                self.summary = replace(self.summary, published=event.published, reason=event.reason)
+            case Finished():
+                self.reported_exit_code = EXIT_CODES[event.outcome]
+                self.summary = replace(self.summary, error=event.error or None)
+            case _:
+                pass
+
+    def _add_metrics(self, metrics: Mapping[str, float]) -> None:
+        finite = {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+        self.summary = replace(self.summary, metrics={**(self.summary.metrics or {}), **finite})

@@ -1,0 +1,322 @@
+"""From the queue into slots: starts attempts, follows them, ends them, decides what comes next."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from genesis_fp16.attempts import AttemptWatch, Deadlines, attempt_folder, make_spec
+from genesis_fp16.executors import Executor, ExitStatus, Handle
+from genesis_fp16.listeners import EventListener
+from genesis_fp16.runs import TERMINAL, Ending, RetryPolicy, RunState, StopCause, Verdict, decide
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Attempt, Run, RunSummary, Store
+from infrastructure.events import PrecisionState, SetPrecision
+
+SAVE_INTERVAL_SECONDS = 1.0
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Work:
+    """An attempt under way; *cause* and *kill_at* are set once it was asked to stop."""
+
+    run: Run
+    attempt: Attempt
+    watch: AttemptWatch
+    handle: Handle | None = None
+    told: PrecisionState | None = None
+    cause: StopCause | None = None
+    kill_at: float = 0.0
+    save_at: float = 0.0
+    status: ExitStatus | None = None
+
+
+class Dispatcher:
+    """Owns every attempt from its start to the verdict on its run.
+
+    Args:
+        store: The queue and the history.
+        executor: Runs the workers.
+        settings: In force; assign `settings` anew after a reload.
+        agents: Name to entry point of the agents that may run.
+        precision: The decision in force for an agent, asked in every round.
+        listener: Told what happens; it must not raise, see `Listeners`.
+
+    Attributes:
+        settings: In force.
+        queued: Runs that wait, as of the last round.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        settings: Settings,
+        agents: Mapping[str, str],
+        precision: Callable[[str], PrecisionState],
+        listener: EventListener,
+    ) -> None:
+        self.settings = settings
+        self.queued = 0
+        self._store = store
+        self._executor = executor
+        self._agents = agents
+        self._precision = precision
+        self._listener = listener
+        self._works: dict[str, _Work] = {}
+        self._announced: dict[str, RunState] = {}
+        self._dying: list[Handle] = []
+
+    @property
+    def busy(self) -> int:
+        """Slots in use."""
+        return len(self._works)
+
+    def recover(self, now: float) -> None:
+        """Take over what an earlier daemon left open; call it once, before the first round.
+
+        A worker that outlived it sees the end of its stdin and stops by itself; it has until
+        the stop deadline. One that is gone is judged at once.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        for attempt in self._store.attempts():
+            run = self._store.run(attempt.run_id)
+            if run is None:
+                continue  # the foreign key forbids it
+            work = self._take_on(run, attempt, now)
+            work.cause = StopCause.ORPHANED
+            work.kill_at = now + self.settings.stop_timeout_seconds
+            if attempt.pid is not None and attempt.pid_started_at is not None:
+                work.handle = Handle(pid=attempt.pid, started_at=attempt.pid_started_at)
+            alive = work.handle is not None and self._executor.recover(work.handle)
+            log.info("orphan_found", agent=run.agent, run_id=run.id, alive=alive)
+            if alive:
+                self._move(work.run, RunState.STOPPING)
+            else:
+                work.status = ExitStatus()
+
+    def tick(self, now: float, *, only: str | None = None) -> None:
+        """One round: follow the attempts under way, then start what is due and has a slot.
+
+        Args:
+            now: Monotonic seconds.
+            only: Start no other run than this one.
+        """
+        self.attend(now)
+        for run in self._store.unfinished():
+            if run.state is not RunState.QUEUED or only not in (None, run.id):
+                continue
+            if run.cancel_requested:
+                self._move(run, RunState.CANCELLED)
+            elif self._may_start(run):
+                self._guarded(run, self._start, run, now)
+
+    def attend(self, now: float) -> None:
+        """Follow the attempts under way without starting another; *now* is monotonic seconds."""
+        self._dying = [worker for worker in self._dying if self._executor.poll(worker) is None]
+        unfinished = self._store.unfinished()
+        self.queued = sum(run.state is RunState.QUEUED for run in unfinished)
+        for run in unfinished:
+            self._announce(run, run.state)
+        cancelled = {run.id for run in unfinished if run.cancel_requested}
+        for run_id, work in list(self._works.items()):
+            self._guarded(work.run, self._attend, work, now, run_id in cancelled)
+
+    def stop_all(self, now: float) -> None:
+        """Ask every attempt to checkpoint and stop; `attend` until `busy` is 0."""
+        for work in self._works.values():
+            if work.cause is None:
+                self._stop(work, StopCause.SHUTDOWN, now)
+
+    def kill_all(self) -> None:
+        """End every worker at once."""
+        for work in self._works.values():
+            if work.handle is not None:
+                self._executor.kill(work.handle)
+
+    # Starting
+
+    def _may_start(self, run: Run) -> bool:
+        return (
+            run.available_at <= self._store.now()
+            and len(self._works) < self.settings.slots
+            and run.agent in self._agents
+            and all(work.run.agent != run.agent for work in self._works.values())
+        )
+
+    def _start(self, run: Run, now: float) -> None:
+        attempt = self._store.begin_attempt(run.id, secrets.token_hex(16))
+        if attempt is None:
+            return  # cancelled or taken since the queue was read
+        work = self._take_on(run, attempt, now)
+        self._announce(run, RunState.STARTING)
+        precision = self._precision(run.agent)
+        spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
+        try:
+            spec.attempt_folder.mkdir(parents=True)
+            work.handle = self._executor.submit(spec)
+        except OSError as error:
+            message = f"the worker could not be started: {error}"
+            work.watch.summary = replace(work.watch.summary, error=message)
+            self._conclude(work, Ending())
+            return
+        work.told = precision
+        self._store.update_attempt(
+            attempt.incarnation, pid=work.handle.pid, pid_started_at=work.handle.started_at
+        )
+
+    def _take_on(self, run: Run, attempt: Attempt, now: float) -> _Work:
+        watch = AttemptWatch(
+            attempt_folder(self.settings, attempt) / "events.ndjson",
+            RunSummary.of(run),
+            Deadlines.of(self.settings, run.active_seconds),
+            now,
+            seen_bytes=attempt.events_offset,
+        )
+        self._works[run.id] = work = _Work(run, attempt, watch)
+        return work
+
+    # Following
+
+    def _attend(self, work: _Work, now: float, cancelled: bool) -> None:
+        self._forward(work, now)
+        if work.status is None and work.handle is not None:
+            work.status = self._executor.poll(work.handle)
+        if work.status is not None:
+            self._finish(work, work.status, now)
+            return
+        if work.cause is not None:
+            if now >= work.kill_at and work.handle is not None:
+                log.warning("worker_killed", agent=work.run.agent, run_id=work.run.id)
+                self._executor.kill(work.handle)
+                work.kill_at = math.inf
+            return
+        cause = StopCause.CANCEL if cancelled else work.watch.overdue(now)
+        if cause is not None:
+            self._stop(work, cause, now)
+        else:
+            self._tell_precision(work)
+
+    def _forward(self, work: _Work, now: float) -> None:
+        events = work.watch.read(now)
+        if not events:
+            return
+        if work.watch.started and self._announced.get(work.run.id) is RunState.STARTING:
+            self._move(work.run, RunState.RUNNING)
+        for event in events:
+            self._listener.on_event(work.run.agent, work.run.id, event)
+        if now >= work.save_at:
+            self._save(work)
+            work.save_at = now + SAVE_INTERVAL_SECONDS
+
+    def _save(self, work: _Work) -> None:
+        self._store.update_summary(work.run.id, work.watch.summary)
+        self._store.update_attempt(work.attempt.incarnation, events_offset=work.watch.offset)
+
+    def _tell_precision(self, work: _Work) -> None:
+        decided = self._precision(work.run.agent)
+        if decided != work.told and work.handle is not None:
+            self._executor.send(work.handle, SetPrecision(state=decided))
+            work.told = decided
+
+    # Ending
+
+    def _stop(self, work: _Work, cause: StopCause, now: float) -> None:
+        log.info("run_stopping", agent=work.run.agent, run_id=work.run.id, cause=cause.value)
+        work.cause = cause
+        work.kill_at = now + self.settings.stop_timeout_seconds
+        self._move(work.run, RunState.STOPPING)
+        if work.handle is not None:
+            self._executor.stop(work.handle, cause.value)
+
+    def _finish(self, work: _Work, status: ExitStatus, now: float) -> None:
+        offset = -1
+        while offset != work.watch.offset:  # a read takes a bounded bite
+            offset = work.watch.offset
+            self._forward(work, now)
+        exit_code = status.exit_code
+        if exit_code is None and status.signal is None:  # an orphan: nobody waited for it
+            exit_code = work.watch.reported_exit_code
+        ending = Ending(exit_code=exit_code, signal=status.signal, cause=work.cause)
+        self._conclude(work, ending)
+
+    def _conclude(self, work: _Work, ending: Ending) -> None:
+        """Write down how the attempt ended and what becomes of its run."""
+        policy = RetryPolicy(
+            max_attempts=self.settings.max_attempts,
+            backoff_seconds=self.settings.retry_backoff_seconds,
+        )
+        verdict = decide(ending, failures=work.run.failures, policy=policy)
+        summary = work.watch.summary
+        if verdict.failed and summary.error is None:
+            folder = attempt_folder(self.settings, work.attempt)
+            summary = replace(summary, error=f"{ending}; see {folder / 'worker.log'}")
+        self._store.update_summary(work.run.id, summary)
+        self._store.update_attempt(work.attempt.incarnation, events_offset=work.watch.offset)
+        self._store.end_attempt(work.attempt, ending, verdict, finished_at=self._ended_at(work))
+        del self._works[work.run.id]
+        fields = {"agent": work.run.agent, "run_id": work.run.id}
+        if work.watch.malformed:
+            log.warning("events_malformed", **fields, lines=work.watch.malformed)
+        if verdict.state is RunState.QUEUED:
+            delay = verdict.delay_seconds
+            log.info("run_requeued", **fields, ending=str(ending), delay_seconds=delay)
+        self._announce(work.run, verdict.state)
+
+    def _ended_at(self, work: _Work) -> float:
+        """Unix time of the end; of an orphan's, the last time it was heard of."""
+        if work.cause is StopCause.ORPHANED:
+            events = attempt_folder(self.settings, work.attempt) / "events.ndjson"
+            with suppress(FileNotFoundError):
+                return events.stat().st_mtime
+        return self._store.now()
+
+    def _guarded(self, run: Run, step: Callable[..., None], *arguments: object) -> None:
+        """Take a *step* for *run*; an error in it costs this run and no other."""
+        try:
+            step(*arguments)
+        except SQLAlchemyError:  # the store's trouble is not this run's: the round is repeated
+            raise
+        except Exception as error:  # whatever it is, the loop and the other runs go on
+            log.exception("run_handling_failed", agent=run.agent, run_id=run.id)
+            message = f"the daemon failed to handle this run: {error!r}; see its log"
+            self._abandon(run, replace(RunSummary.of(run), error=message))
+
+    def _abandon(self, run: Run, summary: RunSummary) -> None:
+        work = self._works.pop(run.id, None)
+        if work is not None:
+            if work.handle is not None:
+                self._executor.kill(work.handle)
+                self._dying.append(work.handle)
+            verdict, now = Verdict(state=RunState.FAILED, failed=True), self._store.now()
+            self._store.end_attempt(work.attempt, Ending(), verdict, finished_at=now)
+        else:
+            self._store.move(run.id, RunState.FAILED)
+        self._store.update_summary(run.id, summary)
+        self._announce(run, RunState.FAILED)
+
+    # Telling
+
+    def _move(self, run: Run, state: RunState) -> None:
+        if self._store.move(run.id, state):
+            self._announce(run, state)
+
+    def _announce(self, run: Run, state: RunState) -> None:
+        if self._announced.get(run.id) is state:
+            return
+        self._announced[run.id] = state
+        result = None
+        if state in TERMINAL:
+            del self._announced[run.id]
+            result = state.value
+        self._listener.on_run_state(run.agent, run.id, state.value, result)

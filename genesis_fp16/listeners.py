@@ -1,0 +1,48 @@
+"""Who is told what happens to runs: metrics, the narrator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from infrastructure.events import Event
+
+log = structlog.get_logger()
+
+
+class EventListener(Protocol):
+    """Told everything that happens to runs, in order. It must not block."""
+
+    def on_event(self, agent: str, run_id: str, event: Event) -> None:
+        """A worker has reported *event*."""
+
+    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+        """The run is now in *state*; *result* is the same once it is terminal."""
+
+
+class Listeners:
+    """Passes everything on to each of several; an error of one is logged and costs nothing else.
+
+    Args:
+        listeners: Those to tell.
+    """
+
+    def __init__(self, listeners: Sequence[EventListener]) -> None:
+        self._listeners = tuple(listeners)
+
+    def on_event(self, agent: str, run_id: str, event: Event) -> None:
+        """See `EventListener`."""
+        self._tell(lambda listener: listener.on_event(agent, run_id, event))
+
+    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+        """See `EventListener`."""
+        self._tell(lambda listener: listener.on_run_state(agent, run_id, state, result))
+
+    def _tell(self, message: Callable[[EventListener], None]) -> None:
+        for listener in self._listeners:
+            try:
+                message(listener)
+            except Exception:  # a listener shows things: it must not cost a run
+                log.exception("listener_failed", listener=type(listener).__name__)

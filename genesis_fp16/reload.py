@@ -1,0 +1,136 @@
+"""Hot settings: notices a change of the settings file and applies what may change live.
+
+Hot are ``ENABLE_FP16_TRAINING``, the four ``FP16_*``, ``GENESIS_PRECISION`` and each agent's
+``PRECISION``. A change of any other setting is reported as needing a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from genesis_fp16.settings import (
+    AGENTS_PREFIX,
+    FP16_FIELDS,
+    AgentSettings,
+    Settings,
+    SettingsError,
+    load_settings,
+    variable_name,
+)
+
+HOT_FIELDS = (*FP16_FIELDS, "precision")
+POLL_SECONDS = 0.5
+CONFIRM_SECONDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reload:
+    """What came of a change.
+
+    Attributes:
+        settings: In force now.
+        changed: Variable to its old and new value, of what took effect.
+        cold: Variables that differ from what is in force until a restart.
+        shadowed: Variables that the file sets in vain, since the environment sets them.
+        error: Why the file was refused; None if it was not.
+    """
+
+    settings: Settings
+    changed: Mapping[str, str]
+    cold: tuple[str, ...] = ()
+    shadowed: tuple[str, ...] = ()
+    error: SettingsError | None = None
+
+
+class SettingsReloader:
+    """Polls the file's content, since file watchers miss some ways of swapping a file.
+
+    Args:
+        settings: In force; name the file.
+        environ: The environment; by default the process's own.
+    """
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._path = settings.env_file.absolute()
+        self._seen: bytes | None = None  # the first poll compares, whatever happened before it
+        self._candidate: bytes | None = None
+        self._next_poll = 0.0
+
+    def poll(self, now: float) -> Reload | None:
+        """Reload if the file has changed and rests; at most every `POLL_SECONDS`.
+
+        A new content must be seen twice, `CONFIRM_SECONDS` apart: an editor that truncates and
+        then writes must not switch anything in between.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        if now < self._next_poll:
+            return None
+        digest = _digest(self._path)
+        self._next_poll = now + POLL_SECONDS
+        if digest == self._seen:
+            return None
+        if digest != self._candidate:
+            self._candidate = digest
+            self._next_poll = now + CONFIRM_SECONDS
+            return None
+        first = self._seen is None
+        outcome = self.reload()
+        nothing = outcome.error is None and not outcome.changed and not outcome.cold
+        return None if first and nothing else outcome
+
+    def reload(self) -> Reload:
+        """Read, validate, compare, apply what is hot; or keep what is in force."""
+        self._seen = _digest(self._path)
+        try:
+            found = load_settings(self._path, self._environ)
+        except SettingsError as error:
+            return Reload(settings=self._settings, changed={}, error=error)
+        before, self._settings = self._settings, _apply(self._settings, found)
+        return Reload(
+            settings=self._settings,
+            changed=_differences(before, self._settings),
+            cold=tuple(_differences(self._settings, found)),
+            shadowed=found.shadowed,
+        )
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError as error:  # missing is a content too, and so is unreadable
+        return str(error.errno).encode()
+
+
+def _apply(in_force: Settings, found: Settings) -> Settings:
+    """*in_force* with the hot settings of *found*."""
+    agents = {
+        key: in_force.agents.get(key, AgentSettings()).model_copy(
+            update={"precision": found.agents.get(key, AgentSettings()).precision}
+        )
+        for key in {**in_force.agents, **found.agents}
+    }
+    hot = {name: getattr(found, name) for name in HOT_FIELDS}
+    return in_force.model_copy(update={**hot, "agents": agents})
+
+
+def _differences(before: Settings, after: Settings) -> dict[str, str]:
+    """Variable to ``old -> new``. Only hot ones are shown, and none of those is secret."""
+    found = {}
+    for name in Settings.model_fields:
+        old, new = getattr(before, name), getattr(after, name)
+        if name not in ("agents", "env_file") and old != new:
+            found[variable_name(name)] = f"{old} -> {new}"
+    for key in sorted({*before.agents, *after.agents}):
+        was, now = (s.agents.get(key, AgentSettings()) for s in (before, after))
+        for name in AgentSettings.model_fields:
+            old, new = getattr(was, name), getattr(now, name)
+            if old != new:
+                found[f"{AGENTS_PREFIX}{key}__{name}".upper()] = f"{old} -> {new}"
+    return found
