@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry
 from genesis_fp16.cli import app
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
+from infrastructure.events import PrecisionState
+from infrastructure.events.event import PrecisionChanged
 
 SETTING = re.compile(r"\b(?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9]\b")
 COMMAND = re.compile(r"genesis-fp16((?: +[^\s`#|]+)+)")
@@ -85,21 +87,44 @@ def test_links_lead_somewhere(pages: list[Path], root: Path) -> None:
     assert broken == []
 
 
-def test_metrics_documented_are_the_metrics_declared(root: Path) -> None:
-    """Name, type and labels, both ways."""
+def _declared() -> dict[str, tuple[str, set[str], str]]:
+    """Type, labels and help text of every metric."""
     registry = CollectorRegistry()
-    Metrics(registry).register_agent("an-agent")
+    metrics = Metrics(registry)
+    metrics.register_agent("an-agent")
+    metrics.set_plugin_up("an-agent", True)
+    state = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+    metrics.on_event("an-agent", "a-run", PrecisionChanged(step=0, state=state, loss_scale=1.0))
     declared = {}
     for family in registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-        declared[name] = (family.type, labels)
+        declared[name] = (family.type, labels, family.documentation)
+    return declared
+
+
+def test_metrics_documented_are_the_metrics_declared(root: Path) -> None:
+    """Name, type, labels and meaning, both ways."""
     documented = {
-        _code(name)[0]: (kind, set(_code(labels)))
-        for name, kind, labels, _ in _rows(root / "docs" / "metrics.md")
-        if _code(name)
+        _code(row[0])[0]: (row[1], set(_code(row[2])), row[3])
+        for row in _rows(root / "docs" / "metrics.md")
+        if len(row) == 4 and _code(row[0])
     }
-    assert documented == declared
+    assert documented == _declared()
+
+
+def test_promised_metrics_exist() -> None:
+    promised = {
+        "genesis_fp16_training_steps_total",
+        "genesis_fp16_overflow_steps_total",
+        "genesis_fp16_loss_scale",
+        "genesis_training_loss",
+        "genesis_fp32_baseline_loss",
+        "genesis_training_samples_total",
+        "genesis_training_duration_seconds",
+        "genesis_cuda_memory_allocated_bytes",
+    }
+    assert promised <= _declared().keys()
 
 
 def _promises(root: Path) -> list[tuple[str, str, str]]:
