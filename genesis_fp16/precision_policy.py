@@ -27,10 +27,6 @@ class Override:
     created_at: float
     expires_at: float | None = None
 
-    def concerns(self, agent: str, now: float) -> bool:
-        """Whether it is in force for *agent* at the Unix time *now*."""
-        return self.agent in (None, agent) and (self.expires_at is None or now < self.expires_at)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:

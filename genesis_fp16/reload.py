@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from genesis_fp16.settings import (
     AGENTS_PREFIX,
     FP16_FIELDS,
@@ -24,6 +26,8 @@ from genesis_fp16.settings import (
 HOT_FIELDS = (*FP16_FIELDS, "precision")
 POLL_SECONDS = 0.5
 CONFIRM_SECONDS = 0.1
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +47,17 @@ class Reload:
     cold: tuple[str, ...] = ()
     shadowed: tuple[str, ...] = ()
     error: SettingsError | None = None
+
+    def tell(self) -> None:
+        """Log it."""
+        if self.error is not None:
+            log.error("settings_refused", error=str(self.error), in_force="the old ones")
+            return
+        log.info("settings_reloaded", changed=dict(self.changed))
+        if self.cold:
+            log.warning("settings_need_restart", settings=self.cold)
+        if self.shadowed:
+            log.warning("settings_shadowed_by_environment", settings=self.shadowed)
 
 
 class SettingsReloader:

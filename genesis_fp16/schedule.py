@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -16,6 +17,7 @@ from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.schedule import CatchUp, Overlap
@@ -62,6 +64,15 @@ def missed(schedule: Schedule, last_due: float, now: float, catch_up: CatchUp) -
     return list(newest)
 
 
+def schedule_of(settings: Settings, agent: str, default: Schedule) -> Schedule:
+    """The operator's times, else the agent's own; catch-up and overlap are the agent's."""
+    text = settings.for_agent(agent).schedule
+    if text is None:
+        return default
+    times = Schedule.parse(text)
+    return replace(default, every_seconds=times.every_seconds, cron=times.cron)
+
+
 class Timetable:
     """Queues a run for every agent that is due.
 
@@ -77,6 +88,7 @@ class Timetable:
         self._dealt_with: dict[str, float] = {}  # due times up to here
         self._next_due: dict[str, float | None] = {}
         self._skipped_for: dict[str, str] = {}
+        self._lags: dict[str, float] = {}
 
     def add(self, agent: str, schedule: Schedule, now: float) -> None:
         """Put *agent* on the timetable and queue what it missed while no daemon ran.
@@ -103,11 +115,16 @@ class Timetable:
                 self._record(agent, [], now, schedule.overlap)
             elif due_at is not None and due_at <= now:
                 due = missed(schedule, self._dealt_with[agent], now, "latest")
+                self._lags[agent] = now - due_at
                 self._record(agent, due, now, schedule.overlap)
 
     def next_runs(self) -> dict[str, float | None]:
         """Agent to its next due time in Unix seconds."""
         return dict(self._next_due)
+
+    def lags(self) -> dict[str, float]:
+        """Agent to how late its last fire was noticed, in seconds."""
+        return dict(self._lags)
 
     def _record(self, agent: str, due: list[float], now: float, overlap: Overlap) -> None:
         unfinished = self._store.unfinished(agent) if due else []

@@ -12,9 +12,11 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from apscheduler.triggers.cron import CronTrigger
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -41,7 +43,6 @@ FP16_FIELDS = (
     "fp16_backoff_factor",
     "fp16_growth_interval",
 )
-_AGENT_KEY = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _CREDENTIALS = re.compile(r"(?<=://).*@")
 _TRUE = ("true", "1", "yes", "on", "t", "y")
 
@@ -58,18 +59,13 @@ class SettingsError(GenesisError, ValueError):
 
 
 def _parse_schedule(text: str) -> str:
-    Schedule.parse(text)
+    if (cron := Schedule.parse(text).cron) is not None:
+        CronTrigger.from_crontab(cron, timezone=UTC)
     return text
 
 
 def _empty_is_none(value: object) -> object:
     return None if value == "" else value
-
-
-def _agent_key(key: str) -> str:
-    if not _AGENT_KEY.fullmatch(key):
-        raise ValueError(f"an agent's key is its name with underscores, got {key!r}")
-    return key
 
 
 _None = BeforeValidator(_empty_is_none)
@@ -158,7 +154,7 @@ class Settings(BaseModel):
     """debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """console, json, or auto: console on a terminal, JSON elsewhere."""
-    agents: dict[Annotated[str, AfterValidator(_agent_key)], AgentSettings] = {}
+    agents: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], AgentSettings] = {}
     """Settings of single agents."""
 
     _variables: dict[str, Variable] = PrivateAttr(default_factory=dict)
@@ -282,7 +278,7 @@ def _problem(details: ErrorDetails, variables: Mapping[str, Variable]) -> str:
     field, *rest = (str(part) for part in details["loc"])
     name, remedy = variable_name(field), ""
     if field == "agents":
-        name = AGENTS_PREFIX + "__".join(rest).upper()
+        name = AGENTS_PREFIX + "__".join(part for part in rest if part != "[key]").upper()
         if details["type"] == "extra_forbidden":
             remedy = f"; there are {', '.join(key.upper() for key in AgentSettings.model_fields)}"
     else:

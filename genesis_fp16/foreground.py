@@ -1,0 +1,176 @@
+"""One run of one agent in the foreground: here, or by the daemon that serves this home."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack, closing
+
+import structlog
+from rich.console import Console
+
+from genesis_fp16.attempts import attempt_folder
+from genesis_fp16.dispatcher import Dispatcher
+from genesis_fp16.errors import GenesisError
+from genesis_fp16.executors import LocalExecutor
+from genesis_fp16.listeners import Listeners
+from genesis_fp16.log import configure_logging
+from genesis_fp16.narrator import Narrator
+from genesis_fp16.plugins import check_not_shadowed
+from genesis_fp16.precision_desk import PrecisionDesk
+from genesis_fp16.reload import SettingsReloader
+from genesis_fp16.runs import RunState
+from genesis_fp16.service import TICK_SECONDS, drain
+from genesis_fp16.settings import Settings
+from genesis_fp16.signals import Signals
+from genesis_fp16.startup import Findings, StoppedEarlyError, look_around
+from genesis_fp16.store import DaemonLock, LockHeldError, Run, Store
+from infrastructure.events import EventTail
+
+LOOK_FOR_DAEMON_SECONDS = 2.0
+
+log = structlog.get_logger()
+
+
+class AgentNotReadyError(GenesisError, LookupError):
+    """There is no such agent, or it cannot run."""
+
+    exit_code = os.EX_CONFIG
+
+
+class DaemonGoneError(GenesisError, RuntimeError):
+    """The daemon ended while its run was being followed."""
+
+    exit_code = os.EX_UNAVAILABLE
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"the daemon has stopped; run {run_id} goes on when it starts again: "
+            "genesis-fp16 serve, or genesis-fp16 run"
+        )
+
+
+def run_once(settings: Settings, agent: str) -> int:
+    """Run *agent* once and tell how it goes. A run of it that waits already is taken.
+
+    Where a daemon serves this home, the run is queued there and followed.
+
+    Returns:
+        0 if it succeeded, 78 if no retry can help, 75 if it was stopped and can be resumed,
+        else 1.
+
+    Raises:
+        AgentNotReadyError: There is no such agent, or it cannot run.
+        GenesisError: It cannot be run here; see its exit code.
+    """
+    configure_logging(settings)
+    check_not_shadowed()
+    with ExitStack() as stack:
+        signals = stack.enter_context(Signals())
+        try:
+            findings = look_around(settings, signals)
+        except StoppedEarlyError:
+            return os.EX_TEMPFAIL
+        _check_ready(findings, agent)
+        store = stack.enter_context(closing(Store.open(settings)))
+        narrator = stack.enter_context(closing(Narrator(Console(stderr=True))))
+        lock = DaemonLock(settings)
+        try:
+            stack.enter_context(lock)
+        except LockHeldError as error:
+            log.info("run_is_for_the_daemon", daemon=error.holder)
+            run = store.enqueue(agent, first_seed=settings.seed)
+            _follow(settings, store, run, narrator, signals)
+        else:
+            run = _run_here(settings, store, agent, findings, narrator, signals)
+        return _exit_code(store, run.id)
+
+
+def _check_ready(findings: Findings, agent: str) -> None:
+    found = {plugin.name: plugin for plugin in findings.plugins}
+    if agent not in found:
+        raise AgentNotReadyError(
+            f"no agent {agent!r} is installed; there are {', '.join(found) or 'none'}"
+        )
+    plugin = found[agent]
+    if plugin.state != "ready":
+        raise AgentNotReadyError(f"agent {agent!r} is {plugin.state}: {plugin.reason}")
+
+
+def _run_here(
+    settings: Settings,
+    store: Store,
+    agent: str,
+    findings: Findings,
+    narrator: Narrator,
+    signals: Signals,
+) -> Run:
+    desk = PrecisionDesk(store, findings.hardware, settings)
+    dispatcher = Dispatcher(
+        store, LocalExecutor(), settings, findings.entry_points, desk, Listeners([narrator])
+    )
+    dispatcher.recover(time.monotonic())
+    waiting = store.unfinished(agent)
+    run = waiting[0] if waiting else store.enqueue(agent, first_seed=settings.seed)
+    reloader = SettingsReloader(settings)
+    while not signals.stops and not _finished(store, run):
+        now = time.monotonic()
+        outcome = reloader.poll(now)
+        if outcome is not None:
+            outcome.tell()
+            desk.settings = dispatcher.settings = outcome.settings
+        desk.refresh()
+        dispatcher.tick(now, only=run.id)
+        time.sleep(TICK_SECONDS)
+    drain(dispatcher, signals, settings.stop_timeout_seconds)
+    return run
+
+
+def _follow(
+    settings: Settings, store: Store, run: Run, narrator: Narrator, signals: Signals
+) -> None:
+    """Tell of *run* until it ends; a signal ends the telling, not the run."""
+    tails: dict[int, EventTail] = {}
+    state, look_at = None, 0.0
+    while not signals.stops:
+        now = time.monotonic()
+        if now >= look_at:
+            look_at = now + LOOK_FOR_DAEMON_SECONDS
+            if _daemon_is_gone(settings):
+                raise DaemonGoneError(run.id)
+        current = store.run(run.id) or run  # before the events: all precede the last state
+        for attempt in store.attempts(run.id):
+            path = attempt_folder(settings, attempt) / "events.ndjson"
+            for event in tails.setdefault(attempt.number, EventTail(path)).read():
+                narrator.on_event(run.agent, run.id, event)
+        if current.state is not state:
+            state = current.state
+            result = state.value if current.finished else None
+            narrator.on_run_state(run.agent, run.id, state.value, result)
+        if current.finished:
+            return
+        time.sleep(TICK_SECONDS)
+    log.info("run_goes_on", run_id=run.id, remedy="genesis-fp16 runs shows how it ends")
+
+
+def _daemon_is_gone(settings: Settings) -> bool:
+    try:
+        with DaemonLock(settings):
+            return True
+    except LockHeldError:
+        return False
+
+
+def _finished(store: Store, run: Run) -> bool:
+    found = store.run(run.id)
+    return found is not None and found.finished
+
+
+def _exit_code(store: Store, run_id: str) -> int:
+    run, attempts = store.run(run_id), store.attempts(run_id)
+    if run is None or not run.finished:
+        return os.EX_TEMPFAIL
+    if run.state is RunState.SUCCEEDED:
+        return 0
+    refused = bool(attempts) and attempts[-1].exit_code == os.EX_CONFIG
+    return os.EX_CONFIG if refused else 1

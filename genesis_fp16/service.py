@@ -1,0 +1,263 @@
+"""The life of the daemon: start, serve, reload, drain, stop."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+
+import sdnotify
+import structlog
+from rich.console import Console
+
+import genesis_fp16
+from genesis_fp16.dispatcher import Dispatcher
+from genesis_fp16.executors import LocalExecutor
+from genesis_fp16.listeners import Listeners
+from genesis_fp16.log import configure_logging
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.narrator import Narrator
+from genesis_fp16.observability import start_http
+from genesis_fp16.plugins import check_not_shadowed
+from genesis_fp16.precision_desk import PrecisionDesk
+from genesis_fp16.reload import Reload, SettingsReloader
+from genesis_fp16.schedule import Timetable, schedule_of
+from genesis_fp16.settings import Settings
+from genesis_fp16.signals import Signals
+from genesis_fp16.startup import Findings, StoppedEarlyError, look_around
+from genesis_fp16.store import DaemonLock, Store
+from infrastructure.agent_contract import Schedule
+
+TICK_SECONDS = 0.2
+VERIFY_LOCK_SECONDS = 5.0
+REPEAT_ERROR_SECONDS = 60.0
+DRAIN_GRACE_SECONDS = 1.5  # beyond the stop deadline, for the kernel to end what was killed
+
+log = structlog.get_logger()
+
+
+def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT, then let the workers checkpoint and stop.
+
+    A second signal kills the workers; they resume from their last checkpoint all the same.
+
+    Returns:
+        The exit code, 0.
+
+    Raises:
+        GenesisError: The daemon cannot serve; its exit code says of which kind.
+    """
+    configure_logging(settings)
+    check_not_shadowed()
+    log.info(
+        "daemon_starting",
+        version=genesis_fp16.__version__,
+        home=str(settings.home.absolute()),
+        settings_file=str(settings.env_file),
+        settings_file_exists=settings.env_file.exists(),
+    )
+    with ExitStack() as stack:
+        signals = stack.enter_context(Signals())
+        lock = stack.enter_context(DaemonLock(settings))
+        store = stack.enter_context(closing(Store.open(settings)))
+        narrator = stack.enter_context(closing(Narrator(Console(stderr=True))))
+        metrics, health = Metrics(), _Health()
+        metrics.set_leader(True)
+        server = start_http(settings, metrics, health)
+        stack.callback(server.stop)
+        log.info("listening", metrics=f"http://{settings.metrics_host}:{server.port}/metrics")
+        try:
+            findings = look_around(settings, signals)
+        except StoppedEarlyError:
+            return 0
+        daemon = Daemon(settings, store, findings, metrics, narrator)
+        daemon.start()
+        _loop(daemon, signals, lock, health)
+    log.info("daemon_stopped")
+    return 0
+
+
+class _Health:
+    """Whether the daemon takes work; asked by the listener's threads."""
+
+    def __init__(self) -> None:
+        self.trouble = "starting"
+
+    def __call__(self) -> tuple[bool, str]:
+        return not self.trouble, self.trouble or "serving"
+
+
+class Daemon:
+    """Everything that one round of the loop touches.
+
+    Args:
+        settings: In force at the start.
+        store: Open, and locked for this process.
+        findings: Plugins and hardware.
+        metrics: Shown by the listener.
+        narrator: Tells the story in the log.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        findings: Findings,
+        metrics: Metrics,
+        narrator: Narrator,
+    ) -> None:
+        self.settings = settings
+        self._store = store
+        self._findings = findings
+        self._metrics = metrics
+        self._desk = PrecisionDesk(store, findings.hardware, settings)
+        self._dispatcher = Dispatcher(
+            store,
+            LocalExecutor(),
+            settings,
+            findings.entry_points,
+            self._desk,
+            Listeners([metrics, narrator]),
+        )
+        self._timetable = Timetable(store, settings.seed)
+        self._reloader = SettingsReloader(settings)
+
+    def start(self) -> None:
+        """Say what there is, take over what an earlier daemon left, fill the timetable."""
+        self._dispatcher.recover(time.monotonic())
+        for plugin in self._findings.plugins:
+            self._metrics.register_agent(plugin.name)
+            self._metrics.set_plugin_up(plugin.name, plugin.state == "ready")
+            fields = {"agent": plugin.name, "from": f"{plugin.distribution} {plugin.version}"}
+            if plugin.state == "ready":
+                log.info("plugin_ready", **fields)
+                self._schedule(plugin.name, plugin.schedule)
+            else:
+                tell = log.warning if plugin.state == "quarantined" else log.info
+                tell(f"plugin_{plugin.state}", **fields, reason=plugin.reason)
+        known = {plugin.name.replace("-", "_") for plugin in self._findings.plugins}
+        for key in self.settings.agents.keys() - known:
+            log.warning("settings_of_unknown_agent", key=key, installed=sorted(known))
+        if not self._findings.entry_points:
+            log.warning("no_agent_ready", remedy="see the reasons above, or genesis-fp16 agents")
+        self._log_precision()
+        log.info("daemon_ready", next="genesis-fp16 agents, runs, doctor; Ctrl-C stops")
+
+    def _schedule(self, agent: str, own: Schedule | None) -> None:
+        if own is None:
+            return
+        schedule, now = schedule_of(self.settings, agent, own), self._store.now()
+        try:
+            self._timetable.add(agent, schedule, now)
+        except ValueError as error:
+            log.error("schedule_refused", agent=agent, schedule=str(schedule), error=str(error))
+            return
+        next_run = self._timetable.next_runs()[agent]
+        log.info("scheduled", agent=agent, schedule=str(schedule), next_run=_moment(next_run))
+
+    def _log_precision(self) -> None:
+        """Say what was decided; what is in force is what a worker acknowledges."""
+        for agent in self._findings.entry_points:
+            state = self._desk(agent)
+            log.info(
+                "precision",
+                agent=agent,
+                device=self._findings.hardware.device,
+                requested=state.requested,
+                effective=state.effective,
+                reason=state.reason,
+            )
+
+    def round(self, now: float, *, reload: bool) -> None:
+        """One turn of the loop.
+
+        Args:
+            now: Monotonic seconds.
+            reload: Read the settings file whether it has changed or not.
+        """
+        outcome = self._reloader.reload() if reload else self._reloader.poll(now)
+        if outcome is not None:
+            self._apply(outcome)
+        self._desk.refresh()
+        self._timetable.tick(self._store.now())
+        self._dispatcher.tick(now)
+        self._show()
+
+    def _apply(self, outcome: Reload) -> None:
+        self._metrics.config_reloaded(outcome.error is None)
+        outcome.tell()
+        self.settings = self._desk.settings = self._dispatcher.settings = outcome.settings
+        if outcome.changed:
+            self._log_precision()
+
+    def _show(self) -> None:
+        slots = self.settings.slots
+        self._metrics.set_queue(self._dispatcher.queued, self._dispatcher.busy, slots)
+        for agent, due_at in self._timetable.next_runs().items():
+            self._metrics.set_next_run(agent, due_at if due_at is not None else float("nan"))
+        for agent, seconds in self._timetable.lags().items():
+            self._metrics.set_schedule_lag(agent, seconds)
+        self._metrics.loop_ticked(self._store.now())
+
+    def drain(self, signals: Signals) -> None:
+        """Let the workers checkpoint and stop; a further signal kills them."""
+        drain(self._dispatcher, signals, self.settings.stop_timeout_seconds)
+
+
+def _loop(daemon: Daemon, signals: Signals, lock: DaemonLock, health: _Health) -> None:
+    """Go round until a signal or the loss of the lock, then drain."""
+    notifier = sdnotify.SystemdNotifier()
+    notifier.notify("READY=1")
+    verify_at = repeat_error_at = 0.0
+    try:
+        while not signals.stops:
+            now = time.monotonic()
+            if now >= verify_at:
+                lock.verify()
+                verify_at = now + VERIFY_LOCK_SECONDS
+            reload, signals.reload = signals.reload, False
+            if reload:
+                notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            try:
+                daemon.round(now, reload=reload)
+            except Exception as error:  # a full disk, a locked database: the next round may do
+                health.trouble = f"the last round failed: {error!r}"
+                if now >= repeat_error_at:
+                    log.exception("round_failed")
+                    repeat_error_at = now + REPEAT_ERROR_SECONDS
+            else:
+                health.trouble = ""
+                notifier.notify("WATCHDOG=1")
+            if reload:
+                notifier.notify("READY=1")
+            time.sleep(TICK_SECONDS)
+    finally:
+        health.trouble = "stopping"
+        notifier.notify("STOPPING=1")
+        daemon.drain(signals)
+
+
+def drain(dispatcher: Dispatcher, signals: Signals, stop_seconds: float) -> None:
+    """Stop all attempts and wait for their end; kill them at the deadline or a further signal.
+
+    Args:
+        dispatcher: Whose attempts.
+        signals: A stop more than there was makes it impatient.
+        stop_seconds: What a worker has to checkpoint and stop.
+    """
+    first, begun = signals.stops, time.monotonic()
+    if dispatcher.busy:
+        log.info("draining", attempts=dispatcher.busy, deadline_seconds=stop_seconds)
+    dispatcher.stop_all(begun)
+    while dispatcher.busy and time.monotonic() - begun < stop_seconds + DRAIN_GRACE_SECONDS:
+        if signals.stops > first:
+            dispatcher.kill_all()
+        dispatcher.attend(time.monotonic())
+        time.sleep(TICK_SECONDS / 4)
+    dispatcher.kill_all()
+
+
+def _moment(seconds: float | None) -> str:
+    if seconds is None:
+        return "never"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
