@@ -70,6 +70,8 @@ class StepStats(BaseEvent):
         epoch: Epochs finished.
         applied, overflow, nonfinite_loss, no_gradient: Steps by outcome; they add up to the
             steps attempted. An overflow is a non-finite unscaled gradient under a finite loss.
+        consecutive_nonfinite_losses: How many steps up to now, in a row, had a loss that was not
+            finite.
         fp16: Steps attempted under FP16, whatever their outcome.
         samples: Training samples in these steps.
         seconds: Wall time of these steps.
@@ -88,6 +90,7 @@ class StepStats(BaseEvent):
     overflow: int = 0
     nonfinite_loss: int = 0
     no_gradient: int = 0
+    consecutive_nonfinite_losses: int = 0
     fp16: int = 0
     samples: int = 0
     seconds: float = 0.0

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 FORMAT_VERSION = 1
-_PATTERN = "step-*.pt"
 
 
 class CheckpointError(RuntimeError):
@@ -55,7 +54,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> int:
             file.flush()
             os.fsync(file.fileno())
         size, digest = temporary.stat().st_size, _sha256(temporary)
-        _manifest(path).unlink(missing_ok=True)
+        manifest_path(path).unlink(missing_ok=True)
         temporary.replace(path)
         _write_manifest(path, {"format": FORMAT_VERSION, "bytes": size, "sha256": digest})
     except (OSError, RuntimeError) as error:  # torch wraps a full disk in RuntimeError
@@ -75,7 +74,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """
     remedy = "delete it to go on from the one before, or start afresh"
     try:
-        manifest = json.loads(_manifest(path).read_text())
+        manifest = json.loads(manifest_path(path).read_text())
         expected = (manifest["format"], manifest["bytes"], manifest["sha256"])
         found = (FORMAT_VERSION, path.stat().st_size, _sha256(path))
     except FileNotFoundError as error:
@@ -99,26 +98,8 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     return state
 
 
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint after *step* lies, so that names sort by step."""
-    return folder / f"step-{step:010d}.pt"
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints in *folder*, newest first."""
-    return sorted((p for p in folder.glob(_PATTERN) if _manifest(p).exists()), reverse=True)
-
-
-def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Delete all but the newest *keep*, and partial files."""
-    for old in checkpoints(folder)[keep:]:
-        _manifest(old).unlink(missing_ok=True)
-        old.unlink(missing_ok=True)
-    for partial in folder.glob(f".{_PATTERN}*.partial"):
-        partial.unlink(missing_ok=True)
-
-
-def _manifest(path: Path) -> Path:
+def manifest_path(path: Path) -> Path:
+    """Where the manifest of the checkpoint at *path* lies."""
     return path.with_name(f"{path.name}.json")
 
 
@@ -128,7 +109,7 @@ def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
         json.dump(manifest, file)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(_manifest(path))
+    temporary.replace(manifest_path(path))
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from infrastructure.training.precision import Precision
 
@@ -22,6 +23,10 @@ class FP16TrainingConfig:
             clipping.
         min_loss_scale: Floor of the scale. Without one, 144 overflows in a row take FP32's
             reciprocal of the scale to infinity, and the next good batch destroys the weights.
+        floor_policy: What `train` does when gradients overflow at the floor: go on skipping
+            (``skip``), lower the precision (``fallback_fp32``), or fail (``halt``).
+        nonfinite_loss_patience: After this many losses in a row that are not finite, `train`
+            goes back to the weights of its last good checkpoint, and fails if that was in vain.
         accumulate: Micro-batches per optimizer step; their gradients are averaged.
         precision: The half type to use where the hardware allows.
         cpu_half: Run *precision* on a CPU too: slow, for tests and demonstrations.
@@ -37,6 +42,8 @@ class FP16TrainingConfig:
     growth_interval: int = 2000
     max_grad_norm: float | None = 1.0
     min_loss_scale: float = 2.0**-16
+    floor_policy: Literal["skip", "fallback_fp32", "halt"] = "fallback_fp32"
+    nonfinite_loss_patience: int = 25
     accumulate: int = 1
     precision: Precision = Precision.FP16
     cpu_half: bool = False
@@ -44,9 +51,9 @@ class FP16TrainingConfig:
     def __post_init__(self) -> None:
         _require(0.0 < self.min_loss_scale < math.inf, "min_loss_scale", "finite and above 0", self)
         _require(
-            self.min_loss_scale <= self.loss_scale <= 2.0**40,
+            self.min_loss_scale <= self.loss_scale <= 2.0**64,
             "loss_scale",
-            f"between min_loss_scale ({self.min_loss_scale:g}) and 2**40",
+            f"between min_loss_scale ({self.min_loss_scale:g}) and 2**64",
             self,
         )
         _require(1.0 < self.growth_factor <= 1024.0, "growth_factor", "above 1, at most 1024", self)
@@ -56,6 +63,13 @@ class FP16TrainingConfig:
             self.max_grad_norm is None or 0.0 < self.max_grad_norm < math.inf,
             "max_grad_norm",
             "None, or finite and above 0",
+            self,
+        )
+        _require(self.nonfinite_loss_patience >= 1, "nonfinite_loss_patience", "at least 1", self)
+        _require(
+            self.floor_policy in ("skip", "fallback_fp32", "halt"),
+            "floor_policy",
+            "skip, fallback_fp32 or halt",
             self,
         )
         _require(self.accumulate >= 1, "accumulate", "at least 1", self)

@@ -300,6 +300,21 @@ class FP16Trainer:
                 "checkpoint_of_other_precision", saved=state["precision"], now=self.precision.value
             )
 
+    def restore_weights(self, state: dict[str, Any]) -> None:
+        """Take model, optimizer and loss scale from *state*; the counters go on as they are.
+
+        For going back to a good checkpoint when losses have stopped being finite.
+        """
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._loss_scale.load_state_dict(state["loss_scale"])
+        self._record.forget_consecutive()
+
+    @property
+    def last_loss_was_finite(self) -> bool:
+        """Whether the last step's loss was finite; reads the device."""
+        return self._record.last_loss_was_finite
+
     def save_checkpoint(self, path: Path | str) -> None:
         """Write the state atomically, with its hash beside it.
 

@@ -21,14 +21,8 @@ from infrastructure.events.event import (
     PrecisionChanged,
     Resumed,
 )
-from infrastructure.training.checkpoint import (
-    CheckpointError,
-    checkpoint_path,
-    checkpoints,
-    prune_checkpoints,
-    read_checkpoint,
-    write_checkpoint,
-)
+from infrastructure.training.checkpoint import CheckpointError
+from infrastructure.training.checkpoint_folder import CheckpointFolder
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.forward import PrecisionForward
 from infrastructure.training.fp16_trainer import FP16Trainer
@@ -38,6 +32,7 @@ from infrastructure.training.random_state import (
     restore_random_state,
     seed_generators,
 )
+from infrastructure.training.safety_net import SafetyNet
 from infrastructure.training.stats_reporter import StatsReporter
 
 
@@ -98,6 +93,7 @@ def train(
 
     Raises:
         CheckpointError: Stopping, and the last checkpoint could not be written.
+        TrainingDivergedError: See ``floor_policy`` and ``nonfinite_loss_patience`` of the config.
         ValueError: The job yields no batches, or what `FP16Trainer` refuses.
     """
     return _TrainingLoop(
@@ -125,7 +121,8 @@ class _TrainingLoop:
         emit: Callable[[BaseEvent], None],
         commands: Callable[[], Iterable[Command]],
     ) -> None:
-        self._job, self._device, self._options, self._folder = job, device, options, folder
+        self._job, self._device, self._options = job, device, options
+        self._checkpoints = CheckpointFolder(folder, options.keep_checkpoints, device)
         self._emit, self._commands = emit, commands
         seed_generators(options.seed)
         self._first_batch = _first_batch(job, device)
@@ -136,6 +133,9 @@ class _TrainingLoop:
         self._precision = precision
         self._epoch = self._batch = 0
         self._stopped = False
+        self._safety_net = SafetyNet(
+            self._trainer, self._checkpoints, self._notice, self._set_precision
+        )
         self._evaluation: Evaluation | None = None
         self._last_checkpoint = time.monotonic()
 
@@ -189,7 +189,9 @@ class _TrainingLoop:
     def _after_step(self) -> None:
         if self._scheduler is not None and self._trainer.last_step_attempted:
             self._scheduler.step()
-        self._reporter.after_step(self._epoch)
+        stats = self._reporter.after_step(self._epoch)
+        if stats is not None:
+            self._safety_net.heed(stats)
         for command in self._commands():
             if isinstance(command, SetPrecision):
                 self._set_precision(command.state)
@@ -238,7 +240,6 @@ class _TrainingLoop:
 
     def _save(self) -> None:
         begun = time.monotonic()
-        path = checkpoint_path(self._folder, self._trainer.training_steps)
         state = {
             "trainer": self._trainer.state_dict(),
             "scheduler": self._scheduler.state_dict() if self._scheduler else None,
@@ -246,8 +247,7 @@ class _TrainingLoop:
             "batch": self._batch,
             "random": random_state(self._device),
         }
-        size = write_checkpoint(path, state)
-        prune_checkpoints(self._folder, self._options.keep_checkpoints)
+        path, size = self._checkpoints.save(self._trainer.training_steps, state)
         self._last_checkpoint = time.monotonic()
         self._reporter.exclude(self._last_checkpoint - begun)
         self._emit(
@@ -260,7 +260,12 @@ class _TrainingLoop:
         )
 
     def _save_or_notice(self) -> None:
-        """A full disk must not cost the training: say so and try again later."""
+        """A full disk must not cost the training: say so and try again later.
+
+        Nor may a bad moment replace a good checkpoint.
+        """
+        if not self._trainer.last_loss_was_finite:
+            return
         try:
             self._save()
         except CheckpointError as error:
@@ -268,20 +273,19 @@ class _TrainingLoop:
             self._notice("checkpoint_not_saved", str(error))
 
     def _resume(self) -> None:
-        for path in checkpoints(self._folder):
-            try:
-                state = read_checkpoint(path, self._device)
-            except CheckpointError as error:
-                self._notice("checkpoint_unreadable", str(error))
-                continue
-            try:
-                self._load(state)
-            except (KeyError, TypeError, ValueError) as error:
-                raise CheckpointError(
-                    path, f"does not fit this job ({error})", "delete the run's checkpoints"
-                ) from error
-            self._emit(Resumed(step=self._trainer.training_steps, path=str(path)))
+        newest = self._checkpoints.newest(
+            lambda error: self._notice("checkpoint_unreadable", str(error))
+        )
+        if newest is None:
             return
+        path, state = newest
+        try:
+            self._load(state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                path, f"does not fit this job ({error})", "delete the run's checkpoints"
+            ) from error
+        self._emit(Resumed(step=self._trainer.training_steps, path=str(path)))
 
     def _load(self, state: dict[str, Any]) -> None:
         self._trainer.load_state_dict(state["trainer"])

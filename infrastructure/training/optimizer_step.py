@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from inspect import Parameter, signature
 from typing import Any, cast
 
 import structlog
 import torch
-from torch import Tensor
-from torch.nn import Parameter
+from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 _FUSED = (Adam, AdamW, SGD, Adagrad)
@@ -33,16 +33,25 @@ class OptimizerStep:
 
     Attributes:
         fold_refused: Why the one-pass step is not taken, or None.
+
+    Raises:
+        ValueError: The optimizer needs a closure.
     """
 
     def __init__(
         self,
         optimizer: Optimizer,
-        parameters: Sequence[Parameter],
+        parameters: Sequence[nn.Parameter],
         max_grad_norm: float | None,
     ) -> None:
         self._optimizer, self._parameters = optimizer, parameters
         self._max_grad_norm = max_grad_norm
+        closure = signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is Parameter.empty:
+            raise ValueError(
+                f"{type(optimizer).__name__} computes the loss several times a step, by a closure, "
+                "and a loss scale holds for one gradient: choose an optimizer without a closure"
+            )
         self.fold_refused = documented_path_reason(optimizer, parameters[0].device)
         if self.fold_refused is None:
             _fill_momentum(optimizer)
@@ -129,7 +138,7 @@ def _fill_momentum(optimizer: Optimizer) -> None:
 @cache
 def _skips_and_unscales(kind: type[Optimizer], device: torch.device) -> bool:
     def stepped(grad: float, attributes: Mapping[str, float]) -> tuple[float, float]:
-        parameter = torch.nn.Parameter(torch.ones(4, device=device))
+        parameter = nn.Parameter(torch.ones(4, device=device))
         optimizer = cast("Any", kind)([parameter], lr=0.125, fused=True)
         parameter.grad = torch.full_like(parameter, grad)
         for name, value in attributes.items():

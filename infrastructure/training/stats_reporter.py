@@ -61,15 +61,20 @@ class StatsReporter:
         """Leave *seconds* of evaluation or checkpointing out of the step time."""
         self._begun += seconds
 
-    def after_step(self, epoch: int) -> None:
-        """Start a read when one is due, emit the one before when it has arrived; never waits."""
-        self._poll()
+    def after_step(self, epoch: int) -> StepStats | None:
+        """Start a read when one is due, emit the one before when it has arrived; never waits.
+
+        Returns:
+            The event that was emitted, if one was.
+        """
+        emitted = self._poll()
         elapsed = time.monotonic() - self._begun
         steps = self._trainer.training_steps - self._step
         due = steps >= self._interval and elapsed >= _SHORTEST_WINDOW_SECONDS
         if self._pending is None and (due or elapsed >= _LONGEST_WINDOW_SECONDS):
             self._close_window(epoch)
-            self._poll()
+            emitted = self._poll() or emitted
+        return emitted
 
     def report(self, epoch: int) -> None:
         """Emit everything so far; waits for the device."""
@@ -107,35 +112,36 @@ class StatsReporter:
                 torch.cuda.synchronize(self._trainer.device)
             self._poll()
 
-    def _poll(self) -> None:
+    def _poll(self) -> StepStats | None:
         window = self._pending
         reading = window.read() if window else None
         if window is None or reading is None:
-            return
+            return None
         self._pending = None
         overflow = reading.overflow_steps - self._overflow
         nonfinite = reading.nonfinite_loss_steps - self._nonfinite
         self._overflow += overflow
         self._nonfinite += nonfinite
-        self._emit(
-            StepStats(
-                step=window.step,
-                total_steps=self.total_steps,
-                epoch=window.epoch,
-                applied=window.attempted - overflow - nonfinite - window.no_gradient,
-                overflow=overflow,
-                nonfinite_loss=nonfinite,
-                no_gradient=window.no_gradient,
-                fp16=window.fp16,
-                samples=window.samples,
-                seconds=window.seconds,
-                loss=_finite(reading.loss),
-                grad_norm=_finite(reading.grad_norm),
-                loss_scale=reading.loss_scale,
-                precision=self._trainer.precision.value,
-                cuda_memory_allocated_bytes=window.cuda_memory_allocated_bytes,
-            )
+        stats = StepStats(
+            step=window.step,
+            total_steps=self.total_steps,
+            epoch=window.epoch,
+            applied=window.attempted - overflow - nonfinite - window.no_gradient,
+            overflow=overflow,
+            nonfinite_loss=nonfinite,
+            consecutive_nonfinite_losses=reading.consecutive_nonfinite_losses,
+            no_gradient=window.no_gradient,
+            fp16=window.fp16,
+            samples=window.samples,
+            seconds=window.seconds,
+            loss=_finite(reading.loss),
+            grad_norm=_finite(reading.grad_norm),
+            loss_scale=reading.loss_scale,
+            precision=self._trainer.precision.value,
+            cuda_memory_allocated_bytes=window.cuda_memory_allocated_bytes,
         )
+        self._emit(stats)
+        return stats
 
 
 def _finite(value: float) -> float | None:

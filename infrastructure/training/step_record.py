@@ -16,6 +16,7 @@ class StepReading:
     """Attributes:
     overflow_steps: Steps with a finite loss and a gradient norm that was not, so far.
     nonfinite_loss_steps: Steps whose loss was not finite, so far.
+    consecutive_nonfinite_losses: How many of them in a row, up to now.
     loss_scale: In force.
     loss: Mean of the finite losses since the last reading; NaN if there was none.
     grad_norm: Of the last step since then, unscaled, before clipping; NaN if there was none.
@@ -23,6 +24,7 @@ class StepReading:
 
     overflow_steps: int
     nonfinite_loss_steps: int
+    consecutive_nonfinite_losses: int
     loss_scale: float
     loss: float
     grad_norm: float
@@ -38,6 +40,7 @@ class StepRecord:
         self._recent: list[Tensor] = []
         self._overflow_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._nonfinite_loss_steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._consecutive = torch.zeros((), dtype=torch.int64, device=device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._finite_losses = torch.zeros((), dtype=torch.int64, device=device)
         self._nan = torch.full((), float("nan"), device=device)
@@ -61,6 +64,9 @@ class StepRecord:
         good_N = loss_N.isfinite()
         self._overflow_steps += (good_N & ~norm_N.isfinite()).sum()
         self._nonfinite_loss_steps += (~good_N).sum()
+        step_N = torch.arange(1, len(good_N) + 1, device=good_N.device)
+        last_good = (step_N * good_N).amax()
+        self._consecutive.mul_(last_good == 0).add_(len(good_N) - last_good)
         self._loss_sum += torch.where(good_N, loss_N, 0.0).sum()
         self._finite_losses += good_N.sum()
         self._grad_norm = norm_N[-1]
@@ -75,6 +81,7 @@ class StepRecord:
                 for value in (
                     self._overflow_steps,
                     self._nonfinite_loss_steps,
+                    self._consecutive,
                     loss_scale,
                     loss,
                     self._grad_norm,
@@ -89,6 +96,17 @@ class StepRecord:
         self._finite_losses.zero_()
         self._grad_norm = self._nan
 
+    def forget_consecutive(self) -> None:
+        """Begin to count non-finite losses in a row anew."""
+        self._fold()
+        self._consecutive.zero_()
+
+    @property
+    def last_loss_was_finite(self) -> bool:
+        """Whether the last step's loss was finite; reads the device."""
+        self._fold()
+        return not self._consecutive.item()
+
     def state_dict(self) -> dict[str, int]:
         """The totals as plain numbers; reads the device."""
         self._fold()
@@ -100,6 +118,7 @@ class StepRecord:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Restore what `state_dict` returned, with an empty window."""
         self._recent.clear()
+        self._consecutive.zero_()
         self._overflow_steps.fill_(state["overflow_steps"])
         self._nonfinite_loss_steps.fill_(state["nonfinite_loss_steps"])
         self._begin_window()
@@ -107,10 +126,11 @@ class StepRecord:
 
 def _copy_to_host(values: Tensor) -> Callable[[], StepReading | None]:
     def reading(numbers: list[float]) -> StepReading:
-        overflow, nonfinite, loss_scale, loss, grad_norm = numbers
+        overflow, nonfinite, consecutive, loss_scale, loss, grad_norm = numbers
         return StepReading(
             overflow_steps=int(overflow),
             nonfinite_loss_steps=int(nonfinite),
+            consecutive_nonfinite_losses=int(consecutive),
             loss_scale=loss_scale,
             loss=loss,
             grad_norm=grad_norm,

@@ -13,14 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infrastructure.training.checkpoint import (
-    CheckpointError,
-    checkpoint_path,
-    checkpoints,
-    prune_checkpoints,
-    read_checkpoint,
-    write_checkpoint,
-)
+from infrastructure.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from infrastructure.training.checkpoint_folder import CheckpointFolder
 
 CPU = torch.device("cpu")
 
@@ -80,28 +74,25 @@ def test_nothing_is_unpickled(tmp_path: Path):
     assert not (tmp_path / "owned").exists()
 
 
-def test_newest_first_and_prune(tmp_path: Path):
-    for step in (5, 100, 20):
-        write_checkpoint(checkpoint_path(tmp_path, step), {})
+def test_newest_first_and_only_the_newest_kept(tmp_path: Path):
+    folder = CheckpointFolder(tmp_path, keep=2, device=CPU)
+    for step in (5, 20, 100):
+        folder.save(step, {"step": step})
     (tmp_path / "step-0000000200.pt").write_bytes(b"no manifest: not finished")
-    assert [p.stem for p in checkpoints(tmp_path)] == [
-        "step-0000000100",
-        "step-0000000020",
-        "step-0000000005",
-    ]
-    prune_checkpoints(tmp_path, keep=1)
-    assert [p.stem for p in checkpoints(tmp_path)] == ["step-0000000100"]
+    assert [p.stem for p in folder.paths()] == ["step-0000000100", "step-0000000020"]
+    newest = folder.newest(pytest.fail)
+    assert newest is not None
+    assert newest[1] == {"step": 100}
 
 
 _WRITER = """
 import sys, torch
 from pathlib import Path
-from infrastructure.training.checkpoint import checkpoint_path, write_checkpoint, prune_checkpoints
-folder, step = Path(sys.argv[1]), 0
+from infrastructure.training.checkpoint_folder import CheckpointFolder
+folder, step = CheckpointFolder(Path(sys.argv[1]), 2, torch.device("cpu")), 0
 while True:
     step += 1
-    write_checkpoint(checkpoint_path(folder, step), {"t": torch.full((50_000,), step)})
-    prune_checkpoints(folder, 2)
+    folder.save(step, {"t": torch.full((50_000,), step)})
     print(step, flush=True)
 """
 
@@ -114,6 +105,7 @@ def test_a_killed_writer_leaves_a_readable_checkpoint(tmp_path: Path):
             assert writer.stdout is not None
             written = [int(writer.stdout.readline()) for _ in range(3)][-1]
             os.kill(writer.pid, signal.SIGKILL)
-        newest = checkpoints(tmp_path)[0]
-        state = read_checkpoint(newest, CPU)
+        newest = CheckpointFolder(tmp_path, 2, CPU).newest(pytest.fail)
+        assert newest is not None
+        state = newest[1]
         assert int(state["t"][0]) >= written

@@ -346,9 +346,17 @@ def test_half_parameters_are_refused_by_name():
         FP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+def test_an_optimizer_with_a_closure_is_refused():
+    model = nn.Linear(2, 1)
+    with pytest.raises(ValueError, match=r"LBFGS .* by a closure.*: choose"):
+        FP16Trainer(model, torch.optim.LBFGS(model.parameters()))
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        {"floor_policy": "hope"},
+        {"nonfinite_loss_patience": 0},
         {"loss_scale": 0.0},
         {"loss_scale": math.nan},
         {"growth_factor": 1.0},

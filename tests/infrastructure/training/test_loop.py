@@ -18,8 +18,9 @@ from infrastructure.events.event import (
     StepStats,
 )
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.checkpoint import CheckpointError, checkpoints
+from infrastructure.training.checkpoint import CheckpointError
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
+from infrastructure.training.safety_net import TrainingDivergedError
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -46,14 +47,16 @@ class Daemon:
 
 
 def run(
-    job, folder: Path, daemon: Daemon | None = None, precision=FP16, **options
+    job, folder: Path, daemon: Daemon | None = None, precision=FP16, config=None, **options
 ) -> tuple[TrainingResult, Daemon]:
     daemon = daemon or Daemon()
     result = train(
         job,
         device=torch.device("cpu"),
         precision=precision,
-        config=FP16TrainingConfig(cpu_half=True, loss_scale=256.0, growth_interval=10),
+        config=FP16TrainingConfig(
+            **{"cpu_half": True, "loss_scale": 256.0, "growth_interval": 10, **(config or {})}
+        ),
         options=LoopOptions(**{"seed": 3, "checkpoint_interval_seconds": 3600.0, **options}),
         folder=folder,
         emit=daemon.events.append,
@@ -163,16 +166,16 @@ def test_checkpoints_are_taken_on_time_on_command_and_pruned(make_job, tmp_path:
         make_job(epochs=1), tmp_path / "b", checkpoint_interval_seconds=0.0, keep_checkpoints=2
     )
     assert len(daemon.of(CheckpointSaved)) == 8
-    assert [p.name for p in checkpoints(tmp_path / "b")] == [
-        "step-0000000008.pt",
+    assert sorted(p.name for p in (tmp_path / "b").glob("*.pt")) == [
         "step-0000000007.pt",
+        "step-0000000008.pt",
     ]
 
 
 def test_a_corrupt_newest_checkpoint_costs_only_itself(make_job, tmp_path: Path):
     daemon = Daemon(step3=SaveCheckpoint(), step5=Stop(reason="test"))
     run(make_job(), tmp_path, daemon)
-    newest = checkpoints(tmp_path)[0]
+    newest = max(tmp_path.glob("*.pt"))
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 0xFF
     newest.write_bytes(data)
@@ -201,3 +204,86 @@ def test_a_checkpoint_of_another_model_is_fatal_and_named(make_job, tmp_path: Pa
     run(make_job(), tmp_path, Daemon(step2=Stop(reason="test")))
     with pytest.raises(CheckpointError, match="does not fit this job"):
         run(make_job(model=nn.Linear(4, 1)), tmp_path)
+
+
+class InfiniteGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.full_like(grad, math.inf)
+
+
+def endless_overflow(forward, batch):
+    return InfiniteGradient.apply(forward(batch["x"]).mean())
+
+
+@pytest.fixture
+def every_step_is_read(monkeypatch):
+    """Windows of one step, so that the reaction does not depend on the machine's speed."""
+    monkeypatch.setattr("infrastructure.training.stats_reporter._SHORTEST_WINDOW_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("every_step_is_read")
+@pytest.mark.parametrize("policy", ["skip", "fallback_fp32", "halt"])
+def test_overflow_at_the_floor_meets_the_policy(make_job, tmp_path: Path, policy):
+    config = {"min_loss_scale": 64.0, "floor_policy": policy}
+    job = make_job(epochs=1, loss=endless_overflow)
+    daemon = Daemon()
+    if policy == "halt":
+        with pytest.raises(TrainingDivergedError, match=r"floor, 64.*Remedy"):
+            run(job, tmp_path, daemon, config=config, stats_interval_steps=1)
+        return
+    run(job, tmp_path, daemon, config=config, stats_interval_steps=1)
+    reasons = [event.state.reason for event in daemon.of(PrecisionChanged)]
+    assert reasons == (["default"] if policy == "skip" else ["default", "guard"])
+    assert daemon.total("overflow") == 8
+    assert daemon.total("fp16") == (8 if policy == "skip" else 2)
+
+
+def nan_between(first, last):
+    calls = iter(range(1000))
+
+    def loss(forward, batch):
+        value = nn.functional.mse_loss(forward(batch["x"]), batch["y"])
+        return value * math.nan if first <= next(calls) <= last else value
+
+    return loss
+
+
+@pytest.mark.usefixtures("every_step_is_read")
+def test_losses_gone_for_good_go_back_to_the_last_good_checkpoint(make_job, tmp_path: Path):
+    job = make_job(epochs=3, loss=nan_between(9, 13))
+    daemon = Daemon(step6=SaveCheckpoint())
+    result, _ = run(
+        job, tmp_path, daemon, config={"nonfinite_loss_patience": 5}, stats_interval_steps=1
+    )
+    assert result.steps == 24
+    assert daemon.total("nonfinite_loss") == 5
+    (notice,) = daemon.of(Notice)
+    assert notice.event == "went_back_to_checkpoint"
+    assert "step-0000000006.pt" in notice.fields["error"]
+    assert daemon.of(StepStats)[-1].consecutive_nonfinite_losses == 0
+
+
+@pytest.mark.usefixtures("every_step_is_read")
+def test_going_back_in_vain_fails_and_names_the_remedy(make_job, tmp_path: Path):
+    options = {"config": {"nonfinite_loss_patience": 3}, "stats_interval_steps": 1}
+    with pytest.raises(TrainingDivergedError, match="no checkpoint to go back to"):
+        run(make_job(loss=nan_between(2, 999)), tmp_path / "a", **options)
+    daemon = Daemon(step2=SaveCheckpoint())
+    with pytest.raises(TrainingDivergedError, match=r"again after going back .* step 2"):
+        run(make_job(loss=nan_between(2, 999)), tmp_path / "b", daemon, **options)
+
+
+@pytest.mark.usefixtures("every_step_is_read")
+def test_a_bad_moment_replaces_no_good_checkpoint(make_job, tmp_path: Path):
+    _, daemon = run(
+        make_job(epochs=1, loss=nan_between(3, 999)),
+        tmp_path,
+        checkpoint_interval_seconds=0.0,
+        stats_interval_steps=1,
+    )
+    assert [event.step for event in daemon.of(CheckpointSaved)] == [1, 2, 3]

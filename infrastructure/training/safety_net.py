@@ -1,0 +1,85 @@
+"""What a training does when its own numbers say that it cannot go on like this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from infrastructure.events import PrecisionState
+from infrastructure.events.event import StepStats
+from infrastructure.training.checkpoint_folder import CheckpointFolder
+from infrastructure.training.fp16_trainer import FP16Trainer
+
+
+class TrainingDivergedError(ArithmeticError):
+    """The numbers leave nothing to train on.
+
+    Args:
+        what: What happened.
+        remedy: What to do about it.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"training diverged: {what}. Remedy: {remedy}")
+
+
+class SafetyNet:
+    """Reacts to overflow at the floor of the loss scale and to losses gone for good.
+
+    Args:
+        trainer: Its configuration holds the policies.
+        checkpoints: Where the last good weights lie.
+        notice: Tells the operator: a constant event and one line.
+        set_precision: Changes the precision and acknowledges it.
+    """
+
+    def __init__(
+        self,
+        trainer: FP16Trainer,
+        checkpoints: CheckpointFolder,
+        notice: Callable[[str, str], None],
+        set_precision: Callable[[PrecisionState], None],
+    ) -> None:
+        self._trainer, self._checkpoints = trainer, checkpoints
+        self._notice, self._set_precision = notice, set_precision
+        self._went_back_at: int | None = None
+
+    def heed(self, stats: StepStats) -> None:
+        """React to the steps that *stats* reports.
+
+        Raises:
+            TrainingDivergedError: The policy is to halt, or going back has not helped.
+        """
+        config = self._trainer.config
+        at_floor = stats.precision == "fp16" and stats.loss_scale <= config.min_loss_scale
+        if at_floor and stats.overflow and config.floor_policy != "skip":
+            if config.floor_policy == "halt":
+                raise TrainingDivergedError(
+                    f"gradients overflow with the loss scale at its floor, {stats.loss_scale:g}",
+                    "train in FP32, or mend what makes the gradients infinite",
+                )
+            self._notice("loss_scale_floor", "gradients still overflow: going on in FP32")
+            requested = self._trainer.precision_state.requested
+            self._set_precision(
+                PrecisionState(requested=requested, effective="fp32", reason="guard")
+            )
+        if stats.consecutive_nonfinite_losses >= config.nonfinite_loss_patience:
+            self._go_back(stats.consecutive_nonfinite_losses)
+
+    def _go_back(self, losses: int) -> None:
+        """Take the weights of the last good checkpoint and go on with the next batch."""
+        what = f"{losses} losses in a row were not finite"
+        remedy = "look for NaN or absurd values in the data, or lower the learning rate"
+        if self._went_back_at is not None:
+            raise TrainingDivergedError(
+                f"{what}, again after going back to the checkpoint of step {self._went_back_at}",
+                remedy,
+            )
+        newest = self._checkpoints.newest(
+            lambda error: self._notice("checkpoint_unreadable", str(error))
+        )
+        if newest is None:
+            raise TrainingDivergedError(f"{what}, and there is no checkpoint to go back to", remedy)
+        path, state = newest[0], newest[1]["trainer"]
+        self._trainer.restore_weights(state)
+        self._went_back_at = state["training_steps"]
+        self._notice("went_back_to_checkpoint", f"{what}; now at the weights of {path}")
