@@ -17,7 +17,7 @@ from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from genesis_fp16.settings import Settings
+from genesis_fp16.settings import AgentSettings
 from genesis_fp16.store import Store
 from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.schedule import CatchUp, Overlap
@@ -64,12 +64,11 @@ def missed(schedule: Schedule, last_due: float, now: float, catch_up: CatchUp) -
     return list(newest)
 
 
-def schedule_of(settings: Settings, agent: str, default: Schedule) -> Schedule:
+def schedule_of(settings: AgentSettings, default: Schedule) -> Schedule:
     """The operator's times, else the agent's own; catch-up and overlap are the agent's."""
-    text = settings.for_agent(agent).schedule
-    if text is None:
+    if settings.schedule is None:
         return default
-    times = Schedule.parse(text)
+    times = Schedule.parse(settings.schedule)
     return replace(default, every_seconds=times.every_seconds, cron=times.cron)
 
 

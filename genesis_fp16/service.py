@@ -146,7 +146,7 @@ class Daemon:
     def _schedule(self, agent: str, own: Schedule | None) -> None:
         if own is None:
             return
-        schedule, now = schedule_of(self.settings, agent, own), self._store.now()
+        schedule, now = schedule_of(self.settings.for_agent(agent), own), self._store.now()
         try:
             self._timetable.add(agent, schedule, now)
         except ValueError as error:
