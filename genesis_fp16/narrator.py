@@ -16,15 +16,16 @@ from infrastructure.events import Event, PrecisionState, event
 
 LINE_SECONDS = 5.0
 
-log: FilteringBoundLogger = structlog.get_logger()
+log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class _Story:
     """One run so far, over all its attempts."""
 
+    agent: str
+    run_id: str
     began: float
-    log: FilteringBoundLogger
     attempts: int = 0
     phase: str = ""
     phase_began: float = 0.0
@@ -38,6 +39,12 @@ class _Story:
     evaluated: event.Evaluated | None = None
     published: event.Published | None = None
     error: str = ""
+
+    @property
+    def log(self) -> FilteringBoundLogger:
+        """Made anew for each line: a bar on the terminal puts itself between log and stderr."""
+        bound: FilteringBoundLogger = log.bind(agent=self.agent, run_id=self.run_id)
+        return bound
 
     def count(self, stats: event.StepStats) -> None:
         self.steps = stats.step
@@ -132,8 +139,7 @@ class Narrator:
 
     def _story(self, agent: str, run_id: str) -> _Story:
         if run_id not in self._stories:
-            bound = log.bind(agent=agent, run_id=run_id)
-            self._stories[run_id] = _Story(began=self._clock(), log=bound)
+            self._stories[run_id] = _Story(agent=agent, run_id=run_id, began=self._clock())
         return self._stories[run_id]
 
     def _line_is_due(self, story: _Story) -> bool:

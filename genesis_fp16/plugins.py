@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,7 @@ from pydantic import JsonValue, ValidationError
 import genesis_fp16
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.probe import ProbeAnswer, ProbeRequest, one_line
+from genesis_fp16.schedule import next_due
 from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.agent import AGENT_NAME
@@ -113,6 +115,11 @@ def check_not_shadowed() -> None:
     found = spec.origin if spec is not None else None
     if found is None or not Path(found).resolve().is_relative_to(expected):
         raise ShadowedPackageError(expected, found or "nothing")
+
+
+def agent_names() -> list[str]:
+    """Names of the installed agents, whatever state they are in."""
+    return sorted({plugin.name for plugin, _ in _discover()})
 
 
 def load_plugins(settings: Settings) -> list[Plugin]:
@@ -209,8 +216,12 @@ def _probe(plugin: Plugin, root: Path | None, settings: Settings) -> Plugin:
     child = _run_probe(arguments, request.model_dump_json(), settings)
     try:
         answer = ProbeAnswer.model_validate_json(child.answer)
+        if answer.schedule is not None:
+            next_due(answer.schedule, time.time())
     except ValidationError:
         return replace(plugin, reason=child.fate(settings), detail=child.output)
+    except ValueError as error:  # from next_due: ValidationError is a ValueError too
+        return replace(plugin, reason=one_line(f"schedule() cannot be kept: {error}"))
     return replace(
         plugin,
         state="quarantined" if answer.reason else "ready",
@@ -224,26 +235,29 @@ def _probe(plugin: Plugin, root: Path | None, settings: Settings) -> Plugin:
 def _run_probe(arguments: list[str], request: str, settings: Settings) -> _Ended:
     """Run the probe in a process group of its own and leave nothing of that group alive."""
     deadline = settings.probe_timeout_seconds
-    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output:
+    with (
+        tempfile.TemporaryFile() as asked,
+        tempfile.TemporaryFile() as answer,
+        tempfile.TemporaryFile() as output,
+    ):
+        asked.write(request.encode())
+        asked.seek(0)
         command = [sys.executable, "-P", "-m", "genesis_fp16.probe", *arguments]
         command += ["--answer", str(answer.fileno()), "--deadline", str(deadline)]
         child = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,
+            stdin=asked,
             stdout=output,
             stderr=output,
             pass_fds=(answer.fileno(),),
             start_new_session=True,
         )
-        try:
-            child.communicate(request.encode(), timeout=deadline + _GRACE_SECONDS)
-            status: int | None = child.returncode
-        except subprocess.TimeoutExpired:
-            status = None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        status = None
+        with suppress(subprocess.TimeoutExpired):
+            status = child.wait(deadline + _GRACE_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
         output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
         printed = output.read().decode(errors="replace")
         answer.seek(0)

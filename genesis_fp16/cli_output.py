@@ -1,0 +1,51 @@
+"""How the command line answers: tables for people, JSON for programs, nothing else on stdout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON, on stdout alone.")]
+
+
+def print_json(value: object) -> None:
+    """Print *value* as JSON."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print *rows* under *columns*; long cells wrap on a terminal and nowhere else."""
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 10_000
+    with console.capture() as capture:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def moment(timestamp: float | None) -> str:
+    """Unix seconds as UTC to the second."""
+    if timestamp is None:
+        return ""
+    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people."""
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.1f}s"
+    return f"{seconds / 60:.0f}m" if seconds < 7200 else f"{seconds / 3600:.1f}h"

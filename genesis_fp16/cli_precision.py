@@ -1,0 +1,171 @@
+"""``genesis-fp16 precision``: who has a say on precision now, and the operator's own word."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from contextlib import closing
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from genesis_fp16.cli_output import JsonFlag, moment, print_json
+from genesis_fp16.cli_runs import existing_store
+from genesis_fp16.settings import Settings, load_settings
+from infrastructure.events import PrecisionName
+from infrastructure.events.precision_state import PRECISIONS
+
+app = typer.Typer(help="The precision in force, and the operator's override of it.")
+
+AgentOption = Annotated[str | None, typer.Option("--agent", help="One agent; else all.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")]
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _precision(text: str) -> str:
+    if text not in PRECISIONS:
+        raise typer.BadParameter(f"one of {', '.join(PRECISIONS)}, got {text!r}")
+    return text
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise typer.BadParameter(f"a duration reads 90s, 30m, 24h or 7d, got {text!r}")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+@app.callback(invoke_without_command=True)
+def default(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """Show who has a say."""
+    if context.invoked_subcommand is None:
+        show(as_json)
+
+
+@app.command()
+def show(as_json: JsonFlag = False) -> None:
+    """Show every voice on precision, and what each agent's worker acknowledged last."""
+    answer = _voices(load_settings())
+    if as_json:
+        print_json(answer)
+        return
+    flag = answer["flag"]
+    allowed = "allows half precision" if flag["value"] else "demands FP32 for all"
+    typer.echo(f"ENABLE_FP16_TRAINING {allowed} ({flag['source']})")
+    typer.echo(f"GENESIS_PRECISION is {answer['default']} where nobody demands FP32")
+    for override in answer["overrides"]:
+        until = f" until {moment(override['expires_at'])}" if override["expires_at"] else ""
+        typer.echo(
+            f"override: {override['precision']} for {override['agent'] or 'all agents'}{until}, "
+            f"by {override['actor']} at {moment(override['created_at'])}: {override['reason']}"
+        )
+    for agent, said in answer["agents"].items():
+        typer.echo(f"setting of {agent}: {said}")
+    for agent, state in answer["acknowledged"].items():
+        said = " ".join(f"{name}={state[name]}" for name in ("requested", "effective", "reason"))
+        typer.echo(f"{agent} acknowledged {said} in run {state['run']}")
+
+
+@app.command("set")
+def set_override(
+    precision: Annotated[str, typer.Argument(callback=_precision, help="fp32, fp16 or bf16.")],
+    reason: ReasonOption,
+    agent: AgentOption = None,
+    valid_for: Annotated[
+        str | None, typer.Option("--for", help="Such as 30m, 24h or 7d; else until cleared.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Override the precision; a running daemon obeys within two seconds."""
+    from genesis_fp16.precision_policy import Override
+    from genesis_fp16.store import Store
+
+    settings = load_settings()
+    now, seconds = time.time(), _seconds(valid_for)
+    name: PrecisionName = next(each for each in PRECISIONS if each == precision)
+    override = Override(
+        agent=_known_agent(agent),
+        precision=name,
+        reason=_said(reason),
+        actor=_actor(),
+        created_at=now,
+        expires_at=None if seconds is None else now + seconds,
+    )
+    with closing(Store.open(settings)) as store:
+        store.overrides.set(override)
+    if as_json:
+        print_json(asdict(override))
+        return
+    until = f" until {moment(override.expires_at)}" if override.expires_at else ""
+    typer.echo(f"{precision} for {agent or 'all agents'}{until}; a running daemon obeys at once")
+    if precision != "fp32" and not settings.enable_fp16_training:
+        typer.echo("but ENABLE_FP16_TRAINING is false, so FP32 stays in force", err=True)
+
+
+@app.command()
+def clear(
+    reason: ReasonOption = "cleared", agent: AgentOption = None, as_json: JsonFlag = False
+) -> None:
+    """Withdraw the override of one agent, or the one of all."""
+    with existing_store(load_settings()) as store:
+        cleared = store is not None and store.overrides.clear(
+            _known_agent(agent), actor=_actor(), reason=_said(reason)
+        )
+    if as_json:
+        print_json({"agent": agent, "cleared": cleared})
+    else:
+        scope = agent or "all agents"
+        typer.echo(f"cleared for {scope}" if cleared else f"no override is in force for {scope}")
+
+
+def _voices(settings: Settings) -> dict[str, Any]:
+    overrides: list[dict[str, Any]] = []
+    acknowledged: dict[str, dict[str, Any]] = {}
+    with existing_store(settings) as store:
+        if store is not None:
+            overrides = [asdict(override) for override in store.overrides.in_force()]
+            for run in store.runs(limit=200):
+                if run.precision is not None and run.agent not in acknowledged:
+                    acknowledged[run.agent] = {**run.precision, "run": run.id, "state": run.state}
+    return {
+        "flag": {
+            "value": settings.enable_fp16_training,
+            "source": settings.source_of("enable_fp16_training"),
+        },
+        "default": settings.precision,
+        "overrides": overrides,
+        "agents": {
+            name.replace("_", "-"): agent.precision
+            for name, agent in settings.agents.items()
+            if agent.precision is not None
+        },
+        "acknowledged": acknowledged,
+    }
+
+
+def _known_agent(name: str | None) -> str | None:
+    """Refuse a misspelt agent: its override would never speak."""
+    from genesis_fp16.plugins import agent_names
+
+    if name is not None and name not in (names := agent_names()):
+        raise typer.BadParameter(f"no agent is named {name!r}; installed: {', '.join(names)}")
+    return name
+
+
+def _said(reason: str) -> str:
+    if not reason.strip():
+        raise typer.BadParameter("say why: the audit trail needs a reason")
+    return reason.strip()
+
+
+def _actor() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # containers run under ids that no passwd file knows
+        return f"uid {os.getuid()}"

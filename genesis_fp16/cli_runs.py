@@ -1,0 +1,160 @@
+"""``genesis-fp16 runs``: what ran, and everything known of one run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from genesis_fp16.cli_output import JsonFlag, duration, moment, print_json, print_table
+from genesis_fp16.errors import GenesisError
+from genesis_fp16.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from genesis_fp16.store import Attempt, Store
+    from infrastructure.events import Event
+
+app = typer.Typer(help="Past and present runs, newest first.")
+
+
+class UnknownRunError(GenesisError, KeyError):
+    """No run has this id."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"no run has the id {run_id!r}: see genesis-fp16 runs")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@contextmanager
+def existing_store(settings: Settings) -> Iterator[Store | None]:
+    """Open the store if there is one; None where no daemon has served yet."""
+    if settings.database_url is None and not (settings.home / "genesis.db").exists():
+        yield None
+        return
+    from genesis_fp16.store import Store
+
+    with closing(Store.open(settings)) as store:
+        yield store
+
+
+@app.callback(invoke_without_command=True)
+def list_runs(
+    context: typer.Context,
+    agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    as_json: JsonFlag = False,
+) -> None:
+    """List runs, newest first."""
+    if context.invoked_subcommand is not None:
+        return
+    settings = load_settings()
+    with existing_store(settings) as store:
+        runs = [] if store is None else store.runs(agent, limit)
+    if as_json:
+        print_json([asdict(run) for run in runs])
+    elif not runs:
+        typer.echo(f"no runs recorded in {settings.home}: start genesis-fp16 serve")
+    else:
+        print_table(
+            ["run", "agent", "state", "created", "trained for", "steps", "published", "why"],
+            [
+                [
+                    *(run.id, run.agent, run.state, moment(run.created_at)),
+                    *(duration(run.active_seconds), run.steps),
+                    {True: "yes", False: "no", None: ""}[run.published],
+                    run.error or run.reason,
+                ]
+                for run in runs
+            ],
+        )
+
+
+@app.command("show")
+def show_run(run_id: str, as_json: JsonFlag = False) -> None:
+    """Show one run: its attempts, what happened in each, its precision, where its log lies."""
+    settings = load_settings()
+    with existing_store(settings) as store:
+        run = store.run(run_id) if store is not None else None
+        if store is None or run is None:
+            raise UnknownRunError(run_id)
+        attempts = [_attempt(settings, attempt) for attempt in store.attempts(run_id)]
+    answer = {
+        **asdict(run),
+        "attempts": attempts,
+        "precision_history": [change for each in attempts for change in each["precision"]],
+    }
+    if as_json:
+        print_json(answer)
+    else:
+        _print_run(answer)
+
+
+def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
+    """The attempt's row, and a summary of its event file."""
+    from genesis_fp16.attempts import attempt_folder
+    from infrastructure.events.event import Evaluated, PrecisionChanged
+
+    folder = attempt_folder(settings, attempt)
+    events = list(_events(folder / "events.ndjson"))
+    evaluations = [event for event in events if isinstance(event, Evaluated)]
+    return {
+        **asdict(attempt),
+        "log": str(folder / "worker.log"),
+        "events_file": str(folder / "events.ndjson"),
+        "events": dict(Counter(event.kind for event in events)),
+        "precision": [
+            {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
+            | asdict(event.state)
+            for event in events
+            if isinstance(event, PrecisionChanged)
+        ],
+        "evaluation": evaluations[-1].model_dump(mode="json") if evaluations else None,
+    }
+
+
+def _events(path: Path) -> Iterator[Event]:
+    from infrastructure.events import EventTail
+
+    tail, before = EventTail(path), -1
+    while tail.offset != before:
+        before = tail.offset
+        yield from tail.read()
+
+
+def _print_run(run: dict[str, Any]) -> None:
+    shown = ("id", "agent", "trigger", "state", "seed", "steps", "failures", "published", "reason")
+    rows = [[name, run[name]] for name in shown]
+    rows += [[name, moment(run[name])] for name in ("created_at", "started_at", "finished_at")]
+    rows += [["metric " + name, value] for name, value in (run["metrics"] or {}).items()]
+    rows += [["error", run["error"]]]
+    print_table(["", ""], [row for row in rows if row[1] not in (None, "")])
+    typer.echo()
+    print_table(
+        ["attempt", "started", "ended", "how", "events", "log"],
+        [
+            [
+                *(each["number"], moment(each["started_at"]), moment(each["finished_at"])),
+                each["ending"],
+                ", ".join(f"{count} {kind}" for kind, count in each["events"].items()),
+                each["log"],
+            ]
+            for each in run["attempts"]
+        ],
+    )
+    if run["precision_history"]:
+        typer.echo()
+        columns = ["time", "step", "requested", "effective", "reason", "loss_scale"]
+        print_table(
+            columns,
+            [
+                [moment(change["time"]), *(change[name] for name in columns[1:])]
+                for change in run["precision_history"]
+            ],
+        )

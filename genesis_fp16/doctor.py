@@ -1,0 +1,226 @@
+"""Looks at everything the daemon needs and says what to do about what is wrong. Changes nothing."""
+
+from __future__ import annotations
+
+import difflib
+import http.client
+import json
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+import genesis_fp16
+from genesis_fp16.plugins import (
+    HardwareProbeError,
+    Plugin,
+    ShadowedPackageError,
+    check_not_shadowed,
+    load_plugins,
+    probe_hardware,
+)
+from genesis_fp16.reload import HOT_FIELDS
+from genesis_fp16.settings import Settings, SettingsError, load_settings, variable_name
+from genesis_fp16.store.database import HEAD_REVISION, database_url
+
+LITTLE_DISK_BYTES = 2**30
+NO_DISK_BYTES = 100 * 2**20
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
+Verdict = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        check: Its name.
+        verdict: ``fail`` keeps the daemon, or part of its work, from running.
+        found: What there is.
+        remedy: What to do; empty if nothing.
+    """
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def examine(load: Callable[[], Settings] = load_settings) -> list[Finding]:
+    """Run every check; those that need settings only if these are sound.
+
+    Args:
+        load: Reads the settings.
+    """
+    findings = [_versions(), _shadowed_library()]
+    try:
+        settings = load()
+    except SettingsError as error:
+        return findings + [Finding("settings", "fail", problem) for problem in error.problems]
+    findings += _settings(settings)
+    findings += [_home(settings), _disk(settings), _database(settings)]
+    findings += [_lock(settings), _port(settings), _device(settings)]
+    findings += _plugins(settings, load_plugins(settings))
+    return findings
+
+
+def _versions() -> Finding:
+    found = f"genesis-fp16 {genesis_fp16.__version__}, Python {platform.python_version()}"
+    return Finding("versions", "ok", found)
+
+
+def _shadowed_library() -> Finding:
+    try:
+        check_not_shadowed()
+    except ShadowedPackageError as error:
+        what, _, remedy = str(error).partition("; ")
+        return Finding("library", "fail", what, remedy)
+    return Finding("library", "ok", "infrastructure.training is the one installed with us")
+
+
+def _settings(settings: Settings) -> Iterator[Finding]:
+    path = settings.env_file
+    yield Finding("settings", "ok", f"sound; {path} {'read' if path.exists() else 'is missing'}")
+    fixed = [
+        variable_name(name) for name in HOT_FIELDS if settings.source_of(name) == "environment"
+    ]
+    for name in dict.fromkeys([*settings.shadowed, *fixed]):
+        vain = f"outranks {path}" if name in settings.shadowed else "cannot be changed live"
+        yield Finding(
+            "settings",
+            "warn",
+            f"{name} is set in the environment and {vain}",
+            f"unset it (no EnvironmentFile=, no env_file) and set it in {path}",
+        )
+
+
+def _home(settings: Settings) -> Finding:
+    home = settings.home.absolute()
+    existing = next(path for path in (home, *home.parents) if path.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return Finding("home", "ok", f"{home} " + ("is writable" if existing == home else "is new"))
+    return Finding(
+        "home", "fail", f"{home} cannot be written", "make it writable, or set GENESIS_HOME"
+    )
+
+
+def _disk(settings: Settings) -> Finding:
+    home = settings.home.absolute()
+    existing = next(path for path in (home, *home.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    found = f"{free / 2**30:.1f} GiB free"
+    if free >= LITTLE_DISK_BYTES:
+        return Finding("disk", "ok", found)
+    verdict: Verdict = "warn" if free >= NO_DISK_BYTES else "fail"
+    return Finding("disk", verdict, found, f"free space below {home}, or move GENESIS_HOME")
+
+
+def _database(settings: Settings) -> Finding:
+    url = database_url(settings)
+    sqlite = url.get_backend_name() == "sqlite"
+    shown = str(url.database) if sqlite else url.set(query={}).render_as_string()
+    if sqlite and not Path(str(url.database)).exists():
+        return Finding("database", "ok", f"{shown} will be created")
+    try:
+        engine = create_engine(url)
+        with engine.connect() as connection:
+            revision = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        engine.dispose()
+    except (SQLAlchemyError, ModuleNotFoundError) as error:
+        cause = str(error).partition("\n")[0]
+        remedy = "restore it from a backup, or move it away" if sqlite else "check the server"
+        return Finding("database", "fail", f"{shown} cannot be read: {cause}", remedy)
+    if revision == HEAD_REVISION:
+        return Finding("database", "ok", f"{shown} at revision {revision}")
+    return Finding(
+        "database",
+        "warn",
+        f"{shown} has revision {revision}, this release wants {HEAD_REVISION}",
+        "the next start migrates an older one; a newer one needs the newer release",
+    )
+
+
+def _lock(settings: Settings) -> Finding:
+    holder = _holder(settings)
+    return Finding("lock", "ok", f"served by pid {holder}" if holder else "no daemon serves")
+
+
+def _holder(settings: Settings) -> int | None:
+    """Process id of the daemon that serves this home on this machine."""
+    try:
+        holder = json.loads((settings.home / "daemon.json").read_text())
+        pid = int(holder["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return pid if psutil.pid_exists(pid) else None
+
+
+def _port(settings: Settings) -> Finding:
+    host, port = settings.metrics_host, settings.metrics_port
+    shown = f"{host}:{port}"
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+        return Finding("metrics port", "ok", f"{shown} is free")
+    except OSError as error:
+        if _holder(settings) is not None and _answers(host, port):
+            return Finding("metrics port", "ok", f"{shown} is served by our daemon")
+        return Finding(
+            "metrics port",
+            "fail",
+            f"{shown}: {error.strerror or error}",
+            "set GENESIS_METRICS_HOST and GENESIS_METRICS_PORT to a free address",
+        )
+
+
+def _answers(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=5.0)
+    try:
+        connection.request("GET", "/healthz")
+        return b"the loop ticked" in connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _device(settings: Settings) -> Finding:
+    try:
+        hardware = probe_hardware(settings)
+    except HardwareProbeError as error:
+        return Finding("device", "fail", str(error), "install torch for this machine")
+    found = f"{hardware.device}, torch {hardware.torch_version}, fp16={hardware.fp16}"
+    found = f"{found} bf16={hardware.bf16}"
+    if hardware.device != "cpu":
+        return Finding("device", "ok", found)
+    if _NVIDIA_DRIVER.exists() and settings.device == "auto":
+        remedy = "install a CUDA build of torch that matches the driver"
+        return Finding("device", "warn", f"{found}, though a GPU driver is here", remedy)
+    effect = "runs on it all the same, slowly" if settings.cpu_half else "resolves to FP32"
+    return Finding("device", "ok", f"{found}; half precision {effect}")
+
+
+def _plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[Finding]:
+    for plugin in plugins:
+        verdict: Verdict = "warn" if plugin.state == "quarantined" else "ok"
+        said = f"{plugin.name} is {plugin.state}"
+        yield Finding("plugin", verdict, f"{said}: {plugin.reason}" if plugin.reason else said)
+    if not any(plugin.state == "ready" for plugin in plugins):
+        yield Finding("plugin", "fail", "no agent is ready", "install or mend one")
+    keys = {plugin.name.replace("-", "_") for plugin in plugins}
+    for key in settings.agents.keys() - keys:
+        close = difflib.get_close_matches(key, keys, n=1)
+        remedy = f"did you mean {close[0].upper()}?" if close else "install it, or delete them"
+        found = f"settings of {key.upper()}, an agent that is not installed"
+        yield Finding("plugin", "warn", found, remedy)
