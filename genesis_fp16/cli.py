@@ -95,7 +95,7 @@ def agents(as_json: JsonFlag = False) -> None:
     for plugin in plugins:
         schedule = None
         if plugin.schedule is not None:
-            schedule = str(schedule_of(settings, plugin.name, plugin.schedule))
+            schedule = str(schedule_of(settings.for_agent(plugin.name), plugin.schedule))
         rows.append({**asdict(plugin), "schedule": schedule})
     if as_json:
         print_json(rows)

@@ -61,24 +61,26 @@ def examine(load: Callable[[], Settings] = load_settings) -> list[Finding]:
     Args:
         load: Reads the settings.
     """
-    findings = [_versions(), _shadowed_library()]
+    findings = [check_versions(), check_library()]
     try:
         settings = load()
     except SettingsError as error:
         return findings + [Finding("settings", "fail", problem) for problem in error.problems]
-    findings += _settings(settings)
-    findings += [_home(settings), _disk(settings), _database(settings)]
-    findings += [_lock(settings), _port(settings), _device(settings)]
-    findings += _plugins(settings, load_plugins(settings))
+    findings += check_settings(settings)
+    findings += [check_home(settings), check_disk(settings), check_database(settings)]
+    findings += [check_lock(settings), check_port(settings), check_device(settings)]
+    findings += check_plugins(settings, load_plugins(settings))
     return findings
 
 
-def _versions() -> Finding:
+def check_versions() -> Finding:
+    """What is installed."""
     found = f"genesis-fp16 {genesis_fp16.__version__}, Python {platform.python_version()}"
     return Finding("versions", "ok", found)
 
 
-def _shadowed_library() -> Finding:
+def check_library() -> Finding:
+    """Whether workers will train with our library."""
     try:
         check_not_shadowed()
     except ShadowedPackageError as error:
@@ -87,7 +89,8 @@ def _shadowed_library() -> Finding:
     return Finding("library", "ok", "infrastructure.training is the one installed with us")
 
 
-def _settings(settings: Settings) -> Iterator[Finding]:
+def check_settings(settings: Settings) -> Iterator[Finding]:
+    """Whether hot settings can be changed live."""
     path = settings.env_file
     yield Finding("settings", "ok", f"sound; {path} {'read' if path.exists() else 'is missing'}")
     fixed = [
@@ -103,7 +106,8 @@ def _settings(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _home(settings: Settings) -> Finding:
+def check_home(settings: Settings) -> Finding:
+    """Whether GENESIS_HOME can be written."""
     home = settings.home.absolute()
     existing = next(path for path in (home, *home.parents) if path.exists())
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
@@ -113,7 +117,8 @@ def _home(settings: Settings) -> Finding:
     )
 
 
-def _disk(settings: Settings) -> Finding:
+def check_disk(settings: Settings) -> Finding:
+    """Whether there is room for checkpoints."""
     home = settings.home.absolute()
     existing = next(path for path in (home, *home.parents) if path.exists())
     free = shutil.disk_usage(existing).free
@@ -124,7 +129,8 @@ def _disk(settings: Settings) -> Finding:
     return Finding("disk", verdict, found, f"free space below {home}, or move GENESIS_HOME")
 
 
-def _database(settings: Settings) -> Finding:
+def check_database(settings: Settings) -> Finding:
+    """Whether the database answers, and its schema revision; migrates nothing."""
     url = database_url(settings)
     sqlite = url.get_backend_name() == "sqlite"
     shown = str(url.database) if sqlite else url.set(query={}).render_as_string()
@@ -149,7 +155,8 @@ def _database(settings: Settings) -> Finding:
     )
 
 
-def _lock(settings: Settings) -> Finding:
+def check_lock(settings: Settings) -> Finding:
+    """Whether a daemon serves this home."""
     holder = _holder(settings)
     return Finding("lock", "ok", f"served by pid {holder}" if holder else "no daemon serves")
 
@@ -164,7 +171,8 @@ def _holder(settings: Settings) -> int | None:
     return pid if psutil.pid_exists(pid) else None
 
 
-def _port(settings: Settings) -> Finding:
+def check_port(settings: Settings) -> Finding:
+    """Whether the metrics port is free, or served by our daemon."""
     host, port = settings.metrics_host, settings.metrics_port
     shown = f"{host}:{port}"
     try:
@@ -195,7 +203,8 @@ def _answers(host: str, port: int) -> bool:
         connection.close()
 
 
-def _device(settings: Settings) -> Finding:
+def check_device(settings: Settings) -> Finding:
+    """What torch says of the device, asked in a child process."""
     try:
         hardware = probe_hardware(settings)
     except HardwareProbeError as error:
@@ -211,7 +220,8 @@ def _device(settings: Settings) -> Finding:
     return Finding("device", "ok", f"{found}; half precision {effect}")
 
 
-def _plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[Finding]:
+def check_plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[Finding]:
+    """Which agents are usable, and settings of agents that are not installed."""
     for plugin in plugins:
         verdict: Verdict = "warn" if plugin.state == "quarantined" else "ok"
         said = f"{plugin.name} is {plugin.state}"

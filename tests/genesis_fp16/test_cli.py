@@ -1,0 +1,247 @@
+"""What the commands answer, on a real store and real plugins."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from genesis_fp16.attempts import attempt_folder
+from genesis_fp16.cli import app
+from genesis_fp16.errors import GenesisError
+from genesis_fp16.runs import Ending, RunState, Verdict
+from genesis_fp16.settings import load_settings
+from genesis_fp16.store import Run, Store
+from infrastructure.events import EventWriter, PrecisionState
+from infrastructure.events.event import Evaluated, PrecisionChanged, Started
+
+PROGRAM = Path(sys.executable).parent / "genesis-fp16"
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+
+Ask = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, and an environment without our settings."""
+    for name in list(os.environ):
+        if name.startswith(("GENESIS_", "FP16_", "ENABLE_FP16")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("GENESIS_AGENTS__SE_DARWIN__ENABLED=false\n")
+    return tmp_path
+
+
+@pytest.fixture
+def ask() -> Ask:
+    def ask(*arguments: str) -> Result:
+        return CliRunner().invoke(app, arguments)
+
+    return ask
+
+
+@pytest.fixture
+def ask_json(ask: Ask) -> Callable[..., object]:
+    def ask_json(*arguments: str) -> object:
+        result = ask(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    return ask_json
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with closing(Store.open(load_settings())) as store:
+        yield store
+
+
+@pytest.fixture
+def run(store: Store) -> Run:
+    """A run that failed in its first attempt, with events."""
+    run = store.enqueue("a", first_seed=1)
+    attempt = store.begin_attempt(run.id, "incarnation")
+    assert attempt is not None
+    folder = attempt_folder(load_settings(), attempt)
+    folder.mkdir(parents=True)
+    with EventWriter(folder / "events.ndjson") as emit:
+        emit(Started(pid=1, device="cpu", torch_version="2"))
+        emit(PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))
+        emit(PrecisionChanged(step=40, state=BY_FLAG, loss_scale=1.0))
+        emit(Evaluated(epoch=1, metrics={"mse": 0.25}, primary="mse"))
+    store.end_attempt(
+        attempt, Ending(exit_code=1), Verdict(state=RunState.FAILED, failed=True), finished_at=9e9
+    )
+    return run
+
+
+def test_before_any_store_there_are_no_runs_and_that_is_no_error(
+    ask: Ask, ask_json: Callable[..., object], folder: Path
+) -> None:
+    assert ask_json("runs") == []
+    result = ask("runs")
+    assert result.exit_code == 0
+    assert "no runs recorded in .genesis" in result.stdout
+    assert ask_json("precision")["overrides"] == []
+    assert ask_json("precision", "clear") == {"agent": None, "cleared": False}
+    assert isinstance(ask("runs", "show", "nope").exception, GenesisError)
+    assert not (folder / ".genesis").exists()
+
+
+def test_runs_are_listed(ask: Ask, ask_json: Callable[..., object], run: Run) -> None:
+    (row,) = ask_json("runs")
+    assert (row["id"], row["agent"], row["state"], row["seed"]) == (run.id, "a", "failed", 1)
+    assert ask_json("runs", "--agent", "b") == []
+    assert run.id in ask("runs").stdout
+
+
+def test_run_is_shown_with_its_attempts_and_precision(
+    ask: Ask, ask_json: Callable[..., object], run: Run, folder: Path
+) -> None:
+    shown = ask_json("runs", "show", run.id)
+    (attempt,) = shown["attempts"]
+    assert attempt["ending"] == "exit code 1"
+    assert attempt["events"] == {"started": 1, "precision_changed": 2, "evaluated": 1}
+    assert attempt["evaluation"]["metrics"] == {"mse": 0.25}
+    assert Path(attempt["log"]).parent == Path(attempt["events_file"]).parent
+    assert Path(attempt["events_file"]).exists()
+    history = [
+        (each["step"], each["effective"], each["reason"]) for each in shown["precision_history"]
+    ]
+    assert history == [(0, "fp16", "default"), (40, "fp32", "flag")]
+    text = ask("runs", "show", run.id).stdout
+    assert "worker.log" in text
+    assert "2 precision_changed" in text
+
+
+def test_agents_answer_without_a_daemon(
+    ask: Ask,
+    ask_json: Callable[..., object],
+    install_plugin: Callable[..., None],
+    folder: Path,
+) -> None:
+    install_plugin("fine")
+    install_plugin("broken", "raise RuntimeError('no luck')")
+    with (folder / ".env").open("a") as file:
+        file.write('GENESIS_AGENTS__FINE__SCHEDULE="every 5m"\n')
+    agents = {row["name"]: row for row in ask_json("agents")}
+    assert agents["fine"]["state"] == "ready"
+    assert agents["fine"]["schedule"] == "every 5m"
+    assert agents["broken"]["state"] == "quarantined"
+    assert "no luck" in agents["broken"]["reason"]
+    assert agents["se-darwin"]["state"] == "disabled"
+    text = ask("agents").stdout
+    assert "broken is quarantined: importing broken_plugin failed: RuntimeError: no luck" in text
+
+
+def test_override_is_set_shown_audited_and_cleared(
+    ask: Ask, ask_json: Callable[..., object], install_plugin: Callable[..., None]
+) -> None:
+    install_plugin("fine")
+    told = ask("precision", "set", "fp32", "--reason", "odd loss", "--for", "2h")
+    assert told.exit_code == 0, told.output
+    assert "fp32 for all agents until" in told.stdout
+    ask_json("precision", "set", "bf16", "--agent", "fine", "--reason", "try it")
+    for_all, for_one = ask_json("precision", "show")["overrides"]
+    assert (for_all["agent"], for_all["precision"], for_all["reason"]) == (None, "fp32", "odd loss")
+    assert for_all["expires_at"] - for_all["created_at"] == 7200
+    assert (for_one["agent"], for_one["expires_at"]) == ("fine", None)
+    assert "by " + for_all["actor"] in ask("precision").stdout
+    cleared = ask_json("precision", "clear", "--reason", "it was the data")
+    assert cleared == {"agent": None, "cleared": True}
+    assert len(ask_json("precision")["overrides"]) == 1
+    with closing(Store.open(load_settings())) as store:
+        trail = [(each.action, each.reason) for each in store.overrides.audit()]
+    assert trail == [
+        ("precision clear", "it was the data"),
+        ("precision set", "try it"),
+        ("precision set", "odd loss"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["set", "fp8", "--reason", "x"], "one of fp32, fp16, bf16, got 'fp8'"),
+        (["set", "fp32"], "--reason"),
+        (["set", "fp32", "--reason", "  "], "say why"),
+        (["set", "fp32", "--reason", "x", "--for", "soon"], "24h or 7d, got 'soon'"),
+        (["set", "fp32", "--reason", "x", "--agent", "nobody"], "no agent is named 'nobody'"),
+    ],
+)
+def test_wrong_override_is_refused(ask: Ask, arguments: list[str], said: str) -> None:
+    result = ask("precision", *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not Path(".genesis").exists()
+
+
+def test_flag_that_outranks_an_override_is_said(ask: Ask, folder: Path) -> None:
+    (folder / ".env").write_text("ENABLE_FP16_TRAINING=false\n")
+    result = ask("precision", "set", "fp16", "--reason", "x")
+    assert "FP32 stays in force" in result.stderr
+    assert "demands FP32 for all (.env line 1)" in ask("precision").stdout
+
+
+def test_config_names_sources_and_hides_secrets(
+    ask_json: Callable[..., object], folder: Path
+) -> None:
+    (folder / ".env").write_text(
+        "GENESIS_SLOTS=3\n"
+        "GENESIS_DATABASE_URL=postgresql://me:hunter2@db/x\n"
+        "GENESIS_AGENTS__A__SETTINGS__API_TOKEN=hunter2\n"
+    )
+    rows = {row["name"]: row for row in ask_json("config", "show")}
+    assert (rows["GENESIS_SLOTS"]["value"], rows["GENESIS_SLOTS"]["source"]) == ("3", ".env line 1")
+    assert rows["GENESIS_SEED"]["source"] == "default"
+    assert "hunter2" not in json.dumps(rows)
+
+
+def program(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environ},
+    )
+
+
+def test_error_is_a_message_and_an_exit_code() -> None:
+    done = program("runs", GENESIS_SLOTS="many")
+    assert done.returncode == 78
+    assert done.stdout == ""
+    assert "GENESIS_SLOTS=many (environment)" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = program("runs", "show", "nope", "--json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "genesis-fp16: no run has the id 'nope': see genesis-fp16 runs\n"
+
+
+def test_version_and_speed_of_import() -> None:
+    assert program("--version").stdout.startswith("genesis-fp16 ")
+    script = "import sys, genesis_fp16.cli; print(sorted(sys.modules))"
+    modules = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
+    heavy = ("'torch'", "'sqlalchemy'", "'prometheus_client'")
+    assert [name for name in heavy if name in modules] == []
+
+
+def test_reader_that_has_seen_enough_is_no_error() -> None:
+    done = subprocess.run(
+        f"{PROGRAM} config show | true; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr

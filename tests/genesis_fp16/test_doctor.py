@@ -1,0 +1,145 @@
+"""Each check, on a real home, a real port and real plugins."""
+
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.doctor import (
+    Finding,
+    check_database,
+    check_device,
+    check_home,
+    check_lock,
+    check_plugins,
+    check_port,
+    examine,
+)
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.observability import start_http
+from genesis_fp16.plugins import Plugin
+from genesis_fp16.settings import AgentSettings, Settings, load_settings
+from genesis_fp16.store import Store
+
+Examine = Callable[..., dict[str, list[Finding]]]
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def look(tmp_path: Path, free_port: int) -> Examine:
+    """Examine with settings from a file; findings by check."""
+
+    def look(environ: dict[str, str] | None = None, **changes: object) -> dict[str, list[Finding]]:
+        values = {
+            "GENESIS_HOME": tmp_path / "home",
+            "GENESIS_METRICS_PORT": free_port,
+            "GENESIS_DEVICE": "cpu",
+            "GENESIS_AGENTS__SE_DARWIN__ENABLED": "false",
+            **changes,
+        }
+        path = tmp_path / ".env"
+        path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        found: dict[str, list[Finding]] = {}
+        for finding in examine(lambda: load_settings(path, environ or {})):
+            found.setdefault(finding.check, []).append(finding)
+        return found
+
+    return look
+
+
+def verdicts(found: dict[str, list[Finding]], check: str) -> list[str]:
+    return [finding.verdict for finding in found[check]]
+
+
+def test_healthy_machine(look: Examine, install_plugin: Callable[..., None]) -> None:
+    install_plugin("fine")
+    found = look()
+    everything = [finding for each in found.values() for finding in each]
+    assert [finding for finding in everything if finding.verdict != "ok"] == []
+    assert set(found) == {
+        *("versions", "library", "settings", "home", "disk", "database", "lock"),
+        *("metrics port", "device", "plugin"),
+    }
+    assert "resolves to FP32" in found["device"][0].found
+
+
+def test_wrong_settings_end_the_examination(look: Examine) -> None:
+    found = look(GENESIS_SLOTS="many", GENESIS_SEED="x")
+    assert verdicts(found, "settings") == ["fail", "fail"]
+    assert "GENESIS_SLOTS=many" in found["settings"][0].found
+    assert "home" not in found
+
+
+def test_hot_setting_in_the_environment_is_warned_of(look: Examine) -> None:
+    found = look({"FP16_LOSS_SCALE": "8", "GENESIS_PRECISION": "bf16"}, FP16_LOSS_SCALE="4")
+    warned = {f.found.split()[0]: f for f in found["settings"] if f.verdict == "warn"}
+    assert set(warned) == {"FP16_LOSS_SCALE", "GENESIS_PRECISION"}
+    assert "outranks" in warned["FP16_LOSS_SCALE"].found
+    assert "cannot be changed live" in warned["GENESIS_PRECISION"].found
+
+
+def test_home_below_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert check_home(Settings(home=tmp_path / "file" / "home")).verdict == "fail"
+
+
+def test_database_states(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    assert "will be created" in check_database(settings).found
+    with closing(Store.open(settings)):
+        pass
+    assert "at revision" in check_database(settings).found
+    with closing(sqlite3.connect(tmp_path / "genesis.db")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.commit()
+    assert check_database(settings).verdict == "warn"
+    for path in tmp_path.iterdir():
+        path.unlink()
+    (tmp_path / "genesis.db").write_text("no database, and long enough to be read as one" * 99)
+    finding = check_database(settings)
+    assert finding.verdict == "fail"
+    assert "restore" in finding.remedy
+
+
+def test_port_of_another_program_fails_and_ours_does_not(tmp_path: Path, free_port: int) -> None:
+    settings = Settings(home=tmp_path, metrics_port=free_port)
+    assert check_port(settings).verdict == "ok"
+    with socket.create_server(("127.0.0.1", free_port)):
+        assert check_port(settings).verdict == "fail"
+    server = start_http(settings, Metrics(), lambda: (True, ""))
+    try:
+        assert check_port(settings).verdict == "fail"  # a daemon of another home
+        (tmp_path / "daemon.json").write_text(json.dumps({"pid": os.getpid()}))
+        assert "served by our daemon" in check_port(settings).found
+        assert f"served by pid {os.getpid()}" in check_lock(settings).found
+    finally:
+        server.stop()
+
+
+def test_missing_device_fails() -> None:
+    finding = check_device(Settings(device="cuda:99"))
+    assert finding.verdict == "fail"
+    assert "cuda:99" in finding.found
+
+
+def test_plugins() -> None:
+    settings = Settings(agents={"broke": AgentSettings(precision="fp32")})
+    broken = Plugin(
+        name="broken", entry_point="m:A", distribution="d", version="1", reason="no luck"
+    )
+    found = {finding.found: finding for finding in check_plugins(settings, [broken])}
+    assert found["broken is quarantined: no luck"].verdict == "warn"
+    assert found["no agent is ready"].verdict == "fail"
+    unknown = found["settings of BROKE, an agent that is not installed"]
+    assert (unknown.verdict, unknown.remedy) == ("warn", "did you mean BROKEN?")
