@@ -99,3 +99,24 @@ def to_float32(result: Any) -> Any:
         f"a model must return tensors, or dicts, tuples, lists or dataclasses of them, so that "
         f"they can be cast to float32; got {type(result).__name__}"
     )
+
+
+def checked_loss(loss: object) -> Tensor:
+    """Return *loss* if it is a float32 scalar attached to the graph.
+
+    Raises:
+        TypeError: It is no tensor, or not float32.
+        ValueError: It is no scalar, or does not depend on the parameters.
+    """
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"the loss must be a tensor, got {type(loss).__name__}")
+    if loss.dtype != torch.float32:
+        raise TypeError(
+            f"the loss must be float32, got {loss.dtype}: compute it from what forward(...) "
+            "returns, which is float32 already"
+        )
+    if loss.ndim != 0:
+        raise ValueError(f"the loss must be a scalar, got shape {tuple(loss.shape)}")
+    if not loss.requires_grad:
+        raise ValueError("the loss does not depend on the parameters: call forward(...) in it")
+    return loss

@@ -21,11 +21,12 @@ from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
 from infrastructure.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from infrastructure.training.config import FP16TrainingConfig
-from infrastructure.training.forward import PrecisionForward
+from infrastructure.training.forward import checked_loss
 from infrastructure.training.loss_scale import LossScale
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.parameters import device_of, float32_parameters
-from infrastructure.training.precision import Precision, resolve
+from infrastructure.training.precision import Precision
+from infrastructure.training.precision_switch import PrecisionSwitch
 from infrastructure.training.step_record import StepReading, StepRecord
 
 B = TypeVar("B")
@@ -46,11 +47,7 @@ class FP16Trainer:
         config: See `FP16TrainingConfig`.
 
     Attributes:
-        precision_state: Requested, effective and the reason.
-        forward: The model under the effective precision; see the contract's `Forward`.
-        training_steps: Optimizer steps attempted, in every precision.
-        fp16_steps: Those attempted under FP16.
-        no_gradient_steps: Those for which no parameter had a gradient: nothing was updated.
+        record: Counts every step by what became of it.
 
     Raises:
         ValueError: A parameter that is not float32, parameters on several devices, or none.
@@ -65,23 +62,28 @@ class FP16Trainer:
         self.device = device_of(model)
         self._parameters = float32_parameters(model, optimizer)
         self._loss_scale = LossScale(self.config, self.device)
-        self._record = StepRecord(self.device)
+        self.record = StepRecord(self.device)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._optimizer_step = OptimizerStep(optimizer, self._parameters, self.config.max_grad_norm)
-        self.training_steps = self.fp16_steps = self.no_gradient_steps = 0
         self._micro_batches = 0
         self._window_loss: Tensor | None = None
         self._last_step_bad: Tensor | None = None
         name = self.config.precision
-        self._apply(
-            PrecisionState(requested=name.value, effective=name.value, reason="default")
-            if self.config.enabled
-            else PrecisionState(requested=name.value, effective="fp32", reason="flag")
+        enabled = self.config.enabled
+        self._switch = PrecisionSwitch(
+            model,
+            optimizer,
+            self._parameters,
+            device=self.device,
+            cpu_half=self.config.cpu_half,
+            wish=PrecisionState(
+                requested=name.value,
+                effective=name.value if enabled else "fp32",
+                reason="default" if enabled else "flag",
+            ),
         )
         if self.precision_state.effective != self.precision_state.requested:
             log.warning("precision_lowered", state=str(self.precision_state))
-
-    # -- precision ---------------------------------------------------------------------------
 
     def set_precision(self, wish: PrecisionState) -> PrecisionState:
         """Change precision between two optimizer steps.
@@ -94,18 +96,47 @@ class FP16Trainer:
         Raises:
             RuntimeError: Inside an accumulation window: gradients of two scales would mix.
         """
+        self._demand_step_boundary("precision can change")
+        return self._switch.apply(wish)
+
+    @property
+    def precision_state(self) -> PrecisionState:
+        """Requested, effective and the reason."""
+        return self._switch.state
+
+    @property
+    def precision(self) -> Precision:
+        """The effective precision."""
+        return self._switch.precision
+
+    @property
+    def forward(self) -> Forward:
+        """The model under the effective precision."""
+        return self._switch.forward
+
+    def cast_model_to_fp16(self) -> None:
+        """Hold the model's parameters in FP16 while FP16 is in force, with FP32 masters.
+
+        Saves autocast's copies of the weights; the masters carry the updates. Leaving FP16, and
+        every checkpoint, brings the float32 parameters back.
+
+        Raises:
+            RuntimeError: Inside an accumulation window.
+        """
+        self._demand_step_boundary("the model can be cast")
+        self._switch.cast_model()
+
+    def _demand_step_boundary(self, what: str) -> None:
         if not self.at_step_boundary:
             raise RuntimeError(
-                f"precision can change only between optimizer steps; {self._micro_batches} of "
-                f"{self.config.accumulate} micro-batches are accumulated: call it after the step"
+                f"{what} only between optimizer steps: call finish_window() first; "
+                f"{self._micro_batches} of {self.config.accumulate} micro-batches are accumulated"
             )
-        return self._apply(wish)
 
-    def _apply(self, wish: PrecisionState) -> PrecisionState:
-        self.precision_state = resolve(wish, self.device, cpu_half=self.config.cpu_half)
-        self.precision = Precision(self.precision_state.effective)
-        self.forward = PrecisionForward(self.model, self.device, self.precision)
-        return self.precision_state
+    @property
+    def training_steps(self) -> int:
+        """Optimizer steps attempted, in every precision."""
+        return self.record.training_steps
 
     @property
     def last_step_attempted(self) -> bool:
@@ -116,8 +147,6 @@ class FP16Trainer:
     def at_step_boundary(self) -> bool:
         """Whether no micro-batch is accumulated."""
         return self._micro_batches == 0
-
-    # -- the step ----------------------------------------------------------------------------
 
     def training_step(self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor]) -> Tensor:
         """Compute the loss of *batch*: the model in half precision, the loss in float32.
@@ -134,19 +163,7 @@ class FP16Trainer:
             TypeError: *compute_loss_fn* returned no float32 tensor.
             ValueError: The loss is no scalar, or does not depend on the parameters.
         """
-        loss = self.forward.compute_loss(compute_loss_fn, batch)
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"the loss must be a tensor, got {type(loss).__name__}")
-        if loss.dtype != torch.float32:
-            raise TypeError(
-                f"the loss must be float32, got {loss.dtype}: compute it from what forward(...) "
-                "returns, which is float32 already"
-            )
-        if loss.ndim != 0:
-            raise ValueError(f"the loss must be a scalar, got shape {tuple(loss.shape)}")
-        if not loss.requires_grad:
-            raise ValueError("the loss does not depend on the parameters: call forward(...) in it")
-        return loss
+        return checked_loss(self._switch.forward.compute_loss(compute_loss_fn, batch))
 
     def step(self, loss: Tensor) -> None:
         """Backpropagate *loss* and, at the end of an accumulation window, attempt a step.
@@ -161,6 +178,7 @@ class FP16Trainer:
             (loss * self._loss_scale.scale).backward()
         else:
             loss.backward()
+        self._switch.after_backward()
         loss = loss.detach()
         self._window_loss = loss if self._window_loss is None else self._window_loss + loss
         self._micro_batches += 1
@@ -177,16 +195,17 @@ class FP16Trainer:
             return
         loss, count = self._window_loss, self._micro_batches
         self._window_loss, self._micro_batches = None, 0
-        self.training_steps += 1
-        self.fp16_steps += self.precision is Precision.FP16
+        self.record.training_steps += 1
+        self.record.fp16_steps += self.precision is Precision.FP16
         grads = [p.grad for p in self._parameters if p.grad is not None]
         if not grads:
-            self.no_gradient_steps += 1
+            self.record.no_gradient_steps += 1
             self._last_step_bad = None
             return
         self._attempt(grads, loss, count)
         for parameter in self._parameters:
             parameter.grad = None
+        self._switch.after_step()
 
     def _attempt(self, grads: list[Tensor], loss: Tensor, count: int) -> None:
         """One optimizer step from *grads*, the scaled gradients summed over *count* losses."""
@@ -203,7 +222,7 @@ class FP16Trainer:
         self._optimizer_step(norm, divisor, self._last_step_bad)
         if self.precision.scales_loss:
             self._loss_scale.update(*bad.unbind())
-        self._record.add(norm_and_loss)
+        self.record.add(norm_and_loss)
 
     def backward_and_step(self, loss: Tensor) -> bool:
         """Run `step`, then wait for the device.
@@ -219,15 +238,13 @@ class FP16Trainer:
             and bool(self._last_step_bad.item())
         )
 
-    # -- what happened -----------------------------------------------------------------------
-
     def start_reading(self) -> Callable[[], StepReading | None]:
         """Start an asynchronous read of what happened since the last one; does not wait.
 
         Returns:
             A function that gives None until the device has answered.
         """
-        return self._record.start_reading(self._scale_in_force())
+        return self.record.start_reading(self._scale_in_force())
 
     def _scale_in_force(self) -> Tensor:
         return self._loss_scale.scale if self.precision.scales_loss else self._one
@@ -238,17 +255,8 @@ class FP16Trainer:
         ``overflow_rate`` is overflows by attempted steps. ``training_steps`` counts attempts;
         ``applied_steps`` those that changed the parameters.
         """
-        state = self._record.state_dict()
-        overflow = state["overflow_steps"]
-        nonfinite = state["nonfinite_loss_steps"]
         return {
-            "training_steps": self.training_steps,
-            "applied_steps": self.training_steps - overflow - nonfinite - self.no_gradient_steps,
-            "overflow_steps": overflow,
-            "nonfinite_loss_steps": nonfinite,
-            "no_gradient_steps": self.no_gradient_steps,
-            "fp16_steps": self.fp16_steps,
-            "overflow_rate": overflow / max(1, self.training_steps),
+            **self.record.stats(),
             "fp16_enabled": self.precision is Precision.FP16,
             "current_scale": self._scale_in_force().item(),
             "precision_requested": self.precision_state.requested,
@@ -256,26 +264,21 @@ class FP16Trainer:
             "precision_reason": self.precision_state.reason,
         }
 
-    # -- persistence -------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Model, optimizer, scale, growth tracker and counters; reads the device.
 
         Raises:
             RuntimeError: Inside an accumulation window: half a step cannot be saved.
         """
-        if not self.at_step_boundary:
-            raise RuntimeError("save between optimizer steps: call finish_window() first")
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "loss_scale": self._loss_scale.state_dict(),
-            "record": self._record.state_dict(),
-            "training_steps": self.training_steps,
-            "fp16_steps": self.fp16_steps,
-            "no_gradient_steps": self.no_gradient_steps,
-            "precision": self.precision.value,
-        }
+        self._demand_step_boundary("the state can be saved")
+        with self._switch.float32_parameters():
+            return {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "loss_scale": self._loss_scale.state_dict(),
+                "record": self.record.state_dict(),
+                "precision": self.precision.value,
+            }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, whatever precision it was saved under.
@@ -285,16 +288,8 @@ class FP16Trainer:
         Raises:
             ValueError: The state is of another model.
         """
-        try:
-            self.model.load_state_dict(state["model"])
-        except RuntimeError as error:
-            raise ValueError(f"the state is of another model: {error}") from error
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._loss_scale.load_state_dict(state["loss_scale"])
-        self._record.load_state_dict(state["record"])
-        self.training_steps = state["training_steps"]
-        self.fp16_steps = state["fp16_steps"]
-        self.no_gradient_steps = state["no_gradient_steps"]
+        self.restore_weights(state)
+        self.record.load_state_dict(state["record"])
         if state["precision"] != self.precision.value:
             log.warning(
                 "checkpoint_of_other_precision", saved=state["precision"], now=self.precision.value
@@ -304,16 +299,18 @@ class FP16Trainer:
         """Take model, optimizer and loss scale from *state*; the counters go on as they are.
 
         For going back to a good checkpoint when losses have stopped being finite.
-        """
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._loss_scale.load_state_dict(state["loss_scale"])
-        self._record.forget_consecutive()
 
-    @property
-    def last_loss_was_finite(self) -> bool:
-        """Whether the last step's loss was finite; reads the device."""
-        return self._record.last_loss_was_finite
+        Raises:
+            ValueError: The state is of another model.
+        """
+        with self._switch.float32_parameters():
+            try:
+                self.model.load_state_dict(state["model"])
+            except RuntimeError as error:
+                raise ValueError(f"the state is of another model: {error}") from error
+            self.optimizer.load_state_dict(state["optimizer"])
+        self._loss_scale.load_state_dict(state["loss_scale"])
+        self.record.forget_consecutive()
 
     def save_checkpoint(self, path: Path | str) -> None:
         """Write the state atomically, with its hash beside it.

@@ -264,7 +264,7 @@ class _TrainingLoop:
 
         Nor may a bad moment replace a good checkpoint.
         """
-        if not self._trainer.last_loss_was_finite:
+        if not self._trainer.record.last_loss_was_finite:
             return
         try:
             self._save()

@@ -81,5 +81,5 @@ class SafetyNet:
             raise TrainingDivergedError(f"{what}, and there is no checkpoint to go back to", remedy)
         path, state = newest[0], newest[1]["trainer"]
         self._trainer.restore_weights(state)
-        self._went_back_at = state["training_steps"]
+        self._went_back_at = state["record"]["training_steps"]
         self._notice("went_back_to_checkpoint", f"{what}; now at the weights of {path}")

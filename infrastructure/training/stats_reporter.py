@@ -87,16 +87,16 @@ class StatsReporter:
     def _begin_window(self) -> None:
         self._begun = time.monotonic()
         self._step = self._trainer.training_steps
-        self._fp16 = self._trainer.fp16_steps
-        self._no_gradient = self._trainer.no_gradient_steps
+        self._fp16 = self._trainer.record.fp16_steps
+        self._no_gradient = self._trainer.record.no_gradient_steps
         self._samples = 0
 
     def _close_window(self, epoch: int) -> None:
         trainer = self._trainer
         self._pending = _Window(
             attempted=trainer.training_steps - self._step,
-            fp16=trainer.fp16_steps - self._fp16,
-            no_gradient=trainer.no_gradient_steps - self._no_gradient,
+            fp16=trainer.record.fp16_steps - self._fp16,
+            no_gradient=trainer.record.no_gradient_steps - self._no_gradient,
             samples=self._samples,
             seconds=max(0.0, time.monotonic() - self._begun),
             step=trainer.training_steps,

@@ -33,10 +33,16 @@ class StepReading:
 class StepRecord:
     """Keeps each step's norm and loss on the device and folds them into totals in bulk.
 
-    Only `state_dict` reads the device.
+    Only `state_dict`, `stats` and `last_loss_was_finite` read the device.
+
+    Attributes:
+        training_steps: Optimizer steps attempted, in every precision.
+        fp16_steps: Those attempted under FP16.
+        no_gradient_steps: Those for which no parameter had a gradient: nothing was updated.
     """
 
     def __init__(self, device: torch.device) -> None:
+        self.training_steps = self.fp16_steps = self.no_gradient_steps = 0
         self._recent: list[Tensor] = []
         self._overflow_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._nonfinite_loss_steps = torch.zeros((), dtype=torch.int64, device=device)
@@ -107,16 +113,30 @@ class StepRecord:
         self._fold()
         return not self._consecutive.item()
 
+    def stats(self) -> dict[str, float | int | bool | str]:
+        """The totals, and what follows from them; see `FP16Trainer.get_stats`."""
+        totals = self.state_dict()
+        overflow, nonfinite = totals["overflow_steps"], totals["nonfinite_loss_steps"]
+        applied = self.training_steps - overflow - nonfinite - self.no_gradient_steps
+        rate = overflow / max(1, self.training_steps)
+        return {**totals, "applied_steps": applied, "overflow_rate": rate}
+
     def state_dict(self) -> dict[str, int]:
-        """The totals as plain numbers; reads the device."""
+        """The totals as plain numbers."""
         self._fold()
         return {
+            "training_steps": self.training_steps,
+            "fp16_steps": self.fp16_steps,
+            "no_gradient_steps": self.no_gradient_steps,
             "overflow_steps": int(self._overflow_steps.item()),
             "nonfinite_loss_steps": int(self._nonfinite_loss_steps.item()),
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Restore what `state_dict` returned, with an empty window."""
+        self.training_steps = state["training_steps"]
+        self.fp16_steps = state["fp16_steps"]
+        self.no_gradient_steps = state["no_gradient_steps"]
         self._recent.clear()
         self._consecutive.zero_()
         self._overflow_steps.fill_(state["overflow_steps"])
