@@ -124,8 +124,7 @@ def load_agent(entry_point: str, name: str, root: Path | None = None) -> Agent:
         factory = operator.attrgetter(attribute)(module)
     with plugin_code(f"creating the agent by {entry_point}() failed"):
         agent = factory()
-        _check_agent(agent, name)
-    return agent  # type: ignore[no-any-return]  # _check_agent has seen that it is one
+        return checked_agent(agent, name)
 
 
 def _missing_module(error: ModuleNotFoundError, module_name: str) -> str:
@@ -139,8 +138,8 @@ def _missing_module(error: ModuleNotFoundError, module_name: str) -> str:
     places = [path for path in getattr(package, "__path__", []) if Path(path).is_dir()]
     return (
         f"module {missing!r} cannot be found; {module_name.partition('.')[0]!r} comes from "
-        f"{', '.join(places) or 'nowhere'}: reinstall the plugin, and keep other packages of that name and "
-        "PYTHONPATH out of the environment of genesis-fp16"
+        f"{', '.join(places) or 'nowhere'}: reinstall the plugin, and keep PYTHONPATH and other "
+        "packages of that name out of the environment of genesis-fp16"
     )
 
 
@@ -154,7 +153,12 @@ def _check_origin(module: ModuleType, root: Path | None) -> None:
     )
 
 
-def _check_agent(agent: object, name: str) -> None:
+def checked_agent(agent: object, name: str) -> Agent:
+    """Hold what a factory returned to the contract, as far as that shows without calling it.
+
+    Raises:
+        AgentRefusedError: It is no agent, of another contract, or of another name.
+    """
     if isinstance(agent, type) or not isinstance(agent, Agent):
         members = ("name", "contract_version", *AGENT_METHODS)
         missing = [member for member in members if not hasattr(agent, member)]
@@ -173,6 +177,7 @@ def _check_agent(agent: object, name: str) -> None:
             f"the agent calls itself {agent.name!r} and its entry point {name!r}: make both the "
             f"same name of the form {AGENT_NAME.pattern}"
         )
+    return agent
 
 
 def validate_settings(agent: Agent, raw: Mapping[str, JsonValue]) -> BaseModel | None:

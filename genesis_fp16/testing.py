@@ -1,0 +1,252 @@
+"""The conformance kit: hold an agent to the contract in its author's own tests.
+
+It does in small what a worker does: collect, build the job, take one FP32 step, evaluate,
+publish. What passes here is not quarantined by a daemon and not refused by a worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from pydantic import JsonValue
+
+from genesis_fp16.errors import GenesisError
+from genesis_fp16.probe import checked_agent, describe_error, validate_settings
+from genesis_fp16.schedule import next_due
+from infrastructure.agent_contract import (
+    Agent,
+    Evaluation,
+    EvaluationReport,
+    Publication,
+    RunContext,
+    Schedule,
+    TrainingJob,
+    Transition,
+)
+from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
+from infrastructure.agent_contract.run_context import Budget
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_BUDGET = Budget(seconds=20.0, transitions=5000)
+_BATCHES_COMPARED = 3
+
+
+class AgentCheckError(GenesisError, AssertionError):
+    """The agent breaks the contract; the message says where, what was found and the remedy."""
+
+
+def check_agent(
+    factory: Callable[[], object],
+    folder: Path | None = None,
+    *,
+    budget: Budget = DEFAULT_BUDGET,
+    settings: Mapping[str, JsonValue] | None = None,
+    seed: int = 0,
+) -> None:
+    """Hold the agent that *factory* makes to the contract; on the CPU, within seconds.
+
+    Args:
+        factory: What the entry point names; called without arguments.
+        folder: Where the agent may write; a temporary one by default.
+        budget: What collecting may spend. The agent must find enough in it to train on.
+        settings: The operator's settings for the agent.
+        seed: Of the run.
+
+    Raises:
+        AgentCheckError: Something breaks the contract.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        where = Path(temporary) if folder is None else folder
+        with _checking("the factory"):
+            made = factory()
+            agent = checked_agent(made, str(getattr(made, "name", "")))
+        context = _check_defaults(agent, where, budget, settings or {}, seed)
+        transitions = _check_collect(agent, context)
+        job = _check_job(agent, context, transitions)
+        _check_step(job)
+        _check_publish(agent, context, job)
+
+
+@contextmanager
+def _checking(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong, even ``sys.exit``, into an `AgentCheckError` that names *what*."""
+    try:
+        yield
+    except AgentCheckError:
+        raise
+    except BaseException as error:  # a plugin may raise SystemExit or KeyboardInterrupt
+        raise AgentCheckError(f"{what}: {describe_error(error)}") from error
+
+
+def _require(holds: bool, what: str, remedy: str) -> None:
+    if not holds:
+        raise AgentCheckError(f"{what}; {remedy}")
+
+
+def _check_defaults(
+    agent: Agent, folder: Path, budget: Budget, settings: Mapping[str, JsonValue], seed: int
+) -> RunContext:
+    with _checking("schedule()"):
+        schedule = agent.schedule()
+        _require(
+            isinstance(schedule, Schedule),
+            f"schedule() returned {schedule!r}",
+            "return a Schedule, such as Schedule(every_seconds=3600)",
+        )
+        next_due(schedule, time.time())
+    with _checking("settings_model()"):
+        own = validate_settings(agent, settings)
+        if own is not None:
+            type(own).model_json_schema()
+    for name in ("agent", "run"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    return RunContext(
+        run_id="check",
+        attempt=1,
+        agent=agent.name,
+        device="cpu",
+        seed=seed,
+        agent_folder=folder / "agent",
+        run_folder=folder / "run",
+        budget=budget,
+        settings=own,
+        logger=structlog.get_logger(),
+        report_progress=lambda *_, **__: None,
+    )
+
+
+def _check_collect(agent: Agent, context: RunContext) -> RecordedTransitions:
+    from infrastructure.trajectories import ReplayBuffer
+
+    deadline = time.monotonic() + context.budget.seconds
+    with closing(ReplayBuffer(context.agent_folder / "replay")) as buffer:
+        with _checking("collect()"):
+            collected = agent.collect(context)
+            for transition in itertools.islice(collected, context.budget.transitions):
+                _require(
+                    isinstance(transition, Transition),
+                    f"collect() yielded a {type(transition).__name__}",
+                    "yield Transition(group=..., observation=..., action=...)",
+                )
+                buffer.append(transition)
+                if time.monotonic() >= deadline:
+                    break
+            if isinstance(collected, Iterator) and hasattr(collected, "close"):
+                collected.close()
+        recorded = buffer.read(buffer.snapshot())
+        _require(
+            len(recorded) > 0,
+            f"collect() yielded nothing within {context.budget.seconds:g} s",
+            "yield each transition as it happens, or give check_agent a larger budget",
+        )
+        groups = {transition.group for transition in recorded}
+        _require(
+            len(groups) > 1,
+            f"all {len(recorded)} transitions are of the group {groups}",
+            "give each episode, task or conversation a group of its own",
+        )
+        return recorded
+
+
+def _check_job(agent: Agent, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
+    job, again = (_build(agent, context, transitions) for _ in range(2))
+    with _checking("batches(0)"):
+        first, second = (
+            list(itertools.islice(job.batches(0), _BATCHES_COMPARED)) for _ in range(2)
+        )
+    _require(bool(first), "batches(0) yields nothing", "yield mappings of tensors")
+    _require(
+        all(_same(a, b) for a, b in zip(first, second, strict=False)),
+        "batches(0) gives other batches the second time, so a resumed run would see other data",
+        "derive the order from the epoch and context.seed alone",
+    )
+    _require(
+        _same(job.model.state_dict(), again.model.state_dict()),
+        "build_job() gives other weights the second time, so a resumed run would not be the same",
+        "draw every random number from context.seed",
+    )
+    return job
+
+
+def _build(agent: Agent, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
+    import torch
+
+    torch.manual_seed(context.seed)
+    with _checking("build_job()"):
+        try:
+            job = agent.build_job(context, transitions)
+        except InsufficientDataError as error:
+            raise AgentCheckError(
+                f"build_job() refuses what collect() recorded: {error}; give check_agent a larger "
+                "budget"
+            ) from error
+        _require(
+            isinstance(job, TrainingJob),
+            f"build_job() returned a {type(job).__name__}",
+            "return a TrainingJob",
+        )
+    half = [
+        name
+        for name, parameter in job.model.named_parameters()
+        if str(parameter.dtype) != "torch.float32"
+    ]
+    _require(
+        not half,
+        f"parameters that are not float32: {', '.join(half)}",
+        "leave them float32: the trainer chooses the precision",
+    )
+    return job
+
+
+def _same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
+    import torch
+
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+def _check_step(job: TrainingJob) -> None:
+    import torch
+
+    from infrastructure.training.fp32_check import check_fp32_step
+
+    with _checking("an FP32 step"):
+        check_fp32_step(job, torch.device("cpu"))
+        optimizer = job.optimizer(job.model.parameters())
+        if job.scheduler is not None:
+            job.scheduler(optimizer)
+
+
+def _check_publish(agent: Agent, context: RunContext, job: TrainingJob) -> None:
+    import torch
+
+    from infrastructure.training import Precision
+    from infrastructure.training.forward import PrecisionForward
+
+    model = job.model.eval()
+    forward = PrecisionForward(model, torch.device("cpu"), Precision.FP32)
+    with _checking("evaluate()"), torch.no_grad():
+        evaluation = job.evaluate(forward)
+    _require(
+        isinstance(evaluation, Evaluation),
+        f"evaluate() returned {evaluation!r}",
+        "return an Evaluation",
+    )
+    report = EvaluationReport(evaluation=evaluation, steps=1, epochs=1)
+    with _checking("publish()"):
+        publication = agent.publish(context, model, report)
+    _require(
+        isinstance(publication, Publication),
+        f"publish() returned {publication!r}",
+        "return a Publication: whether, and why",
+    )
