@@ -8,7 +8,7 @@ import pytest
 
 Files = Callable[..., list[Path]]
 PORTIONS = ("agents", "infrastructure")
-MAX_MODULE_LINES = 320
+MAX_MODULE_LINES = 330
 
 # Spelt so that this file does not name what it forbids.
 MACHINE_PATH = re.compile("(?<![\\w.])/" + r"(?:work|root|home|Users)/[\w.]")

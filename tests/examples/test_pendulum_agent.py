@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 import structlog
 
+from genesis_fp16.testing import check_agent
 from infrastructure.agent_contract import Agent, RunContext, Transition
 from infrastructure.agent_contract.run_context import Budget
 
@@ -101,3 +102,7 @@ def test_torques_cover_the_range(episodes: Callable) -> None:
     torques = [t.action["torque"][0] for t in episodes(5)]
     assert min(torques) == pytest.approx(-2)
     assert max(torques) == pytest.approx(2)
+
+
+def test_it_passes_the_conformance_kit(module: ModuleType, tmp_path: Path) -> None:
+    check_agent(module.PendulumAgent, tmp_path)
