@@ -6,7 +6,7 @@ import logging
 import sys
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 from genesis_fp16.settings import Settings
 
@@ -26,7 +26,11 @@ def configure_logging(settings: Settings) -> None:
     ]
     rendering: list[Processor]
     if as_json:
-        rendering = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        rendering = [
+            structlog.processors.format_exc_info,
+            _head_first,
+            structlog.processors.JSONRenderer(),
+        ]
     else:
         rendering = [_console(colors=sys.stderr.isatty())]
     structlog.configure(
@@ -44,6 +48,11 @@ def configure_logging(settings: Settings) -> None:
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
+
+
+def _head_first(_logger: object, _name: str, line: EventDict) -> EventDict:
+    """Begin each line with what every line has."""
+    return {name: line.pop(name) for name in ("timestamp", "level", "event")} | dict(line)
 
 
 def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:

@@ -1,0 +1,121 @@
+"""What a running daemon takes over from a changed file, and what it does not."""
+
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.reload import CONFIRM_SECONDS, POLL_SECONDS, Reload, SettingsReloader
+from genesis_fp16.settings import load_settings
+
+
+class Running:
+    """A daemon's view of its file, with a clock that is told the time."""
+
+    def __init__(self, path: Path, environ: dict[str, str]) -> None:
+        self.path, self.now = path, 100.0
+        self.reloader = SettingsReloader(load_settings(path, environ), environ)
+        assert self.look() is None, "nothing has changed yet"
+
+    def look(self) -> Reload | None:
+        """Poll until a change that rests would have been seen."""
+        found = None
+        for _ in range(3):
+            self.now += POLL_SECONDS
+            found = found or self.reloader.poll(self.now)
+        return found
+
+    def write(self, text: str) -> Reload | None:
+        self.path.write_text(text)
+        return self.look()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Running:
+    path = tmp_path / ".env"
+    path.write_text("GENESIS_SLOTS=2\n")
+    return Running(path, {})
+
+
+def test_hot_settings_change(running: Running) -> None:
+    outcome = running.write(
+        "GENESIS_SLOTS=2\nENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=8\nGENESIS_PRECISION=bf16\n"
+        "GENESIS_AGENTS__SE_DARWIN__PRECISION=fp32\n"
+    )
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training
+    assert outcome.settings.for_agent("se-darwin").precision == "fp32"
+    assert outcome.changed == {
+        "ENABLE_FP16_TRAINING": "True -> False",
+        "FP16_LOSS_SCALE": "65536.0 -> 8.0",
+        "GENESIS_PRECISION": "fp16 -> bf16",
+        "GENESIS_AGENTS__SE_DARWIN__PRECISION": "None -> fp32",
+    }
+    assert outcome.cold == ()
+    assert running.look() is None
+
+
+def test_cold_settings_wait_for_a_restart(running: Running) -> None:
+    outcome = running.write("GENESIS_SLOTS=3\nGENESIS_AGENTS__A__ENABLED=false\n")
+    assert outcome is not None
+    assert outcome.settings.slots == 2
+    assert outcome.settings.for_agent("a").enabled
+    assert outcome.changed == {}
+    assert outcome.cold == ("GENESIS_SLOTS", "GENESIS_AGENTS__A__ENABLED")
+
+
+def test_a_wrong_file_changes_nothing(running: Running) -> None:
+    outcome = running.write("ENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=lots\n")
+    assert outcome is not None
+    assert "FP16_LOSS_SCALE=lots" in str(outcome.error)
+    assert outcome.settings.enable_fp16_training
+    assert running.look() is None, "told once"
+    outcome = running.write("ENABLE_FP16_TRAINING=false\n")
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training
+
+
+def test_the_file_goes_and_comes(running: Running) -> None:
+    running.write("ENABLE_FP16_TRAINING=false\n")
+    running.path.unlink()
+    outcome = running.look()
+    assert outcome is not None
+    assert outcome.settings.enable_fp16_training
+    outcome = running.write("ENABLE_FP16_TRAINING=false\n")
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training
+
+
+def test_a_half_written_file_switches_nothing(running: Running) -> None:
+    running.write("ENABLE_FP16_TRAINING=false\n")
+    running.path.write_text("")  # an editor truncates
+    running.now += POLL_SECONDS
+    assert running.reloader.poll(running.now) is None
+    running.path.write_text("ENABLE_FP16_TRAINING=false\n# written\n")  # and goes on
+    running.now += CONFIRM_SECONDS
+    assert running.reloader.poll(running.now) is None
+    outcome = running.look()
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training
+
+
+def test_a_change_between_loading_and_the_first_look_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    settings = load_settings(path, {})
+    path.write_text("ENABLE_FP16_TRAINING=false\n")
+    reloader = SettingsReloader(settings, {})
+    outcomes = [reloader.poll(now) for now in (1.0, 2.0, 3.0)]
+    assert [o.settings.enable_fp16_training for o in outcomes if o] == [False]
+
+
+def test_what_the_environment_shadows_is_told(tmp_path: Path) -> None:
+    running = Running(tmp_path / ".env", {"FP16_LOSS_SCALE": "4"})
+    outcome = running.write("FP16_LOSS_SCALE=8\n")
+    assert outcome is not None
+    assert outcome.changed == {}
+    assert outcome.shadowed == ("FP16_LOSS_SCALE",)
+
+
+def test_asked_for_it_reloads_an_unchanged_file_too(running: Running) -> None:
+    outcome = running.reloader.reload()
+    assert outcome.error is None
+    assert outcome.changed == {}

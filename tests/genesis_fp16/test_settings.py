@@ -1,0 +1,220 @@
+"""What wins, what is refused and how it is said, and that .env.example tells the truth."""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genesis_fp16.settings import (
+    AGENTS_PREFIX,
+    VARIABLES,
+    AgentSettings,
+    Settings,
+    SettingsError,
+    load_settings,
+)
+
+EX_CONFIG = 78
+
+
+@pytest.fixture
+def env_file(tmp_path: Path) -> Path:
+    return tmp_path / ".env"
+
+
+def test_without_file_and_environment_there_are_defaults(env_file: Path) -> None:
+    settings = load_settings(env_file, {})
+    assert settings == Settings(env_file=env_file)
+    assert settings.enable_fp16_training
+    assert settings.source_of("slots") == "default"
+
+
+def test_the_environment_outranks_the_file(env_file: Path) -> None:
+    env_file.write_text("GENESIS_SLOTS=2\nGENESIS_SEED=3\n")
+    settings = load_settings(env_file, {"GENESIS_SLOTS": "4"})
+    assert (settings.slots, settings.seed) == (4, 3)
+    assert settings.source_of("slots") == "environment"
+    assert settings.source_of("seed") == f"{env_file} line 2"
+    assert settings.shadowed == ("GENESIS_SLOTS",)
+
+
+@pytest.mark.parametrize(
+    ("file", "environment", "expected"),
+    [
+        ("false", "true", False),
+        ("true", "false", False),
+        ("true", "true", True),
+        ("off", "1", False),
+    ],
+)
+def test_any_voice_against_fp16_wins(
+    env_file: Path, file: str, environment: str, expected: bool
+) -> None:
+    env_file.write_text(f"ENABLE_FP16_TRAINING={file}\n")
+    settings = load_settings(env_file, {"ENABLE_FP16_TRAINING": environment})
+    assert settings.enable_fp16_training is expected
+
+
+def test_a_misspelt_rollback_is_refused_even_where_the_environment_outranks(env_file: Path) -> None:
+    env_file.write_text("ENABLE_FP16_TRAINING=flase\n")
+    with pytest.raises(SettingsError, match="flase"):
+        load_settings(env_file, {"ENABLE_FP16_TRAINING": "true"})
+
+
+def test_the_file_is_named_by_the_environment_only(env_file: Path, tmp_path: Path) -> None:
+    env_file.write_text("GENESIS_SLOTS=7\n")
+    settings = load_settings(environ={"GENESIS_ENV_FILE": str(env_file)})
+    assert (settings.slots, settings.env_file) == (7, env_file)
+    env_file.write_text("GENESIS_ENV_FILE=other\n")
+    with pytest.raises(SettingsError, match="only the environment can name it"):
+        load_settings(env_file, {})
+
+
+def test_every_wrong_setting_is_told_at_once(env_file: Path) -> None:
+    env_file.write_text(
+        "\n# a comment\n\nGENESIS_SLOTS=0\nexport FP16_GROWTH_FACTOR = 1.0\n"
+        "GENESIS_SLOT=1\nno assignment here\n"
+        "GENESIS_DATABASE_URL=mysql://me:hunter2@host/db?password=hunter3\n"
+        "GENESIS_AGENTS__SE_DARWIN__SCHEDUL=x\nGENESIS_AGENTS__SE_DARWIN__SCHEDULE=weekly\n"
+        "GENESIS_AGENTS__9__ENABLED=true\nOF_OTHERS=1\n"
+    )
+    with pytest.raises(SettingsError) as caught:
+        load_settings(env_file, {"FP16_BACKOFF_FACTOR": "nan"})
+    message = str(caught.value)
+    for expected in (
+        rf"GENESIS_SLOTS=0 \({env_file} line 4\): .*default is GENESIS_SLOTS=1",
+        rf"FP16_GROWTH_FACTOR=1.0 \({env_file} line 5\)",
+        rf"GENESIS_SLOT \({env_file} line 6\) .*did you mean GENESIS_SLOTS\?",
+        rf"{env_file} line 7 is no NAME=value: 'no assignment here'",
+        r"GENESIS_DATABASE_URL=mysql://\*\*\*@host/db ",
+        rf"GENESIS_AGENTS__SE_DARWIN__SCHEDUL=x \({env_file} line 9\).*there are .*SCHEDULE",
+        r"GENESIS_AGENTS__SE_DARWIN__SCHEDULE=weekly .*'every 30m'",
+        r"GENESIS_AGENTS__9.*",
+        r"FP16_BACKOFF_FACTOR=nan \(environment\)",
+    ):
+        assert re.search(expected, message), expected
+    assert len(caught.value.problems) == 9
+    assert "hunter" not in message
+    assert "OF_OTHERS" not in message
+    assert caught.value.exit_code == EX_CONFIG
+
+
+@pytest.mark.parametrize(
+    "name", ["ENABLE_FP61_TRAINING", "enable_fp16_training", "genesis_slots", "FP16_SCALE"]
+)
+def test_a_misspelt_name_is_never_ignored(env_file: Path, name: str) -> None:
+    env_file.write_text(f"{name}=false\n")
+    with pytest.raises(SettingsError, match="is no setting"):
+        load_settings(env_file, {})
+
+
+@pytest.mark.parametrize("text", ["", "maybe", "2", "truefalse"])
+def test_what_is_no_truth_value_is_refused(env_file: Path, text: str) -> None:
+    env_file.write_text(f"GENESIS_CPU_HALF={text}\n")
+    with pytest.raises(SettingsError, match="GENESIS_CPU_HALF"):
+        load_settings(env_file, {})
+
+
+@pytest.mark.parametrize("cron", ["cron 0 3 * * 1", "cron 99 * * * *", "cron 0 3 * *", "every 0s"])
+def test_a_schedule_that_cannot_be_kept_is_refused(env_file: Path, cron: str) -> None:
+    env_file.write_text(f"GENESIS_AGENTS__A__SCHEDULE={cron}\n")
+    with pytest.raises(SettingsError, match="GENESIS_AGENTS__A__SCHEDULE"):
+        load_settings(env_file, {})
+
+
+def test_settings_of_an_agent(env_file: Path) -> None:
+    env_file.write_text(
+        "GENESIS_AGENTS__SE_DARWIN__SCHEDULE='every 5m'\nGENESIS_AGENTS__SE_DARWIN__PRECISION=\n"
+        "GENESIS_AGENTS__SE_DARWIN__SETTINGS__LAYERS=[64, 64]\n"
+        "GENESIS_AGENTS__SE_DARWIN__SETTINGS__INNER__RATE=0.1\n"
+    )
+    settings = load_settings(env_file, {"GENESIS_AGENTS__OTHER__ENABLED": "no"})
+    assert settings.for_agent("se-darwin") == AgentSettings(
+        schedule="every 5m", settings={"layers": [64, 64], "inner": {"rate": "0.1"}}
+    )
+    assert not settings.for_agent("other").enabled
+    assert settings.for_agent("unknown") == AgentSettings()
+
+
+def test_a_setting_whole_and_in_parts_is_refused(env_file: Path) -> None:
+    env_file.write_text("GENESIS_AGENTS__A__SETTINGS__X=1\nGENESIS_AGENTS__A__SETTINGS__X__Y=2\n")
+    with pytest.raises(SettingsError, match="both whole and in parts"):
+        load_settings(env_file, {})
+
+
+def test_describe_redacts_and_names_each_source(env_file: Path) -> None:
+    env_file.write_text("GENESIS_DATABASE_URL=postgresql://me:secret@db/x\n")
+    rows = {name: (value, source) for name, value, source in load_settings(env_file, {}).describe()}
+    assert rows["GENESIS_DATABASE_URL"] == ("postgresql://***@db/x", f"{env_file} line 1")
+    assert rows["GENESIS_SLOTS"] == ("1", "default")
+    assert rows.keys() == VARIABLES.keys()
+
+
+@given(
+    lines=st.lists(
+        st.one_of(
+            st.text(max_size=30),
+            st.tuples(
+                st.sampled_from([*VARIABLES, AGENTS_PREFIX, f"{AGENTS_PREFIX}A__SETTINGS__"]),
+                st.text(max_size=12),
+            ).map("".join),
+            st.tuples(st.sampled_from([*VARIABLES]), st.text(max_size=12)).map("=".join),
+        ),
+        max_size=6,
+    )
+)
+def test_any_file_is_read_or_refused(tmp_path_factory, lines: list[str]) -> None:
+    path = tmp_path_factory.getbasetemp() / "random.env"
+    path.write_bytes("\n".join(lines).encode(errors="surrogatepass"))
+    with suppress(SettingsError):
+        load_settings(path, {})
+
+
+# .env.example
+
+
+_EXAMPLE_LINE = re.compile(r"(?:#|# \((?:in the environment|example)\) )?([A-Z][A-Z0-9_]+)=(.*)")
+
+
+def _documented() -> dict[str, tuple[str, str]]:
+    """Variable to its comment and its value in .env.example."""
+    example = Path(__file__).parents[2] / ".env.example"
+    found: dict[str, tuple[str, str]] = {}
+    comment = ""
+    for line in example.read_text().splitlines():
+        match = re.fullmatch(
+            r"(?:#|# \((?:in the environment|example)\) )?([A-Z][A-Z0-9_]+)=(.*)", line
+        )
+        if match:
+            assert match[1] not in found, f"{match[1]} is documented twice"
+            found[match[1]] = (comment, match[2])
+        comment = line.removeprefix("# ")
+    return found
+
+
+def test_env_example_documents_every_setting_once() -> None:
+    expected = {}
+    for variable, name in VARIABLES.items():
+        field = Settings.model_fields[name]
+        default = "" if field.default is None else str(field.default)
+        expected[variable] = (
+            field.description,
+            default.lower() if default in "TrueFalse" else default,
+        )
+    documented = _documented()
+    agents = {name: text for name, text in documented.items() if name.startswith(AGENTS_PREFIX)}
+    assert {k: v for k, v in documented.items() if k not in agents} == expected
+    fields = {name.split("__")[2].lower(): text[0] for name, text in agents.items()}
+    assert fields == {name: f.description for name, f in AgentSettings.model_fields.items()}
+
+
+def test_env_example_loads_and_changes_nothing(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / ".env.example"
+    uncommented = tmp_path / ".env"
+    uncommented.write_text(re.sub(r"^#(?=[A-Z])", "", example.read_text(), flags=re.MULTILINE))
+    for path in (example, uncommented):
+        loaded = load_settings(path, {}).model_dump(exclude={"agents"})
+        assert loaded == Settings(env_file=path).model_dump(exclude={"agents"})
