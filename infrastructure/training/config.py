@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from infrastructure.events import PrecisionName, PrecisionState
 from infrastructure.training.precision import Precision
 
 
@@ -73,6 +74,14 @@ class FP16TrainingConfig:
             self,
         )
         _require(self.accumulate >= 1, "accumulate", "at least 1", self)
+
+    @property
+    def wish(self) -> PrecisionState:
+        """The precision this configuration asks for, before the hardware is heard."""
+        name: PrecisionName = self.precision.value
+        if self.enabled:
+            return PrecisionState(requested=name, effective=name, reason="default")
+        return PrecisionState(requested=name, effective="fp32", reason="flag")
 
 
 def _require(holds: bool, name: str, remedy: str, config: FP16TrainingConfig) -> None:

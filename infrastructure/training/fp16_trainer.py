@@ -8,6 +8,7 @@ scale dynamics after ``torch/amp/grad_scaler.py``; clipping by global norm after
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,19 +69,13 @@ class FP16Trainer:
         self._micro_batches = 0
         self._window_loss: Tensor | None = None
         self._last_step_bad: Tensor | None = None
-        name = self.config.precision
-        enabled = self.config.enabled
         self._switch = PrecisionSwitch(
             model,
             optimizer,
             self._parameters,
             device=self.device,
             cpu_half=self.config.cpu_half,
-            wish=PrecisionState(
-                requested=name.value,
-                effective=name.value if enabled else "fp32",
-                reason="default" if enabled else "flag",
-            ),
+            wish=self.config.wish,
         )
         if self.precision_state.effective != self.precision_state.requested:
             log.warning("precision_lowered", state=str(self.precision_state))
@@ -88,10 +83,8 @@ class FP16Trainer:
     def set_precision(self, wish: PrecisionState) -> PrecisionState:
         """Change precision between two optimizer steps.
 
-        Leaving FP16 parks its scale and growth tracker; coming back restores them.
-
-        Returns:
-            What is in force now: the wish, held against the hardware.
+        Leaving FP16 parks its scale and growth tracker; coming back restores them. Returns what
+        is in force now: the wish, held against the hardware.
 
         Raises:
             RuntimeError: Inside an accumulation window: gradients of two scales would mix.
@@ -239,11 +232,7 @@ class FP16Trainer:
         )
 
     def start_reading(self) -> Callable[[], StepReading | None]:
-        """Start an asynchronous read of what happened since the last one; does not wait.
-
-        Returns:
-            A function that gives None until the device has answered.
-        """
+        """Start to read what happened since the last reading; ask the result until it is there."""
         return self.record.start_reading(self._scale_in_force())
 
     def _scale_in_force(self) -> Tensor:
@@ -259,9 +248,7 @@ class FP16Trainer:
             **self.record.stats(),
             "fp16_enabled": self.precision is Precision.FP16,
             "current_scale": self._scale_in_force().item(),
-            "precision_requested": self.precision_state.requested,
-            "precision_effective": self.precision_state.effective,
-            "precision_reason": self.precision_state.reason,
+            **{f"precision_{name}": value for name, value in asdict(self.precision_state).items()},
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -291,14 +278,10 @@ class FP16Trainer:
         self.restore_weights(state)
         self.record.load_state_dict(state["record"])
         if state["precision"] != self.precision.value:
-            log.warning(
-                "checkpoint_of_other_precision", saved=state["precision"], now=self.precision.value
-            )
+            log.warning("checkpoint_of_other_precision", saved=state["precision"])
 
     def restore_weights(self, state: dict[str, Any]) -> None:
         """Take model, optimizer and loss scale from *state*; the counters go on as they are.
-
-        For going back to a good checkpoint when losses have stopped being finite.
 
         Raises:
             ValueError: The state is of another model.
