@@ -1,7 +1,8 @@
-"""Recorded experience: storage, schema, split and encoding. Knows no model."""
+"""Recorded experience: storage, schema, split and encoding. Knows no model.
 
-from infrastructure.trajectories.encoding import FeatureEncoder
-from infrastructure.trajectories.features import Features
+What stands here imports no torch; the encoders are in `encoding`, `features` and `targets`.
+"""
+
 from infrastructure.trajectories.replay_buffer import (
     BufferSnapshot,
     BufferView,
@@ -9,17 +10,13 @@ from infrastructure.trajectories.replay_buffer import (
     ReplayBufferWriteError,
 )
 from infrastructure.trajectories.split import Part, part_of, split_by_group
-from infrastructure.trajectories.targets import TargetCodec
 
 __all__ = [
     "BufferSnapshot",
     "BufferView",
-    "FeatureEncoder",
-    "Features",
     "Part",
     "ReplayBuffer",
     "ReplayBufferWriteError",
-    "TargetCodec",
     "part_of",
     "split_by_group",
 ]

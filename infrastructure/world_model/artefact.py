@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from infrastructure.trajectories import FeatureEncoder, TargetCodec
+from infrastructure.trajectories.encoding import FeatureEncoder
 from infrastructure.trajectories.spec_json import spec_from_json, spec_to_json
+from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.calibration import Calibration
 from infrastructure.world_model.fitted_model import FittedModel
 from infrastructure.world_model.network import EnsembleNetwork, LinearNetwork, NetworkShape

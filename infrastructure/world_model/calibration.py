@@ -12,7 +12,7 @@ from typing import cast
 
 import torch
 
-from infrastructure.trajectories import TargetCodec
+from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.metrics import Z_90, categorical_nll
 from infrastructure.world_model.outlook import (
     BoxOutlook,

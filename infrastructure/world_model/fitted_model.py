@@ -10,7 +10,9 @@ import torch
 from torch.nn import Module
 
 from infrastructure.agent_contract.transition import Transition, TransitionSpec
-from infrastructure.trajectories import FeatureEncoder, Features, TargetCodec
+from infrastructure.trajectories.encoding import FeatureEncoder
+from infrastructure.trajectories.features import Features
+from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.calibration import Calibration
 from infrastructure.world_model.linear_fit import fit_linear
 from infrastructure.world_model.network import LinearNetwork

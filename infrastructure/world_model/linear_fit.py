@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from infrastructure.trajectories import TargetCodec
+from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.network import LinearNetwork, NetworkShape
 from infrastructure.world_model.outlook import outlook_of
 from infrastructure.world_model.scoring import row_nll

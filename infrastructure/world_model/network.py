@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from infrastructure.trajectories import FeatureEncoder, TargetCodec
+from infrastructure.trajectories.encoding import FeatureEncoder
+from infrastructure.trajectories.targets import TargetCodec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from infrastructure.agent_contract.transition import Transition
-from infrastructure.trajectories import TargetCodec
 from infrastructure.trajectories.schema import as_vector, label_of, target_value
+from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.heads import bound_log_variance
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from infrastructure.trajectories import TargetCodec
+from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.metrics import (
     auroc,
     categorical_nll,

@@ -10,14 +10,11 @@ from torch import Tensor
 
 from infrastructure.agent_contract.agent import InsufficientDataError
 from infrastructure.agent_contract.transition import Transition, TransitionSpec
-from infrastructure.trajectories import (
-    FeatureEncoder,
-    Features,
-    Part,
-    TargetCodec,
-    split_by_group,
-)
+from infrastructure.trajectories import Part, split_by_group
+from infrastructure.trajectories.encoding import FeatureEncoder
+from infrastructure.trajectories.features import Features
 from infrastructure.trajectories.schema import input_problem, target_problem
+from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.outlook import Outcomes, outcomes_of
 
 MIN_TRAINING_TRANSITIONS = 100

@@ -1,0 +1,141 @@
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infrastructure.agent_contract.transition import Box, Discrete, Text, TransitionSpec
+from infrastructure.trajectories.encoding import FeatureEncoder
+from infrastructure.trajectories.text_hashing import buckets_of
+
+SPEC = TransitionSpec(
+    observation={"speed": Box(), "pose": Box(shape=(2,)), "kind": Discrete(values=("a", "b"))},
+    action={"kind": Discrete(values=("x", "y", "z")), "code": Text(buckets=64)},
+    targets={"reward": Box()},
+)
+
+
+def _row(speed=0.0, pose=(0.0, 0.0), kind="a", action="x", code=""):
+    return {"speed": speed, "pose": pose, "kind": kind}, {"kind": action, "code": code}
+
+
+def _rows(*rows):
+    observations, actions = zip(*rows, strict=True)
+    return list(observations), list(actions)
+
+
+@pytest.fixture
+def encoder():
+    rows = [_row(n, (n * 2, n % 7), "ab"[n % 2], "xyz"[n % 3], f"w{n}") for n in range(100)]
+    return FeatureEncoder.fit(SPEC, *_rows(*rows))
+
+
+def test_layout(encoder):
+    features = encoder.encode(*_rows(_row(49.5, (99.0, 3.0), "b", "z", "one two")))
+    assert encoder.dense_width == 1 + 2 + 3 + 4
+    assert encoder.text_buckets == {"action.code": 64}
+    assert features.dense.dtype is torch.float32
+    assert features.dense[0, :2].abs().max() < 1e-6  # the mean is encoded as 0
+    assert features.dense[0, 3:].tolist() == [0, 1, 0, 0, 0, 1, 0]
+    assert features.texts["action.code"].lengths.tolist() == [3]  # two words and their pair
+
+
+def test_an_unseen_label_is_unknown(encoder):
+    features = encoder.encode(*_rows(_row(kind="q", action="q")))
+    assert features.dense[0, 3:].tolist() == [0, 0, 1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, -1e16])
+def test_a_missing_or_absurd_number_becomes_the_mean(encoder, value):
+    features = encoder.encode(*_rows(_row(value, (value, 3.0))))
+    assert features.dense[0, 0] == 0.0
+    assert features.dense[0, 1] == 0.0
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, 1e300])
+def test_absurd_values_do_not_reach_the_statistics(encoder, poison):
+    rows = [_row(n, (n * 2, n % 7), "ab"[n % 2], "xyz"[n % 3], f"w{n}") for n in range(100)]
+    poisoned = FeatureEncoder.fit(SPEC, *_rows(*rows, _row(poison, (poison, poison))))
+    assert poisoned.to_json() == encoder.to_json()
+
+
+def test_numbers_are_standardised_and_heavy_tails_squeezed():
+    spec = TransitionSpec(
+        observation={"plain": Box(), "heavy": Box()}, action={}, targets={"reward": Box()}
+    )
+    rng = np.random.default_rng(0)
+    plain, heavy = rng.normal(100, 5, 5000), np.exp(rng.normal(0, 3, 5000))
+    rows = [{"plain": p, "heavy": h} for p, h in zip(plain, heavy, strict=True)]
+    dense = FeatureEncoder.fit(spec, rows, [{}] * 5000).encode(rows, [{}] * 5000).dense
+    assert dense.mean(0).abs().max() < 1e-3
+    assert (dense.std(0) - 1).abs().max() < 0.01
+    assert dense.abs().max() < 6  # unsqueezed, the heaviest value would be clipped at 10
+
+
+@given(st.floats())
+def test_whatever_the_number_the_encoding_is_finite_and_small(value):
+    rows = [_row(float(n)) for n in range(10)]
+    features = FeatureEncoder.fit(SPEC, *_rows(*rows)).encode(*_rows(_row(value)))
+    assert features.dense.isfinite().all()
+    assert features.dense.abs().max() <= 10
+
+
+def test_fields_without_variance_are_dropped_and_named():
+    rows = [_row(5.0, (1.0, n), "a", "x") for n in range(10)]
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    assert encoder.constant == ("observation.speed", "observation.kind", "action.kind")
+    assert encoder.dense_width == 1
+    assert encoder.encode(*_rows(_row(7.0, (3.0, 4.0), "b"))).dense.shape == (1, 1)
+
+
+def test_a_wrong_row_is_named(encoder):
+    with pytest.raises(ValueError, match=r"row 1 .*observation 'speed' is missing"):
+        encoder.encode([_row()[0], {"pose": (0, 0), "kind": "a"}], [_row()[1]] * 2)
+    with pytest.raises(ValueError, match=r"'pose' must be numbers of shape \(2,\), got \(1,\)"):
+        encoder.encode(*_rows(_row(pose=(1,))))
+    with pytest.raises(ValueError, match="'code' must be a string or a list of strings, got 3"):
+        encoder.encode(*_rows(_row(code=3)))
+
+
+def test_saved_and_read_it_encodes_alike(encoder):
+    read = FeatureEncoder.from_json(SPEC, json.loads(json.dumps(encoder.to_json())))
+    rows = _rows(_row(3.0, (1.0, 2.0), "b", "y", "alpha beta"), _row(code=["alpha", "beta"]))
+    for name, tensor in encoder.encode(*rows).inputs().items():
+        assert torch.equal(tensor, read.encode(*rows).inputs()[name])
+
+
+def test_taking_rows_equals_encoding_them(encoder):
+    rows = [_row(n, (n, n), "ab"[n % 2], "xyz"[n % 3], "w " * (n % 4)) for n in range(9)]
+    chosen = [3, 0, 8, 8, 5]
+    taken = encoder.encode(*_rows(*rows)).take(torch.tensor(chosen)).inputs()
+    direct = encoder.encode(*_rows(*(rows[row] for row in chosen))).inputs()
+    assert taken.keys() == direct.keys()
+    for name, tensor in direct.items():
+        assert torch.equal(taken[name], tensor)
+
+
+def test_text_hashes_are_the_same_in_every_process():
+    program = (
+        "from infrastructure.trajectories.text_hashing import buckets_of;"
+        "print(buckets_of('def f(x): return x', 2048))"
+    )
+    for seed in ("1", "2"):
+        output = subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert json.loads(output.stdout) == buckets_of("def f(x): return x", 2048)
+    assert buckets_of(["return"], 2048) == [0xA79E3F0F % 2048]
+
+
+@given(st.text(), st.integers(2, 5000))
+def test_any_text_hashes_below_the_number_of_buckets(text, buckets):
+    assert all(0 <= bucket < buckets for bucket in buckets_of(text, buckets))
