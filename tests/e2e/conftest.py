@@ -23,6 +23,14 @@ BIN = Path(sys.executable).parent
 POLL_SECONDS = 0.05
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests have measured."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == "measured":
+                terminalreporter.write_line(f"measured: {value}")
+
+
 class Metrics:
     """One scrape."""
 

@@ -26,15 +26,16 @@ def _steps(daemon) -> tuple[float, float]:
 
 
 @pytest.fixture
-def acknowledged(training, pytestconfig: pytest.Config) -> Callable[[tuple[str, str], str], None]:
+def acknowledged(
+    training, record_property: Callable[[str, object], None]
+) -> Callable[[tuple[str, str], str], None]:
     """Wait for the metric that tells of the worker's acknowledgement; hold it to the deadline."""
-    terminal = pytestconfig.pluginmanager.get_plugin("terminalreporter")
 
     def wait(expected: tuple[str, str], voice: str) -> None:
         seconds = training.wait_for(
             lambda: _effective(training) == expected, 20, f"to be in {expected}"
         )
-        terminal.write_line(f" {voice}: {' '.join(expected)} after {seconds:.2f} s")
+        record_property("measured", f"{seconds:.2f} s after {voice}: {' '.join(expected)}")
         assert seconds < DEADLINE_SECONDS
 
     return wait
@@ -70,13 +71,13 @@ def test_the_flag_rolls_back_a_running_job_and_forth(training, acknowledged) -> 
     scale = training.metrics().value(SCALE, agent="quick")
 
     training.configure(ENABLE_FP16_TRAINING="false")
-    acknowledged(("fp32", "flag"), "flag off")
+    acknowledged(("fp32", "flag"), "flag off is written")
     assert training.metrics().value(SCALE, agent="quick") == 1
     assert training.metrics().value("genesis_precision_rollbacks_total", reason="flag") == 1
     _goes_on(training, in_fp16=False)
 
     training.configure(ENABLE_FP16_TRAINING="true")
-    acknowledged(("fp16", "default"), "flag on")
+    acknowledged(("fp16", "default"), "flag on is written")
     assert training.metrics().value(SCALE, agent="quick") == scale
     _goes_on(training, in_fp16=True)
     _nothing_lost(training)
@@ -87,12 +88,12 @@ def test_an_operator_rolls_back_a_running_job_and_forth(training, acknowledged) 
 
     done = training.cli("precision", "set", "fp32", "--reason", "loss looks odd")
     assert done.returncode == 0, done.stdout + done.stderr
-    acknowledged(("fp32", "operator"), "precision set")
+    acknowledged(("fp32", "operator"), "precision set has returned")
     _goes_on(training, in_fp16=False)
 
     done = training.cli("precision", "clear", "--reason", "it was the data")
     assert done.returncode == 0, done.stdout + done.stderr
-    acknowledged(("fp16", "default"), "precision clear")
+    acknowledged(("fp16", "default"), "precision clear has returned")
     assert training.metrics().value(SCALE, agent="quick") == scale
     _goes_on(training, in_fp16=True)
     _nothing_lost(training)
