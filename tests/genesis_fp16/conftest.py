@@ -1,10 +1,16 @@
 """What the daemon's tests share."""
 
+import sys
 import textwrap
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
 
 InstallPlugin = Callable[..., None]
 
@@ -67,3 +73,35 @@ def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPl
         (info / "entry_points.txt").write_text(f"[genesis.agents]\n{name} = {module}:{factory}\n")
 
     return install
+
+
+@pytest.fixture
+def home_settings(tmp_path: Path) -> Settings:
+    """Settings of a home of its own, with short waits."""
+    return Settings(home=tmp_path / "home", retry_backoff_seconds=0.01, metrics_port=0)
+
+
+@pytest.fixture
+def store(home_settings: Settings) -> Iterator[Store]:
+    """A new, real database in that home."""
+    with closing(Store.open(home_settings)) as store:
+        yield store
+
+
+@pytest.fixture
+def standin_command() -> tuple[str, ...]:
+    """Command line of a worker that needs no torch and behaves as its settings say."""
+    return (sys.executable, str(Path(__file__).with_name("standin_worker.py")))
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], None]:
+    """Wait until something holds; give up after long enough for a loaded machine."""
+
+    def wait(holds: Callable[[], object], seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.01)
+
+    return wait

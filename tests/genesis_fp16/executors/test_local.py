@@ -1,0 +1,193 @@
+"""Real child processes: started, commanded, stopped, killed with all their descendants."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from genesis_fp16.attempts import make_spec
+from genesis_fp16.executors import ExitStatus, Handle, LocalExecutor
+from genesis_fp16.run_spec import RunSpec
+from genesis_fp16.runs import RunState
+from genesis_fp16.settings import AgentSettings, Settings
+from genesis_fp16.store import Attempt, Run
+from infrastructure.events import EventTail, PrecisionState, SetPrecision
+
+FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+
+
+@pytest.fixture
+def executor(standin_command: tuple[str, ...]) -> LocalExecutor:
+    return LocalExecutor(standin_command)
+
+
+@pytest.fixture
+def spec(home_settings: Settings) -> Callable[..., RunSpec]:
+    def make(**how: object) -> RunSpec:
+        settings = home_settings.model_copy(update={"agents": {"a": AgentSettings(settings=how)}})
+        run = Run(
+            id=secrets.token_hex(4),
+            agent="a",
+            trigger="manual",
+            state=RunState.STARTING,
+            seed=0,
+            due_at=0.0,
+            created_at=0.0,
+            available_at=0.0,
+        )
+        attempt = Attempt(run_id=run.id, number=1, incarnation="i", started_at=0.0)
+        made = make_spec(settings, run, attempt, "a:A", FP16)
+        made.attempt_folder.mkdir(parents=True)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def started(executor: LocalExecutor, spec, until):
+    """Start a worker and wait until it is up; all are gone afterwards."""
+    handles: list[Handle] = []
+
+    def start(**how: object) -> tuple[RunSpec, Handle]:
+        made = spec(**how)
+        handles.append(executor.submit(made))
+        until(lambda: any(event.kind == "started" for event in EventTail(made.events_path).read()))
+        return made, handles[-1]
+
+    yield start
+    for handle in handles:
+        executor.kill(handle)
+        until(lambda handle=handle: executor.poll(handle) is not None)
+
+
+def ended(executor: LocalExecutor, handle: Handle, until) -> ExitStatus:
+    found: list[ExitStatus | None] = []
+
+    def over() -> bool:
+        found.append(executor.poll(handle))
+        return found[-1] is not None
+
+    until(over)
+    assert found[-1] is not None
+    return found[-1]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_worker_runs_to_its_end(executor, spec, until) -> None:
+    made = spec(steps=2)
+    handle = executor.submit(made)
+    assert ended(executor, handle, until) == ExitStatus(exit_code=0)
+    assert (made.attempt_folder / "worker.log").read_text() == "a line for the log\n"
+    assert RunSpec.model_validate_json((made.attempt_folder / "spec.json").read_bytes()) == made
+    assert not executor.recover(handle)
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [({"exit": 78}, ExitStatus(exit_code=78)), ({"kill": 11}, ExitStatus(signal=11))],
+)
+def test_how_it_ended_is_told(executor, spec, until, how, status: ExitStatus) -> None:
+    assert ended(executor, executor.submit(spec(**how)), until) == status
+
+
+def test_a_stop_is_obeyed(executor, started, until) -> None:
+    made, handle = started(steps=10**9)
+    assert executor.poll(handle) is None
+    executor.send(handle, SetPrecision(state=FP32))
+    executor.stop(handle, "shutdown")
+    assert ended(executor, handle, until) == ExitStatus(exit_code=75)
+    acknowledged = [
+        event.state
+        for event in EventTail(made.events_path).read()
+        if event.kind == "precision_changed"
+    ]
+    assert acknowledged == [FP16, FP32]
+
+
+def test_the_worker_is_in_a_session_of_its_own(executor, started) -> None:
+    _, handle = started(hang=True)
+    assert os.getsid(handle.pid) == os.getpgid(handle.pid) == handle.pid
+
+
+def test_a_worker_that_does_not_listen_stalls_nobody(executor, started) -> None:
+    """The pipe holds 64 KiB; what it does not take waits, and nothing blocks."""
+    _, handle = started(ignore_all=True, hang=True)
+    for _ in range(3000):
+        executor.send(handle, SetPrecision(state=FP32))
+    assert executor.poll(handle) is None
+
+
+def test_a_kill_takes_all_descendants_along(executor, started, until) -> None:
+    made, handle = started(descendants=True, ignore_all=True, hang=True)
+    until((made.attempt_folder / "descendants").exists)
+    pids = json.loads((made.attempt_folder / "descendants").read_text())
+    assert not any(gone(pid) for pid in pids)
+    executor.kill(handle)
+    assert ended(executor, handle, until) == ExitStatus(signal=9)
+    until(lambda: all(gone(pid) for pid in pids))
+
+
+def test_what_a_worker_leaves_behind_goes_with_it(executor, started, until) -> None:
+    made, handle = started(descendants=True, kill=signal.SIGKILL)
+    assert ended(executor, handle, until) == ExitStatus(signal=9)
+    in_group, apart = json.loads((made.attempt_folder / "descendants").read_text())
+    until(lambda: gone(in_group))
+    os.kill(apart, signal.SIGKILL)  # it left the session before its parent died: out of reach
+
+
+def test_another_daemons_worker_is_recovered_and_killed(executor, started, until) -> None:
+    _, handle = started(ignore_all=True, hang=True)
+    successor = LocalExecutor()
+    assert successor.recover(handle)
+    assert successor.poll(handle) is None
+    successor.stop(handle, "it cannot hear")
+    successor.kill(handle)
+    until(lambda: successor.poll(handle) == ExitStatus())
+
+
+def test_a_later_process_with_the_same_pid_is_not_the_worker(executor) -> None:
+    process = psutil.Process()
+    impostor = Handle(pid=process.pid, started_at=process.create_time() - 100)
+    assert not executor.recover(impostor)
+    executor.kill(impostor)  # else this test would not go on
+    assert executor.poll(impostor) == ExitStatus()
+
+
+def test_the_end_of_the_daemon_is_the_end_of_stdin(spec, standin_command, until) -> None:
+    """A daemon killed outright leaves a worker that checkpoints and stops by itself."""
+    made = spec(steps=10**9)
+    (made.run_folder / "spec.in").write_text(made.model_dump_json())
+    daemon = (
+        "import sys, time; from pathlib import Path;"
+        "from genesis_fp16.executors import LocalExecutor;"
+        "from genesis_fp16.run_spec import RunSpec;"
+        "spec = RunSpec.model_validate_json(Path(sys.argv[1]).read_text());"
+        "LocalExecutor(sys.argv[2:]).submit(spec); time.sleep(600)"
+    )
+    path = str(made.run_folder / "spec.in")
+    process = subprocess.Popen([sys.executable, "-c", daemon, path, *standin_command])
+    tail = EventTail(made.events_path)
+    until(lambda: any(event.kind == "step_stats" for event in tail.read()))
+    process.kill()
+    process.wait()
+    until(lambda: any(event.kind == "finished" for event in tail.read()))
+    assert int(Path(made.run_folder / "step").read_text()) > 0
+
+
+def test_a_program_that_is_not_there_is_an_os_error(spec) -> None:
+    with pytest.raises(OSError, match="no-such-program"):
+        LocalExecutor(["no-such-program"]).submit(spec())

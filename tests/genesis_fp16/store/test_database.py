@@ -1,0 +1,123 @@
+"""Databases as they are found: none, ours, older, newer, another's, broken."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+import genesis_fp16.store
+from genesis_fp16.settings import Settings
+from genesis_fp16.store.database import HEAD_REVISION, StoreError, database_url, open_database
+from genesis_fp16.store.schema import metadata
+
+MIGRATIONS = Path(genesis_fp16.store.__file__).parent / "migrations"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "home" / "genesis.db"
+
+
+def open_at(path: Path) -> None:
+    open_database(make_url(f"sqlite:///{path}")).dispose()
+
+
+def test_a_new_database_is_what_the_tables_say(path: Path) -> None:
+    engine = open_database(make_url(f"sqlite:///{path}"))
+    with engine.begin() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+        assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+        indexes = "SELECT sql FROM sqlite_master WHERE name = 'one_active_run_per_agent'"
+        assert "WHERE state IN" in str(connection.scalar(text(indexes)))
+    engine.dispose()
+
+
+def test_the_release_knows_its_own_head() -> None:
+    assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [HEAD_REVISION]
+
+
+def test_opening_again_migrates_nothing(path: Path) -> None:
+    open_at(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO schedule_state VALUES ('a', 1.0)")
+    connection.close()
+    open_at(path)
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT * FROM schedule_state").fetchall() == [("a", 1.0)]
+    connection.close()
+
+
+def test_several_processes_may_create_it_at_once(path: Path) -> None:
+    code = (
+        "import sys; from sqlalchemy.engine import make_url;"
+        "from genesis_fp16.store.database import open_database;"
+        "open_database(make_url(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, f"sqlite:///{path}"]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
+    errors = [process.communicate()[1] for process in processes]
+    assert errors == [b""] * 4
+    open_at(path)
+
+
+def test_a_corrupt_file_is_named_with_the_cure(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database" * 100)
+    with pytest.raises(StoreError, match=r"genesis\.db cannot be used.*move it away") as caught:
+        open_at(path)
+    assert caught.value.exit_code == 65
+    assert path.read_bytes().startswith(b"this is no database"), "it must not be touched"
+
+
+def test_a_torn_database_is_named_with_the_cure(path: Path) -> None:
+    open_at(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    with pytest.raises(StoreError, match=r"genesis\.db"):
+        open_at(path)
+
+
+def test_another_programs_database_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    connection.close()
+    with pytest.raises(StoreError, match="belongs to something else, it holds bookmarks"):
+        open_at(path)
+
+
+def test_a_newer_releases_database_is_refused(path: Path) -> None:
+    open_at(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    with pytest.raises(StoreError, match="has revision 9999, this release knows"):
+        open_at(path)
+
+
+def test_a_folder_in_the_way_is_named(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"genesis\.db"):
+        open_at(path)
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password() -> None:
+    pytest.importorskip("psycopg")
+    url = make_url("postgresql+psycopg://me:hunter2@127.0.0.1:1/none")
+    with pytest.raises(StoreError, match="GENESIS_DATABASE_URL") as caught:
+        open_database(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_where_the_database_is(tmp_path: Path) -> None:
+    assert database_url(Settings(home=tmp_path)).database == str(tmp_path / "genesis.db")
+    url = database_url(Settings(home=tmp_path, database_url="postgresql://h/d"))
+    assert url.drivername == "postgresql+psycopg"

@@ -1,0 +1,57 @@
+"""Two daemons, one home."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import DaemonLock, LockHeldError, StoreError
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import DaemonLock
+with DaemonLock(Settings(home=Path(sys.argv[1]))):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(home_settings: Settings):
+    """Another process that holds the lock."""
+    command = [sys.executable, "-c", HOLD, str(home_settings.home)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_daemon_is_told_who_holds_the_lock(holder, home_settings: Settings) -> None:
+    with pytest.raises(LockHeldError, match=rf"pid {holder.pid} on .* since 20") as caught:
+        DaemonLock(home_settings).acquire()
+    assert caught.value.exit_code == 73
+    assert f"pid {holder.pid}" in caught.value.holder
+
+
+def test_a_killed_holder_holds_nothing(holder, home_settings: Settings) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with DaemonLock(home_settings) as lock:
+        lock.verify()
+        with pytest.raises(LockHeldError, match=f"pid {os.getpid()}"):
+            DaemonLock(home_settings).acquire()
+    with DaemonLock(home_settings):
+        pass
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"GENESIS_HOME .*file"):
+        DaemonLock(Settings(home=tmp_path / "file")).acquire()

@@ -1,0 +1,55 @@
+"""One word in force per scope, until it is withdrawn or expires."""
+
+from dataclasses import replace
+
+import pytest
+
+from genesis_fp16.precision_policy import Override
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
+
+ALL = Override(agent=None, precision="fp32", reason="odd loss", actor="me", created_at=1.0)
+MINE = replace(ALL, agent="a", precision="bf16")
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    return [10.0]
+
+
+@pytest.fixture
+def overrides(home_settings: Settings, clock: list[float]):
+    store = Store.open(home_settings, clock=lambda: clock[0])
+    yield store.overrides
+    store.close()
+
+
+def test_each_scope_has_one(overrides) -> None:
+    overrides.set(ALL)
+    overrides.set(MINE)
+    assert overrides.in_force() == [ALL, MINE]
+    overrides.set(replace(MINE, precision="fp16"))
+    assert overrides.in_force() == [ALL, replace(MINE, precision="fp16")]
+
+
+def test_an_override_expires(overrides, clock) -> None:
+    overrides.set(replace(ALL, expires_at=20.0))
+    clock[0] = 19.9
+    assert len(overrides.in_force()) == 1
+    clock[0] = 20.0
+    assert overrides.in_force() == []
+    assert not overrides.clear(None, actor="me", reason="late")
+
+
+def test_clearing_one_scope_leaves_the_other(overrides) -> None:
+    overrides.set(ALL)
+    overrides.set(MINE)
+    assert overrides.clear(None, actor="you", reason="it was the data")
+    assert overrides.in_force() == [MINE]
+    assert not overrides.clear("b", actor="you", reason="?")
+    assert [(c.actor, c.action, c.subject, c.reason) for c in overrides.audit()] == [
+        ("you", "precision clear", "all", "it was the data"),
+        ("me", "precision set", "a", "odd loss"),
+        ("me", "precision set", "all", "odd loss"),
+    ]
+    assert overrides.audit(limit=2)[1].details == {"precision": "bf16", "expires_at": None}
