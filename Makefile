@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check format clean
+.PHONY: run test check bench format clean
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -17,6 +17,13 @@ check: $(STAMP)  ## Lint, types, import direction
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(VENV)/.bench  ## Measure the training step beside other loops, in under ten minutes
+	$(BIN)/python -m benchmarks.step
+
+$(VENV)/.bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peers,bench]'
+	touch $@
 
 format: $(STAMP)  ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,83 @@
+"""The models and batches that every loop is measured on.
+
+Shapes: B rows, F features in and out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+FEATURES = 64
+_BATCHES = 8  # a loop cycles through them, so that no batch is learnt by heart
+
+
+class Batch(NamedTuple):
+    """Attributes:
+    x: float32 ``[B, F]``, observations and actions.
+    y: float32 ``[B, F]``, next observations.
+    """
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """One model and its batch, and how long a timed block of it is on a CPU.
+
+    Attributes:
+        name: As on the command line.
+        hidden_layers: How many.
+        width: Of each hidden layer.
+        batch: Rows.
+        cpu_steps: Steps in a timed block on a CPU, which does a block in about 50 ms.
+        cpu_fp16: Whether FP16 is measured on a CPU, which has no fast FP16 product.
+    """
+
+    name: str
+    hidden_layers: int
+    width: int
+    batch: int
+    cpu_steps: int
+    cpu_fp16: bool = False
+
+
+SIZES = {
+    size.name: size
+    for size in (
+        Size(name="tiny", hidden_layers=2, width=64, batch=32, cpu_steps=64, cpu_fp16=True),
+        Size(name="small", hidden_layers=3, width=256, batch=256, cpu_steps=8),
+        Size(name="medium", hidden_layers=4, width=1024, batch=1024, cpu_steps=1),
+        Size(name="large", hidden_layers=4, width=1024, batch=16384, cpu_steps=1),
+    )
+}
+
+
+def build_model(size: Size, device: torch.device, seed: int) -> nn.Module:
+    """A perceptron with float32 parameters; the same *seed*, the same weights.
+
+    Torch's own generators are left as they were.
+    """
+    widths = [FEATURES, *[size.width] * size.hidden_layers, FEATURES]
+    layers: list[nn.Module] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), nn.SiLU()]
+    return nn.Sequential(*layers[:-1]).to(device)
+
+
+def build_batches(size: Size, device: torch.device, seed: int) -> list[Batch]:
+    """Batches of a smooth, noise-free map; the same *seed*, the same batches."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing_FF = torch.randn(FEATURES, FEATURES, generator=generator) / FEATURES**0.5
+    batches = []
+    for _ in range(_BATCHES):
+        x_BF = torch.randn(size.batch, FEATURES, generator=generator)
+        batches.append(Batch(x_BF.to(device), torch.tanh(x_BF @ mixing_FF).to(device)))
+    return batches
