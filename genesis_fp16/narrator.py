@@ -30,6 +30,9 @@ class _Story:
     phase: str = ""
     phase_began: float = 0.0
     next_line: float = 0.0
+    next_evaluation: float = 0.0
+    done: int = 0
+    unit: str = ""
     steps: int = 0
     fp16_steps: int = 0
     overflows: int = 0
@@ -57,11 +60,12 @@ class _Story:
         """What the one line at the run's end says."""
         fields: dict[str, object] = {
             "seconds": round(now - self.began, 1),
-            "attempts": self.attempts,
             "steps": self.steps,
             "fp16_steps": self.fp16_steps,
             "overflows": self.overflows,
         }
+        if self.attempts > 1:
+            fields["attempts"] = self.attempts
         if self.nonfinite_losses:
             fields["nonfinite_losses"] = self.nonfinite_losses
         if self.precision is not None:
@@ -103,10 +107,11 @@ class Narrator:
         story = self._story(agent, run_id)
         if state == RunState.STARTING:
             story.attempts += 1
-            story.log.info("run_starting", attempt=story.attempts)
+            story.log.info("run_starting")
         elif state == RunState.QUEUED:
             self._end_phase(story)
-            story.log.info("run_queued")
+            if not story.attempts:
+                story.log.info("run_queued")
         elif RunState(state) in TERMINAL:
             self._end_phase(story)
             tell = story.log.info if state == RunState.SUCCEEDED else story.log.error
@@ -119,10 +124,12 @@ class Narrator:
         match said:
             case event.PhaseStarted():
                 self._end_phase(story)
-                story.phase, story.phase_began = said.phase, self._clock()
-                story.next_line = self._clock() + LINE_SECONDS
+                now = self._clock()
+                story.phase, story.phase_began, story.done = said.phase, now, 0
+                story.next_line, story.next_evaluation = now + LINE_SECONDS, now
                 story.log.info("phase_started", phase=said.phase)
             case event.Progress():
+                story.done, story.unit = said.done, said.unit
                 fields: dict[str, object] = {"done": said.done, "of": said.total}
                 self._progress(story, said.done, said.total, {**fields, "unit": said.unit})
             case event.StepStats():
@@ -130,8 +137,10 @@ class Narrator:
                 self._progress(story, said.step, said.total_steps, _training(story, said))
             case event.Evaluated():
                 story.evaluated = said
-                if said.epoch <= 1 or self._line_is_due(story):
-                    story.log.info("evaluated", epoch=said.epoch, **_rounded(said.metrics))
+                if self._clock() >= story.next_evaluation:
+                    story.next_evaluation = self._clock() + LINE_SECONDS
+                    deciding = {said.primary: said.metrics[said.primary]}
+                    story.log.info("evaluated", epoch=said.epoch, **_rounded(deciding))
             case event.PrecisionChanged():
                 self._precision_changed(story, said)
             case _:
@@ -177,6 +186,8 @@ class Narrator:
         if story.phase:
             seconds = round(self._clock() - story.phase_began, 1)
             fields: dict[str, object] = {}
+            if story.done:
+                fields = {"done": story.done, "unit": story.unit}
             if story.phase == "train":
                 fields = {"steps": story.steps, "loss": _round(story.loss)}
                 if story.evaluated is not None:

@@ -92,7 +92,6 @@ def test_whole_run_ends_in_one_line_that_says_it_all(
         "run_id": "r",
         "state": "succeeded",
         "seconds": 60.0,
-        "attempts": 1,
         "steps": 40,
         "fp16_steps": 40,
         "overflows": 3,

@@ -38,6 +38,13 @@ def test_good_plugin_is_ready(install_plugin: Callable[..., None]) -> None:
     assert "fine_plugin" not in sys.modules
 
 
+def test_plugin_that_prints_does_not_garble_the_answer(
+    install_plugin: Callable[..., None], any_agent: Callable[[str], str]
+) -> None:
+    install_plugin("chatty", "print('{}' * 9999)\n" + any_agent("chatty"))
+    assert load()["chatty"].state == "ready"
+
+
 BROKEN = {
     "raises": ("raise RuntimeError('no\\nluck')", "RuntimeError: no luck (raises_plugin.py:1)"),
     "exits": ("import sys; sys.exit(0)", "called sys.exit(0)"),
