@@ -78,8 +78,8 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
         "extra": dict(extra),
     }
     before = _weights_named_in(folder)
-    _write(weights, buffer.getvalue())
-    _write(folder / _INDEX, json.dumps(index, indent=1).encode())
+    write_durably(weights, buffer.getvalue())
+    write_durably(folder / _INDEX, json.dumps(index, indent=1).encode())
     for path in folder.glob("weights-*.pt"):
         if path.name not in (weights.name, before):  # a reader may still be opening the one before
             path.unlink(missing_ok=True)
@@ -148,13 +148,20 @@ def _read_weights(path: Path, digest: str) -> Mapping[str, Mapping[str, Tensor]]
         raise ModelFileError(path, "the file is missing") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise ModelFileError(path, "its hash differs from the one in model.json")
+    return cast("Mapping[str, Mapping[str, Tensor]]", read_tensors(path, data))
+
+
+def read_tensors(path: Path, data: bytes) -> object:
+    """Read *data*, the content of *path*, without unpickling.
+
+    Raises:
+        ModelFileError: torch cannot read it.
+    """
     try:
-        states: Mapping[str, Mapping[str, Tensor]] = torch.load(
-            BytesIO(data), map_location="cpu", weights_only=True
-        )
+        content: object = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ModelFileError(path, f"torch cannot read it ({error})") from error
-    return states
+    return content
 
 
 def _weights_named_in(folder: Path) -> str | None:
@@ -165,8 +172,12 @@ def _weights_named_in(folder: Path) -> str | None:
     return str(name)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write *data* durably under a temporary name, then rename."""
+def write_durably(path: Path, data: bytes) -> None:
+    """Put *data* on the disk under a temporary name, then rename it to *path*.
+
+    Raises:
+        OSError: The disk does not take it; *path* is as before.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("wb") as file:

@@ -67,9 +67,11 @@ class EnsembleNetwork(nn.Module):
         members: How many networks; their disagreement is what the model does not know.
         hidden: Hidden width. Up to 64, FP16 stays usable on CPUs without FP16 arithmetic.
         embedding: Width of each text field's embedding, per member.
+        dropout: Share of hidden values left out in training: members see different networks, and
+            little data is worn out later.
 
     Attributes:
-        sizes: The arguments after *shape*, as saved with the model.
+        sizes: The arguments that decide the weights' shapes; saved with the model.
     """
 
     def __init__(
@@ -79,9 +81,11 @@ class EnsembleNetwork(nn.Module):
         members: int = 5,
         hidden: int = 64,
         embedding: int = 16,
+        dropout: float = 0.2,
     ) -> None:
         super().__init__()
         self.shape, self.members, self.embedding = shape, members, embedding
+        self.dropout = dropout
         self.sizes = {"members": members, "hidden": hidden, "embedding": embedding}
         self.embeddings = nn.ModuleList(
             TextEmbedding(buckets, members * embedding) for buckets in shape.texts.values()
@@ -107,6 +111,7 @@ class EnsembleNetwork(nn.Module):
             hidden_MNH = torch.baddbmm(bias, hidden_MNH, weight)
             if layer < last:
                 hidden_MNH = functional.silu(hidden_MNH)
+                hidden_MNH = functional.dropout(hidden_MNH, self.dropout, self.training)
         return _split_heads(self.shape, hidden_MNH)
 
 

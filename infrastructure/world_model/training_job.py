@@ -16,9 +16,10 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from infrastructure.agent_contract import Evaluation, Forward, TrainingJob
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.world_model.batches import BatchStream
+from infrastructure.world_model.best_epoch import BestEpoch
 from infrastructure.world_model.heads import ensemble_loss
-from infrastructure.world_model.outlook import outlook_of
-from infrastructure.world_model.scoring import PRIMARY, measure
+from infrastructure.world_model.outlook import Outlook, outlook_of
+from infrastructure.world_model.scoring import PRIMARY, measure, row_nll
 from infrastructure.world_model.training_data import DataPart, TrainingData
 
 
@@ -49,16 +50,19 @@ def training_job(
     data: TrainingData,
     network: Module,
     plan: TrainingPlan,
+    best: BestEpoch,
     loss: Callable[[Forward, Batch], Tensor] = ensemble_loss,
 ) -> TrainingJob:
-    """Train *network* on the training groups, evaluate on the test groups.
+    """Train *network* on the training groups; each epoch is evaluated on held-out groups.
 
-    The evaluation only reports: nothing is chosen by it.
+    The metrics are of the test groups and only report. Which epoch is kept in *best* the
+    calibration groups decide.
 
     Args:
         data: See `TrainingData`.
         network: Takes ``Features.inputs`` and returns raw head outputs; see `network.py`.
         plan: See `TrainingPlan`.
+        best: Keeps the weights of the best epoch.
         loss: Forward and batch to a float32 scalar.
     """
     batch_size = min(plan.batch_size, len(data.train.features))
@@ -73,21 +77,28 @@ def training_job(
         optimizer=partial(_optimizer, plan),
         batches=stream.epoch,
         loss=loss,
-        evaluate=partial(evaluate_ensemble, data, data.test, plan.device),
+        evaluate=partial(_evaluate, data, network, plan.device, best),
         epochs=plan.epochs,
         scheduler=partial(_scheduler, plan.epochs * plan.steps_per_epoch),
     )
 
 
-@torch.no_grad()
-def evaluate_ensemble(
-    data: TrainingData, part: DataPart, device: str, forward: Forward
+def _evaluate(
+    data: TrainingData, network: Module, device: str, best: BestEpoch, forward: Forward
 ) -> Evaluation:
-    """Measure the network alone, before calibration, on *part*."""
-    inputs = {name: tensor.to(device) for name, tensor in part.features.inputs().items()}
-    outlook = outlook_of(forward(inputs), data.codec, len(part.features))
-    metrics = measure(outlook, part.outcomes, data.codec)
+    held_out = _outlook(data, data.calibration, device, forward)
+    nll = row_nll(held_out, data.calibration.outcomes, data.codec).mean()
+    best.consider(float(nll), network)
+    outlook = _outlook(data, data.test, device, forward)
+    metrics = measure(outlook, data.test.outcomes, data.codec)
     return Evaluation(metrics=metrics, primary=PRIMARY, higher_is_better=True)
+
+
+@torch.no_grad()
+def _outlook(data: TrainingData, part: DataPart, device: str, forward: Forward) -> Outlook:
+    """What the network alone expects, before calibration."""
+    inputs = {name: tensor.to(device) for name, tensor in part.features.inputs().items()}
+    return outlook_of(forward(inputs), data.codec, len(part.features))
 
 
 def _optimizer(plan: TrainingPlan, parameters: Iterable[Parameter]) -> Optimizer:

@@ -27,6 +27,7 @@ from infrastructure.training.precision import resolve
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.artefact import BuildNetwork, load_model, save_model
+from infrastructure.world_model.best_epoch import BestEpoch
 from infrastructure.world_model.fitted_model import FittedModel, calibration_nll, fit_candidates
 from infrastructure.world_model.network import EnsembleNetwork, NetworkShape, build_seeded
 from infrastructure.world_model.prediction import (
@@ -135,8 +136,9 @@ class WorldModel:
         config = config or FP16TrainingConfig()
         state = resolve(_wish(config), torch.device(device), cpu_half=config.cpu_half)
         with tempfile.TemporaryDirectory(prefix="world-model-") as folder:
+            best = BestEpoch(Path(folder) / "best.pt")
             train(
-                training_job(data, network, plan),
+                training_job(data, network, plan, best),
                 device=torch.device(device),
                 precision=state,
                 config=config,
@@ -145,6 +147,7 @@ class WorldModel:
                 emit=recorder,
                 commands=lambda: (),
             )
+            best.restore(network)
         candidates = fit_candidates(data, network)
         self._model = min(candidates.values(), key=lambda model: calibration_nll(model, data))
         outlook = self._model.outlook(data.test.features)

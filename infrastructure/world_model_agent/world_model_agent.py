@@ -25,6 +25,7 @@ from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.world_model import EnsembleNetwork, ModelFileError, NetworkShape, WorldModel
+from infrastructure.world_model.best_epoch import BestEpoch
 from infrastructure.world_model.heads import ensemble_loss
 from infrastructure.world_model.network import build_seeded
 from infrastructure.world_model.training_data import TrainingData, prepare
@@ -49,7 +50,7 @@ class WorldModelAgent(ABC):
     name: str
     contract_version: int = CONTRACT_VERSION
     training_steps: int = 5000
-    training_passes: int = 100
+    training_passes: int = 200
     epochs: int = 20
     batch_size: int = 256
     newest_transitions: int = 200_000
@@ -110,17 +111,19 @@ class WorldModelAgent(ABC):
         )
         shape = NetworkShape.of(data.encoder, data.codec)
         network = build_seeded(self.build_model, shape, context.seed)
-        return training_job(data, network, plan, self.loss)
+        return training_job(data, network, plan, _best_epoch(context), self.loss)
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
         """Put the best of linear, ensemble and blend into use if the held-out groups say so.
 
         Raises:
             RuntimeError: `build_job` was not called before on this agent.
+            ModelFileError: The weights of the run's best epoch are damaged.
             OSError: The disk does not take the model; the one before stays in use.
         """
         if self._data is None:
             raise RuntimeError("publish needs the data of build_job: call build_job first")
+        _best_epoch(context).restore(model)
         folder = self.published_folder(context)
         verdict = judge(self._data, model, folder, self.build_model)
         world_model = WorldModel.of(verdict.candidate, verdict.metrics)
@@ -144,3 +147,7 @@ class WorldModelAgent(ABC):
         except ModelFileError as error:
             context.logger.warning("published_model_unreadable", error=str(error))
             return None
+
+
+def _best_epoch(context: RunContext) -> BestEpoch:
+    return BestEpoch(context.run_folder / "best-epoch.pt")
