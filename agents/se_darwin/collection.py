@@ -1,0 +1,140 @@
+"""Trajectories: one broken standard-library function after the other, evolved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from agents.se_darwin.corpus import Subject, load_subjects
+from agents.se_darwin.evolution import Evolution, Outcome
+from agents.se_darwin.policy import Policy, Ranker
+from agents.se_darwin.sandbox import Limits, Sandbox
+from agents.se_darwin.settings import SEDarwinSettings
+from agents.se_darwin.tasks import RepairTask, Suite
+from infrastructure.agent_contract import Transition
+
+CORPUS_LIMITS = Limits(cpu_seconds=0.02)
+"""The corpus runs its tests in a millisecond or two; a mutant that loops gets ten times that."""
+_IDLE_GENERATIONS = 10
+
+
+def open_sandbox(parallel: int = 2) -> Sandbox:
+    """A sandbox in which the whole corpus can run.
+
+    Raises:
+        SandboxUnavailableError: This host cannot isolate candidates.
+    """
+    modules = sorted({subject.module for subject in load_subjects()})
+    return Sandbox(modules=modules, limits=CORPUS_LIMITS, parallel=parallel)
+
+
+class TaskStream:
+    """Broken functions without end, every subject once per round, in an order drawn anew.
+
+    Args:
+        sandbox: Where the originals run.
+        rng: Source of chance.
+        two_edit_share: Share of tasks with two faults.
+        subjects: What to draw from.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        rng: Random,
+        *,
+        two_edit_share: float = 0.0,
+        subjects: tuple[Subject, ...] | None = None,
+    ) -> None:
+        self._sandbox, self._rng, self._two_edit_share = sandbox, rng, two_edit_share
+        self._subjects = list(load_subjects() if subjects is None else subjects)
+        self._suites: dict[str, Suite | None] = {}
+
+    def __iter__(self) -> Iterator[RepairTask]:
+        while self._subjects:
+            self._rng.shuffle(self._subjects)
+            for subject in list(self._subjects):
+                task = self._break(subject)
+                if task is not None:
+                    yield task
+
+    def _break(self, subject: Subject) -> RepairTask | None:
+        if subject.name not in self._suites:
+            self._suites[subject.name] = Suite.build(self._sandbox, subject, self._rng)
+        suite = self._suites[subject.name]
+        if suite is None:
+            self._subjects.remove(subject)
+            return None
+        return suite.inject(
+            self._sandbox, self._rng, 2 if self._rng.random() < self._two_edit_share else 1
+        )
+
+
+def evolve_tasks(
+    sandbox: Sandbox,
+    rng: Random,
+    settings: SEDarwinSettings,
+    *,
+    ranker: Ranker | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    subjects: tuple[Subject, ...] | None = None,
+) -> Iterator[Transition]:
+    """Transitions without end: each evaluated candidate is one.
+
+    Args:
+        sandbox: Where candidates run.
+        rng: Source of chance; the same, the same transitions.
+        settings: See `SEDarwinSettings`.
+        ranker: A world model to choose by, or None.
+        stop: Asked between generations.
+        subjects: What to draw tasks from; the whole corpus by default.
+    """
+    tasks = TaskStream(sandbox, rng, two_edit_share=settings.two_edit_share, subjects=subjects)
+    for task in tasks:
+        evolution = Evolution(
+            task,
+            sandbox,
+            rng,
+            Policy(
+                ranker=ranker,
+                batch=settings.candidates_per_generation,
+                epsilon=settings.exploration,
+            ),
+        )
+        idle = 0
+        while idle < _IDLE_GENERATIONS and not evolution.archive.best.fixed:
+            left = settings.evaluations_per_task - evolution.evaluations
+            if left <= 0:
+                break
+            if stop():
+                return
+            outcomes = evolution.generation(left)
+            idle = 0 if outcomes else idle + 1
+            for outcome in outcomes:
+                yield to_transition(task, outcome, sandbox)
+
+
+def to_transition(task: RepairTask, outcome: Outcome, sandbox: Sandbox) -> Transition:
+    """Record *outcome*; a repair is also tried on the hidden tests, for the record only."""
+    delta = outcome.child.score - outcome.parent.score
+    info: dict[str, str | float] = {
+        "module": task.module or "",
+        "fault": task.fault,
+        "edits": "; ".join(sorted(map(str, outcome.step.edits))),
+    }
+    if outcome.child.fixed:
+        info["hidden_pass_rate"] = task.hidden_pass_rate(sandbox, outcome.child.source)
+    return Transition(
+        group=task.name,
+        observation=outcome.observation,
+        action=outcome.action,
+        reward=delta,
+        next_observation={
+            "outcome": outcome.label,
+            "score_delta": delta,
+            "pass_rate": outcome.child.score,
+        },
+        terminated=outcome.child.fixed,
+        propensity=outcome.propensity,
+        info=info,
+    )

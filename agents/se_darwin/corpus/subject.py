@@ -1,0 +1,95 @@
+"""A function under repair: where its source is, and how its inputs are drawn."""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from agents.se_darwin.corpus.arithmetic import GENERATORS as ARITHMETIC
+from agents.se_darwin.corpus.dates import GENERATORS as DATES
+from agents.se_darwin.corpus.draws import Generator
+from agents.se_darwin.corpus.encodings import GENERATORS as ENCODINGS
+from agents.se_darwin.corpus.paths import GENERATORS as PATHS
+from agents.se_darwin.corpus.protocols import GENERATORS as PROTOCOLS
+from agents.se_darwin.corpus.sequences import GENERATORS as SEQUENCES
+from agents.se_darwin.corpus.texts import GENERATORS as TEXTS
+
+_GENERATORS = SEQUENCES | TEXTS | PATHS | ARITHMETIC | DATES | ENCODINGS | PROTOCOLS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """One pure function.
+
+    Attributes:
+        module: Dotted name of its standard-library module.
+        function: Its name there.
+        source: Normalised source of the definition, without docstring, decorators, annotations.
+        generate: Draws positional arguments; literals only.
+    """
+
+    module: str
+    function: str
+    source: str
+    generate: Generator
+
+    @property
+    def name(self) -> str:
+        """Such as ``heapq.merge``; the group of its transitions."""
+        return f"{self.module}.{self.function}"
+
+
+@cache
+def load_subjects() -> tuple[Subject, ...]:
+    """All subjects that this version of Python has in Python source, sorted by name."""
+    subjects = []
+    for place, generate in _GENERATORS.items():
+        module, function = place.split(":")
+        source = _find_source(module, function)
+        if source is not None:
+            subjects.append(
+                Subject(module=module, function=function, source=source, generate=generate)
+            )
+    return tuple(sorted(subjects, key=lambda subject: subject.name))
+
+
+def _find_source(module: str, function: str) -> str | None:
+    tree = _parse_module(module)
+    if tree is None:
+        return None
+    found = [node for node in _definitions(tree) if node.name == function]
+    return _normalise(found[0]) if found else None
+
+
+@cache
+def _parse_module(module: str) -> ast.Module | None:
+    folder = Path(sysconfig.get_path("stdlib"), *module.split("."))
+    for path in (folder.with_suffix(".py"), folder / "__init__.py"):
+        if path.is_file():
+            return ast.parse(path.read_text(encoding="utf-8"))
+    return None
+
+
+def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Functions at module level, also those behind an ``if`` or ``try``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield child
+        elif isinstance(child, ast.If | ast.Try | ast.ExceptHandler):
+            yield from _definitions(child)
+
+
+def _normalise(definition: ast.FunctionDef) -> str:
+    definition.decorator_list = []
+    for node in ast.walk(definition):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            if ast.get_docstring(node, clean=False) is not None and len(node.body) > 1:
+                del node.body[0]
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+    return ast.unparse(definition)

@@ -1,0 +1,6 @@
+"""Small edits of a program's syntax tree: enumerated, applied, undone."""
+
+from agents.se_darwin.edits.edit import Assignment, Edit
+from agents.se_darwin.edits.edit_space import EDIT_KINDS, EditSpace
+
+__all__ = ["EDIT_KINDS", "Assignment", "Edit", "EditSpace"]

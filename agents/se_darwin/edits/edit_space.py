@@ -1,0 +1,172 @@
+"""All single edits of one program, and the programs that sets of them make."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from agents.se_darwin.edits.edit import Assignment, Edit, Site, read, write
+from agents.se_darwin.edits.expression_rules import EXPRESSION_RULES
+from agents.se_darwin.edits.statement_rules import STATEMENT_RULES
+
+EDIT_KINDS = (
+    "comparison",
+    "arithmetic",
+    "operand_order",
+    "boolean",
+    "negation",
+    "sign",
+    "offset",
+    "constant",
+    "string",
+    "variable",
+    "method",
+    "function",
+    "argument_order",
+    "element_order",
+    "slice",
+    "loop_exit",
+    "assignment",
+    "statement_order",
+    "return_value",
+)
+_RULES = EXPRESSION_RULES + STATEMENT_RULES
+_MAX_ANCESTORS = 4
+
+
+class EditSpace:
+    """The edits of one function in one program.
+
+    A candidate is a *set* of edits, all addressed in this one tree, at most one per node: so
+    lists of edits from different lineages can be merged and thinned out.
+
+    Args:
+        source: A program that defines *function* at its top level.
+        function: The function to edit.
+
+    Attributes:
+        source: *source* in normal form.
+        function: Its name.
+        edits: All single edits, in order of node, kind and contents.
+
+    Raises:
+        ValueError: *source* does not parse or has no such function.
+    """
+
+    def __init__(self, source: str, function: str) -> None:
+        try:
+            self._tree = ast.parse(ast.unparse(ast.parse(source)))
+        except SyntaxError as error:
+            raise ValueError(f"cannot repair what is not Python: {error}") from None
+        self.source = ast.unparse(self._tree)
+        self.function = function
+        definitions = [
+            node
+            for node in self._tree.body
+            if isinstance(node, ast.FunctionDef) and node.name == function
+        ]
+        if not definitions:
+            raise ValueError(f"the program defines no function {function!r} at its top level")
+        self.definition = definitions[-1]
+        self.names = _variables(self.definition)
+        self.nodes = tuple(ast.walk(self.definition))
+        self.edits = tuple(self._enumerate())
+
+    def program(self, edits: Iterable[Edit]) -> str:
+        """The program with *edits* made, in normal form.
+
+        Raises:
+            ValueError: Two edits change the same node.
+        """
+        ordered = sorted(edits, key=lambda edit: -edit.node)  # inner nodes before outer ones
+        if len({edit.node for edit in ordered}) != len(ordered):
+            raise ValueError("two edits change the same node; keep one of them")
+        undone: list[Assignment] = []
+        try:
+            for edit in ordered:
+                assignments = edit.assign()
+                undone += [(slot, read(slot)) for slot, _ in assignments]
+                for slot, value in assignments:
+                    write(slot, value)
+            return ast.unparse(self._tree)
+        finally:
+            for slot, value in reversed(undone):
+                write(slot, value)
+
+    def _enumerate(self) -> Iterator[Edit]:
+        numbers = {id(node): number for number, node in enumerate(self.nodes)}
+        parents = {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        strings = _strings(self.nodes)
+        returns = tuple(
+            node for node in self.nodes if isinstance(node, ast.Return) and node.value is not None
+        )
+        seen: set[Edit] = set()
+        for node in self.nodes:
+            for role, index, child in _children(node):
+                site = Site(
+                    node=child,
+                    parent=node,
+                    role=role,
+                    index=index,
+                    names=self.names,
+                    strings=strings,
+                    returns=returns,
+                )
+                path = (role, *_ancestors(child, parents))
+                for rule in _RULES:
+                    for proposal in rule(site):
+                        edit = Edit(
+                            node=numbers[id(child)],
+                            kind=proposal.kind,
+                            old=proposal.old,
+                            new=proposal.new,
+                            line=getattr(child, "lineno", self.definition.lineno),
+                            assign=proposal.assign,
+                            path=path,
+                        )
+                        if edit not in seen:
+                            seen.add(edit)
+                            yield edit
+
+
+def _children(node: ast.AST) -> Iterator[tuple[str, int | None, ast.AST]]:
+    for role, value in ast.iter_fields(node):
+        if isinstance(value, ast.AST):
+            yield role, None, value
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                if isinstance(item, ast.AST):
+                    yield role, index, item
+
+
+def _ancestors(node: ast.AST, parents: dict[int, ast.AST]) -> Sequence[str]:
+    found: list[str] = []
+    while id(node) in parents and len(found) < _MAX_ANCESTORS:
+        node = parents[id(node)]
+        found.append(type(node).__name__)
+    return found
+
+
+def _variables(definition: ast.FunctionDef) -> tuple[str, ...]:
+    """Parameters and assigned names of the function, most used first."""
+    owned = {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)}
+    uses: Counter[str] = Counter()
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name):
+            uses[node.id] += 1
+            if isinstance(node.ctx, ast.Store):
+                owned.add(node.id)
+    return tuple(sorted(owned, key=lambda name: (-uses[name], name)))
+
+
+def _strings(nodes: Sequence[ast.AST]) -> tuple[str | bytes, ...]:
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    found = [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str | bytes)
+        and id(node) not in parts
+    ]
+    return tuple(dict.fromkeys(found))

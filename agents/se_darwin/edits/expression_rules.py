@@ -1,0 +1,279 @@
+"""Edits of expressions. Nearly all are their own inverses or each other's."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+from agents.se_darwin.edits.edit import Proposal, Site, swap
+
+_ORDERINGS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+_COMPARISON_GROUPS = (_ORDERINGS, (ast.Is, ast.IsNot), (ast.In, ast.NotIn))
+_OPERATOR_PAIRS = (
+    (ast.Add, ast.Sub),
+    (ast.Add, ast.Mult),
+    (ast.Mult, ast.Div),
+    (ast.Mult, ast.FloorDiv),
+    (ast.Mult, ast.Pow),
+    (ast.Div, ast.FloorDiv),
+    (ast.FloorDiv, ast.Mod),
+    (ast.LShift, ast.RShift),
+    (ast.BitAnd, ast.BitOr),
+    (ast.BitAnd, ast.BitXor),
+    (ast.BitOr, ast.BitXor),
+)
+_COMMUTATIVE = (ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
+_METHOD_FAMILIES: tuple[tuple[str, ...], ...] = (
+    ("strip", "lstrip", "rstrip"),
+    ("find", "rfind", "index", "rindex"),
+    ("startswith", "endswith"),
+    ("lower", "upper"),
+    ("split", "rsplit"),
+    ("partition", "rpartition"),
+    ("ljust", "rjust", "center"),
+    ("append", "extend"),
+    ("keys", "values", "items"),
+    ("isdigit", "isalpha", "isalnum"),
+    ("add", "discard"),
+    ("match", "search", "fullmatch"),
+    ("get", "setdefault", "pop"),
+    ("encode", "decode"),
+)
+_FUNCTION_FAMILIES: tuple[tuple[str, ...], ...] = (
+    ("min", "max"),
+    ("any", "all"),
+    ("sorted", "list", "reversed", "tuple"),
+    ("int", "float", "str"),
+    ("ord", "chr"),
+    ("floor", "ceil"),
+)
+
+
+def comparison(site: Site) -> Iterator[Proposal]:
+    """``<`` to the other orderings, ``is`` to ``is not``, ``in`` to ``not in``."""
+    if not isinstance(site.node, ast.Compare):
+        return
+    for index, operator in enumerate(site.node.ops):
+        for group in _COMPARISON_GROUPS:
+            for other in group:
+                if type(operator) in group and type(operator) is not other:
+                    yield Proposal(
+                        kind="comparison",
+                        old=type(operator).__name__,
+                        new=other.__name__ + (f"#{index}" if index else ""),
+                        assign=site.set_field("ops", other(), index),
+                    )
+
+
+def arithmetic(site: Site) -> Iterator[Proposal]:
+    """An arithmetic or bit operator to a near one, also in ``+=``."""
+    if not isinstance(site.node, ast.BinOp | ast.AugAssign):
+        return
+    operator = type(site.node.op)
+    for pair in _OPERATOR_PAIRS:
+        if operator in pair:
+            other = pair[1 - pair.index(operator)]
+            yield Proposal(
+                kind="arithmetic",
+                old=operator.__name__,
+                new=other.__name__,
+                assign=site.set_field("op", other()),
+            )
+
+
+def operand_order(site: Site) -> Iterator[Proposal]:
+    """``a - b`` to ``b - a``."""
+    node = site.node
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, _COMMUTATIVE):
+        name = type(node.op).__name__
+        exchange = swap((node, "left", None), (node, "right", None))
+        yield Proposal(kind="operand_order", old=name, new=f"{name} swapped", assign=exchange)
+
+
+def boolean(site: Site) -> Iterator[Proposal]:
+    """``and`` to ``or`` and back."""
+    if isinstance(site.node, ast.BoolOp):
+        other = ast.Or if isinstance(site.node.op, ast.And) else ast.And
+        yield Proposal(
+            kind="boolean",
+            old=type(site.node.op).__name__,
+            new=other.__name__,
+            assign=site.set_field("op", other()),
+        )
+
+
+def negation(site: Site) -> Iterator[Proposal]:
+    """Put ``not`` before a condition, or take it away."""
+    node = site.node
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        assign = site.replace(lambda: node.operand)
+        yield Proposal(kind="negation", old="Not", new="nothing", assign=assign)
+    elif isinstance(node, ast.expr) and not isinstance(node, ast.Compare | ast.Constant):
+        is_condition = site.role in ("test", "ifs") or isinstance(site.parent, ast.BoolOp)
+        if is_condition:
+            assign = site.replace(lambda: ast.UnaryOp(op=ast.Not(), operand=node))
+            yield Proposal(kind="negation", old="nothing", new="Not", assign=assign)
+
+
+def sign(site: Site) -> Iterator[Proposal]:
+    """Take a minus away, or put one before a variable."""
+    node = site.node
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        assign = site.replace(lambda: node.operand)
+        yield Proposal(kind="sign", old="USub", new="nothing", assign=assign)
+    elif (
+        isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Load)
+        and isinstance(site.parent, ast.BinOp | ast.Subscript | ast.Slice)
+        and site.role != "value"
+    ):
+        assign = site.replace(lambda: ast.UnaryOp(op=ast.USub(), operand=node))
+        yield Proposal(kind="sign", old="nothing", new="USub", assign=assign)
+
+
+def offset(site: Site) -> Iterator[Proposal]:
+    """``e`` to ``e + 1`` or ``e - 1`` where indices and bounds stand, and back."""
+    node = site.node
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add | ast.Sub)
+        and isinstance(node.right, ast.Constant)
+        and node.right.value == 1
+    ):
+        old = f"{type(node.op).__name__} 1"
+        yield Proposal(
+            kind="offset", old=old, new="nothing", assign=site.replace(lambda: node.left)
+        )
+    if not isinstance(node, ast.expr) or isinstance(node, ast.Constant | ast.Slice | ast.Tuple):
+        return
+    in_range = (
+        isinstance(site.parent, ast.Call)
+        and site.role == "args"
+        and isinstance(site.parent.func, ast.Name)
+        and site.parent.func.id == "range"
+    )
+    if in_range or site.role in ("slice", "lower", "upper"):
+        for operator in (ast.Add, ast.Sub):
+            yield Proposal(
+                kind="offset",
+                old="nothing",
+                new=f"{operator.__name__} 1",
+                assign=site.replace(_adding(node, operator)),
+            )
+
+
+def _adding(node: ast.expr, operator: type[ast.operator]) -> Callable[[], ast.AST]:
+    return lambda: ast.BinOp(
+        left=node, op=operator(), right=ast.copy_location(ast.Constant(1), node)
+    )
+
+
+def constant(site: Site) -> Iterator[Proposal]:
+    """A number to a near one, a truth value to the other."""
+    node = site.node
+    if not isinstance(node, ast.Constant) or isinstance(site.parent, ast.JoinedStr):
+        return
+    value = node.value
+    others: list[int | float | bool] = []
+    if isinstance(value, bool):
+        others = [not value]
+    elif isinstance(value, int):
+        others = [value + 1, value - 1, 0, 1, -value]
+    elif isinstance(value, float):
+        others = [value * 2, value / 2, value + 1, value - 1]
+    for other in dict.fromkeys(others):
+        if other != value:
+            yield Proposal(
+                kind="constant",
+                old=repr(value),
+                new=repr(other),
+                assign=site.set_field("value", other),
+            )
+
+
+def string(site: Site) -> Iterator[Proposal]:
+    """A string to another of the function, or to the empty one."""
+    node = site.node
+    if not isinstance(node, ast.Constant) or isinstance(site.parent, ast.JoinedStr):
+        return
+    if isinstance(node.value, str | bytes):
+        for other in (*site.strings, type(node.value)()):
+            if type(other) is type(node.value) and other != node.value:
+                yield Proposal(
+                    kind="string",
+                    old=repr(node.value)[:20],
+                    new=repr(other)[:20],
+                    assign=site.set_field("value", other),
+                )
+
+
+def variable(site: Site) -> Iterator[Proposal]:
+    """One variable of the function for another, where it is read."""
+    node = site.node
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in site.names:
+        for other in site.names:
+            if other != node.id:
+                yield Proposal(
+                    kind="variable", old=node.id, new=other, assign=site.set_field("id", other)
+                )
+
+
+def called_name(site: Site) -> Iterator[Proposal]:
+    """``strip`` to ``rstrip``, ``min`` to ``max``: a method or function of the same family."""
+    if site.role != "func":
+        return
+    node = site.node
+    if isinstance(node, ast.Attribute):
+        kind, name, families, slot = "method", node.attr, _METHOD_FAMILIES, "attr"
+    elif isinstance(node, ast.Name):
+        kind, name, families, slot = "function", node.id, _FUNCTION_FAMILIES, "id"
+    else:
+        return
+    for family in families:
+        for other in family:
+            if name in family and other != name:
+                yield Proposal(kind=kind, old=name, new=other, assign=site.set_field(slot, other))
+
+
+def element_order(site: Site) -> Iterator[Proposal]:
+    """Exchange neighbouring arguments of a call, or elements of a short tuple."""
+    node = site.node
+    if isinstance(node, ast.Call):
+        kind, role, count = "argument_order", "args", len(node.args)
+    elif isinstance(node, ast.Tuple) and len(node.elts) <= 4:
+        kind, role, count = "element_order", "elts", len(node.elts)
+    else:
+        return
+    for index in range(count - 1):
+        yield Proposal(
+            kind=kind,
+            old=f"{role} {index}",
+            new=f"{role} {index + 1}",
+            assign=swap((node, role, index), (node, role, index + 1)),
+        )
+
+
+def slice_side(site: Site) -> Iterator[Proposal]:
+    """``x[a:]`` to ``x[:a]`` and back."""
+    node = site.node
+    if isinstance(node, ast.Slice) and (node.lower is None) != (node.upper is None):
+        sides = ("lower", "upper") if node.upper is None else ("upper", "lower")
+        exchange = swap((node, "lower", None), (node, "upper", None))
+        yield Proposal(kind="slice", old=sides[0], new=sides[1], assign=exchange)
+
+
+EXPRESSION_RULES = (
+    comparison,
+    arithmetic,
+    operand_order,
+    boolean,
+    negation,
+    sign,
+    offset,
+    constant,
+    string,
+    variable,
+    called_name,
+    element_order,
+    slice_side,
+)

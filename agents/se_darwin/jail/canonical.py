@@ -1,0 +1,69 @@
+"""Values as text, so that results leave the jail without pickle and are compared outside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+MAX_ITEMS = 2000
+MAX_DEPTH = 40
+_PLAIN_TYPES = (type(None), bool, int, str, bytes, bytearray, complex, range)
+_REPR_MODULES = ("fractions", "decimal", "datetime", "_pydecimal")
+
+
+class UncomparableError(TypeError):
+    """A value without a canonical text.
+
+    Args:
+        what: What is wrong with it.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"cannot compare {what}; return plain values instead")
+
+
+def canonical(value: object, depth: int = 0) -> str:
+    """Render *value* so that equal values give equal texts, and no object can claim equality.
+
+    Floats keep 12 significant digits, so that the order of additions does not matter and ``2.0``
+    equals ``2``; sets are sorted; iterators are drawn, up to `MAX_ITEMS` items.
+
+    Raises:
+        UncomparableError: *value* holds a type that has no canonical text, or is nested too
+            deeply. What an iterator raises while it is drawn comes through as it is.
+    """
+    kind = type(value)
+    if kind in _PLAIN_TYPES or kind.__module__ in _REPR_MODULES:
+        return repr(value)
+    if isinstance(value, float):
+        return format(value, ".12g")
+    if depth > MAX_DEPTH:
+        raise UncomparableError("a value nested this deeply")
+    return _canonical_container(value, kind, depth)
+
+
+def _canonical_container(value: object, kind: type, depth: int) -> str:
+    if isinstance(value, dict):
+        pairs = (
+            f"{canonical(key, depth + 1)}: {canonical(item, depth + 1)}"
+            for key, item in value.items()
+        )
+        return _named(kind, dict, f"{{{', '.join(pairs)}}}")
+    if isinstance(value, tuple):
+        return _named(kind, tuple, f"({_join(iter(value), depth)})")
+    if isinstance(value, list):
+        return _named(kind, list, f"[{_join(iter(value), depth)}]")
+    if isinstance(value, (set, frozenset)):
+        items = sorted(canonical(item, depth + 1) for item in value)
+        return f"set({', '.join(items)})"
+    if isinstance(value, Iterator):
+        return f"iterator({_join(islice(value, MAX_ITEMS), depth)})"
+    raise UncomparableError(f"a {kind.__name__}")
+
+
+def _join(items: Iterator[object], depth: int) -> str:
+    return ", ".join(canonical(item, depth + 1) for item in items)
+
+
+def _named(kind: type, base: type, text: str) -> str:
+    return text if kind is base else f"{kind.__name__}{text}"

@@ -1,0 +1,145 @@
+"""Take away from this process, for good, what a candidate must not have. Linux only.
+
+Every layer is attempted and reported; whether together they hold is not believed but tried, by
+the escape probe of `agents.se_darwin.sandbox`. Numbers are those of the kernel's stable ABI.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+import resource
+import signal
+from pathlib import Path
+
+_CLONE_NEWNS, _CLONE_NEWIPC = 0x0002_0000, 0x0800_0000
+_CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x1000_0000, 0x2000_0000, 0x4000_0000
+_MS_REC, _MS_PRIVATE = 0x4000, 0x4_0000
+_AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
+_SYS_MOUNT_SETATTR, _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_RESTRICT = 442, 444, 446
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_CAPABILITY_VERSION_3 = 0x2008_0522
+_NOBODY = 65534
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def enter_namespaces() -> str:
+    """Leave the host's network, processes, mounts and IPC; mounts become read-only.
+
+    The process namespace takes effect for children. Root uses its privilege, others a user
+    namespace in which they stay who they are.
+
+    Returns:
+        ``on``, or why not.
+    """
+    flags = _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET | _CLONE_NEWPID
+    uid, gid = os.getuid(), os.getgid()
+    try:
+        if uid == 0:
+            _check(_libc.unshare(flags))
+        else:
+            _check(_libc.unshare(flags | _CLONE_NEWUSER))
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+            Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+        _check(_libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None))
+        attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY, 0, 0, 0)
+        _syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, ctypes.byref(attributes), 32)
+    except OSError as error:
+        return f"refused: {error.strerror}"
+    return "on"
+
+
+def drop_user() -> str:
+    """Become nobody where this is root, and give up every capability.
+
+    Returns:
+        ``on``, ``not root``, or why not.
+    """
+    outcome = "not root"
+    try:
+        if os.geteuid() == 0:
+            try:
+                nobody = pwd.getpwnam("nobody").pw_uid
+            except KeyError:
+                nobody = _NOBODY
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(nobody, nobody, nobody)
+            outcome = "on"
+        header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+        _check(_libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
+    except OSError as error:
+        return f"refused: {error.strerror}"
+    return outcome
+
+
+def enter_landlock() -> str:
+    """Deny every path, TCP port, and signal or abstract socket to the outside.
+
+    Modules are imported before, so nothing needs to be read after.
+
+    Returns:
+        ``on (ABI n)``, or why not.
+    """
+    try:
+        _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        abi = _syscall(_SYS_LANDLOCK_CREATE, None, 0, 1)
+        paths = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+        rules = (ctypes.c_uint64 * 3)(
+            paths.get(abi, (1 << 16) - 1), 0b11 if abi >= 4 else 0, 0b11 if abi >= 6 else 0
+        )
+        ruleset = _syscall(_SYS_LANDLOCK_CREATE, ctypes.byref(rules), 24, 0)
+        _syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0)
+        os.close(ruleset)
+    except OSError as error:
+        return f"refused: {error.strerror}"
+    return f"on (ABI {abi})"
+
+
+def forbid_tracing() -> None:
+    """Make this process and its children untraceable by one another."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0))
+
+
+def limit_resources(*, memory_bytes: int, cpu_seconds: float) -> None:
+    """Forbid new processes, threads, descriptors and file contents; cap memory and CPU time.
+
+    With no descriptor to be had there is no ``open`` and no socket of any family. CPU time
+    ends in SIGPROF, whose default kills; RLIMIT_CPU stands behind it for who ignores that.
+
+    Args:
+        memory_bytes: Address space of the process.
+        cpu_seconds: User and system CPU time from now on.
+    """
+    seconds = int(cpu_seconds) + 2
+    for what, limit in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, 0),
+    ):
+        resource.setrlimit(what, (limit, limit))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    return _check(_libc.syscall(ctypes.c_long(number), *arguments))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result

@@ -1,0 +1,38 @@
+"""The three ways from evaluated programs to candidates."""
+
+from __future__ import annotations
+
+from agents.se_darwin.edits import Edit, EditSpace
+from agents.se_darwin.features import Step
+
+
+def revise(space: EditSpace, edits: frozenset[Edit]) -> list[Step]:
+    """One more edit each, at a node that the lineage with *edits* has not touched."""
+    touched = {edit.node for edit in edits}
+    return [
+        Step(operator="revision", changed=frozenset({edit}), edits=edits | {edit})
+        for edit in space.edits
+        if edit.node not in touched
+    ]
+
+
+def recombine(first: frozenset[Edit], second: frozenset[Edit]) -> list[Step]:
+    """The edits of both; where they change the same node, once either's choice."""
+    merged: list[Step] = []
+    for own, other in ((first, second), (second, first)):
+        nodes = {edit.node for edit in own}
+        edits = own | {edit for edit in other if edit.node not in nodes}
+        if edits not in (first, second, *(step.edits for step in merged)):
+            merged.append(Step(operator="recombination", changed=edits - first, edits=edits))
+    return [step for step in merged if step.changed]
+
+
+def refine(edits: frozenset[Edit]) -> list[Step]:
+    """One edit fewer each: the first round of delta debugging."""
+    ordered = sorted(edits, key=lambda edit: (edit.node, edit.kind, edit.new))
+    if len(ordered) < 2:
+        return []
+    return [
+        Step(operator="refinement", changed=frozenset({edit}), edits=edits - {edit})
+        for edit in ordered
+    ]

@@ -1,0 +1,259 @@
+"""The parent's side of the jail: start it, prove it, feed it, restart it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
+from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
+
+START_SECONDS = 30.0
+_PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from jail.fork_server import main; main()"
+
+
+class SandboxUnavailableError(RuntimeError):
+    """This host cannot isolate candidates, so none is run.
+
+    Args:
+        missing: What a candidate could still do, or what the jail lacks.
+        layers: What each layer of the jail reported.
+    """
+
+    def __init__(self, missing: Sequence[str], layers: Mapping[str, str]) -> None:
+        reported = ", ".join(f"{name}: {state}" for name, state in layers.items()) or "none"
+        super().__init__(
+            f"this host cannot isolate candidate programs: {'; '.join(missing)} (layers: "
+            f"{reported}). Run on Linux, either as root, or with user namespaces allowed "
+            "(sysctl kernel.unprivileged_userns_clone=1, "
+            "kernel.apparmor_restrict_unprivileged_userns=0; in a container, a seccomp profile "
+            "that permits unshare)"
+        )
+        self.missing, self.layers = tuple(missing), dict(layers)
+
+
+class _ServerLostError(RuntimeError):
+    """The fork server died, hung, or spoke nonsense."""
+
+
+class Sandbox:
+    """Runs candidates in confined children of a bare interpreter; nothing runs unconfined.
+
+    Args:
+        modules: Standard-library modules that candidates may use: imported beforehand, since
+            a candidate can open no file.
+        limits: For one candidate, unless `run` is told otherwise.
+        parallel: Candidates run at a time.
+
+    Attributes:
+        layers: What each layer of the jail reported.
+        missing_modules: Of *modules*, those that this Python does not have.
+        restarts: How often a candidate has cost us the server.
+
+    Raises:
+        SandboxUnavailableError: A probe escaped, or this is not Linux.
+    """
+
+    def __init__(
+        self, *, modules: Sequence[str] = (), limits: Limits | None = None, parallel: int = 2
+    ) -> None:
+        if sys.platform != "linux":
+            raise SandboxUnavailableError([f"{sys.platform} has no Linux isolation"], {})
+        self.limits = limits or Limits()
+        self.restarts = 0
+        self._server: subprocess.Popen[bytes] | None = None
+        self._modules = sorted({"os", "socket", "threading", *modules})
+        self._parallel = parallel
+        self._folder = Path(tempfile.mkdtemp(prefix="se-darwin-"))
+        self._empty = self._folder / "empty"
+        self._empty.mkdir(mode=0o555)
+        try:
+            self._server = self._launch()
+            self._greet()
+            self._prove()
+        except BaseException:  # nothing may outlive a failed start; the error goes on
+            self.close()
+            raise
+
+    def run(
+        self,
+        sources: Sequence[str],
+        tests: Sequence[TestCase],
+        *,
+        function: str,
+        module: str | None = None,
+        coverage: bool = False,
+        limits: Limits | None = None,
+    ) -> list[Execution]:
+        """Run each source on all *tests*, each in a process of its own.
+
+        Args:
+            sources: Programs that define *function*.
+            tests: Only their arguments enter the jail.
+            function: What to call.
+            module: Standard-library module whose names the programs see.
+            coverage: Also record the lines run per test; fourfold CPU time is granted.
+            limits: For each source.
+        """
+        limits = limits or self.limits
+        request = {
+            "sources": list(sources),
+            "function": function,
+            "module": module,
+            "tests": repr([(case.arguments, dict(case.keywords)) for case in tests]),
+            "coverage": coverage,
+            "parallel": self._parallel,
+            "memory_bytes": limits.memory_bytes,
+            "cpu_seconds": limits.cpu_seconds * (4 if coverage else 1),
+            "wall_seconds": limits.wall_seconds,
+        }
+        try:
+            results = self._exchange(request, limits.wall_seconds * len(sources) + START_SECONDS)
+        except _ServerLostError:
+            self._restart()
+            if len(sources) == 1:  # the culprit costs only itself
+                return [Execution(outputs=(None,) * len(tests), end="killed")]
+            return [
+                self.run(
+                    [source],
+                    tests,
+                    function=function,
+                    module=module,
+                    coverage=coverage,
+                    limits=limits,
+                )[0]
+                for source in sources
+            ]
+        return [
+            Execution.parse(text, len(tests), end=end, cpu_seconds=cpu_seconds)
+            for end, text, cpu_seconds in results
+        ]
+
+    def close(self) -> None:
+        """Kill everything and remove the working folder; a second call does nothing."""
+        self._stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        server = subprocess.Popen(
+            [
+                sys.executable,
+                "-s",
+                "-S",
+                "-c",
+                _BOOT,
+                str(_PACKAGE_FOLDER),
+                json.dumps(self._modules),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=self._empty,
+            env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
+            start_new_session=True,
+            bufsize=0,
+        )
+        if server.stdin is not None:
+            os.set_blocking(server.stdin.fileno(), False)
+        return server
+
+    def _greet(self) -> None:
+        try:
+            greeting = self._receive(time.monotonic() + START_SECONDS)
+        except _ServerLostError as error:
+            raise SandboxUnavailableError(
+                [f"the fork server did not start ({error})"], {}
+            ) from None
+        self.layers: dict[str, str] = greeting["layers"]
+        self.missing_modules: tuple[str, ...] = tuple(greeting["missing"])
+
+    def _prove(self) -> None:
+        """Run a candidate that tries to escape; refuse the host if any attempt succeeds."""
+        canary = self._folder / "canary"
+        canary.touch(mode=0o600)
+        case = TestCase.returning((str(canary), os.getpid()), [])
+        limits = Limits(cpu_seconds=2.0, wall_seconds=10.0)
+        [execution] = self.run([PROBE_SOURCE], [case], function=PROBE_FUNCTION, limits=limits)
+        output = execution.outputs[0]
+        if not case.passes(output) or not canary.exists():
+            escaped = output.text if output else f"the escape probe was lost ({execution.end})"
+            raise SandboxUnavailableError([escaped], self.layers)
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        self._stop()
+        self._server = self._launch()
+        self._greet()
+
+    def _stop(self) -> None:
+        server, self._server = self._server, None
+        if server is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.communicate()
+
+    def _exchange(
+        self, request: Mapping[str, object], seconds: float
+    ) -> list[tuple[End, str, float]]:
+        deadline = time.monotonic() + seconds
+        body = json.dumps(request).encode()
+        data = memoryview(len(body).to_bytes(4, "big") + body)
+        descriptor = self._pipe("stdin", deadline, select.POLLOUT)
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+                self._pipe("stdin", deadline, select.POLLOUT)
+        except OSError as error:
+            raise _ServerLostError(error.strerror) from None
+        results: list[tuple[End, str, float]] = self._receive(deadline)["results"]
+        return results
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        size = int.from_bytes(self._read_exactly(4, deadline), "big")
+        message: dict[str, Any] = json.loads(self._read_exactly(size, deadline))
+        return message
+
+    def _read_exactly(self, size: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            part = os.read(self._pipe("stdout", deadline, select.POLLIN), size - len(data))
+            if not part:
+                raise _ServerLostError("it ended")
+            data += part
+        return bytes(data)
+
+    def _pipe(self, name: Literal["stdin", "stdout"], deadline: float, event: int) -> int:
+        """The descriptor of a pipe to the server, once it is ready for *event*."""
+        pipe = getattr(self._server, name, None)
+        if pipe is None:
+            raise _ServerLostError("it is closed")
+        poller = select.poll()
+        poller.register(pipe, event)
+        if not poller.poll(max(0.0, (deadline - time.monotonic()) * 1000.0)):
+            raise _ServerLostError("it did not answer in time")
+        return int(pipe.fileno())

@@ -1,0 +1,22 @@
+"""The knobs of SE-Darwin."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SEDarwinSettings(BaseModel):
+    """Attributes:
+    evaluations_per_task: Candidates run on one broken function before the next is taken.
+    candidates_per_generation: Candidates run from one parent at a time.
+    exploration: Share of candidates chosen at random; keeps the data wide and calibration honest.
+    two_edit_share: Share of tasks with two faults instead of one.
+    parallel_candidates: Candidates run at the same time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    evaluations_per_task: int = Field(default=32, ge=1)
+    candidates_per_generation: int = Field(default=8, ge=1)
+    exploration: float = Field(default=0.2, gt=0.0, le=1.0)
+    two_edit_share: float = Field(default=0.2, ge=0.0, le=1.0)
+    parallel_candidates: int = Field(default=2, ge=1, le=64)

@@ -1,0 +1,209 @@
+"""SE-Darwin: evolves programs, and learns from every candidate it runs which to run first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import TypedDict
+
+from pydantic import BaseModel
+
+from agents.se_darwin.collection import evolve_tasks, open_sandbox
+from agents.se_darwin.evaluation import Evaluation
+from agents.se_darwin.evolution import Evolution, Outcome
+from agents.se_darwin.features import SPEC
+from agents.se_darwin.policy import Policy, Ranker
+from agents.se_darwin.report import EvolvedProgram, lineage, unified_diff
+from agents.se_darwin.request import EvolutionRequest
+from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.settings import SEDarwinSettings
+from infrastructure.agent_contract import RunContext, Transition
+from infrastructure.agent_contract.transition import TransitionSpec
+from infrastructure.world_model_agent import WorldModelAgent
+
+REPORT_EVERY = 50
+
+
+class Iteration(TypedDict):
+    """One generation: candidates run, those that pass every test, best score so far, seconds."""
+
+    generation: int
+    trajectories: int
+    successful: int
+    best_score: float
+    time: float
+
+
+class EvolutionResult(TypedDict):
+    """What `SEDarwinAgent.evolve_solution` returns; the keys are those of the original system."""
+
+    success: bool
+    best_trajectory: EvolvedProgram
+    best_score: float
+    iterations: list[Iteration]
+    total_time: float
+    pool_statistics: dict[str, float]
+    cases_used: int
+
+
+class SEDarwinAgent(WorldModelAgent):
+    """Repairs programs by evolution, ranked by a world model of what edits lead to.
+
+    Args:
+        agent_name: For whom it works; noted in the trajectories it returns.
+        trajectories_per_iteration: Candidates per generation of `evolve_solution`.
+        max_iterations: Most generations of `evolve_solution`.
+        timeout_per_trajectory: Wall-clock seconds after which a candidate is killed.
+        success_threshold: Share of tests at which `evolve_solution` is content, in (0, 1].
+        world_model: Ranks the candidates of `evolve_solution`; None draws them by
+            suspiciousness.
+    """
+
+    name = "se-darwin"
+
+    def __init__(
+        self,
+        agent_name: str = "se-darwin",
+        *,
+        trajectories_per_iteration: int = 8,
+        max_iterations: int = 60,
+        timeout_per_trajectory: float = 2.0,
+        success_threshold: float = 1.0,
+        world_model: Ranker | None = None,
+    ) -> None:
+        if not 0.0 < success_threshold <= 1.0 or max_iterations < 1:
+            raise ValueError(
+                f"success_threshold must lie in (0, 1] and max_iterations be at least 1, got "
+                f"{success_threshold} and {max_iterations}"
+            )
+        self.agent_name = agent_name
+        self._policy = Policy(ranker=world_model, batch=trajectories_per_iteration)
+        self._max_iterations = max_iterations
+        self._timeout_seconds = timeout_per_trajectory
+        self._success_threshold = success_threshold
+
+    def spec(self) -> TransitionSpec:
+        """See `agents.se_darwin.features`."""
+        return SPEC
+
+    def settings_model(self) -> type[BaseModel]:
+        """See `SEDarwinSettings`."""
+        return SEDarwinSettings
+
+    def collect(self, context: RunContext) -> Iterator[Transition]:
+        """Repair broken standard-library functions until the budget is spent.
+
+        Candidates are chosen by the published world model where there is one. The same seed
+        and run give the same transitions, as far as the budget in seconds reaches.
+
+        Raises:
+            SandboxUnavailableError: This host cannot isolate candidates; none was run.
+        """
+        settings = context.settings
+        if not isinstance(settings, SEDarwinSettings):
+            settings = SEDarwinSettings()
+        started = time.monotonic()
+        model = self.published_model(context)
+        with open_sandbox(settings.parallel_candidates) as sandbox:
+            context.logger.info("sandbox_ready", **sandbox.layers)
+            context.logger.info("candidates_chosen_by", ranker="model" if model else "suspicion")
+            transitions = evolve_tasks(
+                sandbox,
+                Random(f"{context.seed}/{context.run_id}"),
+                settings,
+                ranker=model,
+                stop=lambda: time.monotonic() - started > context.budget.seconds,
+            )
+            fixed = 0
+            for done, transition in enumerate(transitions, 1):
+                fixed += transition.terminated
+                yield transition
+                if done % REPORT_EVERY == 0 or done == context.budget.transitions:
+                    context.report_progress(
+                        done,
+                        context.budget.transitions,
+                        unit="candidates",
+                        metrics={"repaired": float(fixed)},
+                    )
+                if done >= context.budget.transitions:
+                    return
+
+    async def evolve_solution(
+        self, problem_description: str, context: Mapping[str, object] | None = None
+    ) -> EvolutionResult:
+        """Repair the caller's own function so that it passes the caller's own tests.
+
+        Args:
+            problem_description: Noted in the result; the tests say what is wanted.
+            context: See `EvolutionRequest`: ``code``, ``function`` and ``tests`` are needed.
+
+        Raises:
+            ValueError: *context* lacks something or makes no sense; the message names it.
+            SandboxUnavailableError: This host cannot isolate candidates; none was run.
+        """
+        request = EvolutionRequest.model_validate(dict(context or {}))
+        started = time.monotonic()
+        with await asyncio.to_thread(Sandbox, modules=request.modules()) as sandbox:
+            task = await asyncio.to_thread(request.task, sandbox, self._timeout_seconds)
+            evolution = await asyncio.to_thread(
+                Evolution, task, sandbox, Random(request.seed), policy=self._policy
+            )
+            iterations, history = await asyncio.to_thread(self._search, evolution, request)
+            best = found = evolution.archive.best
+            if self._is_content(found):
+                best = await asyncio.to_thread(evolution.minimise, found)
+            hidden = await asyncio.to_thread(task.hidden_pass_rate, sandbox, best.source)
+        members = evolution.archive.members
+        return EvolutionResult(
+            success=self._is_content(best),
+            best_trajectory=EvolvedProgram(
+                agent_name=self.agent_name,
+                problem_description=problem_description,
+                code_after=best.source,
+                diff=unified_diff(members[0].source, best.source),
+                edits=sorted(map(str, best.edits)),
+                lineage=lineage(found, history),
+                success_score=best.score,
+                test_results=list(best.passed),
+                hidden_pass_rate=hidden,
+            ),
+            best_score=best.score,
+            iterations=iterations,
+            total_time=time.monotonic() - started,
+            pool_statistics={
+                "trajectories": float(len(members)),
+                "evaluations": float(evolution.evaluations),
+                "candidate_edits": float(len(task.space.edits)),
+                "mean_score": sum(member.score for member in members) / len(members),
+            },
+            cases_used=len(task.tests),
+        )
+
+    def _is_content(self, evaluation: Evaluation) -> bool:
+        return evaluation.score >= self._success_threshold
+
+    def _search(
+        self, evolution: Evolution, request: EvolutionRequest
+    ) -> tuple[list[Iteration], list[Outcome]]:
+        """Run generations until one is good enough or the means are spent."""
+        iterations: list[Iteration] = []
+        history: list[Outcome] = []
+        while len(iterations) < self._max_iterations:
+            left = request.max_evaluations - evolution.evaluations
+            if left <= 0 or self._is_content(evolution.archive.best):
+                break
+            began = time.monotonic()
+            outcomes = evolution.generation(left)
+            history += outcomes
+            iterations.append(
+                Iteration(
+                    generation=len(iterations) + 1,
+                    trajectories=len(outcomes),
+                    successful=sum(outcome.child.fixed for outcome in outcomes),
+                    best_score=evolution.archive.best.score,
+                    time=time.monotonic() - began,
+                )
+            )
+        return iterations, history
