@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 import secrets
 from collections.abc import Callable, Mapping
 from io import BytesIO
@@ -66,8 +65,7 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
     torch.save(states, buffer)
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     weights = folder / f"weights-{digest[:16]}.pt"
-    index = {
-        "format": FORMAT,
+    description = {
         "spec": spec_to_json(model.spec),
         "encoder": model.encoder.to_json(),
         "codec": model.codec.to_json(),
@@ -77,10 +75,11 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
         "weights": {"file": weights.name, "sha256": digest},
         "extra": dict(extra),
     }
+    index = {"format": FORMAT, "sha256": _digest(description), "model": description}
     before = _weights_named_in(folder)
     write_durably(weights, buffer.getvalue())
     write_durably(folder / _INDEX, json.dumps(index, indent=1).encode())
-    for path in folder.glob("weights-*.pt"):
+    for path in (*folder.glob("weights-*.pt"), *folder.glob(".*")):  # a killed writer leaves .*
         if path.name not in (weights.name, before):  # a reader may still be opening the one before
             path.unlink(missing_ok=True)
 
@@ -99,34 +98,49 @@ def load_model(
         FileNotFoundError: There is no model in *folder*.
         ModelFileError: A file is damaged, missing or of another format; the message names it.
     """
-    index_path = folder / _INDEX
+    description = _read_description(folder / _INDEX)
     try:
-        index = json.loads(index_path.read_bytes())
-        if index["format"] != FORMAT:
-            raise ModelFileError(index_path, f"format {index['format']!r}, {FORMAT} expected")
-        weights_path = folder / Path(index["weights"]["file"]).name
-        states = _read_weights(weights_path, index["weights"]["sha256"])
-        model = _rebuild(index, states, build_network)
+        weights = cast(Mapping[str, str], description["weights"])
+        states = _read_weights(folder / Path(weights["file"]).name, weights["sha256"])
+        model = _rebuild(description, states, build_network)
+        extra = dict(description["extra"])
     except ModelFileError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise ModelFileError(index_path, f"it does not describe a model ({problem})") from error
-    return model, dict(index["extra"])
+        problem = f"it does not describe a model this version knows ({error})"
+        raise ModelFileError(folder / _INDEX, problem) from error
+    return model, extra
+
+
+def _digest(description: object) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+
+
+def _read_description(path: Path) -> Mapping[str, Mapping[str, object]]:
+    try:
+        index = json.loads(path.read_bytes())
+        found, expected, description = index["format"], index["sha256"], index["model"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ModelFileError(path, f"it is cut short or altered ({error})") from error
+    if found != FORMAT:
+        raise ModelFileError(path, f"format {found!r}, {FORMAT} expected")
+    if _digest(description) != expected:
+        raise ModelFileError(path, "its hash differs from its content")
+    return cast("Mapping[str, Mapping[str, object]]", description)
 
 
 def _rebuild(
-    index: Mapping[str, Mapping[str, object]],
+    description: Mapping[str, Mapping[str, object]],
     states: Mapping[str, Mapping[str, Tensor]],
     build_network: BuildNetwork,
 ) -> FittedModel:
-    spec = spec_from_json(index["spec"])
-    encoder = FeatureEncoder.from_json(spec, index["encoder"])
-    codec = TargetCodec.from_json(spec, index["codec"])
+    spec = spec_from_json(description["spec"])
+    encoder = FeatureEncoder.from_json(spec, description["encoder"])
+    codec = TargetCodec.from_json(spec, description["codec"])
     shape = NetworkShape.of(encoder, codec)
     linear = LinearNetwork(shape)
-    if index["network"] is not None:
-        ensemble: Module = EnsembleNetwork(shape, **cast("dict[str, int]", index["network"]))
+    if description["network"] is not None:
+        ensemble: Module = EnsembleNetwork(shape, **cast("dict[str, int]", description["network"]))
     else:
         ensemble = build_network(shape)
     ensemble.load_state_dict(states["ensemble"])
@@ -136,8 +150,8 @@ def _rebuild(
         codec=codec,
         ensemble=ensemble.eval(),
         linear=linear.eval(),
-        ensemble_weight=float(cast(float, index["ensemble_weight"])),
-        calibration=Calibration.from_json(index["calibration"]),
+        ensemble_weight=float(cast(float, description["ensemble_weight"])),
+        calibration=Calibration.from_json(description["calibration"]),
     )
 
 
@@ -159,14 +173,14 @@ def read_tensors(path: Path, data: bytes) -> object:
     """
     try:
         content: object = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except Exception as error:  # on damaged bytes torch's reader raises whatever it stumbles over
         raise ModelFileError(path, f"torch cannot read it ({error})") from error
     return content
 
 
 def _weights_named_in(folder: Path) -> str | None:
     try:
-        name = json.loads((folder / _INDEX).read_bytes())["weights"]["file"]
+        name = json.loads((folder / _INDEX).read_bytes())["model"]["weights"]["file"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # whatever lies there is being replaced
     return str(name)

@@ -51,8 +51,9 @@ class Calibration:
                 temperatures[name] = float(_TEMPERATURES[best])
             else:
                 error_NC = (outcomes[name] - expected.mean).abs() / expected.variance.sqrt()
-                scale_C = error_NC.quantile(0.9, dim=0) / Z_90
-                scales[name] = tuple(scale_C.clamp(*_SCALE_BOUNDS).tolist())
+                scale_C = (error_NC.quantile(0.9, dim=0) / Z_90).clamp(*_SCALE_BOUNDS)
+                kept_C = torch.tensor(codec.standardisers[name].kept)
+                scales[name] = tuple(scale_C.where(kept_C, 1.0).tolist())
         return cls(temperatures=temperatures, scales=scales)
 
     def apply(self, outlook: Outlook) -> dict[str, TargetOutlook]:

@@ -1,0 +1,124 @@
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from infrastructure.world_model import ModelFileError, WorldModel
+
+
+@pytest.fixture
+def saved(fitted, tmp_path):
+    fitted.save(tmp_path / "published")
+    return tmp_path / "published"
+
+
+def _weights(folder):
+    return sorted(folder.glob("weights-*.pt"))
+
+
+def test_what_was_saved_answers_alike(fitted, saved, record):
+    observations = [t.observation for t in record()[:50]]
+    actions = [t.action for t in record()[:50]]
+    read = WorldModel.load(saved)
+    assert read.spec == fitted.spec
+    assert read.metrics == fitted.metrics
+    assert read.training_history == fitted.training_history
+    before = fitted.predict_batch(observations, actions)
+    assert read.predict_batch(observations, actions) == before
+
+
+def test_nothing_to_load_and_nothing_to_save(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        WorldModel.load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="never fitted"):
+        WorldModel().save(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
+def test_damaged_weights_are_named_with_the_remedy(saved, damage):
+    (weights,) = _weights(saved)
+    data = bytearray(weights.read_bytes())
+    if damage == "gone":
+        weights.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        weights.write_bytes({"cut": data[:-100], "flip": data, "empty": b""}[damage])
+    with pytest.raises(ModelFileError, match=rf"(?s){weights}.* or remove it"):
+        WorldModel.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "[1, 2]",
+        lambda text: "{}",
+        lambda text: text.replace('"format": 1', '"format": 2'),
+        lambda text: text.replace('"members": 3', '"members": 4'),
+        lambda text: text.replace("0.", "1.", 1),
+    ],
+)
+def test_a_damaged_index_is_named_with_the_remedy(saved, change):
+    index = saved / "model.json"
+    index.write_text(change(index.read_text()))
+    with pytest.raises(ModelFileError, match=rf"(?s){index}.* or remove it"):
+        WorldModel.load(saved)
+
+
+def test_an_index_of_another_version_is_refused_whatever_is_in_it(saved):
+    index = saved / "model.json"
+    description = json.loads(index.read_text())["model"]
+    for key in set(description) - {"extra", "network"}:
+        for wrong in (None, "x", [], {}):
+            other = description | {key: wrong}
+            digest = hashlib.sha256(json.dumps(other, sort_keys=True).encode()).hexdigest()
+            index.write_text(json.dumps({"format": 1, "sha256": digest, "model": other}))
+            with pytest.raises(ModelFileError, match="remove it"):
+                WorldModel.load(saved)
+
+
+def test_weights_do_not_pile_up(fitted, saved, record, spec):
+    for seed in range(3):
+        model = WorldModel(spec, members=2, hidden=8, seed=seed)
+        model.fit(record(), epochs=1)
+        model.save(saved)
+    assert len(_weights(saved)) == 2  # the one in use, and the one a reader may be opening
+    assert {path.name for path in saved.iterdir()} == {
+        "model.json",
+        *(path.name for path in _weights(saved)),
+    }
+
+
+def test_a_writer_killed_at_any_time_leaves_a_whole_model(fitted, saved, tmp_path, record, spec):
+    other = WorldModel(spec, members=2, hidden=8)
+    other.fit(record(), epochs=1)
+    other.save(tmp_path / "other")
+    shutil.copytree(saved, tmp_path / "first")
+    program = """
+import itertools, sys
+from pathlib import Path
+from infrastructure.world_model import WorldModel
+models = [WorldModel.load(Path(folder)) for folder in sys.argv[2:]]
+for model in itertools.cycle(models):
+    model.save(Path(sys.argv[1]))
+    print(flush=True)
+"""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, saved, tmp_path / "first", tmp_path / "other"],
+        stdout=subprocess.PIPE,
+    )
+    writer.stdout.readline()
+    known = [fitted.metrics, other.metrics]
+    seen = [WorldModel.load(saved).metrics for _ in range(30)]
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.communicate()
+    seen.append(WorldModel.load(saved).metrics)
+    assert all(metrics in known for metrics in seen)
+    assert known[0] in seen
+    assert known[1] in seen

@@ -1,0 +1,48 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infrastructure.trajectories.features import Features
+from infrastructure.world_model.batches import BatchStream
+from infrastructure.world_model.training_data import DataPart
+
+
+def _stream(rows, batch_size, steps, seed=0):
+    numbers = torch.arange(rows)
+    part = DataPart(
+        transitions=(),
+        features=Features(dense=numbers[:, None].float(), texts={}),
+        targets={"reward": numbers[:, None].float()},
+        outcomes={},
+    )
+    return BatchStream(part=part, batch_size=batch_size, steps_per_epoch=steps, seed=seed)
+
+
+def _rows(stream, epochs):
+    return [
+        row
+        for epoch in range(epochs)
+        for batch in stream.epoch(epoch)
+        for row in batch["dense"][:, 0].int().tolist()
+    ]
+
+
+@given(st.integers(1, 30), st.integers(1, 40), st.integers(1, 5), st.integers(1, 4))
+def test_every_row_is_seen_once_before_any_is_seen_again(rows, batch_size, steps, epochs):
+    seen = _rows(_stream(rows, batch_size, steps), epochs)
+    assert len(seen) == batch_size * steps * epochs
+    for start in range(0, len(seen) - rows + 1, rows):
+        assert sorted(seen[start : start + rows]) == list(range(rows))
+
+
+def test_an_epoch_is_the_same_in_every_call_and_seeds_differ():
+    stream = _stream(50, 16, 4)
+    assert len(stream.epoch(3)) == 4
+    assert _rows(stream, 3) == _rows(_stream(50, 16, 4), 3)
+    assert _rows(stream, 3) != _rows(_stream(50, 16, 4, seed=1), 3)
+
+
+def test_inputs_and_targets_stay_together_and_the_first_tensor_counts_samples():
+    batch = next(iter(_stream(50, 16, 4).epoch(0)))
+    assert next(iter(batch.values())).shape[0] == 16
+    assert torch.equal(batch["dense"], batch["target.reward"])

@@ -1,0 +1,84 @@
+import pytest
+import torch
+
+from infrastructure.trajectories.features import Features, Tokens
+from infrastructure.world_model import EnsembleNetwork, NetworkShape
+from infrastructure.world_model.network import LinearNetwork, TextEmbedding, build_seeded
+
+SHAPE = NetworkShape(
+    dense=3, texts={"action.code": 16}, boxes={"state": 2, "reward": 1}, labels={"outcome": 4}
+)
+
+
+@pytest.fixture
+def inputs():
+    generator = torch.Generator().manual_seed(0)
+    return Features(
+        dense=torch.randn(5, 3, generator=generator),
+        texts={"action.code": Tokens.of([[1, 2], [], [3], [4, 5, 6], [1]])},
+    ).inputs()
+
+
+@pytest.fixture
+def network():
+    return build_seeded(lambda shape: EnsembleNetwork(shape, members=3, hidden=8), SHAPE, 1).eval()
+
+
+@pytest.mark.parametrize(("build", "members"), [(EnsembleNetwork, 5), (LinearNetwork, 1)])
+def test_heads(build, members, inputs):
+    raw = build(SHAPE)(inputs)
+    assert {name: tuple(tensor.shape) for name, tensor in raw.items()} == {
+        "state.mean": (members, 5, 2),
+        "state.log_variance": (members, 5, 2),
+        "reward.mean": (members, 5, 1),
+        "reward.log_variance": (members, 5, 1),
+        "outcome.logits": (members, 5, 4),
+    }
+
+
+def test_members_share_nothing(network, inputs):
+    network(inputs)["outcome.logits"][0].square().sum().backward()
+    for parameter in (*network.weights, *network.biases):
+        assert parameter.grad[0].abs().sum() > 0
+        assert parameter.grad[1:].abs().sum() == 0
+    table = network.embeddings[0].bag.weight.grad.unflatten(1, (3, -1))
+    assert table[:, 0].abs().sum() > 0
+    assert table[:, 1:].abs().sum() == 0
+
+
+def test_members_differ_and_seeds_decide(network, inputs):
+    logits = network(inputs)["outcome.logits"]
+    assert not torch.allclose(logits[0], logits[1])
+    before = torch.get_rng_state()
+    builds = [build_seeded(EnsembleNetwork, SHAPE, seed).eval() for seed in (1, 1, 2)]
+    assert torch.equal(torch.get_rng_state(), before)
+    first, same, other = (build(inputs)["reward.mean"] for build in builds)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_half_precision_computes_in_half_and_agrees(network, inputs):
+    full = network(inputs)
+    with torch.autocast("cpu", dtype=torch.float16):
+        half = network(inputs)
+    for name, tensor in half.items():
+        assert tensor.dtype is torch.float16
+        assert torch.allclose(tensor.float(), full[name], atol=0.02)
+
+
+def test_a_text_weighs_the_same_however_long_it_is():
+    torch.manual_seed(0)
+    embedding = TextEmbedding(2048, 64)
+    torch.nn.init.normal_(embedding.bag.weight)
+    short, long = Tokens.of([range(4)]), Tokens.of([range(400)])
+    for tokens in (short, long):
+        assert embedding(tokens.buckets, tokens.offsets).std().item() == pytest.approx(1.0, abs=0.2)
+
+
+def test_rows_without_any_token_train():
+    tokens = Tokens.of([[], []])
+    embedding = TextEmbedding(8, 2)
+    output = embedding(tokens.buckets, tokens.offsets)
+    assert output.tolist() == [[0, 0], [0, 0]]
+    output.sum().backward()
+    assert embedding.bag.weight.grad.abs().sum() == 0

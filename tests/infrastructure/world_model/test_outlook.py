@@ -1,0 +1,139 @@
+import pytest
+import torch
+
+from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
+from infrastructure.trajectories.targets import TargetCodec
+from infrastructure.world_model.calibration import Calibration
+from infrastructure.world_model.heads import bound_log_variance
+from infrastructure.world_model.outlook import (
+    BoxOutlook,
+    DiscreteOutlook,
+    base_outlook,
+    blend,
+    outcomes_of,
+    outlook_of,
+)
+from infrastructure.world_model.scoring import measure
+
+SPEC = TransitionSpec(
+    observation={"x": Box()},
+    action={},
+    targets={"y": Box(shape=(2,)), "label": Discrete(values=("no", "yes"))},
+    success=("label", "yes"),
+)
+
+
+def _transitions(rows=4000, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(rows, generator=generator).tolist()
+    chance = torch.rand(rows, generator=generator).tolist()
+    return [
+        Transition(
+            group=f"g{row % 50}",
+            observation={"x": 0.0},
+            action={},
+            next_observation={"y": (10 + 3 * noise[row], 7.0), "label": ("no", "yes")[c < 0.25]},
+        )
+        for row, c in enumerate(chance)
+    ]
+
+
+@pytest.fixture(scope="module")
+def transitions():
+    return _transitions()
+
+
+@pytest.fixture(scope="module")
+def codec(transitions):
+    return TargetCodec.fit(SPEC, transitions)
+
+
+@pytest.fixture(scope="module")
+def outcomes(codec, transitions):
+    return outcomes_of(codec, transitions)
+
+
+def _raw(means, log_variances, logits):
+    return {
+        "y.mean": torch.tensor(means)[:, None, None],
+        "y.log_variance": torch.tensor(log_variances)[:, None, None],
+        "label.logits": torch.tensor(logits)[:, None, :],
+    }
+
+
+def test_agreeing_members_are_sure_and_disagreeing_ones_are_not(codec):
+    agree = outlook_of(_raw([1.0, 1.0], [0.0, 0.0], [[0.0, 2.0]] * 2), codec, 1)
+    differ = outlook_of(_raw([3.0, -1.0], [0.0, 0.0], [[9.0, 0.0], [0.0, 9.0]]), codec, 1)
+    for name in ("y", "label"):
+        assert agree[name].epistemic.item() == pytest.approx(0.0, abs=1e-9)
+    assert differ["y"].epistemic.item() == pytest.approx(4 / 5, abs=0.02)
+    assert differ["label"].epistemic.item() > 0.95
+    assert differ["y"].mean[0, 0] == pytest.approx(agree["y"].mean[0, 0])
+    assert differ["label"].probabilities[0].tolist() == pytest.approx([0.5, 0.5])
+
+
+def test_moments_come_back_in_recorded_units(codec):
+    outlook = outlook_of(_raw([2.0], [0.0], [[0.0, 0.0]]), codec, 1)
+    assert outlook["y"].mean[0].tolist() == pytest.approx([16.0, 7.0], abs=0.2)
+    assert outlook["y"].variance[0, 0].item() == pytest.approx(9.0, abs=0.5)
+
+
+def test_the_base_rate_has_no_skill_and_is_calibrated(codec, outcomes):
+    metrics = measure(base_outlook(codec, 4000), outcomes, codec)
+    assert metrics["nll_skill"] == 0.0
+    assert metrics["label.auroc"] == 0.5
+    assert metrics["label.ece"] < 1e-3
+    assert metrics["y.coverage_90"] == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_blend_is_its_parts_at_the_ends_and_a_mixture_between():
+    zero = torch.zeros(1, dtype=torch.float64)
+
+    def outlook(mean, variance, chance, epistemic):
+        return {
+            "y": BoxOutlook(
+                mean=zero[:, None] + mean,
+                variance=zero[:, None] + variance,
+                epistemic=zero + epistemic,
+            ),
+            "label": DiscreteOutlook(
+                probabilities=torch.tensor([[1 - chance, chance]]), epistemic=zero + epistemic
+            ),
+        }
+
+    ensemble, linear = outlook(1.0, 1.0, 0.8, 0.4), outlook(5.0, 3.0, 0.2, 0.0)
+    for weight, mean, variance, chance in ((1, 1, 1, 0.8), (0, 5, 3, 0.2), (0.5, 3, 2 + 4, 0.5)):
+        mixed = blend(ensemble, linear, weight)
+        assert mixed["y"].mean.item() == pytest.approx(mean)
+        assert mixed["y"].variance.item() == pytest.approx(variance)
+        assert mixed["label"].probabilities[0, 1].item() == pytest.approx(chance)
+        assert mixed["y"].epistemic.item() == mixed["label"].epistemic.item() == 0.4
+
+
+def test_calibration_mends_a_model_that_is_too_sure(codec, outcomes):
+    rows = len(outcomes["label"])
+    base = base_outlook(codec, rows)
+    sure = {
+        "y": BoxOutlook(
+            mean=base["y"].mean, variance=base["y"].variance / 16, epistemic=torch.zeros(rows)
+        ),
+        "label": DiscreteOutlook(
+            probabilities=(base["label"].probabilities.log() * 4).softmax(1),
+            epistemic=torch.zeros(rows),
+        ),
+    }
+    before = measure(sure, outcomes, codec)
+    calibration = Calibration.fit(sure, outcomes, codec)
+    fresh = outcomes_of(codec, _transitions(seed=1))
+    after = measure(calibration.apply(sure), fresh, codec)
+    assert before["y.coverage_90"] < 0.5
+    assert after["y.coverage_90"] == pytest.approx(0.9, abs=0.02)
+    assert calibration.temperatures["label"] == pytest.approx(4.0, rel=0.2)
+    assert before["label.ece"] > 0.1
+    assert after["label.ece"] < 0.03
+    assert after["nll"] < before["nll"] - 0.3
+
+
+def test_variances_stay_within_bounds():
+    bounded = bound_log_variance(torch.tensor([-1e4, 0.0, 1e4]))
+    assert bounded.tolist() == pytest.approx([-10.0, 0.0, 4.0], abs=0.03)

@@ -1,0 +1,185 @@
+import asyncio
+import math
+import random
+
+import pytest
+import torch
+
+from infrastructure.agent_contract.transition import Transition
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.trajectories import ReplayBuffer
+from infrastructure.world_model import WorldModel
+from infrastructure.world_model.outlook import blend, outlook_of
+from infrastructure.world_model.prediction import predictions_of
+from infrastructure.world_model.training_data import prepare
+
+
+def test_a_planted_signal_is_learned_and_beats_the_base_rate(fitted):
+    assert fitted.metrics["outcome.auroc"] > 0.9
+    assert fitted.metrics["outcome.nll_skill"] > 0.2
+    assert fitted.metrics["x.nll_skill"] > 0.3
+    assert fitted.metrics["nll_skill"] > 0.3
+    assert fitted.metrics["outcome.ece"] < 0.1
+    assert abs(fitted.metrics["reward.coverage_90"] - 0.9) < 0.1
+
+
+def test_shuffled_labels_give_chance_accuracy(spec, record):
+    model = WorldModel(spec, members=3, hidden=32)
+    model.fit(record(groups=120, shuffled=True), epochs=10, batch_size=64)
+    assert abs(model.metrics["outcome.auroc"] - 0.5) < 0.1
+    assert model.metrics["outcome.nll_skill"] < 0.02
+    assert model.metrics["reward.nll_skill"] < 0.02
+
+
+def test_prediction_encodes_and_computes_as_training_did(fitted, spec, record):
+    """Train/serve skew: the training tensors and the public entrance give one answer."""
+    data = prepare(spec, record())
+    model, rows = fitted.fitted, len(data.train.features)
+    with torch.no_grad():
+        inputs = data.train.features.inputs()
+        ensemble = outlook_of(model.ensemble(inputs), data.codec, rows)
+        linear = outlook_of(model.linear(inputs), data.codec, rows)
+    mixed = blend(ensemble, linear, model.ensemble_weight)
+    observations = [t.observation for t in data.train.transitions]
+    actions = [t.action for t in data.train.transitions]
+    trained = predictions_of(spec, model.calibration.apply(mixed), observations, "")
+    served = fitted.predict_batch(observations, actions)
+    for one, other in zip(trained, served, strict=True):
+        assert one.success_probability == other.success_probability
+        assert one.next_state == other.next_state
+        assert one.expected_improvement == other.expected_improvement
+        assert one.confidence == other.confidence
+    alone = fitted.predict_batch(observations[:1], actions[:1])[0]
+    assert alone.success_probability == pytest.approx(served[0].success_probability, abs=1e-5)
+
+
+def test_a_prediction_speaks_in_the_callers_words(fitted):
+    observation = {"x": (0.5, 5.0), "code": "go if if go"}
+    good, bad = fitted.predict_batch([observation] * 2, [{"kind": "a"}, {"kind": "b"}])
+    assert good.success_probability > bad.success_probability + 0.2
+    assert good.next_state["outcome"] == "fixed"
+    assert good.next_state["x"] == pytest.approx((1.0, 5.15), abs=0.3)
+    assert good.expected_improvement == pytest.approx(1.5, abs=0.7)
+    assert good.probabilities["outcome"]["fixed"] == good.success_probability
+    assert sum(good.probabilities["outcome"].values()) == pytest.approx(1.0)
+    assert len(good.deviations["x"]) == 2
+    assert "reward" not in good.next_state
+
+
+def test_ranking_puts_the_promising_action_first(fitted):
+    observation = {"x": (0.5, 5.0), "code": "go if go go"}
+    assert fitted.rank(observation, [{"kind": "b"}, {"kind": "a"}, {"kind": "c"}])[0] == 1
+    assert fitted.rank(observation, []) == []
+
+
+def test_confidence_falls_where_nothing_was_seen(fitted, record):
+    inside = fitted.predict_batch(
+        [t.observation for t in record()[:200]], [t.action for t in record()[:200]]
+    )
+    outside = fitted.predict_batch(
+        [{"x": (30.0, -40.0), "code": f"unheard {n} of"} for n in range(200)],
+        [{"kind": "unseen"}] * 200,
+    )
+    mean = [sum(p.confidence for p in part) / 200 for part in (inside, outside)]
+    assert all(0.0 <= p.confidence <= 1.0 for p in inside + outside)
+    assert mean[1] < mean[0] - 0.01
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1e300])
+def test_absurd_inputs_give_finite_answers(fitted, value):
+    (answer,) = fitted.predict_batch(
+        [{"x": (value, value), "code": "\x00\ud800" * 1000}], [{"kind": ""}]
+    )
+    assert 0.0 <= answer.success_probability <= 1.0
+    assert all(map(math.isfinite, answer.deviations["reward"]))
+    assert math.isfinite(answer.expected_improvement)
+
+
+def test_a_missing_field_is_named(fitted):
+    with pytest.raises(ValueError, match=r"row 0 .*observation 'code' is missing"):
+        fitted.predict_batch([{"x": (0.0, 0.0)}], [{"kind": "a"}])
+
+
+def test_before_any_fit_it_answers_without_confidence(spec):
+    (answer,) = WorldModel(spec).predict_batch([{}], [{}])
+    assert (answer.success_probability, answer.confidence) == (0.5, 0.0)
+    assert WorldModel(spec).rank({}, [{}, {}, {}]) == [0, 1, 2]
+
+
+# -- the promised interface ----------------------------------------------------------------
+
+
+def _texts(count=400):
+    generator = random.Random(0)
+    for number in range(count):
+        good = generator.random() < 0.5
+        yield Transition(
+            group=f"task-{number // 4}",
+            observation={"state": f"file {number} has a bug"},
+            action={"action": "fix the bug" if good else "add a feature"},
+            next_observation={"success": good, "improvement": 0.5 if good else -0.1},
+        )
+
+
+@pytest.fixture(scope="module")
+def promised(tmp_path_factory):
+    """``WorldModel()`` trained in FP16 from a buffer, and the beats of the loop meanwhile."""
+    buffer = ReplayBuffer(tmp_path_factory.mktemp("promised") / "replay")
+    for transition in _texts():
+        buffer.append(transition)
+    model = WorldModel(clock=lambda: 1234.5)
+    config = FP16TrainingConfig(cpu_half=True, loss_scale=2.0**40)
+
+    async def train():
+        beats = 0
+        training = asyncio.create_task(model.train(buffer, num_epochs=4, config=config))
+        while not training.done():
+            await asyncio.sleep(0.01)
+            beats += 1
+        await training
+        return beats
+
+    return model, asyncio.run(train())
+
+
+def test_training_leaves_the_event_loop_running(promised):
+    assert promised[1] > 3
+
+
+def test_the_promised_prediction(promised):
+    model, _ = promised
+    good = asyncio.run(model.predict("file 7 has a bug", "fix the bug"))
+    bad = asyncio.run(model.predict({"state": "file 7 has a bug"}, {"action": "add a feature"}))
+    assert good.success_probability > bad.success_probability + 0.6
+    assert good.expected_improvement > 0.2 > bad.expected_improvement
+
+
+def test_the_promised_history_counts_overflows_per_epoch(promised):
+    model, _ = promised
+    assert model.fp16_enabled
+    assert [entry["epoch"] for entry in model.training_history] == [1, 2, 3, 4]
+    first, *_, last = model.training_history
+    assert first["fp16_overflow_batches"] > 5  # a scale of 2**40 has to come down first
+    assert last["fp16_overflow_batches"] == 0
+    assert last["loss"] < first["loss"]
+    assert first["timestamp"] == 1234.5
+
+
+def test_a_string_for_several_fields_is_refused(spec):
+    with pytest.raises(ValueError, match=r"the spec has \['code', 'x'\]"):
+        asyncio.run(WorldModel(spec).predict("state", "action"))
+
+
+def test_what_was_left_out_is_said(spec, record):
+    constant = [
+        Transition(
+            group=t.group,
+            observation=t.observation | {"x": (1.0, 1.0)},
+            action=t.action,
+            reward=t.reward,
+            next_observation=t.next_observation | {"x": (1.0, 1.0)},
+        )
+        for t in record()
+    ]
+    with pytest.warns(UserWarning, match=r"left out: observation\.x, x"):
+        WorldModel(spec, members=2, hidden=8).fit(constant, epochs=1)
