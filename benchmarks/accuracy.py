@@ -10,7 +10,7 @@ from torch.nn import functional
 from benchmarks.loops import Requested, Setup, ours
 from benchmarks.models import Batch, Size, build_batches, build_model
 from benchmarks.observe import effective_precision
-from benchmarks.results import Finding, Spread
+from benchmarks.results import Finding, Spread, refuse_precisions
 
 _AT_MOST = 1.005
 
@@ -32,9 +32,8 @@ def compare_accuracy(
     for seed in range(seeds):
         half, effective = _held_out_loss(size, precision, device, steps, seed)
         full, baseline = _held_out_loss(size, "fp32", device, steps, seed)
-        if effective == baseline:
-            reason = f"refused: both computed {baseline}: this is no comparison of precisions"
-            return Finding(what=what, at_most=_AT_MOST, reason=reason)
+        if refusal := refuse_precisions(effective, baseline):
+            return Finding(what=what, at_most=_AT_MOST, reason=f"refused: {refusal}")
         ratios.append(half / full)
     return Finding(what=what, spread=Spread.of(ratios), at_most=_AT_MOST)
 

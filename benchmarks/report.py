@@ -59,9 +59,9 @@ def _finding_row(finding: Finding) -> dict[str, str]:
     limit = finding.exactly if finding.exactly is not None else finding.at_most
     return {
         "what": finding.what,
-        "figure": "" if spread is None else f"{spread.median:.3f}",
-        "low_quartile": "" if spread is None else f"{spread.low:.3f}",
-        "high_quartile": "" if spread is None else f"{spread.high:.3f}",
+        "figure": "" if spread is None else f"{spread.median:.4g}",
+        "low_quartile": "" if spread is None else f"{spread.low:.4g}",
+        "high_quartile": "" if spread is None else f"{spread.high:.4g}",
         "at_most": "" if limit is None else f"{limit:g}",
         "verdict": finding.verdict,
     }

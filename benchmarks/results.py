@@ -148,15 +148,21 @@ class Comparison:
         return Finding(what=what, spread=Spread.of(ratios), at_most=self.at_most)
 
     def _refuse(self, above: Measured, below: Measured) -> str:
-        same = above.effective == below.effective
-        if self.compares == "precisions" and same:
-            return f"both computed {above.effective}: this is no comparison of precisions"
-        if self.compares == "loops" and not same:
-            return (
-                f"{above.case.loop} computed {above.effective}, {below.case.loop} "
-                f"{below.effective}: this is no comparison of loops"
-            )
+        if self.compares == "precisions":
+            return refuse_precisions(above.effective, below.effective)
+        if above.effective == below.effective:
+            return ""
+        return (
+            f"{above.case.loop} computed {above.effective}, {below.case.loop} {below.effective}: "
+            "this is no comparison of loops"
+        )
+
+
+def refuse_precisions(one: str, other: str) -> str:
+    """Why nothing may be said about two precisions that were computed in; empty if it may."""
+    if one != other:
         return ""
+    return f"both computed {one}: this is no comparison of precisions"
 
 
 def _not_run(result: Result) -> str:
