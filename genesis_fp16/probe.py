@@ -128,16 +128,16 @@ def load_agent(entry_point: str, name: str, root: Path | None = None) -> Agent:
 
 
 def _missing_module(error: ModuleNotFoundError, module_name: str) -> str:
-    missing = error.name or str(error)
-    if module_name != missing and not module_name.startswith(f"{missing}."):
+    missing, own = error.name or str(error), module_name.partition(".")[0]
+    if missing.partition(".")[0] != own:
         return (
             f"needs the module {missing!r}, which is not installed: install it into the "
             "environment of genesis-fp16, or reinstall the plugin with its dependencies"
         )
-    package = sys.modules.get(module_name.partition(".")[0])
+    package = sys.modules.get(own)
     places = [path for path in getattr(package, "__path__", []) if Path(path).is_dir()]
     return (
-        f"module {missing!r} cannot be found; {module_name.partition('.')[0]!r} comes from "
+        f"module {missing!r} cannot be found; {own!r} comes from "
         f"{', '.join(places) or 'nowhere'}: reinstall the plugin, and keep PYTHONPATH and other "
         "packages of that name out of the environment of genesis-fp16"
     )

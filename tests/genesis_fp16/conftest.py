@@ -1,5 +1,6 @@
 """What the daemon's tests share."""
 
+import os
 import sys
 import textwrap
 import time
@@ -51,7 +52,7 @@ def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPl
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
 
     def install(
         name: str,

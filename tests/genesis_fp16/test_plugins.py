@@ -1,8 +1,10 @@
 """Broken plugins are really broken: fake distributions, probed in real child processes."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +76,19 @@ def test_each_broken_plugin_is_quarantined_with_its_reason(
     assert "crashes_plugin.py" in plugins["crashes"].detail
 
 
+def ends(pid: int) -> bool:
+    """Whether the process, killed already, is gone before long."""
+    give_up = time.monotonic() + 20
+    while time.monotonic() < give_up:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
 def test_hanging_plugin_meets_its_deadline_and_leaves_nothing_behind(
     install_plugin: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -92,8 +107,7 @@ def test_hanging_plugin_meets_its_deadline_and_leaves_nothing_behind(
     assert plugin.state == "quarantined"
     assert "did not load within 2 s" in plugin.reason
     assert "hangs_plugin.py" in plugin.detail
-    pid = int(pid_file.read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert ends(int(pid_file.read_text()))
 
 
 def edited(agent: str, old: str, new: str) -> str:
@@ -109,15 +123,16 @@ def test_agent_that_breaks_the_contract_is_quarantined(
     install_plugin(
         "timeless", edited(any_agent("timeless"), "Schedule(every_seconds=3600)", "'hourly'")
     )
+    install_plugin("never", edited(any_agent("never"), "every_seconds=3600", "cron='99 0 * * *'"))
     install_plugin("Upper", any_agent("Upper"))
     plugins = load()
     assert "calls itself 'another-name'" in plugins["wrong-name"].reason
     assert "contract 0, this genesis-fp16 speaks 1" in plugins["old"].reason
     assert "schedule() returned 'hourly'" in plugins["timeless"].reason
     assert "must match" in plugins["Upper"].reason
-    assert {plugins[name].state for name in ("wrong-name", "old", "timeless", "Upper")} == {
-        "quarantined"
-    }
+    assert "schedule() cannot be kept" in plugins["never"].reason
+    names = ("wrong-name", "old", "timeless", "never", "Upper")
+    assert {plugins[name].state for name in names} == {"quarantined"}
 
 
 def test_operator_settings_are_held_against_the_agents_model(
@@ -167,7 +182,7 @@ def test_module_from_elsewhere_is_shadowed(
     other = tmp_path / "other"
     other.mkdir()
     (other / "hidden_plugin.py").write_text(any_agent("hidden"))
-    monkeypatch.setenv("PYTHONPATH", f"{other}:{tmp_path / 'site'}")
+    monkeypatch.setenv("PYTHONPATH", str(other), prepend=os.pathsep)
     assert "is shadowed: expected below" in load()["hidden"].reason
 
 
