@@ -77,9 +77,7 @@ def judge(
     metrics |= {"in_use.nll": used_nll, "in_use.nll_gain": used_nll - nll}
     compared = f"negative log-likelihood {nll:.4f} against {used_nll:.4f} of the model in use"
     better = nll < used_nll
-    reason = (
-        f"{gain}; {compared}" if better else f"the model in use is as good: {family} {compared}"
-    )
+    reason = f"{gain}; {compared}" if better else f"no better than the model in use: {compared}"
     return Verdict(published=better, reason=reason, candidate=candidate, metrics=metrics)
 
 

@@ -25,8 +25,8 @@ def test_a_group_keeps_its_part_as_others_come():
 
 def test_shares_and_seed():
     parts = Counter(part_of(f"g{n}") for n in range(20_000))
-    assert abs(parts["train"] / 20_000 - 0.70) < 0.02
-    assert abs(parts["calibration"] / 20_000 - 0.15) < 0.02
+    assert abs(parts["train"] / 20_000 - 0.6) < 0.02
+    assert abs(parts["calibration"] / 20_000 - 0.2) < 0.02
     moved = sum(part_of(f"g{n}", 0) != part_of(f"g{n}", 1) for n in range(1000))
     assert moved > 300
 
@@ -35,8 +35,8 @@ def test_the_parts_are_the_same_in_every_version():
     assert [part_of(f"task-{n}", 7) for n in range(6)] == [
         "train",
         "train",
-        "train",
-        "train",
+        "calibration",
+        "calibration",
         "train",
         "test",
     ]

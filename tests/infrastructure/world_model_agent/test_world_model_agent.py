@@ -1,0 +1,173 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from infrastructure.agent_contract import Agent, EvaluationReport
+from infrastructure.agent_contract.agent import InsufficientDataError
+from infrastructure.training.fp32_check import check_fp32_step
+from infrastructure.world_model import WorldModel
+from infrastructure.world_model.network import LinearNetwork
+
+
+def _batches(job):
+    return [batch for epoch in range(job.epochs) for batch in job.batches(epoch)]
+
+
+def test_it_meets_the_contract(repair_agent):
+    assert isinstance(repair_agent(), Agent)
+    assert str(repair_agent().schedule()) == "every 6h"
+
+
+def test_the_first_good_model_is_published_and_can_be_used(repair_agent, make_context, run_once):
+    agent, context = repair_agent(), make_context()
+    assert agent.published_model(context) is None
+    publication = run_once(agent, context)
+    assert publication.published
+    assert "beats the base rate" in publication.reason
+    assert publication.reason.endswith("no model was in use")
+    assert publication.metrics["outcome.auroc"] > 0.9
+    assert publication.metrics["ensemble.nll_skill"] > 2 * publication.metrics["linear.nll_skill"]
+    model = agent.published_model(context)
+    actions = [{"edit": "drop the line"}, {"edit": "swap the line"}]
+    assert model.rank({"depth": 1.0, "constant": 1.0}, actions) == [1, 0]
+    assert model.rank({"depth": -1.0, "constant": 1.0}, actions) == [0, 1]
+    assert model.metrics == publication.metrics
+
+
+def test_real_half_precision_on_the_cpu_trains_as_well(repair_agent, make_context, run_once):
+    publication = run_once(repair_agent(), make_context(), precision="fp16")
+    assert publication.published
+    assert publication.metrics["outcome.auroc"] > 0.9
+
+
+def test_labels_without_signal_are_not_published(repair_agent, make_context, run_once):
+    agent, context = repair_agent(shuffled=True), make_context()
+    publication = run_once(agent, context)
+    assert not publication.published
+    assert "does not beat the base rate" in publication.reason
+    assert abs(publication.metrics["outcome.auroc"] - 0.5) < 0.12
+    assert agent.published_model(context) is None
+
+
+def test_a_worse_model_is_refused_and_the_better_stays(repair_agent, make_context, run_once):
+    assert run_once(repair_agent(), make_context("run-1")).published
+    worse = repair_agent()
+    worse.training_steps, worse.epochs = 5, 1
+    better = WorldModel.load(worse.published_folder(make_context()))
+    publication = run_once(worse, make_context("run-2"))
+    assert not publication.published
+    assert "no better than the model in use" in publication.reason
+    assert publication.metrics["in_use.nll_gain"] < 0
+    after = WorldModel.load(worse.published_folder(make_context()))
+    assert after.metrics == better.metrics
+
+
+def test_a_better_model_replaces_the_one_in_use(repair_agent, make_context, run_once):
+    # a task names the same group in every run, so no model is judged by what it was trained on
+    assert run_once(repair_agent(groups=30), make_context("run-1")).published
+    publication = run_once(repair_agent(groups=150), make_context("run-2"))
+    assert publication.published
+    assert publication.metrics["in_use.nll_gain"] > 0
+    assert "of the model in use" in publication.reason
+
+
+def test_an_unreadable_model_in_use_is_named_and_replaced(repair_agent, make_context, run_once):
+    agent, context = repair_agent(), make_context("run-1")
+    run_once(agent, context)
+    (agent.published_folder(context) / "model.json").write_text("{")
+    assert agent.published_model(context) is None
+    assert context.logger.lines[-1][0] == "published_model_unreadable"
+    publication = run_once(agent, make_context("run-2"))
+    assert publication.published
+    assert "the model in use is unreadable" in publication.reason
+    assert agent.published_model(context) is not None
+
+
+def test_a_model_for_other_fields_is_not_compared(repair_agent, make_context, run_once):
+    run_once(repair_agent(), make_context("run-1"))
+    agent = repair_agent()
+    agent.spec = lambda: replace(repair_agent().spec(), success=None)
+    publication = run_once(agent, make_context("run-2"))
+    assert publication.published
+    assert "trained for other fields" in publication.reason
+
+
+def test_a_resumed_attempt_builds_the_same_job(repair_agent, make_context):
+    context = make_context()
+    jobs = [repair_agent().build_job(context, list(repair_agent().collect(context))) for _ in "ab"]
+    first, second = map(_batches, jobs)
+    assert len(first) == len(second) == 200
+    for one, other in zip(first, second, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    states = [job.model.state_dict() for job in jobs]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_a_stopped_and_resumed_run_publishes_the_same_model(repair_agent, make_context, run_once):
+    whole = run_once(repair_agent(), make_context("run-1"))
+    context = make_context("run-2")
+    repair_agent().published_folder(context).rename(context.agent_folder / "aside")
+    assert run_once(repair_agent(), context, stop_after=3) is None
+    resumed = run_once(repair_agent(), context)
+    assert dict(resumed.metrics) == dict(whole.metrics)
+
+
+def test_too_little_data_is_said(repair_agent, make_context):
+    agent = repair_agent(groups=2)
+    transitions = list(agent.collect(make_context()))
+    with pytest.raises(InsufficientDataError, match="let the agent collect more"):
+        agent.build_job(make_context(), transitions)
+
+
+def test_what_is_not_learned_from_is_logged(repair_agent, make_context):
+    agent, context = repair_agent(), make_context()
+    transitions = list(agent.collect(context))
+    broken = [replace(transition, observation={}) for transition in transitions[:3]]
+    agent.build_job(context, [*broken, *transitions])
+    problems = [fields["problem"] for _, fields in context.logger.lines]
+    assert problems[0] == "constant fields are left out: observation.constant"
+    assert problems[1].startswith("3 transitions are left out: observation 'depth' is missing")
+
+
+def test_only_the_newest_transitions_are_trained_on(repair_agent, make_context):
+    agent = repair_agent()
+    agent.newest_transitions = 800
+    transitions = list(agent.collect(make_context()))
+    job = agent.build_job(make_context(), transitions)
+    newest = repair_agent().build_job(make_context(), transitions[-800:])
+    first, second = next(iter(job.batches(0))), next(iter(newest.batches(0)))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_an_authors_network_loss_and_metric_are_used(repair_agent, make_context, run_once):
+    class Own(repair_agent):
+        def build_model(self, shape):
+            return LinearNetwork(shape)
+
+        def loss(self, forward, batch):
+            return super().loss(forward, batch) * 2
+
+        def evaluate(self, model, transitions):
+            predictions = model.predict_batch(
+                [t.observation for t in transitions], [t.action for t in transitions]
+            )
+            return {"own.rows": float(len(predictions))}
+
+    agent, context = Own(), make_context()
+    publication = run_once(agent, context)
+    assert publication.metrics["own.rows"] > 20
+    assert isinstance(agent.published_model(context).fitted.ensemble, LinearNetwork)
+
+
+def test_publishing_without_a_job_is_refused(repair_agent, make_context):
+    report = EvaluationReport(evaluation=None, steps=0, epochs=0)
+    with pytest.raises(RuntimeError, match="call build_job first"):
+        repair_agent().publish(make_context(), torch.nn.Linear(1, 1), report)
+
+
+def test_the_model_computes_nothing_in_half_under_fp32(repair_agent, make_context):
+    agent, context = repair_agent(), make_context()
+    job = agent.build_job(context, list(agent.collect(context)))
+    check_fp32_step(job, torch.device("cpu"))
