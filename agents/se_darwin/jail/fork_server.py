@@ -202,6 +202,7 @@ def _become_candidate(request: Request, writer: int, base_bytes: int) -> None:
     die_with_parent()
     os.closerange(3, writer)
     os.closerange(writer + 1, 256)
+    enter_landlock()  # a domain of its own: it cannot signal or trace its neighbours
     limit_resources(
         memory_bytes=base_bytes + request["memory_bytes"], cpu_seconds=request["cpu_seconds"]
     )

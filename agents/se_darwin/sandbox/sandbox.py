@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -200,8 +201,11 @@ class Sandbox:
         [execution] = self.run([PROBE_SOURCE], [case], function=PROBE_FUNCTION, limits=limits)
         output = execution.outputs[0]
         if not case.passes(output) or not canary.exists():
-            escaped = output.text if output else f"the escape probe was lost ({execution.end})"
-            raise SandboxUnavailableError([escaped], self.layers)
+            if output is None or output.kind != "value":
+                escaped = [f"the escape probe was lost ({execution.end})"]
+            else:
+                escaped = ast.literal_eval(output.text) or ["it can delete files of this user"]
+            raise SandboxUnavailableError(escaped, self.layers)
 
     def _restart(self) -> None:
         self.restarts += 1
