@@ -64,9 +64,10 @@ def test_a_worse_model_is_refused_and_the_better_stays(repair_agent, make_contex
 
 
 def test_a_better_model_replaces_the_one_in_use(repair_agent, make_context, run_once):
-    # a task names the same group in every run, so no model is judged by what it was trained on
-    assert run_once(repair_agent(groups=30), make_context("run-1")).published
-    publication = run_once(repair_agent(groups=150), make_context("run-2"))
+    hasty = repair_agent()
+    hasty.training_steps = 60
+    assert run_once(hasty, make_context("run-1")).published
+    publication = run_once(repair_agent(), make_context("run-2"))
     assert publication.published
     assert publication.metrics["in_use.nll_gain"] > 0
     assert "of the model in use" in publication.reason
