@@ -23,7 +23,9 @@ class EventListener(Protocol):
 
 
 class Listeners:
-    """Passes everything on to each of several; an error of one is logged and costs nothing else.
+    """Passes everything on to each of several; an error of one costs nothing else.
+
+    It is logged when it is new: what fails at one event is likely to fail at the next.
 
     Args:
         listeners: Those to tell.
@@ -31,6 +33,7 @@ class Listeners:
 
     def __init__(self, listeners: Sequence[EventListener]) -> None:
         self._listeners = tuple(listeners)
+        self._logged: set[str] = set()
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """See `EventListener`."""
@@ -44,5 +47,8 @@ class Listeners:
         for listener in self._listeners:
             try:
                 message(listener)
-            except Exception:  # a listener shows things: it must not cost a run
-                log.exception("listener_failed", listener=type(listener).__name__)
+            except Exception as error:  # a listener shows things: it must not cost a run
+                failure = f"{type(listener).__name__}: {error!r}"
+                if failure not in self._logged:
+                    self._logged.add(failure)
+                    log.exception("listener_failed", failure=failure)

@@ -87,7 +87,7 @@ if "garbage" in how:
 if "hang" in how:
     time.sleep(600)
 if "exit" in how and spec.attempt <= how.get("failing_attempts", 1000):
-    finish("failed", how["exit"], "it went wrong")
+    finish("misconfigured" if how["exit"] == 78 else "failed", how["exit"], "it went wrong")
 if "kill" in how and spec.attempt == 1:
     os.kill(os.getpid(), how["kill"])
 train(how.get("steps", 3))
