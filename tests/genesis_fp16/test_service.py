@@ -1,0 +1,173 @@
+"""The daemon as a process: what it tells, refuses and survives."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+SERVE = [sys.executable, "-c", "from genesis_fp16.cli import main; main()", "serve"]
+NEXT_TO_NOTHING = 100 << 20  # bytes of memory
+
+
+class Daemon:
+    """`serve` in a process with the settings file given."""
+
+    def __init__(self, folder: Path, until: Callable[..., None], **environ: str) -> None:
+        self.folder, self._until = folder, until
+        self._log = folder / "log"
+        kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "PYTHONPATH")}
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                SERVE, cwd=folder, env=kept | environ, stdin=subprocess.DEVNULL, stderr=log
+            )
+
+    def lines(self, event: str) -> list[dict]:
+        """Log lines of that event."""
+        found = []
+        for line in self._log.read_text().splitlines():
+            if line.startswith("{") and line.endswith("}"):
+                found.append(json.loads(line))
+        return [line for line in found if line["event"] == event]
+
+    def wait_for(self, event: str, count: int = 1) -> dict:
+        def there() -> bool:
+            assert self.process.poll() is None, self._log.read_text()
+            return len(self.lines(event)) >= count
+
+        self._until(there, 60)
+        return self.lines(event)[-1]
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end: exit code, and all it said."""
+        return self.process.wait(60), self._log.read_text()
+
+    def get(self, path: str) -> str:
+        """The listener's answer, whatever its status."""
+        address = urlsplit(self.lines("listening")[-1]["metrics"]).netloc
+        with closing(HTTPConnection(address, timeout=10)) as connection:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode().strip()
+
+
+@pytest.fixture
+def start(tmp_path: Path, until) -> Iterator[Callable[..., Daemon]]:
+    """Start a daemon in a folder of its own; all are gone afterwards."""
+    started: list[Daemon] = []
+
+    def start(folder: Path | None = None, settings: str = "", **environ: str) -> Daemon:
+        folder = folder or tmp_path / f"daemon{len(started)}"
+        folder.mkdir(exist_ok=True)
+        (folder / ".env").write_text(
+            f"GENESIS_METRICS_PORT=0\nGENESIS_AGENTS__SE_DARWIN__ENABLED=false\n{settings}"
+        )
+        started.append(Daemon(folder, until, **environ))
+        return started[-1]
+
+    yield start
+    for daemon in started:
+        if daemon.process.poll() is None:
+            daemon.process.kill()
+        daemon.process.wait()
+
+
+def test_a_life_under_systemd(start, install_plugin, until) -> None:
+    """Ready, watched, reloaded, stopped; every notice in order, and little memory."""
+    install_plugin("any")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        address = f"\0genesis-test-{os.getpid()}"
+        notices.bind(address)
+        notices.settimeout(60)
+        daemon = start(NOTIFY_SOCKET="@" + address[1:])
+        assert notices.recv(100) == b"READY=1"
+        assert notices.recv(100) == b"WATCHDOG=1"
+
+        assert daemon.lines("plugin_ready")[0]["agent"] == "any"
+        assert daemon.lines("plugin_disabled")[0]["agent"] == "se-darwin"
+        assert daemon.lines("scheduled")[0]["schedule"] == "every 1h"
+        precision = daemon.lines("precision")[0]
+        assert precision["requested"] == "fp16"
+        until(lambda: daemon.get("/readyz") == "serving")
+        assert "genesis_leader 1.0" in daemon.get("/metrics")
+        assert psutil.Process(daemon.process.pid).memory_info().rss < NEXT_TO_NOTHING
+
+        (daemon.folder / ".env").write_text("ENABLE_FP16_TRAINING=false\nGENESIS_SLOTS=9\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        while b"RELOADING=1" not in notices.recv(100):
+            pass
+        assert notices.recv(100) in (b"READY=1", b"WATCHDOG=1")
+        changed = daemon.wait_for("settings_reloaded")["changed"]
+        assert changed == {"ENABLE_FP16_TRAINING": "True -> False"}
+        assert "GENESIS_SLOTS" in daemon.wait_for("settings_need_restart")["settings"]
+        assert daemon.lines("precision")[-1]["reason"] == "flag"
+
+        daemon.process.send_signal(signal.SIGTERM)
+        while notices.recv(100) != b"STOPPING=1":
+            pass
+    code, log = daemon.end()
+    assert code == 0
+    assert "Traceback" not in log
+    assert daemon.lines("daemon_stopped")
+
+
+def test_one_daemon_per_home_and_per_port(start, until) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, said = start(settings=f"GENESIS_METRICS_PORT={port}\n").end()
+        assert code == 78
+        assert f"127.0.0.1:{port}" in said
+        assert "GENESIS_METRICS_PORT" in said
+        assert "Traceback" not in said
+
+    first = start()
+    first.wait_for("listening")
+    code, said = start(first.folder).end()
+    assert code == 73
+    assert f"pid {first.process.pid}" in said
+    assert "Traceback" not in said
+
+
+def test_a_stop_during_the_start_does_not_wait_for_a_hanging_plugin(start, install_plugin) -> None:
+    install_plugin("hangs", "import time; time.sleep(600)")
+    daemon = start(settings="GENESIS_PROBE_TIMEOUT_SECONDS=300\n")
+    daemon.wait_for("listening")
+    daemon.process.send_signal(signal.SIGINT)
+    code, log = daemon.end()
+    assert code == 0
+    assert "Traceback" not in log
+
+
+def test_the_loop_survives_trouble_with_its_database(start, until) -> None:
+    daemon = start()
+    until(lambda: daemon.lines("listening"), 60)
+    until(lambda: daemon.get("/readyz") == "serving", 60)
+    with closing(sqlite3.connect(daemon.folder / ".genesis" / "genesis.db")) as database:
+        database.execute("ALTER TABLE runs RENAME TO hidden")
+        assert "no such table" in daemon.wait_for("round_failed")["exception"]
+        until(lambda: "the last round failed" in daemon.get("/readyz"))
+        database.execute("ALTER TABLE hidden RENAME TO runs")
+    until(lambda: daemon.get("/readyz") == "serving")
+    assert len(daemon.lines("round_failed")) == 1, "not once for every round"
+
+
+def test_a_corrupt_database_is_named_and_left_alone(start, tmp_path: Path) -> None:
+    home = tmp_path / "daemon0" / ".genesis"
+    home.mkdir(parents=True)
+    (home / "genesis.db").write_text("not a database, and long enough to be read as one" * 50)
+    code, said = start().end()
+    assert code == 65
+    assert "genesis.db" in said
+    assert "move it away" in said
+    assert "Traceback" not in said
