@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, StoreError
+from genesis_fp16.store.database import database_url
 
 HOLD = """
 import sys, time
@@ -55,3 +57,22 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"GENESIS_HOME .*file"):
         DaemonLock(Settings(home=tmp_path / "file")).acquire()
+
+
+def test_one_daemon_per_postgres_database(postgres_settings: Settings, tmp_path: Path) -> None:
+    """Another home on, perhaps, another machine."""
+    elsewhere = postgres_settings.model_copy(update={"home": tmp_path / "elsewhere"})
+    with DaemonLock(postgres_settings) as lock:
+        lock.verify()
+        with pytest.raises(LockHeldError, match=f"pid {os.getpid()} on .* since 20"):
+            DaemonLock(elsewhere).acquire()
+        engine = create_engine(database_url(postgres_settings))
+        with engine.begin() as connection:
+            connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+            )
+        engine.dispose()
+        with pytest.raises(StoreError, match="the lock on the database is lost"):
+            lock.verify()
+    with DaemonLock(elsewhere):
+        pass

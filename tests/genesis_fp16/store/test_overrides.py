@@ -18,8 +18,8 @@ def clock() -> list[float]:
 
 
 @pytest.fixture
-def overrides(home_settings: Settings, clock: list[float]):
-    store = Store.open(home_settings, clock=lambda: clock[0])
+def overrides(any_settings: Settings, clock: list[float]):
+    store = Store.open(any_settings, clock=lambda: clock[0])
     yield store.overrides
     store.close()
 

@@ -1,0 +1,72 @@
+"""A real PostgreSQL server where its programs and psycopg are installed; else its tests skip."""
+
+import getpass
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Path]:
+    """Folder of the socket of a server of our own."""
+    pytest.importorskip("psycopg")
+    if shutil.which("initdb") is None or shutil.which("postgres") is None:
+        pytest.skip("PostgreSQL is not installed")
+    user = "nobody" if os.getuid() == 0 else getpass.getuser()  # it refuses to run as root
+    folder = Path(tempfile.mkdtemp(prefix="genesis-pg-"))
+    shutil.chown(folder, user)
+    as_user = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL}
+    initdb = ["initdb", "-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
+    subprocess.run(initdb, check=True, stderr=subprocess.DEVNULL, **as_user)
+    serve = ["postgres", "-D", f"{folder}/data", "-k", str(folder), "-c", "listen_addresses="]
+    with subprocess.Popen(serve, stderr=subprocess.DEVNULL, **as_user) as server:
+        while subprocess.run(["pg_isready", "-q", "-h", folder], check=False).returncode:
+            time.sleep(0.05)
+        yield folder
+        server.send_signal(signal.SIGINT)  # do not wait for clients
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def postgres_settings(postgres_server: Path, home_settings: Settings) -> Settings:
+    """Settings that name a new database of that server."""
+    engine = create_engine(
+        f"postgresql+psycopg://postgres@/postgres?host={postgres_server}",
+        isolation_level="AUTOCOMMIT",
+    )
+    name = f"genesis{next(_numbers)}"
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    url = f"postgresql://postgres@/{name}?host={postgres_server}"
+    return home_settings.model_copy(update={"database_url": url})
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def any_settings(request: pytest.FixtureRequest, home_settings: Settings) -> Settings:
+    """Settings of a home with one kind of database after the other."""
+    if request.param == "sqlite":
+        return home_settings
+    return request.getfixturevalue("postgres_settings")
+
+
+@pytest.fixture
+def store(any_settings: Settings) -> Iterator[Store]:
+    """A new, real database of each kind."""
+    with closing(Store.open(any_settings)) as store:
+        yield store
