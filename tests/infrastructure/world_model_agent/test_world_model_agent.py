@@ -172,3 +172,22 @@ def test_the_model_computes_nothing_in_half_under_fp32(repair_agent, make_contex
     agent, context = repair_agent(), make_context()
     job = agent.build_job(context, list(agent.collect(context)))
     check_fp32_step(job, torch.device("cpu"))
+
+
+def test_the_epoch_that_held_out_groups_like_best_is_judged(repair_agent, make_context, run_once):
+    class Keeping(repair_agent):
+        def build_model(self, shape):
+            self.network = super().build_model(shape)
+            return self.network
+
+    agent, context = Keeping(shuffled=True), make_context()  # without signal, the last is worst
+    agent.publish = lambda context, model, report: report
+    run_once(agent, context)
+    last = {name: tensor.clone() for name, tensor in agent.network.state_dict().items()}
+    Keeping.publish(
+        agent, context, agent.network, EvaluationReport(evaluation=None, steps=0, epochs=0)
+    )
+    best = torch.load(context.run_folder / "best-epoch.pt", weights_only=True)["network"]
+    judged = agent.network.state_dict()
+    assert all(torch.equal(judged[name], best[name]) for name in best)
+    assert not all(torch.equal(judged[name], last[name]) for name in last)
