@@ -10,6 +10,7 @@ from random import Random
 from agents.se_darwin.corpus import Subject
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.evaluation import Evaluation
+from agents.se_darwin.jail.canonical import canonical
 from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
 
 VISIBLE_TESTS = 24
@@ -124,7 +125,7 @@ class Suite:
             if output is not None and output.kind != "strange" and output.text != "NameError"
         ][: VISIBLE_TESTS + HIDDEN_TESTS]
         visible = tests[:VISIBLE_TESTS]
-        outcomes = {(test.expected, test.expected_arguments) for test in visible}
+        outcomes = {(test.expected, _change_of(test)) for test in visible}
         raising = sum(test.kind == "raise" for test in visible)
         if len(outcomes) < _FEWEST_OUTCOMES or raising > 0.8 * len(visible):
             return None
@@ -170,3 +171,9 @@ class Suite:
             fault = frozenset(rng.choice(by_kind[rng.choice(kinds)]) for _ in range(edits))
             if len({edit.node for edit in fault}) == edits:
                 yield fault
+
+
+def _change_of(test: TestCase) -> str | None:
+    """The arguments after the call, where the call changed them."""
+    changed = test.expected_arguments != canonical(test.arguments)
+    return test.expected_arguments if changed else None

@@ -50,7 +50,8 @@ def _canonical_container(value: object, kind: type, depth: int) -> str:
         )
         return _named(kind, dict, f"{{{', '.join(pairs)}}}")
     if isinstance(value, tuple):
-        return _named(kind, tuple, f"({_join(iter(value), depth)})")
+        comma = "," if len(value) == 1 else ""
+        return _named(kind, tuple, f"({_join(iter(value), depth)}{comma})")
     if isinstance(value, list):
         return _named(kind, list, f"[{_join(iter(value), depth)}]")
     if isinstance(value, (set, frozenset)):

@@ -60,6 +60,7 @@ class Sandbox:
         parallel: Candidates run at a time.
 
     Attributes:
+        folder: Working folder, removed by `close`; candidates see an empty one in it.
         layers: What each layer of the jail reported.
         missing_modules: Of *modules*, those that this Python does not have.
         restarts: How often a candidate has cost us the server.
@@ -78,8 +79,8 @@ class Sandbox:
         self._server: subprocess.Popen[bytes] | None = None
         self._modules = sorted({"os", "socket", "threading", *modules})
         self._parallel = parallel
-        self._folder = Path(tempfile.mkdtemp(prefix="se-darwin-"))
-        self._empty = self._folder / "empty"
+        self.folder = Path(tempfile.mkdtemp(prefix="se-darwin-"))
+        self._empty = self.folder / "empty"
         self._empty.mkdir(mode=0o555)
         try:
             self._server = self._launch()
@@ -143,10 +144,17 @@ class Sandbox:
             for end, text, cpu_seconds in results
         ]
 
+    @property
+    def server_pid(self) -> int:
+        """Process group of the fork server; it changes with every restart."""
+        if self._server is None:
+            raise RuntimeError("this sandbox is closed: open another")
+        return self._server.pid
+
     def close(self) -> None:
         """Kill everything and remove the working folder; a second call does nothing."""
         self._stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Sandbox:
         return self
@@ -194,7 +202,7 @@ class Sandbox:
 
     def _prove(self) -> None:
         """Run a candidate that tries to escape; refuse the host if any attempt succeeds."""
-        canary = self._folder / "canary"
+        canary = self.folder / "canary"
         canary.touch(mode=0o600)
         case = TestCase.returning((str(canary), os.getpid()), [])
         limits = Limits(cpu_seconds=2.0, wall_seconds=10.0)

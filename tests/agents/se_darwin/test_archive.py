@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from collections import Counter
+from math import exp
+from random import Random
+
+import pytest
+
+from agents.se_darwin.archive import Archive
+from agents.se_darwin.edits import Edit
+from agents.se_darwin.evaluation import Evaluation
+from agents.se_darwin.sandbox import Execution
+
+
+def program(name: str, *passed: int, edits: int = 1) -> Evaluation:
+    made = frozenset(
+        Edit(number, "constant", name, "x", 1, tuple, ())  # type: ignore[arg-type]
+        for number in range(edits)
+    )
+    return Evaluation(
+        edits=made,
+        source=name,
+        passed=tuple(map(bool, passed)),
+        execution=Execution(outputs=(), end="exit"),
+        symptoms=(),
+    )
+
+
+ROOT = program("root", 1, 0, 0, 0, edits=0)
+
+
+def test_weights_are_those_of_the_darwin_goedel_machine() -> None:
+    archive = Archive(ROOT)
+    better = program("better", 1, 1, 1, 0)
+    archive.add(better, ROOT)
+    archive.add(program("worse", 0, 0, 0, 0), ROOT)
+    sigmoids = [1 / (1 + exp(-10 * (score - 0.5))) for score in (0.25, 0.75)]
+    assert archive.weights() == pytest.approx([sigmoids[0] / 3, sigmoids[1]])
+
+
+def test_parents_are_drawn_by_weight() -> None:
+    archive = Archive(ROOT)
+    archive.add(program("better", 1, 1, 1, 0), ROOT)
+    rng = Random(0)
+    drawn = Counter(archive.choose_parent(rng).source for _ in range(500))
+    weights = archive.weights()
+    assert drawn["better"] / 500 == pytest.approx(weights[1] / sum(weights), abs=0.05)
+
+
+def test_what_improves_or_behaves_as_none_before_is_kept() -> None:
+    archive = Archive(ROOT)
+    assert archive.add(program("better", 1, 1, 0, 0), ROOT)
+    assert archive.add(program("other tests", 0, 0, 1, 0), ROOT)
+    assert not archive.add(program("no change", 1, 0, 0, 0), ROOT)
+    assert not archive.add(program("the same other tests", 0, 0, 1, 0), ROOT)
+    assert not archive.add(program("worse", 0, 0, 0, 0), ROOT)
+    assert [member.source for member in archive.members] == ["root", "better", "other tests"]
+
+
+def test_a_source_is_new_once() -> None:
+    archive = Archive(ROOT)
+    assert not archive.claim("root")
+    assert archive.claim("other")
+    assert not archive.claim("other")
+
+
+def test_the_best_has_the_highest_score_and_the_fewest_edits() -> None:
+    archive = Archive(ROOT)
+    archive.add(program("long", 1, 1, 0, 0, edits=3), ROOT)
+    archive.add(program("short", 1, 0, 1, 0, edits=1), ROOT)
+    assert archive.best.source == "short"
+
+
+def test_a_mate_passes_what_the_parent_fails() -> None:
+    archive = Archive(ROOT)
+    first, second = program("first", 1, 1, 0, 0), program("second", 1, 0, 1, 0)
+    archive.add(first, ROOT)
+    assert archive.choose_mate(Random(0), first) is None
+    archive.add(second, ROOT)
+    assert archive.choose_mate(Random(0), first) is second

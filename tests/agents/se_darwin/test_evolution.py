@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from agents.se_darwin.evolution import Evolution, Outcome
+from agents.se_darwin.features import NUMBERS, Fields
+from agents.se_darwin.policy import Policy
+from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.tasks import RepairTask
+
+REPAIRS = {("comparison", "LtE"), ("constant", "0")}
+
+
+class KnowsTheAnswer:
+    """A ranker that puts the two right edits first."""
+
+    def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
+        return sorted(range(len(actions)), key=lambda index: not self._is_right(actions[index]))
+
+    @staticmethod
+    def _is_right(action: Fields) -> bool:
+        tokens = action["tokens"]
+        assert isinstance(tokens, Sequence)
+        return any(f"{kind} to {new}" in tokens for kind, new in REPAIRS)
+
+
+def run_out(evolution: Evolution, most: int) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    while evolution.evaluations < most and not evolution.archive.best.fixed:
+        outcomes += evolution.generation(most - evolution.evaluations)
+    return outcomes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_program_with_two_faults_is_repaired(
+    sandbox: Sandbox, two_faults: RepairTask, seed: int
+) -> None:
+    evolution = Evolution(two_faults, sandbox, Random(seed), policy=Policy())
+    run_out(evolution, 1500)
+    repaired = evolution.minimise(evolution.archive.best)
+    assert repaired.fixed
+    assert two_faults.hidden_pass_rate(sandbox, repaired.source) == 1.0
+
+
+def test_the_same_seed_gives_the_same_search(sandbox: Sandbox, two_faults: RepairTask) -> None:
+    runs = [
+        [
+            (outcome.child.source, outcome.propensity, outcome.label)
+            for outcome in run_out(Evolution(two_faults, sandbox, Random(5), policy=Policy()), 60)
+        ]
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_no_program_is_run_twice_and_the_budget_holds(
+    sandbox: Sandbox, two_faults: RepairTask
+) -> None:
+    evolution = Evolution(two_faults, sandbox, Random(1), policy=Policy())
+    sources = [outcome.child.source for outcome in run_out(evolution, 150)]
+    assert len(set(sources)) == len(sources) == evolution.evaluations <= 150
+
+
+def test_a_ranker_is_asked_whom_to_run_first(sandbox: Sandbox, two_faults: RepairTask) -> None:
+    policy = Policy(ranker=KnowsTheAnswer(), batch=2, epsilon=1e-9)
+    evolution = Evolution(two_faults, sandbox, Random(0), policy=policy)
+    outcomes = run_out(evolution, 40)
+    assert evolution.archive.best.fixed
+    assert {(e.kind, e.new) for o in outcomes[:2] for e in o.step.changed} <= REPAIRS
+
+
+def test_outcomes_are_labelled_by_what_happened(sandbox: Sandbox, two_faults: RepairTask) -> None:
+    evolution = Evolution(two_faults, sandbox, Random(2), policy=Policy())
+    outcomes = run_out(evolution, 120)
+    for outcome in outcomes:
+        change = outcome.child.score - outcome.parent.score
+        expected = "better" if change > 0 else "worse" if change < 0 else "same"
+        assert outcome.label == ("fixed" if outcome.child.fixed else expected)
+        assert len(outcome.action["numbers"]) == len(NUMBERS)  # type: ignore[arg-type]
+        assert 0.0 < outcome.propensity <= 1.0
+    assert {outcome.label for outcome in outcomes} >= {"worse", "same", "better"}
+
+
+def test_all_three_operators_are_used(sandbox: Sandbox, two_faults: RepairTask) -> None:
+    used = set()
+    for seed in range(6):
+        evolution = Evolution(two_faults, sandbox, Random(seed), policy=Policy(batch=4))
+        used |= {outcome.step.operator for outcome in run_out(evolution, 200)}
+    assert used == {"revision", "recombination", "refinement"}
+
+
+def test_needless_edits_are_dropped(sandbox: Sandbox, two_faults: RepairTask) -> None:
+    evolution = Evolution(two_faults, sandbox, Random(0), policy=Policy())
+    space = two_faults.space
+    right = frozenset(edit for edit in space.edits if (edit.kind, edit.new) in REPAIRS)
+    others = [right | {edit} for edit in space.edits if edit.node not in {e.node for e in right}]
+    programs = [(edits, space.program(edits)) for edits in others]
+    bloated = [child for child in two_faults.evaluate(sandbox, programs) if child.fixed]
+    assert bloated
+    assert evolution.minimise(bloated[0]).edits == right
+
+
+def test_an_exhausted_parent_gives_way(sandbox: Sandbox, two_faults: RepairTask) -> None:
+    evolution = Evolution(two_faults, sandbox, Random(0), policy=Policy(batch=10_000))
+    before = evolution.archive.weights()[0]
+    evolution.generation()
+    assert evolution.archive.weights()[0] < before

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from agents.se_darwin.request import CallCase, EvolutionRequest
+from agents.se_darwin.sandbox import Sandbox
+
+CODE = "def solve(x):\n    return x"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"code": "import numpy\n" + CODE}, "imports numpy"),
+        ({"code": "def solve(:"}, "not Python"),
+        ({"tests": []}, "at least 1 item"),
+        ({"tests": [((object(),), 1)]}, "plain literals"),
+        ({"max_evaluations": 0}, "greater than or equal to 1"),
+        ({"budget": 3}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_name(change: dict[str, object], message: str) -> None:
+    request = {"code": CODE, "function": "solve", "tests": [((1,), 1)]} | change
+    with pytest.raises(ValidationError, match=message):
+        EvolutionRequest.model_validate(request)
+
+
+def test_a_missing_function_is_named(sandbox: Sandbox) -> None:
+    request = EvolutionRequest.model_validate(
+        {"code": CODE, "function": "other", "tests": [((1,), 1)]}
+    )
+    with pytest.raises(ValueError, match="no function 'other'"):
+        request.task(sandbox, 1.0)
+
+
+def test_the_forms_of_a_test() -> None:
+    pair = CallCase.model_validate(([1], 2)).case()
+    mapping = CallCase.model_validate({"args": [1], "expected": 2}).case()
+    raising = CallCase.model_validate({"kwargs": {"x": 1}, "raises": "ValueError"}).case()
+    assert pair == mapping
+    assert (raising.kind, raising.expected, raising.keywords) == ("raise", "ValueError", {"x": 1})
+
+
+def test_a_slow_program_gets_the_time_it_needs(sandbox: Sandbox) -> None:
+    code = "def solve(x):\n    return sum(range(x))"
+    limits = []
+    for size in (1, 1_500_000):
+        request = EvolutionRequest.model_validate(
+            {"code": code, "function": "solve", "tests": [((size,), 0)]}
+        )
+        task = request.task(sandbox, 5.0)
+        assert task.limits is not None
+        limits.append(task.limits.cpu_seconds)
+    assert 0.05 <= limits[0] < limits[1] <= 5.0

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from agents.se_darwin.settings import SEDarwinSettings
+from agents.se_darwin_agent import SEDarwinAgent
+from infrastructure.agent_contract import Agent, RunContext
+from infrastructure.agent_contract.run_context import Budget
+
+BROKEN = '''
+import math
+
+SCALE = 2
+
+def scaled(x):
+    return x * SCALE
+
+def area(radius, holes=()):
+    """Area of a disc less its holes, scaled."""
+    total = math.pi * (radius * 2)
+    for hole in holes:
+        total += area(hole)
+    return scaled(total)
+'''
+TESTS = [
+    ((1.0,), 6.283185307179586),
+    ((2.0,), 25.132741228718345),
+    ({"args": (3.0,), "expected": 56.548667764616276}),
+    ({"args": (3.0,), "kwargs": {"holes": [1.0]}, "expected": 43.982297150257104}),
+    ({"args": ("x",), "raises": "TypeError"}),
+]
+
+
+class Log:
+    def __init__(self) -> None:
+        self.events: dict[str, dict[str, object]] = {}
+
+    def info(self, event: str, **fields: object) -> None:
+        self.events[event] = fields
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.events[event] = fields
+
+
+class Progress:
+    def __init__(self) -> None:
+        self.reports: list[tuple[int, int | None, Mapping[str, float] | None]] = []
+
+    def __call__(
+        self,
+        done: int,
+        total: int | None = None,
+        *,
+        unit: str = "",
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        self.reports.append((done, total, metrics))
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RunContext:
+    return RunContext(
+        run_id="run-1",
+        attempt=1,
+        agent="se-darwin",
+        device="cpu",
+        seed=0,
+        agent_folder=tmp_path / "agent",
+        run_folder=tmp_path / "run",
+        budget=Budget(seconds=60.0, transitions=120),
+        settings=SEDarwinSettings(evaluations_per_task=16),
+        logger=Log(),
+        report_progress=Progress(),
+    )
+
+
+def test_the_entry_point_makes_an_agent() -> None:
+    [entry] = [e for e in entry_points(group="genesis.agents") if e.name == SEDarwinAgent.name]
+    assert isinstance(entry.load()(), Agent)
+
+
+def test_collect_keeps_the_budget_of_transitions_and_reports(context: RunContext) -> None:
+    transitions = list(SEDarwinAgent().collect(context))
+    assert len(transitions) == 120
+    assert isinstance(context.report_progress, Progress)
+    assert [report[0] for report in context.report_progress.reports] == [50, 100, 120]
+    assert isinstance(context.logger, Log)
+    assert context.logger.events["candidates_chosen_by"] == {"ranker": "suspicion"}
+    assert "landlock" in context.logger.events["sandbox_ready"]
+
+
+def test_collect_keeps_the_budget_of_seconds(context: RunContext) -> None:
+    short = dataclasses.replace(context, budget=Budget(seconds=0.01, transitions=10**6))
+    assert len(list(SEDarwinAgent().collect(short))) < 1000
+
+
+def test_another_run_collects_other_transitions(context: RunContext) -> None:
+    other = dataclasses.replace(context, run_id="run-2")
+    collected = [list(islice(SEDarwinAgent().collect(c), 20)) for c in (context, context, other)]
+    assert collected[0] == collected[1] != collected[2]
+
+
+def test_evolve_solution_repairs_the_callers_function() -> None:
+    agent = SEDarwinAgent("qa")
+    result = asyncio.run(
+        agent.evolve_solution(
+            "the area of a disc",
+            {
+                "code": BROKEN,
+                "function": "area",
+                "tests": TESTS,
+                "hidden_tests": [((0.5,), 1.5707963267948966)],
+                "max_evaluations": 3000,
+            },
+        )
+    )
+    best = result["best_trajectory"]
+    assert result["success"]
+    assert result["best_score"] == best["success_score"] == best["hidden_pass_rate"] == 1.0
+    assert all(best["test_results"])
+    assert "+    total = math.pi * radius ** 2" in best["diff"]
+    assert "+        total -= area(hole)" in best["diff"]
+    assert len(best["edits"]) == 2
+    assert best["lineage"][-1].endswith("-> 1.00)")
+    assert (best["agent_name"], best["problem_description"]) == ("qa", "the area of a disc")
+    assert result["cases_used"] == len(TESTS)
+    run = sum(iteration["trajectories"] for iteration in result["iterations"])
+    assert 0 < run <= result["pool_statistics"]["evaluations"]
+
+
+def test_evolve_solution_does_not_claim_what_it_cannot_do() -> None:
+    request = {
+        "code": "def solve(x):\n    return 0",
+        "function": "solve",
+        "tests": [((2,), 4), ((3,), 9), ((4,), 16), ((5,), 25)],
+        "max_evaluations": 60,
+    }
+    result = asyncio.run(SEDarwinAgent().evolve_solution("square", request))
+    assert not result["success"]
+    assert result["best_score"] < 1.0
+    assert result["pool_statistics"]["evaluations"] <= 60
+
+
+def test_evolve_solution_says_what_it_needs() -> None:
+    with pytest.raises(ValueError, match=r"(?s)code.*function.*tests"):
+        asyncio.run(SEDarwinAgent().evolve_solution("nothing given"))
+
+
+@pytest.mark.parametrize("wrong", [{"success_threshold": 0.0}, {"max_iterations": 0}])
+def test_wrong_arguments_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="success_threshold"):
+        SEDarwinAgent(**wrong)
