@@ -112,9 +112,9 @@ def textbook(setup: Setup) -> Loop:
 
 
 def folded(setup: Setup) -> Loop:
-    """The fastest loop known to us: one norm, one fused pass, overflows counted on the device.
+    """The same step by hand: one norm, one fused pass, overflows counted on the device.
 
-    By hand and for this one case: nothing is checked, saved or explained.
+    For this one case: nothing is checked, saved or explained.
     """
     eager_only(setup)
     model, optimizer = setup.model, adamw(setup.model)
@@ -130,14 +130,15 @@ def folded(setup: Setup) -> Loop:
             loss = functional.mse_loss(model(batch.x), batch.y)
         (loss * scale if scales else loss).backward()
         norm = torch.nn.utils.get_total_norm([cast("Tensor", p.grad) for p in parameters])
-        bad = norm.isfinite().logical_not_().float()
+        bad = norm.mul(0.0).ne_(0.0)  # 1 where inf or NaN, else 0
         fused.grad_scale = torch.maximum(norm / MAX_NORM, scale)
         fused.found_inf = bad
         optimizer.step()
         if scales:
             torch._amp_update_scale_(scale, tracker, bad, 2.0, 0.5, GROWTH_INTERVAL)
         overflows.add_(bad)
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
 
     return Loop(step=step, model=model, optimizer=optimizer)
 

@@ -14,9 +14,10 @@ def test_detector_sees_three_reads_a_step_in_the_naive_loop():
     assert naive_reads(CPU, seed=0) == 3
 
 
+@pytest.mark.parametrize("build", [loops.ours, loops.folded, loops.textbook])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_ours_reads_nothing(start, train, precision):
-    loop = start(loops.ours, precision)
+def test_loops_with_a_fused_optimizer_read_nothing(start, train, build, precision):
+    loop = start(build, precision)
     train(loop, steps=2)
     assert count_reads(loop, lambda: train(loop, steps=8), CPU) == 0
 

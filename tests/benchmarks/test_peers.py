@@ -25,6 +25,16 @@ def test_peers_train_as_the_textbook_does(start, train, name, precision):
     torch.testing.assert_close(train(loop), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["fabric", "accelerate"])
+def test_peers_clip_as_the_textbook_does(start, train, name, monkeypatch):
+    pytest.importorskip({"fabric": "lightning"}.get(name, name), reason=INSTALL)
+    for module in (loops, peers):
+        monkeypatch.setattr(module, "MAX_NORM", 1e-6)
+    expected = train(start(loops.textbook, "fp32"))
+    loop = start(getattr(peers, name), "fp32")
+    torch.testing.assert_close(train(loop), expected, rtol=1e-4, atol=2e-5)
+
+
 def test_accelerate_keeps_its_precision_beside_another(start, train):
     """Its state is global; `enter` puts it back."""
     pytest.importorskip("accelerate", reason=INSTALL)
