@@ -33,12 +33,12 @@ def postgres_server() -> Iterator[Path]:
     as_user = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL}
     initdb = ["initdb", "-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
     subprocess.run(initdb, check=True, stderr=subprocess.DEVNULL, **as_user)
-    serve = ["postgres", "-D", f"{folder}/data", "-k", str(folder), "-c", "listen_addresses="]
+    serve = ["postgres", "-D", f"{folder}/data", "-k", str(folder), "-c", "listen_addresses=", "-F"]
     with subprocess.Popen(serve, stderr=subprocess.DEVNULL, **as_user) as server:
         while subprocess.run(["pg_isready", "-q", "-h", folder], check=False).returncode:
             time.sleep(0.05)
         yield folder
-        server.send_signal(signal.SIGINT)  # do not wait for clients
+        server.send_signal(signal.SIGQUIT)  # at once: nothing is to be kept
     shutil.rmtree(folder)
 
 
