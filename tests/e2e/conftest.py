@@ -98,7 +98,7 @@ class Daemon:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.wait_for(lambda: self.get("/readyz")[0] == 200, 40, "to be ready")
+        self.wait_for(lambda: self.get("/readyz")[0] == 200, 90, "to be ready")
         return self
 
     @property
@@ -131,7 +131,7 @@ class Daemon:
         ]
         return sorted(found, key=lambda event: event.time)
 
-    def cli(self, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         """Run one command of the console script in the daemon's folder."""
         return subprocess.run(
             [self._program, *arguments],
@@ -144,7 +144,7 @@ class Daemon:
             check=False,
         )
 
-    def json(self, *arguments: str, seconds: float = 60):
+    def json(self, *arguments: str, seconds: float = 120):
         """What a command answers with ``--json``."""
         done = self.cli(*arguments, "--json", seconds=seconds)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -244,7 +244,7 @@ def training(daemon: Daemon) -> Daemon:
     daemon.start()
     daemon.wait_for(
         lambda: daemon.metrics().value("genesis_fp16_training_steps_total", agent="quick") > 100,
-        60,
+        120,
         "to train in FP16",
     )
     return daemon

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def published(daemon):
     daemon.start()
     daemon.wait_for(
         lambda: daemon.metrics().value("genesis_runs_total", agent="quick", result="succeeded") > 0,
-        60,
+        120,
         "to succeed",
     )
     return daemon

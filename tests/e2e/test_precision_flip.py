@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 DEADLINE_SECONDS = 2.0
 SCALE = "genesis_fp16_loss_scale"
@@ -45,9 +45,9 @@ def _goes_on(daemon, *, in_fp16: bool) -> None:
     """The job makes steps, and makes them in FP16 or not."""
     # What was under way when the precision changed is reported with the next statistics.
     begun, _ = _steps(daemon)
-    daemon.wait_for(lambda: _steps(daemon)[0] >= begun + 100, 30, "to train on")
+    daemon.wait_for(lambda: _steps(daemon)[0] >= begun + 100, 60, "to train on")
     total, fp16 = _steps(daemon)
-    daemon.wait_for(lambda: _steps(daemon)[0] >= total + 200, 30, "to train on")
+    daemon.wait_for(lambda: _steps(daemon)[0] >= total + 200, 60, "to train on")
     assert (_steps(daemon)[1] > fp16) == in_fp16
 
 

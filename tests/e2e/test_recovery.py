@@ -5,22 +5,22 @@ import signal
 import psutil
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def _checkpointed(daemon) -> int:
     """Wait for a checkpoint that has steps in it; its step."""
-    daemon.wait_for(lambda: daemon.events("checkpoint_saved"), 30, "to checkpoint")
+    daemon.wait_for(lambda: daemon.events("checkpoint_saved"), 60, "to checkpoint")
     return daemon.events("checkpoint_saved")[-1].step
 
 
 def _resumed(daemon, step: int) -> None:
     """Wait until the second attempt trains on, from *step* or later."""
-    daemon.wait_for(lambda: daemon.events("resumed"), 40, "to resume")
+    daemon.wait_for(lambda: daemon.events("resumed"), 90, "to resume")
     resumed = daemon.events("resumed")[-1]
     assert resumed.step >= step > 0
     daemon.wait_for(
-        lambda: any(e.step > resumed.step for e in daemon.events("step_stats")), 30, "to train on"
+        lambda: any(e.step > resumed.step for e in daemon.events("step_stats")), 60, "to train on"
     )
     [run] = daemon.json("runs")
     assert run["state"] == "running"
