@@ -22,7 +22,7 @@ def configure_logging(settings: Settings) -> None:
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(fmt="iso" if as_json else "%Y-%m-%d %H:%M:%SZ", utc=True),
     ]
     rendering: list[Processor]
     if as_json:
@@ -58,5 +58,6 @@ def _head_first(_logger: object, _name: str, line: EventDict) -> EventDict:
 def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(
         colors=colors,
+        sort_keys=False,  # the order in which the line was written tells more
         exception_formatter=structlog.dev.plain_traceback,  # rich's shows every local value
     )
