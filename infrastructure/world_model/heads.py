@@ -14,7 +14,7 @@ from torch.nn import functional
 from infrastructure.agent_contract import Forward
 from infrastructure.agent_contract.training_job import Batch
 
-MIN_LOG_VARIANCE = -10.0
+MIN_LOG_VARIANCE = -8.0
 MAX_LOG_VARIANCE = 4.0
 TARGET_PREFIX = "target."
 

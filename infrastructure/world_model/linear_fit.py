@@ -15,8 +15,8 @@ from infrastructure.world_model.outlook import outlook_of
 from infrastructure.world_model.scoring import row_nll
 from infrastructure.world_model.training_data import DataPart, TrainingData
 
-PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4)
-MAX_ITERATIONS = 60
+PENALTIES = (3e-2, 3e-3, 3e-4)
+MAX_ITERATIONS = 50
 
 
 def fit_linear(data: TrainingData) -> LinearNetwork:

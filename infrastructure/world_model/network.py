@@ -81,7 +81,7 @@ class EnsembleNetwork(nn.Module):
         members: int = 5,
         hidden: int = 64,
         embedding: int = 16,
-        dropout: float = 0.2,
+        dropout: float = 0.3,
     ) -> None:
         super().__init__()
         self.shape, self.members, self.embedding = shape, members, embedding

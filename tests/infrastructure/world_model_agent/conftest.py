@@ -9,7 +9,7 @@ from infrastructure.agent_contract import EvaluationReport
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
-from infrastructure.events.event import Evaluated
+from infrastructure.events.event import Evaluated, StepStats
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.world_model_agent import (
@@ -35,7 +35,7 @@ class RepairAgent(WorldModelAgent):
     """Learns a planted signal: the word decides whether a high or a low number is good."""
 
     name = "repair"
-    training_steps = 200
+    training_steps = 400
     epochs = 5
     batch_size = 64
 
@@ -119,6 +119,8 @@ def run_once():
         def emit(event):
             if isinstance(event, Evaluated):
                 epochs.append(event)
+            elif isinstance(event, StepStats):
+                assert event.precision == precision
 
         def commands():
             stop = stop_after is not None and len(epochs) >= stop_after
