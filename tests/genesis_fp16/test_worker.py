@@ -211,7 +211,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     site = tmp_path / "site"
     site.mkdir()
     (site / "line_agent.py").write_text(textwrap.dedent(AGENT))
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     started: list[Attempt] = []
 
     def start(number: int = 1, **changes: object) -> Attempt:
@@ -328,7 +328,10 @@ def test_flag_flip_within_the_seconds_of_collecting_holds_from_the_first_step(
     start: Callable[..., Attempt],
 ) -> None:
     attempt = start(
-        precision=FP16, budget_seconds=0.5, settings={"collect": "endless", "epochs": 1}
+        precision=FP16,
+        budget_seconds=0.5,
+        budget_transitions=1_000_000,
+        settings={"collect": "endless", "epochs": 1},
     )
     attempt.until(lambda event: isinstance(event, Progress))
     attempt.command(SetPrecision(state=FP32))
