@@ -23,20 +23,22 @@ _WARM_UP_STEPS, _COUNTED_STEPS = 2, 8
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
     """Attributes:
-    rounds: Timed blocks of every case.
+    cpu_rounds: Timed blocks of every case on a CPU.
+    cuda_rounds: The same on CUDA, where there are more cases.
     phase_rounds: Timed optimizer phases.
     accuracy_steps: Of each training whose accuracy is compared.
     seeds: Trainings of each precision.
     """
 
-    rounds: int
+    cpu_rounds: int
+    cuda_rounds: int
     phase_rounds: int
     accuracy_steps: int
     seeds: int
 
 
-QUICK = Effort(rounds=5, phase_rounds=10, accuracy_steps=100, seeds=2)
-FULL = Effort(rounds=40, phase_rounds=60, accuracy_steps=400, seeds=5)
+QUICK = Effort(cpu_rounds=5, cuda_rounds=5, phase_rounds=10, accuracy_steps=100, seeds=2)
+FULL = Effort(cpu_rounds=80, cuda_rounds=30, phase_rounds=60, accuracy_steps=400, seeds=5)
 
 
 def every_finding(

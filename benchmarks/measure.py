@@ -8,7 +8,7 @@ from itertools import cycle, islice
 import torch
 
 from benchmarks.cases import LOOPS, why_not
-from benchmarks.loops import Loop, NotRunError, Setup
+from benchmarks.loops import Loop, NotRunError, Requested, Setup
 from benchmarks.models import Batch, Size, build_batches, build_model
 from benchmarks.observe import count_reads, effective_precision
 from benchmarks.results import Case, Measured, NotRun, Result
@@ -42,6 +42,7 @@ def measure(
         except (RuntimeError, ValueError) as error:  # how peers refuse, and memory ends
             results[case] = NotRun(case=case, reason=f"{type(error).__name__}: {error}")
     costs = interleave({case: one.time_block for case, one in running.items()}, rounds, seed)
+    choose_products("fp32", device)  # whoever computes next has asked for nothing
     for case, one in running.items():
         results[case] = one.measured([cost[case] for cost in costs])
     return results
@@ -69,7 +70,7 @@ class _Running:
         self._case, self._device = case, device
         self._batches = cycle(batches)
         self._steps = CUDA_STEPS if device.type == "cuda" else size.cpu_steps
-        choose_products(case, device)
+        choose_products(case.precision, device)
         self._peak_bytes = _peak_bytes(build, self._batches, device)
         self._loop = build()
         # A captured step dispatches nothing later: what it computes is seen now or never.
@@ -82,7 +83,7 @@ class _Running:
 
     def time_block(self) -> float:
         """Seconds per step of one block."""
-        choose_products(self._case, self._device)
+        choose_products(self._case.precision, self._device)
         self._loop.enter()
         return seconds_of(lambda: self._run(self._steps), self._device) / self._steps
 
@@ -98,10 +99,10 @@ class _Running:
         )
 
 
-def choose_products(case: Case, device: torch.device) -> None:
-    """Allow TF32 in float32 products where *case* asks for it, and forbid it elsewhere."""
+def choose_products(precision: Requested, device: torch.device) -> None:
+    """Allow TF32 in float32 products where *precision* is ``tf32``, and forbid it elsewhere."""
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
 def _peak_bytes(

@@ -51,7 +51,7 @@ SIZES = {
     size.name: size
     for size in (
         Size(name="tiny", hidden_layers=2, width=64, batch=32, cpu_steps=64, cpu_fp16=True),
-        Size(name="small", hidden_layers=3, width=256, batch=256, cpu_steps=8),
+        Size(name="small", hidden_layers=3, width=256, batch=256, cpu_steps=16),
         Size(name="medium", hidden_layers=4, width=1024, batch=1024, cpu_steps=1),
         Size(name="large", hidden_layers=4, width=1024, batch=16384, cpu_steps=1),
     )

@@ -29,14 +29,16 @@ def fabric(setup: Setup) -> Loop:
     except ImportError as error:
         raise NotRunError(f"lightning {_INSTALL}") from error
 
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # it reports each AMP set-up
+    for name in ("lightning.fabric", "lightning.pytorch"):  # they report each set-up of AMP
+        logging.getLogger(name).setLevel(logging.WARNING)
     fp16 = setup.precision == "fp16"
     options: dict[str, Any] = {"precision": "bf16-mixed" if setup.half_dtype else "32-true"}
+    devices = [setup.device.index or 0] if setup.device.type == "cuda" else 1
     note = ""
     if fp16:
         options = {"plugins": [MixedPrecision("16-mixed", setup.device.type)]}
         note = "AdamW not fused (refused together with clipping); non-finite norms allowed"
-    lightning = Fabric(accelerator=setup.device.type, devices=1, **options)
+    lightning = Fabric(accelerator=setup.device.type, devices=devices, **options)
     raw = adamw(setup.model, fused=not fp16)
     model, optimizer = lightning.setup(setup.model, raw)
 

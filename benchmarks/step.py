@@ -27,14 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     torch.set_num_threads(1)
     device = resolve_device(options.device)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # Accelerate and CUDA's own counters mean the current one
     effort = QUICK if options.quick else FULL
+    rounds = effort.cuda_rounds if device.type == "cuda" else effort.cpu_rounds
     machine = describe(device)
     print(f"{machine['device']}, torch {machine['torch']}", flush=True)
 
     results: dict[Case, Result] = {}
     for name in options.sizes or _default_sizes(device):
         cases = every_case([name])
-        results |= measure(SIZES[name], cases, device, rounds=effort.rounds, seed=options.seed)
+        results |= measure(SIZES[name], cases, device, rounds=rounds, seed=options.seed)
         print(f"\n{report.format_steps([results[case] for case in cases], machine)}", flush=True)
     findings = list(every_finding(results, device, effort, options.seed))
     print(f"\n{report.format_findings(findings)}\n")

@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.filterwarnings("ignore")  # the peers' own
 def test_one_command_measures_judges_and_writes(tmp_path, capsys, monkeypatch):
-    quick = Effort(rounds=1, phase_rounds=1, accuracy_steps=10, seeds=1)
+    quick = Effort(cpu_rounds=1, cuda_rounds=1, phase_rounds=1, accuracy_steps=10, seeds=1)
     monkeypatch.setattr(step, "QUICK", quick)
     arguments = ["--device", "cpu", "--sizes", "tiny", "--quick", "--output", str(tmp_path)]
     assert step.main(arguments) == 0
