@@ -244,9 +244,11 @@ class Dispatcher:
         while offset != work.watch.offset:  # a read takes a bounded bite
             offset = work.watch.offset
             self._forward(work, now)
-        exit_code = status.exit_code
+        exit_code, reported = status.exit_code, work.watch.reported_exit_code
         if exit_code is None and status.signal is None:  # an orphan: nobody waited for it
-            exit_code = work.watch.reported_exit_code
+            exit_code = reported
+        elif exit_code == 0 and reported != 0:  # agent code has ended the process by os._exit
+            exit_code = 1
         ending = Ending(exit_code=exit_code, signal=status.signal, cause=work.cause)
         self._conclude(work, ending)
 

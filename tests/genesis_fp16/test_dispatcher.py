@@ -182,6 +182,13 @@ def test_a_failure_is_retried_until_it_is_not(world: World, finished) -> None:
     assert len(world.store.attempts(run.id)) == 3
 
 
+def test_an_exit_code_of_0_is_no_success_unless_the_worker_says_so(world: World, finished) -> None:
+    """Agent code can end the process by ``os._exit(0)``."""
+    world.behave("a", exit=0)
+    run = finished(world.enqueue())
+    assert (run.state, run.failures) == ("failed", 3)
+
+
 def test_a_wrong_configuration_is_not_retried(world: World, finished) -> None:
     world.behave("a", exit=78)
     run = finished(world.enqueue())
