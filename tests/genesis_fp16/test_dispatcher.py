@@ -189,6 +189,17 @@ def test_an_exit_code_of_0_is_no_success_unless_the_worker_says_so(world: World,
     assert (run.state, run.failures) == ("failed", 3)
 
 
+def test_a_retry_waits_for_its_backoff(world: World, ticking) -> None:
+    world.configure(retry_backoff_seconds=3600.0)
+    world.behave("a", exit=1)
+    run_id = world.enqueue()
+    ticking(lambda: world.run(run_id).failures == 1)
+    for _ in range(3):
+        world.tick()
+    assert world.run(run_id).state is RunState.QUEUED
+    assert len(world.store.attempts(run_id)) == 1
+
+
 def test_a_wrong_configuration_is_not_retried(world: World, finished) -> None:
     world.behave("a", exit=78)
     run = finished(world.enqueue())

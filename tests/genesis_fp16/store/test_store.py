@@ -75,6 +75,7 @@ def test_an_attempt_ends_once(store: Store) -> None:
     assert store.end_attempt(attempt, Ending(exit_code=0), DONE, finished_at=attempt.started_at)
     late = Ending(signal=9)
     assert not store.end_attempt(attempt, late, AGAIN, finished_at=attempt.started_at)
+    assert [closed.ending for closed in store.attempts(run.id)] == ["exit code 0"]
     assert store.begin_attempt(run.id, "two") is None
     stored = store.run(run.id)
     assert stored is not None
