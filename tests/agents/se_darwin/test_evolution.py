@@ -11,7 +11,7 @@ from agents.se_darwin.policy import Policy
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.tasks import RepairTask
 
-REPAIRS = {("comparison", "LtE"), ("constant", "0")}
+REPAIRS = {("comparison", "Lt", "LtE"), ("constant", "1", "0")}
 
 
 class KnowsTheAnswer:
@@ -24,7 +24,7 @@ class KnowsTheAnswer:
     def _is_right(action: Fields) -> bool:
         tokens = action["tokens"]
         assert isinstance(tokens, Sequence)
-        return any(f"{kind} to {new}" in tokens for kind, new in REPAIRS)
+        return any(f"{kind} {old}>{new}" in tokens for kind, old, new in REPAIRS)
 
 
 def run_out(evolution: Evolution, most: int) -> list[Outcome]:
@@ -34,7 +34,7 @@ def run_out(evolution: Evolution, most: int) -> list[Outcome]:
     return outcomes
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_program_with_two_faults_is_repaired(
     sandbox: Sandbox, two_faults: RepairTask, seed: int
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_ranker_is_asked_whom_to_run_first(sandbox: Sandbox, two_faults: Repai
     evolution = Evolution(two_faults, sandbox, Random(0), policy=policy)
     outcomes = run_out(evolution, 40)
     assert evolution.archive.best.fixed
-    assert {(e.kind, e.new) for o in outcomes[:2] for e in o.step.changed} <= REPAIRS
+    assert {(e.kind, e.old, e.new) for o in outcomes[:2] for e in o.step.changed} <= REPAIRS
 
 
 def test_outcomes_are_labelled_by_what_happened(sandbox: Sandbox, two_faults: RepairTask) -> None:
@@ -86,7 +86,7 @@ def test_outcomes_are_labelled_by_what_happened(sandbox: Sandbox, two_faults: Re
 
 def test_all_three_operators_are_used(sandbox: Sandbox, two_faults: RepairTask) -> None:
     used = set()
-    for seed in range(6):
+    for seed in range(4):
         evolution = Evolution(two_faults, sandbox, Random(seed), policy=Policy(batch=4))
         used |= {outcome.step.operator for outcome in run_out(evolution, 200)}
     assert used == {"revision", "recombination", "refinement"}
@@ -95,7 +95,7 @@ def test_all_three_operators_are_used(sandbox: Sandbox, two_faults: RepairTask) 
 def test_needless_edits_are_dropped(sandbox: Sandbox, two_faults: RepairTask) -> None:
     evolution = Evolution(two_faults, sandbox, Random(0), policy=Policy())
     space = two_faults.space
-    right = frozenset(edit for edit in space.edits if (edit.kind, edit.new) in REPAIRS)
+    right = frozenset(edit for edit in space.edits if (edit.kind, edit.old, edit.new) in REPAIRS)
     others = [right | {edit} for edit in space.edits if edit.node not in {e.node for e in right}]
     programs = [(edits, space.program(edits)) for edits in others]
     bloated = [child for child in two_faults.evaluate(sandbox, programs) if child.fixed]

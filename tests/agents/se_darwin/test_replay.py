@@ -23,7 +23,7 @@ from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin.tasks import RepairTask
 from infrastructure.world_model import WorldModel
 
-TRAINING_TRANSITIONS = 2500
+TRAINING_TRANSITIONS = 1200
 REPLAYED_TASKS = 20
 MOST_CANDIDATES = 120
 
@@ -52,7 +52,7 @@ def test_a_world_model_needs_fewer_executions_than_its_own_predictions_shuffled(
     model = WorldModel(SPEC)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fields that never vary in so little data
-        model.fit(islice(collected, TRAINING_TRANSITIONS), epochs=8)
+        model.fit(islice(collected, TRAINING_TRANSITIONS), epochs=6)
     with_model = mean_executions(replayed, model)
     shuffled = [
         mean_executions(replayed, ShuffledRanker(model, Random(seed))) for seed in range(10)
