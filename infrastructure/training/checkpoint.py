@@ -29,8 +29,11 @@ class CheckpointError(RuntimeError):
     """
 
     def __init__(self, path: Path, what: str, remedy: str) -> None:
-        super().__init__(f"checkpoint {path} {what}: {remedy}")
+        super().__init__(path, what, remedy)  # so that it can travel between ranks
         self.path = path
+
+    def __str__(self) -> str:
+        return "checkpoint {} {}: {}".format(*self.args)
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> int:

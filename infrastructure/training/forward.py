@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from infrastructure.training.distributed import is_spread, method_of
 from infrastructure.training.precision import Precision
 
 
@@ -21,10 +22,11 @@ class PrecisionForward:
     all calls of a step, the inner one switches autocast off for the loss itself.
     """
 
-    __slots__ = ("_enabled", "_loss_outer", "_module", "_off", "_on")
+    __slots__ = ("_enabled", "_loss_outer", "_method_of", "_module", "_off", "_on")
 
     def __init__(self, module: Module, device: torch.device, precision: Precision) -> None:
         self._module = module
+        self._method_of = method_of if is_spread(module) else getattr
         self._enabled = precision is not Precision.FP32
         # Under FP32 the region is entered all the same, disabled: a caller's own autocast must
         # not turn a rollback into half precision.
@@ -43,7 +45,7 @@ class PrecisionForward:
 
     def method(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Run the module's method *name* under the same precision; results are float32."""
-        return self._run(getattr(self._module, name), *args, **kwargs)
+        return self._run(self._method_of(self._module, name), *args, **kwargs)
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._enabled:

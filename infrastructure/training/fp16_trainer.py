@@ -20,7 +20,6 @@ from torch.optim import Optimizer
 
 from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
-from infrastructure.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.forward import checked_loss
 from infrastructure.training.loss_scale import LossScale
@@ -28,7 +27,9 @@ from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.parameters import device_of, float32_parameters
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision_switch import PrecisionSwitch
+from infrastructure.training.rank_gradients import RankGradients
 from infrastructure.training.step_record import StepReading, StepRecord
+from infrastructure.training.trainer_state import TrainerState
 
 B = TypeVar("B")
 
@@ -42,20 +43,28 @@ class FP16Trainer:
     region plus a loss scale, so it can change between two optimizer steps and back.
 
     Args:
-        model: On one device, every parameter float32.
+        model: On one device, every parameter float32. In DDP or sharded by FSDP2, all ranks of
+            the group decide every step alike; each must then call `step` equally often.
         optimizer: Over the model's parameters. ``fused=True`` of torch's Adam, AdamW, SGD and
             Adagrad makes the step free of device reads; any other optimizer costs one a step.
         config: See `FP16TrainingConfig`.
+        wish: The precision to begin with; None for the configuration's.
 
     Attributes:
         record: Counts every step by what became of it.
+        state: Saves and restores what a checkpoint holds.
 
     Raises:
         ValueError: A parameter that is not float32, parameters on several devices, or none.
     """
 
     def __init__(
-        self, model: Module, optimizer: Optimizer, config: FP16TrainingConfig | None = None
+        self,
+        model: Module,
+        optimizer: Optimizer,
+        config: FP16TrainingConfig | None = None,
+        *,
+        wish: PrecisionState | None = None,
     ) -> None:
         self.config = config or FP16TrainingConfig()
         self.model = model
@@ -66,7 +75,8 @@ class FP16Trainer:
         self.record = StepRecord(self.device)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._optimizer_step = OptimizerStep(optimizer, self._parameters, self.config.max_grad_norm)
-        self._micro_batches = 0
+        self._ranks = RankGradients.of(model, self._parameters, self.config.accumulate)
+        self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
         self._last_step_bad: Tensor | None = None
         self._switch = PrecisionSwitch(
@@ -75,7 +85,14 @@ class FP16Trainer:
             self._parameters,
             device=self.device,
             cpu_half=self.config.cpu_half,
-            wish=self.config.wish,
+            wish=wish or self.config.wish,
+        )
+        self.state = TrainerState(
+            model,
+            optimizer,
+            switch=self._switch,
+            loss_scale=self._loss_scale,
+            record=self.record,
         )
         if self.precision_state.effective != self.precision_state.requested:
             log.warning("precision_lowered", state=str(self.precision_state))
@@ -88,6 +105,7 @@ class FP16Trainer:
 
         Raises:
             RuntimeError: Inside an accumulation window: gradients of two scales would mix.
+            PinnedPrecisionError: A `MixedPrecisionPolicy` holds the model to another precision.
         """
         self._demand_step_boundary("precision can change")
         return self._switch.apply(wish)
@@ -114,9 +132,14 @@ class FP16Trainer:
         every checkpoint, brings the float32 parameters back.
 
         Raises:
-            RuntimeError: Inside an accumulation window.
+            RuntimeError: Inside an accumulation window, or several ranks share the model.
         """
         self._demand_step_boundary("the model can be cast")
+        if self._ranks is not None:
+            raise RuntimeError(
+                "the model is spread over ranks, whose gradients are averaged in float32: for "
+                "FP16 copies shard it with fully_shard() and a MixedPrecisionPolicy"
+            )
         self._switch.cast_model()
 
     def _demand_step_boundary(self, what: str) -> None:
@@ -158,7 +181,7 @@ class FP16Trainer:
         """
         return checked_loss(self._switch.forward.compute_loss(compute_loss_fn, batch))
 
-    def step(self, loss: Tensor) -> None:
+    def step(self, loss: Tensor, *, replay: bool = False) -> None:
         """Backpropagate *loss* and, at the end of an accumulation window, attempt a step.
 
         Overflow is an outcome, not an error: the update is skipped, the scale backs off, a
@@ -166,7 +189,12 @@ class FP16Trainer:
 
         Args:
             loss: float32 ``[]`` from `training_step`, of one micro-batch.
+            replay: The micro-batch is another rank's: this rank has none left and only keeps
+                step with the others. It counts for nothing.
         """
+        if replay:
+            loss = loss * 0.0
+            self._replays += 1
         if self.precision.scales_loss:
             (loss * self._loss_scale.scale).backward()
         else:
@@ -177,6 +205,8 @@ class FP16Trainer:
         self._micro_batches += 1
         if self._micro_batches == self.config.accumulate:
             self.finish_window()
+        elif self._ranks is not None:
+            self._ranks.begin_micro_batch(self._micro_batches)
 
     def finish_window(self) -> None:
         """Attempt a step with the micro-batches accumulated so far; none: do nothing.
@@ -186,8 +216,10 @@ class FP16Trainer:
         """
         if self._window_loss is None:
             return
-        loss, count = self._window_loss, self._micro_batches
-        self._window_loss, self._micro_batches = None, 0
+        loss, count = self._window_loss, self._micro_batches - self._replays
+        if self._ranks is not None:
+            self._ranks.end_window(self._micro_batches)
+        self._window_loss, self._micro_batches, self._replays = None, 0, 0
         self.record.training_steps += 1
         self.record.fp16_steps += self.precision is Precision.FP16
         grads = [p.grad for p in self._parameters if p.grad is not None]
@@ -203,10 +235,14 @@ class FP16Trainer:
     def _attempt(self, grads: list[Tensor], loss: Tensor, count: int) -> None:
         """One optimizer step from *grads*, the scaled gradients summed over *count* losses."""
         divisor = self._loss_scale.scale if self.precision.scales_loss else None
-        if count > 1:
-            loss = loss / count
-            divisor = self._one * count if divisor is None else divisor * count
-        norm = global_norm(grads)
+        if self._ranks is not None:
+            norm, loss, per_rank = self._ranks.as_one(grads, loss, count)
+            divisor = per_rank if divisor is None else divisor * per_rank
+        else:
+            norm = global_norm(grads)
+            if count > 1:
+                loss = loss / count
+                divisor = self._one * count if divisor is None else divisor * count
         if divisor is not None:
             norm = norm / divisor  # unscaled
         norm_and_loss = torch.stack((norm, loss))
@@ -258,14 +294,7 @@ class FP16Trainer:
             RuntimeError: Inside an accumulation window: half a step cannot be saved.
         """
         self._demand_step_boundary("the state can be saved")
-        with self._switch.float32_parameters():
-            return {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "loss_scale": self._loss_scale.state_dict(),
-                "record": self.record.state_dict(),
-                "precision": self.precision.value,
-            }
+        return self.state.to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, whatever precision it was saved under.
@@ -275,44 +304,21 @@ class FP16Trainer:
         Raises:
             ValueError: The state is of another model.
         """
-        self.restore_weights(state)
-        self.record.load_state_dict(state["record"])
-        if state["precision"] != self.precision.value:
-            log.warning("checkpoint_of_other_precision", saved=state["precision"])
-
-    def restore_weights(self, state: dict[str, Any]) -> None:
-        """Take model, optimizer and loss scale from *state*; the counters go on as they are.
-
-        Raises:
-            ValueError: The state is of another model.
-        """
-        with self._switch.float32_parameters():
-            try:
-                self.model.load_state_dict(state["model"])
-            except RuntimeError as error:
-                raise ValueError(f"the state is of another model: {error}") from error
-            self.optimizer.load_state_dict(state["optimizer"])
-        self._loss_scale.load_state_dict(state["loss_scale"])
-        self.record.forget_consecutive()
+        self.state.load(state)
 
     def save_checkpoint(self, path: Path | str) -> None:
-        """Write the state atomically, with its hash beside it.
+        """Write the state atomically, with its hash beside it; every rank must call it.
 
         Raises:
             CheckpointError: It could not be written; what stood at *path* still stands.
         """
-        write_checkpoint(Path(path), self.state_dict())
+        self._demand_step_boundary("the state can be saved")
+        self.state.save(Path(path))
 
     def load_checkpoint(self, path: Path | str) -> None:
-        """Restore a checkpoint written under any precision.
+        """Restore a checkpoint written under any precision, on any number of ranks.
 
         Raises:
             CheckpointError: It is missing, incomplete, corrupt, or of another model.
         """
-        state = read_checkpoint(Path(path), self.device)
-        try:
-            self.load_state_dict(state)
-        except (KeyError, ValueError) as error:
-            raise CheckpointError(
-                Path(path), f"does not fit ({error})", "load it into the model it was saved from"
-            ) from error
+        self.state.load_file(Path(path), self.device)

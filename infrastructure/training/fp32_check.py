@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.agent_contract import TrainingJob
 from infrastructure.training.forward import PrecisionForward
 from infrastructure.training.precision import Precision
+from infrastructure.training.running_modules import RunningModules
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -49,31 +49,14 @@ def check_fp32_step(job: TrainingJob, device: torch.device) -> None:
         raise ValueError("the training job yields no batches for epoch 0: nothing to train on")
     batch = {name: tensor.to(device) for name, tensor in batch.items()}
     forward = PrecisionForward(model, device, Precision.FP32)
-    running = _RunningModules(model)
+    running = RunningModules(model)
     cuda = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda), _NoHalfTensors(running):
         forward.compute_loss(job.loss, batch).backward()
 
 
-class _RunningModules:
-    """A stack of the modules whose ``forward`` is running."""
-
-    def __init__(self, model: Module) -> None:
-        self._stack = [f"the loss ({type(model).__name__} is not running)"]
-        for name, module in model.named_modules():
-            label = f"{name or 'the model'} ({type(module).__name__})"
-            module.register_forward_pre_hook(lambda *_, label=label: self._stack.append(label))
-            module.register_forward_hook(lambda *_: self._leave(), always_call=True)
-
-    def _leave(self) -> None:
-        self._stack.pop()
-
-    def __str__(self) -> str:
-        return self._stack[-1]
-
-
 class _NoHalfTensors(TorchDispatchMode):
-    def __init__(self, running: _RunningModules) -> None:
+    def __init__(self, running: RunningModules) -> None:
         super().__init__()
         self._running = running
 

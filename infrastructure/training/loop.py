@@ -1,4 +1,8 @@
-"""Epochs around the step: commands at step boundaries, statistics, checkpoints, evaluation."""
+"""Epochs around the step: commands at step boundaries, statistics, checkpoints, evaluation.
+
+In a process group every rank runs these lines. The leader, rank 0, alone hears commands, emits
+events, decides and evaluates; what it decides all ranks do after the same step.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +15,30 @@ from typing import Any, Literal
 import torch
 
 from infrastructure.agent_contract import Evaluation, TrainingJob
-from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Command, PrecisionState, SaveCheckpoint, SetPrecision
 from infrastructure.events.event import (
     BaseEvent,
     CheckpointSaved,
-    Evaluated,
     Notice,
     PrecisionChanged,
     Resumed,
+    StepStats,
 )
 from infrastructure.training.checkpoint import CheckpointError
 from infrastructure.training.checkpoint_folder import CheckpointFolder
 from infrastructure.training.config import FP16TrainingConfig
-from infrastructure.training.forward import PrecisionForward
+from infrastructure.training.distributed import Parallel, spread
 from infrastructure.training.fp16_trainer import FP16Trainer
-from infrastructure.training.precision import Precision
+from infrastructure.training.held_out import evaluate_held_out, first_batch, to_device
+from infrastructure.training.precision import Precision, resolve
+from infrastructure.training.precision_switch import PinnedPrecisionError
 from infrastructure.training.random_state import (
     random_state,
     restore_random_state,
     seed_generators,
 )
-from infrastructure.training.safety_net import SafetyNet
+from infrastructure.training.ranks import Ranks
+from infrastructure.training.safety_net import GoBack, SafetyNet
 from infrastructure.training.stats_reporter import StatsReporter
 
 
@@ -43,12 +49,14 @@ class LoopOptions:
     stats_interval_steps: Steps between two reads of the device.
     checkpoint_interval_seconds: Longest time between two checkpoints.
     keep_checkpoints: How many are kept.
+    parallel: How several ranks share the work; see `spread`.
     """
 
     seed: int
     stats_interval_steps: int = 20
     checkpoint_interval_seconds: float = 15.0
     keep_checkpoints: int = 2
+    parallel: Parallel = "ddp"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +87,8 @@ def train(
 ) -> TrainingResult:
     """Train ``job.model`` in place, from the newest readable checkpoint in *folder*, if any.
 
-    On a CPU a resumed training ends bit for bit where an undisturbed one does.
+    On a CPU a resumed training ends bit for bit where an undisturbed one does. In an initialised
+    process group every rank calls this with the same job, and the ranks share its batches.
 
     Args:
         job: See `TrainingJob`; its ``accumulate`` replaces the configuration's.
@@ -87,9 +96,10 @@ def train(
         precision: The wish to begin with; commands change it.
         config: See `FP16TrainingConfig`.
         options: See `LoopOptions`.
-        folder: For checkpoints; made if it is missing.
-        emit: Takes events; called from this thread.
-        commands: Gives the commands that arrived since the last call; must not block.
+        folder: For checkpoints; made if it is missing; the same for all ranks.
+        emit: Takes events; called from this thread, on rank 0 only.
+        commands: Gives the commands that arrived since the last call; must not block. On rank 0
+            only.
 
     Raises:
         CheckpointError: Stopping, and the last checkpoint could not be written.
@@ -122,20 +132,24 @@ class _TrainingLoop:
         commands: Callable[[], Iterable[Command]],
     ) -> None:
         self._job, self._device, self._options = job, device, options
-        self._checkpoints = CheckpointFolder(folder, options.keep_checkpoints, device)
-        self._emit, self._commands = emit, commands
-        seed_generators(options.seed)
-        self._first_batch = _first_batch(job, device)
-        model = job.model.to(device)
+        self._ranks = ranks = Ranks()
+        self._checkpoints = CheckpointFolder(folder, options.keep_checkpoints, device, ranks)
+        self._emit = emit if ranks.leads else _discard
+        self._commands = commands
+        seed_generators(options.seed + ranks.rank)
+        self._first_batch = first_batch(job, device)
+        wish = resolve(precision, device, cpu_half=config.cpu_half)
+        self._spread = spread(job.model, ranks, device, options.parallel, Precision(wish.effective))
+        model = self._spread.model
         optimizer = job.optimizer(model.parameters())
-        self._trainer = FP16Trainer(model, optimizer, replace(config, accumulate=job.accumulate))
+        config = replace(config, accumulate=job.accumulate)
+        self._trainer = FP16Trainer(model, optimizer, config, wish=precision)
         self._scheduler = job.scheduler(optimizer) if job.scheduler else None
         self._precision = precision
         self._epoch = self._batch = 0
         self._stopped = False
-        self._safety_net = SafetyNet(
-            self._trainer, self._checkpoints, self._notice, self._set_precision
-        )
+        self._safety_net = SafetyNet(self._trainer, self._checkpoints, self._notice)
+        self._unheeded: StepStats | None = None
         self._evaluation: Evaluation | None = None
         self._last_checkpoint = time.monotonic()
 
@@ -157,22 +171,20 @@ class _TrainingLoop:
         )
 
     def _train_epoch(self) -> None:
-        model, trainer = self._trainer.model, self._trainer
+        trainer = self._trainer
         batches = self._job.batches(self._epoch)
         if isinstance(batches, Sized):
-            per_epoch = -(-len(batches) // trainer.config.accumulate)
+            per_epoch = -(-len(batches) // (trainer.config.accumulate * self._ranks.count))
             self._reporter.total_steps = per_epoch * self._job.epochs
-        model.train()
+        trainer.model.train()
         rng = random_state(self._device)
-        remaining = iter(batches)
-        for _ in range(self._batch):  # resumed inside this epoch
-            next(remaining, None)
+        shares = self._ranks.deal(batches, self._batch)  # resumed inside this epoch: from there
         restore_random_state(rng, self._device)
-        for batch in remaining:
-            moved = _to_device(batch, self._device)
-            trainer.step(trainer.training_step(moved, self._job.loss))
-            self._batch += 1
-            self._reporter.count_samples(moved)
+        for batch, replay, dealt in shares:
+            moved = to_device(batch, self._device)
+            trainer.step(trainer.training_step(moved, self._job.loss), replay=replay)
+            self._batch += dealt
+            self._reporter.count_samples(moved, dealt)
             if trainer.at_step_boundary:
                 self._after_step()
                 if self._stopped:
@@ -189,25 +201,44 @@ class _TrainingLoop:
     def _after_step(self) -> None:
         if self._scheduler is not None and self._trainer.last_step_attempted:
             self._scheduler.step()
-        stats = self._reporter.after_step(self._epoch)
-        if stats is not None:
-            self._safety_net.heed(stats)
-        for command in self._commands():
-            if isinstance(command, SetPrecision):
-                self._set_precision(command.state)
-            elif isinstance(command, SaveCheckpoint):
+        self._unheeded = self._reporter.after_step(self._epoch) or self._unheeded
+        for order in self._ranks.agree(self._orders):
+            if isinstance(order, SetPrecision):
+                self._set_precision(order.state)
+            elif isinstance(order, SaveCheckpoint):
                 self._save_or_notice()
+            elif isinstance(order, GoBack):
+                self._reporter.report(self._epoch)  # the losses before do not count again
+                self._safety_net.go_back(order.losses)
             else:
-                self._reporter.report(self._epoch)
-                self._save()
-                self._stopped = True
+                self._stop()
+            if self._stopped:
                 return
+
+    def _orders(self) -> list[Command | GoBack]:
+        """What the leader wants done now."""
+        orders: list[Command | GoBack] = []
+        if self._unheeded is not None:
+            orders += self._safety_net.heed(self._unheeded)
+            self._unheeded = None
+        orders += self._commands()
         if time.monotonic() - self._last_checkpoint >= self._options.checkpoint_interval_seconds:
-            self._save_or_notice()
+            orders.append(SaveCheckpoint())
+        return orders
+
+    def _stop(self) -> None:
+        self._reporter.report(self._epoch)
+        self._save()
+        self._stopped = True
 
     def _set_precision(self, wish: PrecisionState) -> None:
         self._reporter.report(self._epoch)  # no window mixes two precisions
-        state = self._trainer.set_precision(wish)
+        try:
+            state = self._trainer.set_precision(wish)
+        except PinnedPrecisionError as error:
+            self._notice("precision_needs_restart", str(error))
+            self._stop()
+            return
         self._emit(
             PrecisionChanged(
                 step=self._trainer.training_steps,
@@ -217,23 +248,14 @@ class _TrainingLoop:
         )
 
     def _evaluate(self) -> None:
-        """Held-out metrics in FP32, in which a published model is used; and the FP32 baseline."""
         begun = time.monotonic()
-        model = self._trainer.model
-        forward = PrecisionForward(model, self._device, Precision.FP32)
-        model.eval()
-        with torch.no_grad():
-            with forward.without_autocast():
-                self._evaluation = evaluation = self._job.evaluate(forward)
-            baseline = forward.compute_loss(self._job.loss, self._first_batch).item()
-        self._emit(
-            Evaluated(
-                epoch=self._epoch,
-                metrics=dict(evaluation.metrics),
-                primary=evaluation.primary,
-                fp32_baseline_loss=baseline,
+        self._spread.collect(self._ranks, self._device)
+        if self._ranks.leads:
+            self._evaluation, event = evaluate_held_out(
+                self._job, self._spread.plain, self._first_batch, self._device, self._epoch
             )
-        )
+            self._emit(event)
+        self._evaluation = self._ranks.same(self._evaluation)
         self._reporter.exclude(time.monotonic() - begun)
 
     # -- checkpoints -------------------------------------------------------------------------
@@ -245,7 +267,7 @@ class _TrainingLoop:
             "scheduler": self._scheduler.state_dict() if self._scheduler else None,
             "epoch": self._epoch,
             "batch": self._batch,
-            "random": random_state(self._device),
+            "random": self._ranks.gather(random_state(self._device)),
         }
         path, size = self._checkpoints.save(self._trainer.training_steps, state)
         self._last_checkpoint = time.monotonic()
@@ -274,7 +296,8 @@ class _TrainingLoop:
 
     def _resume(self) -> None:
         newest = self._checkpoints.newest(
-            lambda error: self._notice("checkpoint_unreadable", str(error))
+            self._trainer.state.layout("trainer/"),
+            lambda error: self._notice("checkpoint_unreadable", str(error)),
         )
         if newest is None:
             return
@@ -292,19 +315,15 @@ class _TrainingLoop:
         if self._scheduler is not None and state["scheduler"] is not None:
             self._scheduler.load_state_dict(state["scheduler"])
         self._epoch, self._batch = state["epoch"], state["batch"]
-        restore_random_state(state["random"], self._device)
+        rank, steps = self._ranks.rank, self._trainer.training_steps
+        if len(state["random"]) == self._ranks.count:
+            restore_random_state(state["random"][rank], self._device)
+        else:  # another number of ranks: streams that none of them has seen
+            seed_generators(self._options.seed + rank + 1_000_003 * steps)
 
     def _notice(self, event: str, error: str) -> None:
         self._emit(Notice(level="warning", event=event, fields={"error": error}))
 
 
-def _first_batch(job: TrainingJob, device: torch.device) -> Batch:
-    """The batch that the FP32 baseline replays; the same in every attempt."""
-    batch = next(iter(job.batches(0)), None)
-    if batch is None:
-        raise ValueError("the training job yields no batches for epoch 0: nothing to train on")
-    return _to_device(batch, device)
-
-
-def _to_device(batch: Batch, device: torch.device) -> Batch:
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+def _discard(_event: BaseEvent) -> None:
+    """Only the leader has something to say."""

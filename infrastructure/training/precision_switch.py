@@ -10,9 +10,25 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from infrastructure.events import PrecisionState
+from infrastructure.training.distributed import pinned_precision
 from infrastructure.training.forward import PrecisionForward
 from infrastructure.training.master_weights import MasterWeights
 from infrastructure.training.precision import Precision, resolve
+
+
+class PinnedPrecisionError(RuntimeError):
+    """The precision cannot change while the process lives.
+
+    Args:
+        pinned: What the model's `MixedPrecisionPolicy` computes in.
+        wanted: What was to be in force.
+    """
+
+    def __init__(self, pinned: Precision, wanted: Precision) -> None:
+        super().__init__(
+            f"FSDP2's MixedPrecisionPolicy holds the model to {pinned} and cannot be changed to "
+            f"{wanted}: save a checkpoint and restart, or shard the model without param_dtype"
+        )
 
 
 class PrecisionSwitch:
@@ -47,12 +63,20 @@ class PrecisionSwitch:
         self._device, self._cpu_half = device, cpu_half
         self._cast_wanted = False
         self._masters: MasterWeights | None = None
+        self._pinned = pinned_precision(model)
         self.apply(wish)
 
     def apply(self, wish: PrecisionState) -> PrecisionState:
-        """Put *wish* in force, held against the hardware; returns what is in force."""
-        self.state = resolve(wish, self._device, cpu_half=self._cpu_half)
-        self.precision = Precision(self.state.effective)
+        """Put *wish* in force, held against the hardware; returns what is in force.
+
+        Raises:
+            PinnedPrecisionError: The model is held to another precision; nothing has changed.
+        """
+        state = resolve(wish, self._device, cpu_half=self._cpu_half)
+        precision = Precision(state.effective)
+        if self._pinned not in {None, precision}:
+            raise PinnedPrecisionError(self._pinned, precision)
+        self.state, self.precision = state, precision
         self.forward = PrecisionForward(self._model, self._device, self.precision)
         self._cast_or_not()
         return self.state

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from infrastructure.events import PrecisionState
+from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.event import StepStats
 from infrastructure.training.checkpoint_folder import CheckpointFolder
 from infrastructure.training.fp16_trainer import FP16Trainer
@@ -22,6 +23,17 @@ class TrainingDivergedError(ArithmeticError):
         super().__init__(f"training diverged: {what}. Remedy: {remedy}")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoBack:
+    """An order to every rank: take the weights of the last good checkpoint.
+
+    Attributes:
+        losses: How many in a row were not finite.
+    """
+
+    losses: int
+
+
 class SafetyNet:
     """Reacts to overflow at the floor of the loss scale and to losses gone for good.
 
@@ -29,7 +41,6 @@ class SafetyNet:
         trainer: Its configuration holds the policies.
         checkpoints: Where the last good weights lie.
         notice: Tells the operator: a constant event and one line.
-        set_precision: Changes the precision and acknowledges it.
     """
 
     def __init__(
@@ -37,19 +48,18 @@ class SafetyNet:
         trainer: FP16Trainer,
         checkpoints: CheckpointFolder,
         notice: Callable[[str, str], None],
-        set_precision: Callable[[PrecisionState], None],
     ) -> None:
-        self._trainer, self._checkpoints = trainer, checkpoints
-        self._notice, self._set_precision = notice, set_precision
+        self._trainer, self._checkpoints, self._notice = trainer, checkpoints, notice
         self._went_back_at: int | None = None
 
-    def heed(self, stats: StepStats) -> None:
-        """React to the steps that *stats* reports.
+    def heed(self, stats: StepStats) -> list[SetPrecision | GoBack]:
+        """What the steps that *stats* reports demand.
 
         Raises:
-            TrainingDivergedError: The policy is to halt, or going back has not helped.
+            TrainingDivergedError: The policy is to halt.
         """
         config = self._trainer.config
+        orders: list[SetPrecision | GoBack] = []
         at_floor = stats.precision == "fp16" and stats.loss_scale <= config.min_loss_scale
         if at_floor and stats.overflow and config.floor_policy != "skip":
             if config.floor_policy == "halt":
@@ -59,14 +69,18 @@ class SafetyNet:
                 )
             self._notice("loss_scale_floor", "gradients still overflow: going on in FP32")
             requested = self._trainer.precision_state.requested
-            self._set_precision(
-                PrecisionState(requested=requested, effective="fp32", reason="guard")
-            )
+            fp32 = PrecisionState(requested=requested, effective="fp32", reason="guard")
+            orders.append(SetPrecision(state=fp32))
         if stats.consecutive_nonfinite_losses >= config.nonfinite_loss_patience:
-            self._go_back(stats.consecutive_nonfinite_losses)
+            orders.append(GoBack(losses=stats.consecutive_nonfinite_losses))
+        return orders
 
-    def _go_back(self, losses: int) -> None:
-        """Take the weights of the last good checkpoint and go on with the next batch."""
+    def go_back(self, losses: int) -> None:
+        """Take the weights of the last good checkpoint and go on with the next batch.
+
+        Raises:
+            TrainingDivergedError: There is no such checkpoint, or going back has not helped.
+        """
         what = f"{losses} losses in a row were not finite"
         remedy = "look for NaN or absurd values in the data, or lower the learning rate"
         if self._went_back_at is not None:
@@ -75,11 +89,12 @@ class SafetyNet:
                 remedy,
             )
         newest = self._checkpoints.newest(
-            lambda error: self._notice("checkpoint_unreadable", str(error))
+            self._trainer.state.layout("trainer/"),
+            lambda error: self._notice("checkpoint_unreadable", str(error)),
         )
         if newest is None:
             raise TrainingDivergedError(f"{what}, and there is no checkpoint to go back to", remedy)
         path, state = newest[0], newest[1]["trainer"]
-        self._trainer.restore_weights(state)
+        self._trainer.state.restore_weights(state)
         self._went_back_at = state["record"]["training_steps"]
         self._notice("went_back_to_checkpoint", f"{what}; now at the weights of {path}")

@@ -52,10 +52,10 @@ class StatsReporter:
         self._samples = 0
         self._begin_window()
 
-    def count_samples(self, batch: Batch) -> None:
-        """Count the rows of the first tensor of *batch*."""
+    def count_samples(self, batch: Batch, batches: int = 1) -> None:
+        """Count the rows of the first tensor of *batch*, which stands for so many *batches*."""
         first = next(iter(batch.values()))
-        self._samples += first.shape[0] if first.ndim else 1
+        self._samples += batches * (first.shape[0] if first.ndim else 1)
 
     def exclude(self, seconds: float) -> None:
         """Leave *seconds* of evaluation or checkpointing out of the step time."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from infrastructure.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from infrastructure.training.checkpoint_folder import CheckpointFolder
+from infrastructure.training.ranks import Ranks
 
 CPU = torch.device("cpu")
 
@@ -75,12 +76,12 @@ def test_nothing_is_unpickled(tmp_path: Path):
 
 
 def test_newest_first_and_only_the_newest_kept(tmp_path: Path):
-    folder = CheckpointFolder(tmp_path, keep=2, device=CPU)
+    folder = CheckpointFolder(tmp_path, keep=2, device=CPU, ranks=Ranks())
     for step in (5, 20, 100):
         folder.save(step, {"step": step})
     (tmp_path / "step-0000000200.pt").write_bytes(b"no manifest: not finished")
     assert [p.stem for p in folder.paths()] == ["step-0000000100", "step-0000000020"]
-    newest = folder.newest(pytest.fail)
+    newest = folder.newest({}, pytest.fail)
     assert newest is not None
     assert newest[1] == {"step": 100}
 
@@ -89,7 +90,8 @@ _WRITER = """
 import sys, torch
 from pathlib import Path
 from infrastructure.training.checkpoint_folder import CheckpointFolder
-folder, step = CheckpointFolder(Path(sys.argv[1]), 2, torch.device("cpu")), 0
+from infrastructure.training.ranks import Ranks
+folder, step = CheckpointFolder(Path(sys.argv[1]), 2, torch.device("cpu"), Ranks()), 0
 while True:
     step += 1
     folder.save(step, {"t": torch.full((50_000,), step)})
@@ -105,7 +107,7 @@ def test_a_killed_writer_leaves_a_readable_checkpoint(tmp_path: Path):
             assert writer.stdout is not None
             written = [int(writer.stdout.readline()) for _ in range(3)][-1]
             os.kill(writer.pid, signal.SIGKILL)
-        newest = CheckpointFolder(tmp_path, 2, CPU).newest(pytest.fail)
+        newest = CheckpointFolder(tmp_path, 2, CPU, Ranks()).newest({}, pytest.fail)
         assert newest is not None
         state = newest[1]
         assert int(state["t"][0]) >= written

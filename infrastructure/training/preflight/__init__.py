@@ -1,0 +1,1 @@
+"""Measurements of a training job before it trains."""

@@ -1,0 +1,25 @@
+"""Which module is running: a name for whatever is found inside it."""
+
+from __future__ import annotations
+
+from torch.nn import Module
+
+
+class RunningModules:
+    """A stack of the modules whose ``forward`` is running; ``str()`` names the innermost.
+
+    Its hooks stay on the model: give it a copy.
+    """
+
+    def __init__(self, model: Module) -> None:
+        self._stack = [f"the loss ({type(model).__name__} is not running)"]
+        for name, module in model.named_modules():
+            label = f"{name or 'the model'} ({type(module).__name__})"
+            module.register_forward_pre_hook(lambda *_, label=label: self._stack.append(label))
+            module.register_forward_hook(lambda *_: self._leave(), always_call=True)
+
+    def _leave(self) -> None:
+        self._stack.pop()
+
+    def __str__(self) -> str:
+        return self._stack[-1]
