@@ -144,8 +144,6 @@ class Dispatcher:
             if work.handle is not None:
                 self._executor.kill(work.handle)
 
-    # Starting
-
     def _may_start(self, run: Run) -> bool:
         return (
             run.available_at <= self._store.now()
@@ -185,8 +183,6 @@ class Dispatcher:
         )
         self._works[run.id] = work = _Work(run, attempt, watch)
         return work
-
-    # Following
 
     def _attend(self, work: _Work, now: float, cancelled: bool) -> None:
         self._forward(work, now)
@@ -228,8 +224,6 @@ class Dispatcher:
         if decided != work.told and work.handle is not None:
             self._executor.send(work.handle, SetPrecision(state=decided))
             work.told = decided
-
-    # Ending
 
     def _stop(self, work: _Work, cause: StopCause, now: float) -> None:
         log.info("run_stopping", agent=work.run.agent, run_id=work.run.id, cause=cause.value)
@@ -307,8 +301,6 @@ class Dispatcher:
         self._store.update_summary(run.id, summary)
         self._announce(run, RunState.FAILED)
 
-    # Telling
-
     def _move(self, run: Run, state: RunState) -> None:
         if self._store.move(run.id, state):
             self._announce(run, state)
@@ -317,8 +309,7 @@ class Dispatcher:
         if self._announced.get(run.id) is state:
             return
         self._announced[run.id] = state
-        result = None
-        if state in TERMINAL:
+        if finished := state in TERMINAL:
             del self._announced[run.id]
-            result = state.value
+        result = state.value if finished else None
         self._listener.on_run_state(run.agent, run.id, state.value, result)
