@@ -73,7 +73,7 @@ def run_once(settings: Settings, agent: str) -> int:
             return os.EX_TEMPFAIL
         _check_ready(findings, agent)
         store = stack.enter_context(closing(Store.open(settings)))
-        narrator = stack.enter_context(closing(Narrator(Console(stderr=True))))
+        narrator = stack.enter_context(closing(Narrator(Console(stderr=True, soft_wrap=True))))
         lock = DaemonLock(settings)
         try:
             stack.enter_context(lock)

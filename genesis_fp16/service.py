@@ -60,7 +60,7 @@ def serve(settings: Settings) -> int:
         signals = stack.enter_context(Signals())
         lock = stack.enter_context(DaemonLock(settings))
         store = stack.enter_context(closing(Store.open(settings)))
-        narrator = stack.enter_context(closing(Narrator(Console(stderr=True))))
+        narrator = stack.enter_context(closing(Narrator(Console(stderr=True, soft_wrap=True))))
         metrics, health = Metrics(), _Health()
         metrics.set_leader(True)
         server = start_http(settings, metrics, health)

@@ -112,8 +112,8 @@ class Settings(BaseModel):
     """Runs at the same time."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the first run of each agent; later runs derive theirs from it."""
-    worker_threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Torch threads of a worker; 0 leaves torch's default."""
+    worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1
+    """Torch CPU threads of a worker; small models gain nothing from more; 0: torch's default."""
     budget_seconds: _Positive = 30.0
     """Seconds a run may spend on collecting."""
     budget_transitions: Annotated[int, Field(ge=1)] = 20000
