@@ -11,7 +11,7 @@ from agents.se_darwin.edits import Edit
 from agents.se_darwin.evaluation import Evaluation
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
 from agents.se_darwin.operators import recombine, refine, revise
-from agents.se_darwin.policy import Choice, Policy, choose_ranked, choose_weighted
+from agents.se_darwin.policy import Choice, Policy, Ranker, choose_ranked, choose_weighted
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.tasks import RepairTask
 
@@ -145,8 +145,7 @@ class Evolution:
         if ranker is None:
             weights = [prospects.weight(step) for step in steps]
             return choose_weighted(self._rng, weights, count, epsilon)
-        actions = [prospects.features.describe(step) for step in steps]
-        order = ranker.rank(prospects.observation, actions) if actions else []
+        order = prospects.rank(ranker, steps)
         return choose_ranked(self._rng, order, count, epsilon)
 
     def _prospects_of(self, parent: Evaluation) -> _Prospects:
@@ -171,6 +170,20 @@ class _Prospects:
         self.features = StepFeatures(task.space, covered)
         self.revisions = revise(task.space, parent.edits)
         self._alternatives = Counter(edit.node for edit in task.space.edits)
+        self._places: dict[frozenset[Edit], int] = {}
+
+    def rank(self, ranker: Ranker, steps: list[Step]) -> list[int]:
+        """Positions in *steps*, best first; revisions are ranked once for all generations."""
+        if not steps or steps[0].operator != "revision":
+            return self._order(ranker, steps)
+        if not self._places:
+            order = self._order(ranker, self.revisions)
+            self._places = {self.revisions[index].edits: place for place, index in enumerate(order)}
+        return sorted(range(len(steps)), key=lambda index: self._places[steps[index].edits])
+
+    def _order(self, ranker: Ranker, steps: list[Step]) -> list[int]:
+        actions = [self.features.describe(step) for step in steps]
+        return ranker.rank(self.observation, actions) if actions else []
 
     def weight(self, step: Step) -> float:
         """Suspiciousness, shared out among the edits of the same node."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from itertools import islice
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from agents.se_darwin.features import SPEC
 from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin_agent import SEDarwinAgent
 from infrastructure.agent_contract import Agent, RunContext
 from infrastructure.agent_contract.run_context import Budget
+from infrastructure.world_model import WorldModel
 
 BROKEN = '''
 import math
@@ -105,6 +108,21 @@ def test_another_run_collects_other_transitions(context: RunContext) -> None:
     other = dataclasses.replace(context, run_id="run-2")
     collected = [list(islice(SEDarwinAgent().collect(c), 20)) for c in (context, context, other)]
     assert collected[0] == collected[1] != collected[2]
+
+
+def test_the_published_model_chooses_the_candidates(context: RunContext) -> None:
+    agent = SEDarwinAgent()
+    model = WorldModel(SPEC)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fields that never vary in so little data
+        long = dataclasses.replace(context, budget=Budget(seconds=60.0, transitions=500))
+        model.fit(agent.collect(long), epochs=2)
+    model.save(agent.published_folder(context))
+    transitions = list(islice(agent.collect(context), 60))
+    assert isinstance(context.logger, Log)
+    assert context.logger.events["candidates_chosen_by"] == {"ranker": "model"}
+    likely = [t for t in transitions if (t.propensity or 0.0) >= 0.8]
+    assert len(likely) > 0.6 * len(transitions)  # all but the share of exploration
 
 
 def test_evolve_solution_repairs_the_callers_function() -> None:
