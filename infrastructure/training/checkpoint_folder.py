@@ -34,7 +34,7 @@ class CheckpointFolder:
         """Write the checkpoint of *step* and delete all but the newest.
 
         Returns:
-            Its path and size in bytes; the size is 0 on ranks that do not lead.
+            Its path and size in bytes.
 
         Raises:
             CheckpointError: It could not be written; the older ones still stand.

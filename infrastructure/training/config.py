@@ -75,6 +75,20 @@ class FP16TrainingConfig:
         )
         _require(self.accumulate >= 1, "accumulate", "at least 1", self)
 
+    @classmethod
+    def preset(cls, name: Literal["precision-rl"]) -> FP16TrainingConfig:
+        """The configuration of a published recipe; change it with `dataclasses.replace`.
+
+        ``precision-rl`` is Qi et al. 2025, "Defeating the Training-Inference Mismatch via FP16":
+        FP16 whose scale tries to grow after 400 clean steps.
+
+        Raises:
+            ValueError: There is no preset *name*.
+        """
+        if name != "precision-rl":
+            raise ValueError(f"there is no preset {name!r}; there is 'precision-rl'")
+        return cls(growth_interval=400)
+
     @property
     def wish(self) -> PrecisionState:
         """The precision this configuration asks for, before the hardware is heard."""

@@ -83,7 +83,15 @@ def spread(
             ``fsdp2-policy``, which gathers half parameters by a `MixedPrecisionPolicy`: half the
             traffic, but the precision holds until a restart.
         precision: What the policy is made for.
+
+    Raises:
+        ValueError: *model* is spread already.
     """
+    if is_spread(model):
+        raise ValueError(
+            "the job's model is in DDP or sharded already: hand over the plain model, which the "
+            "loop spreads as its option parallel says"
+        )
     if ranks.count == 1:
         return SpreadModel(model=model.to(device), plain=model)
     if parallel == "ddp":

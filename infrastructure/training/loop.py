@@ -174,6 +174,7 @@ class _TrainingLoop:
         trainer = self._trainer
         batches = self._job.batches(self._epoch)
         if isinstance(batches, Sized):
+            self._ranks.demand_same_length(len(batches))
             per_epoch = -(-len(batches) // (trainer.config.accumulate * self._ranks.count))
             self._reporter.total_steps = per_epoch * self._job.epochs
         trainer.model.train()
@@ -257,8 +258,6 @@ class _TrainingLoop:
             self._emit(event)
         self._evaluation = self._ranks.same(self._evaluation)
         self._reporter.exclude(time.monotonic() - begun)
-
-    # -- checkpoints -------------------------------------------------------------------------
 
     def _save(self) -> None:
         begun = time.monotonic()

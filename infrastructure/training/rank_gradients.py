@@ -30,7 +30,7 @@ class RankGradients:
         accumulate: Micro-batches per window.
 
     Raises:
-        ValueError: Only a part of the model is spread, or not over all ranks.
+        ValueError: Only a part of the model is spread, or not over all ranks, or by FSDP1.
     """
 
     def __init__(self, model: Module, parameters: Sequence[Parameter], accumulate: int) -> None:
@@ -50,6 +50,11 @@ class RankGradients:
         """For a model that is spread over ranks; None for any other."""
         if is_spread(model):
             return cls(model, parameters, accumulate)
+        if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+            raise ValueError(
+                "FSDP1 hides which parameters a rank holds: shard the model with fully_shard() "
+                "(FSDP2), or step it by hand with a ShardedGradScaler; see docs/distributed.md"
+            )
         inner = [name for name, module in model.named_modules() if is_spread(module)]
         if inner:
             raise ValueError(

@@ -98,6 +98,19 @@ class Ranks:
         self._met_at_step, self._met_at = self._steps, now
         return self._steps + max(1, min(int(pace), 2 * steps))
 
+    def demand_same_length(self, batches: int) -> None:
+        """Refuse an epoch that has another number of *batches* on another rank.
+
+        Raises:
+            ValueError: On every rank.
+        """
+        lengths = self.gather(batches)
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"the ranks have {lengths} batches: every rank must be given the same job, of "
+                "which each takes its share"
+            )
+
     def deal(self, batches: Iterable[Batch], start: int) -> Iterator[Share]:
         """Deal the batches of an epoch, rank by rank; every rank gets as many as every other.
 

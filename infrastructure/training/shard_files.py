@@ -39,7 +39,7 @@ def write_shards(folder: Path, shards: dict[str, Tensor], ranks: Ranks) -> Index
     """Write this rank's part of *shards*; every rank must call it.
 
     Returns:
-        What is where, in plain numbers and strings; whole on the leader only.
+        What is where, in plain numbers and strings.
 
     Raises:
         CheckpointError: A rank could not write; on every rank.
@@ -49,7 +49,7 @@ def write_shards(folder: Path, shards: dict[str, Tensor], ranks: Ranks) -> Index
         save(shards, storage_writer=writer, process_group=ranks.control)
     except CheckpointException as error:
         raise _first_failure(folder, error) from error
-    return writer.index
+    return ranks.same(writer.index)
 
 
 def read_shards(folder: Path, index: Index, targets: dict[str, Tensor], ranks: Ranks) -> None:

@@ -22,26 +22,29 @@ _TAKEN_OUT = "in_shards"
 
 
 def write_state(path: Path, state: dict[str, Any], ranks: Ranks) -> int:
-    """Write *state* once for all ranks; every rank must call it.
+    """Write *state* once for all ranks; every rank must call it, and none goes on before it is.
 
     Without sharded tensors the leader alone writes. With them, a crash at any moment leaves what
     stood at *path*, or all of the new checkpoint.
 
     Returns:
-        Size in bytes; 0 on the ranks that do not lead.
+        Size in bytes.
 
     Raises:
-        CheckpointError: The disk refused; of shards, on every rank.
+        CheckpointError: The disk refused; on every rank.
     """
     shards: dict[str, Tensor] = {}
-    rest = _take_out(state, "", shards)
-    if not shards:
-        return write_checkpoint(path, state) if ranks.leads else 0
-    from infrastructure.training.shard_files import write_shards
+    rest, size = _take_out(state, "", shards), 0
+    if shards:
+        from infrastructure.training.shard_files import write_shards
 
-    folder = path.with_name(ranks.same(_unused_folder(path).name))
-    rest["shards"] = index = write_shards(folder, shards, ranks)
-    return index["bytes"] + write_checkpoint(path, rest) if ranks.leads else 0
+        folder = path.with_name(ranks.same(_unused_folder(path).name))
+        rest["shards"] = index = write_shards(folder, shards, ranks)
+        size = index["bytes"]
+    outcome = ranks.same(_write_or_error(path, rest if shards else state) if ranks.leads else 0)
+    if isinstance(outcome, CheckpointError):
+        raise outcome
+    return size + outcome
 
 
 def read_state(
@@ -83,6 +86,13 @@ def _number(folder: Path) -> int:
 def _unused_folder(path: Path) -> Path:
     number = max(map(_number, shard_folders(path)), default=0) + 1
     return path.with_name(f"{path.stem}.shards-{number}")
+
+
+def _write_or_error(path: Path, state: dict[str, Any]) -> int | CheckpointError:
+    try:
+        return write_checkpoint(path, state)
+    except CheckpointError as error:
+        return error
 
 
 def _read_or_error(path: Path, device: torch.device) -> dict[str, Any] | CheckpointError:

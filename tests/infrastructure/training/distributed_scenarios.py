@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision, stats_reporter
+from infrastructure.training.checkpoint import CheckpointError
 from infrastructure.training.distributed import process_group, whole_tensor
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.training.precision_switch import PinnedPrecisionError
+from infrastructure.training.sharded_checkpoint import shard_folders
 
 CPU = torch.device("cpu")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -263,6 +271,48 @@ def two_to_one(folder: Path) -> Any:
     return {"saved": saved, "after": summary(trainer), "again": summary(again)}
 
 
+@scenario
+def fsdp1_by_hand(_folder: Path) -> Any:
+    """The lines of docs/distributed.md; rank 1 overflows in the second step."""
+    model = FullyShardedDataParallel(network(), device_id=CPU)
+    try:
+        trainer_of(model)
+    except ValueError as error:
+        refusal = str(error)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = ShardedGradScaler("cpu", init_scale=256.0, growth_interval=400)
+    scales, kept = [], []
+    for step in range(3):
+        batch = micro_batch(2 * step + dist.get_rank())
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        with torch.autocast("cpu", dtype=torch.float16):
+            output = model(batch["x"])
+        loss = nn.functional.mse_loss(output.float(), batch["y"])
+        if step == 1 and dist.get_rank() == 1:
+            loss = (loss - loss.detach()) * 1e37
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        model.clip_grad_norm_(1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        scales.append(scaler.get_scale())
+        kept.append(all(map(torch.equal, before, model.parameters())))
+    return {"refusal": refusal, "scales": scales, "kept": kept}
+
+
+@scenario
+def full_disk(folder: Path) -> Any:
+    (folder / "a-file").touch()
+    refusals = {}
+    for kind in ("ddp", "fsdp2"):
+        try:
+            trainer_of(spread(kind)).save_checkpoint(folder / "a-file" / "x.pt")
+        except CheckpointError as error:
+            refusals[kind] = str(error)
+    return refusals
+
+
 # -- the loop ------------------------------------------------------------------------------------
 
 
@@ -397,6 +447,33 @@ def stop_for_one(folder: Path) -> Any:
 @scenario
 def go_on_from_one(folder: Path) -> Any:
     return run(job(), folder / "go-on-from-one", parallel="fsdp2")
+
+
+@scenario
+def corrupt_shard(folder: Path) -> Any:
+    folder = folder / "corrupt"
+    saved = run(job(batches=40), folder, once(), parallel="fsdp2", checkpoint_interval_seconds=0.0)
+    if dist.get_rank() == 0:
+        shards = shard_folders(max(folder.glob("step-*.pt")))[-1] / "rank-1.pt"
+        data = bytearray(shards.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        shards.write_bytes(data)
+    dist.barrier()
+    return {"saved": saved, "resumed": run(job(batches=40), folder, parallel="fsdp2")}
+
+
+@scenario
+def different_jobs(folder: Path) -> Any:
+    refusals = []
+    for attempt in (
+        lambda: run(job(batches=5 + dist.get_rank()), folder / "different"),
+        lambda: run(replace(job(), model=spread("ddp")), folder / "different"),
+    ):
+        try:
+            attempt()
+        except ValueError as error:
+            refusals.append(str(error))
+    return refusals
 
 
 @scenario

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +27,7 @@ SCRIPT = Path(__file__).with_name("distributed_scenarios.py")
 NOT_KILLED = """
 overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods policy hybrid
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
-policy_needs_restart go_back_together
+policy_needs_restart go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
 """
 
 
@@ -207,6 +208,21 @@ def test_what_two_ranks_saved_in_shards_any_number_loads(results, scenarios, fol
     assert scenarios.weights(trainer.model) == pytest.approx(first["after"]["weights"], abs=2e-3)
 
 
+def test_a_disk_that_refuses_is_told_to_every_rank(results) -> None:
+    first, second = results("full_disk")
+    assert first["ddp"] == second["ddp"]
+    for refusals in (first, second):
+        for kind in ("ddp", "fsdp2"):
+            assert "could not be written" in refusals[kind]
+
+
+def test_fsdp1_is_refused_and_works_by_hand(results) -> None:
+    for result in results("fsdp1_by_hand"):
+        assert "FSDP1 hides which parameters a rank holds" in result["refusal"]
+        assert result["scales"] == [256.0, 128.0, 128.0]
+        assert result["kept"] == [False, True, False]
+
+
 # -- the loop ------------------------------------------------------------------------------------
 
 
@@ -217,8 +233,7 @@ def test_five_batches_on_two_ranks_are_those_of_one_process(
     """Two ranks that take a batch each are one process that accumulates two."""
     precision = case.split("-")[1]
     first, second = (result[case] for result in results("unequal_last_batches"))
-    job = scenarios.job(batches=5)
-    object.__setattr__(job, "accumulate", 2)
+    job = replace(scenarios.job(batches=5), accumulate=2)
     alone = scenarios.run(job, tmp_path, precision=precision)
     assert first["steps"] == second["steps"] == alone["steps"] == 6
     tolerance = {"fp32": 1e-6, "fp16": 2e-3}[precision]
@@ -266,6 +281,22 @@ def test_two_ranks_go_on_where_one_process_stopped(results) -> None:
     first, second = results("go_on_from_one")
     assert of(first, "resumed")[0]["step"] == 1
     assert first["steps"] == second["steps"] == 1 + 4 + 4  # seven batches are left, then eight
+
+
+def test_a_corrupt_shard_costs_all_ranks_the_newest_checkpoint_only(results) -> None:
+    first, second = results("corrupt_shard")
+    steps = [event["step"] for event in of(first["saved"], "checkpoint_saved")]
+    assert len(steps) >= 2
+    assert of(first["resumed"], "resumed")[0]["step"] == steps[-2]
+    assert "SHA-256" in of(first["resumed"], "notice")[0]["fields"]["error"]
+    assert first["resumed"]["steps"] == second["resumed"]["steps"] == 40
+
+
+def test_jobs_that_cannot_be_shared_are_refused_on_every_rank(results) -> None:
+    first, second = results("different_jobs")
+    assert first == second
+    assert "the ranks have [5, 6] batches: every rank must be given the same job" in first[0]
+    assert "hand over the plain model" in first[1]
 
 
 def test_a_flip_that_a_policy_forbids_asks_for_a_restart_which_obeys(results) -> None:

@@ -372,6 +372,13 @@ def test_a_wrong_configuration_is_named(change):
         FP16TrainingConfig(**change)
 
 
+def test_a_preset_is_a_published_recipe():
+    config = FP16TrainingConfig.preset("precision-rl")
+    assert (config.growth_interval, config.loss_scale, config.max_grad_norm) == (400, 65536.0, 1.0)
+    with pytest.raises(ValueError, match=r"no preset 'rl'; there is 'precision-rl'"):
+        FP16TrainingConfig.preset("rl")
+
+
 @pytest.mark.parametrize(
     ("saved", "loaded"), [("fp16", "fp32"), ("fp32", "fp16"), ("fp16", "fp16")]
 )
