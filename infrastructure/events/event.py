@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
+from infrastructure.events.preflight_report import PreflightReport
 
 Phase = Literal["collect", "train", "evaluate", "publish"]
 
@@ -106,6 +107,13 @@ class StepStats(BaseEvent):
         return self.applied + self.overflow + self.nonfinite_loss + self.no_gradient
 
 
+class PreflightDone(BaseEvent):
+    """The job was measured on a copy of its model; training has not begun, or goes on unchanged."""
+
+    kind: Literal["preflight_done"] = "preflight_done"
+    report: PreflightReport
+
+
 class CheckpointSaved(BaseEvent):
     """A checkpoint is on disk, complete and hashed."""
 
@@ -177,6 +185,7 @@ Event = Annotated[
     | Progress
     | PrecisionChanged
     | StepStats
+    | PreflightDone
     | CheckpointSaved
     | Resumed
     | Evaluated

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 PrecisionName = Literal["fp32", "fp16", "bf16"]
+PrecisionWish = Literal["fp32", "fp16", "bf16", "auto"]  # auto: what a measurement finds best
 PrecisionReason = Literal[
     "default",  # GENESIS_PRECISION
     "agent",  # the agent's own setting
@@ -14,8 +15,10 @@ PrecisionReason = Literal[
     "guard",  # the automatic rollback
     "no_accelerator",  # half precision on a CPU, not forced
     "unsupported",  # the device lacks the half type
+    "measured",  # auto was asked for, and a pre-flight measurement decided
 ]
 PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
+WISHES: tuple[PrecisionWish, ...] = get_args(PrecisionWish)
 REASONS: tuple[PrecisionReason, ...] = get_args(PrecisionReason)
 
 
@@ -23,12 +26,13 @@ REASONS: tuple[PrecisionReason, ...] = get_args(PrecisionReason)
 class PrecisionState:
     """Attributes:
     requested: What would run if no voice demanded FP32.
-    effective: What runs. In an event: what the worker has acknowledged, never a wish.
+    effective: What runs. In an event: what the worker has acknowledged, never a wish. In a wish
+        ``auto`` leaves the decision to the worker's measurement.
     reason: The voice that decided.
     """
 
-    requested: PrecisionName
-    effective: PrecisionName
+    requested: PrecisionWish
+    effective: PrecisionWish
     reason: PrecisionReason
 
     def __str__(self) -> str:

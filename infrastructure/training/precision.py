@@ -80,8 +80,18 @@ def resolve(wish: PrecisionState, device: torch.device, *, cpu_half: bool) -> Pr
         wish: What the operator's side decided.
         device: Where the run computes.
         cpu_half: Run half precision on a CPU all the same: slow, for tests and demonstrations.
+
+    Raises:
+        ValueError: The wish is ``auto``, and nothing has been measured.
     """
-    if wish.effective == "fp32" or (device.type == "cpu" and cpu_half):
+    if wish.effective == "auto":
+        raise ValueError(
+            "precision 'auto' needs a job to measure: train() measures it; elsewhere pass "
+            "Precision(preflight(job, device).verdict)"
+        )
+    if wish.effective == "fp32" or wish.reason == "measured":  # measured on this very device
+        return wish
+    if device.type == "cpu" and cpu_half:
         return wish
     if device.type == "cpu":
         return PrecisionState(requested=wish.requested, effective="fp32", reason="no_accelerator")

@@ -1,1 +1,5 @@
-"""Measurements of a training job before it trains."""
+"""Measurements of a training job before it trains, and the precision to choose by them."""
+
+from infrastructure.training.preflight.preflight import preflight
+
+__all__ = ["preflight"]

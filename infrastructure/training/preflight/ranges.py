@@ -11,17 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
-from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from infrastructure.training.preflight.workbench import Workbench
 from infrastructure.training.precision import Precision
+from infrastructure.training.preflight.workbench import Workbench
 from infrastructure.training.running_modules import RunningModules
 
 FP16_MAX = 65504.0
@@ -168,7 +167,7 @@ class _NameNodes(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             if tensor.grad_fn is not None:
-                tensor.grad_fn.metadata.setdefault(_MODULE, str(self._running))
+                _metadata(tensor.grad_fn).setdefault(_MODULE, str(self._running))
         return result
 
 
@@ -181,9 +180,9 @@ class _HalfOperations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(tensor.dtype == torch.float16 for tensor in _tensors(result)):
-            if not str(func).startswith("aten._to_copy"):  # the cast of an input, seen as such
-                self._places.add((str(self._running), str(func)))
+        half = any(tensor.dtype == torch.float16 for tensor in _tensors(result))
+        if half and not str(func).startswith("aten._to_copy"):  # a cast: FP32 has none
+            self._places.add((str(self._running), str(func)))
         return result
 
 
@@ -259,9 +258,13 @@ def _nodes(loss: Tensor) -> Iterator[tuple[Node, str]]:
         if node is None or node in seen or hasattr(node, "variable"):
             continue
         seen.add(node)
-        module = node.metadata.get(_MODULE, module)
+        module = _metadata(node).get(_MODULE, module)
         yield node, module
         stack.extend((following, module) for following, _ in node.next_functions)
+
+
+def _metadata(node: Node) -> dict[str, str]:
+    return cast("dict[str, str]", node.metadata)  # a property that torch types as a method
 
 
 def _is_half(node: Node) -> bool:

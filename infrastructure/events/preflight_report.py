@@ -1,0 +1,99 @@
+"""What a pre-flight measurement of a training job found; part of an event, and a file."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from infrastructure.events.precision_state import PrecisionName
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+
+class PrecisionMeasurement(_Part):
+    """One precision, tried on a copy of the job's model.
+
+    Attributes:
+        precision: Which.
+        usable: Whether the job can train in it on this device.
+        remarks: In plain words: why it is not usable, or was not timed.
+        seconds_per_step: Median time of a whole optimizer step; None if it was not timed.
+        ratio: Median over pairs of its time by FP32's beside it; None if it was not timed.
+        ratio_error: Standard error of *ratio*.
+        saved_bytes: What the forward pass keeps for the backward pass, parameters and batch left
+            out; counted exactly.
+        peak_bytes: CUDA memory at its peak in a step, above what was allocated before the
+            measurement; None without CUDA.
+        gradient_error: Length of the difference between its gradient and FP32's, by the length of
+            FP32's; None if it was not computed.
+    """
+
+    precision: PrecisionName
+    usable: bool = True
+    remarks: tuple[str, ...] = ()
+    seconds_per_step: float | None = None
+    ratio: float | None = None
+    ratio_error: float | None = None
+    saved_bytes: int | None = None
+    peak_bytes: int | None = None
+    gradient_error: float | None = None
+
+
+class ModuleExtremes(_Part):
+    """What FP16 would have to hold inside one module, as an FP32 pass computed it.
+
+    Attributes:
+        module: Qualified name and class.
+        activation: Largest magnitude of a value that FP16 would hold in the forward pass.
+        gradient: Largest magnitude of a gradient that FP16 would hold, at loss scale 1.
+        underflow: Fraction of those gradients' elements that FP16 would flush to zero at the
+            recommended loss scale.
+        keep_fp32: Whether it must stay in FP32: its activations do not fit.
+    """
+
+    module: str
+    activation: float
+    gradient: float
+    underflow: float
+    keep_fp32: bool
+
+
+class PreflightReport(_Part):
+    """What was measured, and what follows from it.
+
+    Attributes:
+        measured_at: Unix time in seconds.
+        device: Torch device.
+        device_name: What it calls itself.
+        torch_version: Of the torch that measured.
+        threads: Torch's threads.
+        batches: Micro-batches that were looked at.
+        measurements: One for each precision, FP32 first.
+        modules: Those that would compute in FP16, the largest activation first.
+        largest_safe_scale: The highest power of two at which no gradient overflowed; None where
+            FP16 computes no gradient.
+        recommended_scale: One step below it.
+        underflow: Fraction of all FP16 gradients' elements flushed to zero at that scale.
+        verdict: The precision to train in.
+        reasons: Why, in plain words.
+    """
+
+    measured_at: float
+    device: str
+    device_name: str
+    torch_version: str
+    threads: int
+    batches: int
+    measurements: tuple[PrecisionMeasurement, ...]
+    modules: tuple[ModuleExtremes, ...]
+    largest_safe_scale: float | None
+    recommended_scale: float | None
+    underflow: float
+    verdict: PrecisionName
+    reasons: tuple[str, ...]
+
+    @property
+    def keep_fp32(self) -> tuple[str, ...]:
+        """Modules whose activations FP16 cannot hold."""
+        return tuple(module.module for module in self.modules if module.keep_fp32)

@@ -1,0 +1,88 @@
+"""What a precision saves in memory and spoils in the gradient."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from infrastructure.training.precision import Precision
+from infrastructure.training.preflight.workbench import Workbench
+from infrastructure.training.random_state import random_state, restore_random_state
+
+_DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+def saved_bytes(bench: Workbench, precision: Precision) -> int:
+    """Bytes that a forward pass keeps for the backward pass, each storage counted once.
+
+    Parameters, buffers and the batch are there anyway and do not count; half copies of the
+    weights do.
+    """
+    model, batch = bench.model(), bench.batches[0]
+    resident = [*model.parameters(), *model.buffers(), *batch.values()]
+    known = {tensor.untyped_storage().data_ptr() for tensor in resident}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = bench.loss(model, batch, precision)
+    del loss  # until here the graph keeps the storages, so that no address is used twice
+    return sum(kept.values())
+
+
+def gradient_error(bench: Workbench, precision: Precision, scale: float) -> float | None:
+    """Distance of *precision*'s gradient from FP32's, by the length of FP32's.
+
+    Dropout is switched off. Infinite where the gradient is not finite; None where the model
+    draws random numbers all the same, so that two passes cannot be compared.
+
+    Args:
+        bench: The gradient is the mean's over its batches.
+        precision: A half type.
+        scale: Loss scale for *precision*.
+    """
+    before = random_state(bench.device)
+    exact = _gradient(bench, Precision.FP32, 1.0)
+    if not _same_generators(before, random_state(bench.device)):
+        restore_random_state(before, bench.device)
+        return None
+    difference = (_gradient(bench, precision, scale) - exact).norm().item()
+    if difference == 0.0:
+        return 0.0
+    error = difference / exact.norm().clamp(min=torch.finfo(torch.float64).tiny).item()
+    return math.inf if math.isnan(error) else error
+
+
+def _gradient(bench: Workbench, precision: Precision, scale: float) -> Tensor:
+    """Float64 ``[P]``: the unscaled gradient of all parameters."""
+    model = bench.model()
+    for module in model.modules():
+        if isinstance(module, _DROPOUT):
+            module.eval()
+    for batch in bench.batches:
+        (bench.loss(model, batch, precision) * scale).backward()
+    gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return torch.cat(gradients).double() / (scale * len(bench.batches))
+
+
+def _same_generators(one: dict[str, object], other: dict[str, object]) -> bool:
+    return all(
+        torch.equal(one[name], other[name])  # type: ignore[arg-type]  # a tensor, or None in both
+        for name in ("torch", "cuda")
+        if one[name] is not None
+    )
