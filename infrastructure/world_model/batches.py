@@ -65,9 +65,11 @@ class EpochBatches:
     def __len__(self) -> int:
         return self._stream.steps_per_epoch
 
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        return self._stream.batch(self._epoch * len(self) + number)
+
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        first = self._epoch * len(self)
-        return (self._stream.batch(first + step) for step in range(len(self)))
+        return map(self.__getitem__, range(len(self)))
 
 
 @lru_cache(maxsize=4)

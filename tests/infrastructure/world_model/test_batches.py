@@ -38,6 +38,8 @@ def test_every_row_is_seen_once_before_any_is_seen_again(rows, batch_size, steps
 def test_an_epoch_is_the_same_in_every_call_and_seeds_differ():
     stream = _stream(50, 16, 4)
     assert len(stream.epoch(3)) == 4
+    for number, batch in enumerate(stream.epoch(3)):  # ranks fetch theirs by number
+        assert all(torch.equal(stream.epoch(3)[number][name], batch[name]) for name in batch)
     assert _rows(stream, 3) == _rows(_stream(50, 16, 4), 3)
     assert _rows(stream, 3) != _rows(_stream(50, 16, 4, seed=1), 3)
 
