@@ -142,6 +142,13 @@ def test_sets_of_edits_apply_in_any_order() -> None:
         assert space.program([]) == space.source
 
 
+def test_an_edit_within_what_another_moves_is_kept() -> None:
+    space = EditSpace("def solve(a, b):\n    return a + 1 - b", "solve")
+    outer = next(e for e in space.edits if e.kind == "operand_order" and e.old == "Sub")
+    inner = next(e for e in space.edits if e.kind == "offset")
+    assert space.program([outer, inner]).endswith("return b - a")
+
+
 def test_two_edits_of_one_node_are_refused(space: EditSpace) -> None:
     same = [edit for edit in space.edits if edit.node == space.edits[-1].node][:2]
     with pytest.raises(ValueError, match="same node"):
