@@ -15,8 +15,7 @@ import typer
 from genesis_fp16.cli_output import JsonFlag, moment, print_json
 from genesis_fp16.cli_runs import existing_store
 from genesis_fp16.settings import Settings, load_settings
-from infrastructure.events import PrecisionName
-from infrastructure.events.precision_state import PRECISIONS
+from infrastructure.events.precision_state import WISHES, PrecisionWish
 
 app = typer.Typer(help="The precision in force, and the operator's override of it.")
 
@@ -27,8 +26,8 @@ _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _precision(text: str) -> str:
-    if text not in PRECISIONS:
-        raise typer.BadParameter(f"one of {', '.join(PRECISIONS)}, got {text!r}")
+    if text not in WISHES:
+        raise typer.BadParameter(f"one of {', '.join(WISHES)}, got {text!r}")
     return text
 
 
@@ -74,7 +73,9 @@ def show(as_json: JsonFlag = False) -> None:
 
 @app.command("set")
 def set_override(
-    precision: Annotated[str, typer.Argument(callback=_precision, help="fp32, fp16 or bf16.")],
+    precision: Annotated[
+        str, typer.Argument(callback=_precision, help="fp32, fp16, bf16 or auto.")
+    ],
     reason: ReasonOption,
     agent: AgentOption = None,
     valid_for: Annotated[
@@ -88,7 +89,7 @@ def set_override(
 
     settings = load_settings()
     now, seconds = time.time(), _seconds(valid_for)
-    name: PrecisionName = next(each for each in PRECISIONS if each == precision)
+    name: PrecisionWish = next(each for each in WISHES if each == precision)
     override = Override(
         agent=_known_agent(agent),
         precision=name,

@@ -254,7 +254,8 @@ class Metrics:
             return
         if before is not None:
             self._precision.remove(agent, before.requested, before.effective, before.reason)
-            if before.effective != "fp32" and state.effective == "fp32":
+            lowered = before.effective != "fp32" and state.effective == "fp32"
+            if lowered and state.reason != "measured":  # a better choice is no rollback
                 self._rollbacks.labels(agent, state.reason).inc()
         self._precision.labels(agent, state.requested, state.effective, state.reason).set(1)
         self._acknowledged[agent] = state

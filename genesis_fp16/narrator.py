@@ -250,6 +250,10 @@ def _tell(story: _Story, said: Event) -> None:
     match said:
         case event.Started():
             story.log.info("worker_started", pid=said.pid, device=said.device)
+        case event.PreflightDone():
+            story.log.info("precision_measured", verdict=said.report.verdict)
+            for why in said.report.reasons:
+                story.log.info("precision_reason", said=why)
         case event.CheckpointSaved():
             story.log.debug("checkpoint_saved", step=said.step, bytes=said.size_bytes)
         case event.Resumed():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from infrastructure.events import PrecisionName, PrecisionState
-from infrastructure.events.precision_state import PrecisionReason
+from infrastructure.events import PrecisionState
+from infrastructure.events.precision_state import PrecisionReason, PrecisionWish
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +21,7 @@ class Override:
     """
 
     agent: str | None
-    precision: PrecisionName
+    precision: PrecisionWish
     reason: str
     actor: str
     created_at: float
@@ -43,8 +43,10 @@ class Device:
     bf16: bool
     cpu_half: bool = False
 
-    def objection(self, half: PrecisionName) -> PrecisionReason | None:
+    def objection(self, half: PrecisionWish) -> PrecisionReason | None:
         """Why the device demands FP32 instead of *half*, or None."""
+        if half == "auto":
+            return None  # what is measured on a device, it can do
         if not self.accelerator:
             return None if self.cpu_half else "no_accelerator"
         able = self.fp16 if half == "fp16" else self.bf16
@@ -54,8 +56,8 @@ class Device:
 def decide(
     *,
     flag: bool,
-    default: PrecisionName,
-    agent: PrecisionName | None,
+    default: PrecisionWish,
+    agent: PrecisionWish | None,
     overrides: Sequence[Override],
     device: Device,
 ) -> PrecisionState:
@@ -63,8 +65,8 @@ def decide(
 
     FP32 is demanded by, in this order of naming: ``flag`` (``ENABLE_FP16_TRAINING``),
     ``operator`` (an override), ``agent`` (its own setting), the device (``no_accelerator`` or
-    ``unsupported``). If none does, the half type is the operator's (for this agent before for
-    all), else the agent's, else the default.
+    ``unsupported``). If none does, the half type, or ``auto``, is the operator's (for this agent
+    before for all), else the agent's, else the default.
 
     Args:
         flag: Whether half precision is allowed at all.
@@ -80,8 +82,8 @@ def decide(
 
 
 def _choice(
-    default: PrecisionName, agent: PrecisionName | None, overrides: Sequence[Override]
-) -> tuple[PrecisionName, PrecisionReason]:
+    default: PrecisionWish, agent: PrecisionWish | None, overrides: Sequence[Override]
+) -> tuple[PrecisionWish, PrecisionReason]:
     """The half type that would run if nobody demanded FP32, and who chose it."""
     for override in sorted(overrides, key=lambda override: override.agent is None):
         if override.precision != "fp32":
@@ -93,7 +95,7 @@ def _choice(
 
 def _demands(
     flag: bool,
-    agent: PrecisionName | None,
+    agent: PrecisionWish | None,
     overrides: Sequence[Override],
     objection: PrecisionReason | None,
 ) -> Iterator[PrecisionReason]:

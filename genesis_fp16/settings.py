@@ -32,7 +32,7 @@ from pydantic_core import ErrorDetails
 from genesis_fp16.env_file import ENV_FILE_VARIABLE, ROLLBACK_FLAG, Variable, is_ours, read_env_file
 from genesis_fp16.errors import GenesisError
 from infrastructure.agent_contract import Schedule
-from infrastructure.events import PrecisionName
+from infrastructure.events.precision_state import PrecisionWish
 
 DEFAULT_ENV_FILE = Path(".env")
 AGENTS_PREFIX = "GENESIS_AGENTS__"
@@ -81,8 +81,8 @@ class AgentSettings(BaseModel):
     """Whether its schedule fires."""
     schedule: Annotated[Annotated[str, AfterValidator(_parse_schedule)] | None, _None] = None
     """When it runs, such as 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
-    precision: Annotated[PrecisionName | None, _None] = None
-    """fp32, fp16 or bf16; empty: GENESIS_PRECISION. Hot."""
+    precision: Annotated[PrecisionWish | None, _None] = None
+    """fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION. Hot."""
     settings: dict[str, JsonValue] = {}
     """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
 
@@ -102,8 +102,8 @@ class Settings(BaseModel):
     """The scale is multiplied by it after an overflow. Hot."""
     fp16_growth_interval: Annotated[int, Field(ge=1, le=2**31 - 1)] = 2000
     """Steps without overflow before the scale grows. Hot."""
-    precision: Literal["fp16", "bf16"] = "fp16"
-    """Half type where nobody demands FP32: fp16 or bf16. Hot."""
+    precision: Literal["fp16", "bf16", "auto"] = "fp16"
+    """Half type where nobody demands FP32: fp16, bf16, or auto for what measures best. Hot."""
     cpu_half: bool = False
     """Whether half precision may run on a CPU, for tests and demonstrations."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"

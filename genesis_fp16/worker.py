@@ -48,7 +48,7 @@ from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import EventWriter, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Finished, Phase, PhaseStarted, Published, Started
-from infrastructure.training import FP16TrainingConfig, Precision
+from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.fp32_check import HalfPrecisionInModelError, check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import resolve_device
@@ -194,12 +194,7 @@ class _Attempt:
             job,
             device=self._device,
             precision=self._precision,
-            config=FP16TrainingConfig(
-                enabled=self._precision.effective != "fp32",
-                precision=Precision(self._precision.requested),
-                cpu_half=spec.cpu_half,
-                **spec.trainer.model_dump(),
-            ),
+            config=self._trainer_config(),
             options=LoopOptions(
                 seed=spec.seed,
                 stats_interval_steps=spec.stats_interval_steps,
@@ -210,6 +205,10 @@ class _Attempt:
             emit=self._emit,
             commands=self._inbox.drain,
         )
+
+    def _trainer_config(self) -> FP16TrainingConfig:
+        spec = self._spec
+        return FP16TrainingConfig(cpu_half=spec.cpu_half, **spec.trainer.model_dump())
 
     def _publish(self, job: TrainingJob, result: TrainingResult) -> None:
         if result.evaluation is None:

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from infrastructure.events import PrecisionName, PrecisionState
+from infrastructure.events import PrecisionState
+from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.training.precision import Precision
 
 
@@ -29,7 +30,8 @@ class FP16TrainingConfig:
         nonfinite_loss_patience: After this many losses in a row that are not finite, `train`
             goes back to the weights of its last good checkpoint, and fails if that was in vain.
         accumulate: Micro-batches per optimizer step; their gradients are averaged.
-        precision: The half type to use where the hardware allows.
+        precision: The half type to use where the hardware allows; ``auto`` for what a measurement
+            of the job finds best: `train` makes one.
         cpu_half: Run *precision* on a CPU too: slow, for tests and demonstrations.
 
     Raises:
@@ -46,7 +48,7 @@ class FP16TrainingConfig:
     floor_policy: Literal["skip", "fallback_fp32", "halt"] = "fallback_fp32"
     nonfinite_loss_patience: int = 25
     accumulate: int = 1
-    precision: Precision = Precision.FP16
+    precision: Precision | Literal["auto"] = Precision.FP16
     cpu_half: bool = False
 
     def __post_init__(self) -> None:
@@ -92,7 +94,7 @@ class FP16TrainingConfig:
     @property
     def wish(self) -> PrecisionState:
         """The precision this configuration asks for, before the hardware is heard."""
-        name: PrecisionName = self.precision.value
+        name: PrecisionWish = "auto" if self.precision == "auto" else self.precision.value
         if self.enabled:
             return PrecisionState(requested=name, effective=name, reason="default")
         return PrecisionState(requested=name, effective="fp32", reason="flag")

@@ -94,8 +94,9 @@ class FP16Trainer:
             loss_scale=self._loss_scale,
             record=self.record,
         )
-        if self.precision_state.effective != self.precision_state.requested:
-            log.warning("precision_lowered", state=str(self.precision_state))
+        state = self.precision_state
+        if state.effective != state.requested and state.reason != "measured":
+            log.warning("precision_lowered", state=str(state))
 
     def set_precision(self, wish: PrecisionState) -> PrecisionState:
         """Change precision between two optimizer steps.

@@ -31,6 +31,7 @@ from infrastructure.training.distributed import Parallel, spread
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.held_out import evaluate_held_out, first_batch, to_device
 from infrastructure.training.precision import Precision, resolve
+from infrastructure.training.precision_choice import PrecisionChoice
 from infrastructure.training.precision_switch import PinnedPrecisionError
 from infrastructure.training.random_state import (
     random_state,
@@ -93,7 +94,7 @@ def train(
     Args:
         job: See `TrainingJob`; its ``accumulate`` replaces the configuration's.
         device: The model is moved there.
-        precision: The wish to begin with; commands change it.
+        precision: The wish to begin with; commands change it. ``auto`` measures the job.
         config: See `FP16TrainingConfig`.
         options: See `LoopOptions`.
         folder: For checkpoints; made if it is missing; the same for all ranks.
@@ -138,6 +139,8 @@ class _TrainingLoop:
         self._commands = commands
         seed_generators(options.seed + ranks.rank)
         self._first_batch = first_batch(job, device)
+        self._choice = PrecisionChoice(job, device, config, folder, ranks, self._emit)
+        self._precision = precision = self._choice.settle(precision)
         wish = resolve(precision, device, cpu_half=config.cpu_half)
         self._spread = spread(job.model, ranks, device, options.parallel, Precision(wish.effective))
         model = self._spread.model
@@ -145,7 +148,6 @@ class _TrainingLoop:
         config = replace(config, accumulate=job.accumulate)
         self._trainer = FP16Trainer(model, optimizer, config, wish=precision)
         self._scheduler = job.scheduler(optimizer) if job.scheduler else None
-        self._precision = precision
         self._epoch = self._batch = 0
         self._stopped = False
         self._safety_net = SafetyNet(self._trainer, self._checkpoints, self._notice)
@@ -235,7 +237,7 @@ class _TrainingLoop:
     def _set_precision(self, wish: PrecisionState) -> None:
         self._reporter.report(self._epoch)  # no window mixes two precisions
         try:
-            state = self._trainer.set_precision(wish)
+            state = self._trainer.set_precision(self._choice.settle(wish))
         except PinnedPrecisionError as error:
             self._notice("precision_needs_restart", str(error))
             self._stop()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypedDict
 
-from infrastructure.events.event import BaseEvent, Evaluated, StepStats
+from infrastructure.events.event import BaseEvent, Evaluated, PrecisionChanged, StepStats
+from infrastructure.events.precision_state import PrecisionWish
 
 
 class EpochRecord(TypedDict):
@@ -27,10 +28,15 @@ class HistoryRecorder:
 
     Args:
         clock: Unix time in seconds.
+
+    Attributes:
+        epochs: One record each.
+        precision: In force at the end.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.epochs: list[EpochRecord] = []
+        self.precision: PrecisionWish = "fp32"
         self._clock = clock
         self._overflow = self._finite = 0
         self._loss_sum = 0.0
@@ -43,6 +49,8 @@ class HistoryRecorder:
                 finite = event.attempted - event.nonfinite_loss
                 self._finite += finite
                 self._loss_sum += event.loss * finite
+        elif isinstance(event, PrecisionChanged):
+            self.precision = event.state.effective
         elif isinstance(event, Evaluated):
             self.epochs.append(
                 EpochRecord(

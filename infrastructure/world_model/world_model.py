@@ -20,10 +20,8 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
-from infrastructure.events import PrecisionName, PrecisionState
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
-from infrastructure.training.precision import resolve
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.artefact import BuildNetwork, load_model, save_model
@@ -134,13 +132,12 @@ class WorldModel:
         )
         recorder = HistoryRecorder(self._clock)
         config = config or FP16TrainingConfig()
-        state = resolve(_wish(config), torch.device(device), cpu_half=config.cpu_half)
         with tempfile.TemporaryDirectory(prefix="world-model-") as folder:
             best = BestEpoch(Path(folder) / "best.pt")
             train(
                 training_job(data, network, plan, best),
                 device=torch.device(device),
-                precision=state,
+                precision=config.wish,
                 config=config,
                 options=LoopOptions(seed=self._seed, checkpoint_interval_seconds=float("inf")),
                 folder=Path(folder),
@@ -153,7 +150,7 @@ class WorldModel:
         outlook = self._model.outlook(data.test.features)
         self.metrics = measure(outlook, data.test.outcomes, data.codec)
         self.training_history += recorder.epochs
-        self.fp16_enabled = state.effective == "fp16"
+        self.fp16_enabled = recorder.precision == "fp16"
 
     async def train(
         self,
@@ -236,13 +233,6 @@ class WorldModel:
         history = cast("list[EpochRecord]", extra.get("training_history", []))
         world_model.training_history = list(history)
         return world_model
-
-
-def _wish(config: FP16TrainingConfig) -> PrecisionState:
-    precision: PrecisionName = config.precision.value
-    if not config.enabled:
-        return PrecisionState(requested=precision, effective="fp32", reason="flag")
-    return PrecisionState(requested=precision, effective=precision, reason="default")
 
 
 def _as_values(part: str, fields: Mapping[str, object], value: Values | str) -> Values:

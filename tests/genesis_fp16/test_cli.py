@@ -168,7 +168,7 @@ def test_override_is_set_shown_audited_and_cleared(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["set", "fp8", "--reason", "x"], "one of fp32, fp16, bf16, got 'fp8'"),
+        (["set", "fp8", "--reason", "x"], "one of fp32, fp16, bf16, auto, got 'fp8'"),
         (["set", "fp32"], "--reason"),
         (["set", "fp32", "--reason", "  "], "say why"),
         (["set", "fp32", "--reason", "x", "--for", "soon"], "24h or 7d, got 'soon'"),

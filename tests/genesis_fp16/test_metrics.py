@@ -166,6 +166,10 @@ def test_precision_is_what_was_acknowledged_last(metrics: Metrics, value: Value)
     assert len(series(metrics, name)) == 1
     assert value(name, agent="a", requested="fp16", effective="fp16", reason="default") == 1
     assert value("genesis_precision_rollbacks_total", agent="a", reason="operator") == 0
+    measured = PrecisionState(requested="auto", effective="fp32", reason="measured")
+    metrics.on_event("a", "r3", changed(measured, scale=1.0))
+    assert value(name, agent="a", requested="auto", effective="fp32", reason="measured") == 1
+    assert value("genesis_precision_rollbacks_total", agent="a", reason="measured") == 0
 
 
 def test_run_states_count_unfinished_runs(metrics: Metrics, value: Value) -> None:

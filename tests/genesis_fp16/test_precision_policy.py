@@ -12,7 +12,7 @@ FORCED_CPU = Device(accelerator=False, fp16=False, bf16=False, cpu_half=True)
 OLD_GPU = Device(accelerator=True, fp16=True, bf16=False)
 NEW_GPU = Device(accelerator=True, fp16=True, bf16=True)
 DEVICES = (CPU, FORCED_CPU, OLD_GPU, NEW_GPU)
-NAMES = ("fp32", "fp16", "bf16")
+NAMES = ("fp32", "fp16", "bf16", "auto")
 
 
 def override(precision: str, agent: str | None = None) -> Override:
@@ -21,7 +21,7 @@ def override(precision: str, agent: str | None = None) -> Override:
 
 def all_cases():
     for flag, default, agent, mine, everyone, device in itertools.product(
-        (True, False), ("fp16", "bf16"), (None, *NAMES), (None, *NAMES), (None, *NAMES), DEVICES
+        (True, False), NAMES[1:], (None, *NAMES), (None, *NAMES), (None, *NAMES), DEVICES
     ):
         overrides = [override(mine, "a")] if mine else []
         overrides += [override(everyone)] if everyone else []
@@ -31,16 +31,16 @@ def all_cases():
 def test_any_voice_for_fp32_wins_and_the_first_is_named() -> None:
     for flag, default, agent, mine, everyone, device, overrides in all_cases():
         state = decide(flag=flag, default=default, agent=agent, overrides=overrides, device=device)
-        chosen = next(
-            (name for name in (mine, everyone, agent) if name in ("fp16", "bf16")), default
-        )
+        said = (name for name in (mine, everyone, agent) if name in NAMES[1:])
+        chosen = next(said, default)
         assert state.requested == chosen
-        lacks = not device.accelerator or not getattr(device, chosen)
+        measured = chosen == "auto"  # by the worker, on this very device
+        lacks = not measured and not getattr(device, chosen)
         demands = {
             "flag": not flag,
             "operator": "fp32" in (mine, everyone),
             "agent": agent == "fp32",
-            "no_accelerator": device is CPU,
+            "no_accelerator": device is CPU and not measured,
             "unsupported": device is OLD_GPU and lacks,
         }
         voices = [reason for reason, demanded in demands.items() if demanded]

@@ -423,6 +423,30 @@ def flip(folder: Path) -> Any:
 
 
 @scenario
+def auto(folder: Path) -> Any:
+    """Settled at set-up under DDP, and in mid-run under FSDP2, when the model is in shards."""
+    results = {}
+    wish = PrecisionState(requested="auto", effective="auto", reason="default")
+    for parallel, begin in (("ddp", wish), ("fsdp2", replace(wish, effective="fp32"))):
+        calls: list[str] = []
+
+        def loss(forward: Any, batch: Any, seen: list[str] = calls) -> Tensor:
+            seen.append("fp32" if not forward._enabled else str(forward._on.fast_dtype))
+            return mse(forward, batch)
+
+        results[parallel] = run(
+            job(loss=loss),
+            folder / f"auto-{parallel}",
+            once(SetPrecision(state=wish)),
+            parallel=parallel,
+            wish=begin,
+        )
+        results[parallel]["calls"] = len(calls)
+        results[parallel]["last_dtype"] = calls[-2]  # the last is the baseline's, on the leader
+    return results
+
+
+@scenario
 def whole_ddp(folder: Path) -> Any:
     return run(job(dropout=0.2, epochs=3), folder / "whole-ddp")
 

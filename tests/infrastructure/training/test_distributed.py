@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).with_name("distributed_scenarios.py")
 NOT_KILLED = """
 overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods policy hybrid
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
-policy_needs_restart go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
+policy_needs_restart auto go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
 """
 
 
@@ -254,6 +254,19 @@ def test_all_ranks_flip_after_the_same_step(results, parallel: str) -> None:
     flipped_at = change["step"]
     assert first["dtypes"] == ["torch.float16"] * flipped_at + ["float32"] * (24 - flipped_at)
     assert 0 < flipped_at < 24
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_the_leader_alone_measures_what_auto_is(results, parallel: str) -> None:
+    first, second = (result[parallel] for result in results("auto"))
+    reports = of(first, "preflight_done")
+    assert len(reports) == 1
+    state = of(first, "precision_changed")[-1]["state"]
+    verdict = reports[0]["report"]["verdict"]
+    assert state == {"requested": "auto", "effective": verdict, "reason": "measured"}
+    assert first["last_dtype"] == second["last_dtype"]
+    assert second["calls"] == 8  # its own micro-batches and no more
+    assert first["calls"] > 50
 
 
 def test_two_ranks_resume_bit_for_bit_from_shards(results) -> None:
