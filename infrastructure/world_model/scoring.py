@@ -25,19 +25,24 @@ PRIMARY = "nll_skill"
 
 
 def row_nll(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec) -> Tensor:
-    """Negative log-likelihood of each row in nats, ``[N]`` float64: mean over varying targets.
+    """Negative log-likelihood of each row in nats, ``[N]`` float64: what a model is judged by.
 
-    In recorded units, so that models with different statistics compare. *codec* says which
-    targets and dimensions vary, and so count.
+    It is that of the target decided by, the spec's ``success``, where it names one; a rare
+    outlier of a target that nobody ranks by must not decide what is published. Elsewhere it is
+    the mean over all targets. In recorded units, so that models with different statistics
+    compare. *codec* says which targets and dimensions vary, and so count.
     """
-    return torch.stack([_nll(outlook, outcomes, codec, name) for name in codec.heads]).mean(0)
+    success = codec.spec.success
+    decisive = [name for name in codec.heads if success is not None and name == success[0]]
+    names = decisive or list(codec.heads)
+    return torch.stack([_nll(outlook, outcomes, codec, name) for name in names]).mean(0)
 
 
 def measure(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec) -> dict[str, float]:
     """Held-out metrics, overall and per target (``NAME.metric``).
 
-    ``nll_skill`` is the gain over the base rate in nats: above zero is better than not looking
-    at the input. ``ece`` and ``coverage_90`` (0.9 is right) say whether the model knows what it
+    ``nll_skill`` is the gain over the base rate in nats, of what `row_nll` judges by: above zero
+    is better than not looking at the input. ``ece`` and ``coverage_90`` (0.9 is right) say whether the model knows what it
     does not know; ``auroc`` is of the success label, NaN where the rows hold only one outcome.
     """
     rows = len(next(iter(outcomes.values())))

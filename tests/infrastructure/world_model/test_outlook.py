@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -84,6 +86,16 @@ def test_the_base_rate_has_no_skill_and_is_calibrated(codec, outcomes):
     assert metrics["label.auroc"] == 0.5
     assert metrics["label.ece"] < 1e-3
     assert metrics["y.coverage_90"] == pytest.approx(0.9, abs=0.02)
+
+
+def test_what_nobody_decides_by_decides_nothing(transitions, codec, outcomes):
+    """A model that is far off on ``y`` is judged by the success label where the spec has one."""
+    off = base_outlook(codec, 4000)
+    off["y"] = replace(off["y"], mean=off["y"].mean + 100.0)
+    assert measure(off, outcomes, codec)["nll_skill"] == 0.0
+    assert measure(off, outcomes, codec)["y.nll_skill"] < -100.0
+    without = replace(SPEC, success=None)
+    assert measure(off, outcomes, TargetCodec.fit(without, transitions))["nll_skill"] < -50.0
 
 
 def test_a_blend_is_its_parts_at_the_ends_and_a_mixture_between():

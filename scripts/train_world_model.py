@@ -1,0 +1,12 @@
+"""Train one agent's world model once: ``genesis-fp16 run``, under the name it was promised by.
+
+``python scripts/train_world_model.py [AGENT]``; SE-Darwin by default.
+"""
+
+import sys
+
+from genesis_fp16.cli import main
+
+if __name__ == "__main__":
+    sys.argv = ["genesis-fp16", "run", *(sys.argv[1:] or ["se-darwin"])]
+    main()
