@@ -42,8 +42,9 @@ def measure(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec) -> dict[st
     """Held-out metrics, overall and per target (``NAME.metric``).
 
     ``nll_skill`` is the gain over the base rate in nats, of what `row_nll` judges by: above zero
-    is better than not looking at the input. ``ece`` and ``coverage_90`` (0.9 is right) say whether the model knows what it
-    does not know; ``auroc`` is of the success label, NaN where the rows hold only one outcome.
+    is better than not looking at the input. ``ece`` and ``coverage_90`` (0.9 is right) say
+    whether the model knows what it does not know; ``auroc`` is of the success label, NaN where
+    the rows hold only one outcome.
     """
     rows = len(next(iter(outcomes.values())))
     base = base_outlook(codec, rows)
