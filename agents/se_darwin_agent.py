@@ -62,6 +62,7 @@ class SEDarwinAgent(WorldModelAgent):
     """
 
     name = "se-darwin"
+    training_passes = 400  # the best epoch is kept, so that a first run's little data may be worn
 
     def __init__(
         self,

@@ -135,8 +135,7 @@ class _TrainingLoop:
         self._job, self._device, self._options = job, device, options
         self._ranks = ranks = Ranks()
         self._checkpoints = CheckpointFolder(folder, options.keep_checkpoints, device, ranks)
-        self._emit = emit if ranks.leads else _discard
-        self._commands = commands
+        self._emit, self._commands = (emit if ranks.leads else _discard), commands
         seed_generators(options.seed + ranks.rank)
         self._first_batch = first_batch(job, device)
         self._choice = PrecisionChoice(job, device, config, folder, ranks, self._emit)
@@ -157,14 +156,15 @@ class _TrainingLoop:
 
     def run(self) -> TrainingResult:
         self._resume()
-        self._reporter = StatsReporter(
-            self._trainer, self._emit, self._options.stats_interval_steps
-        )
+        interval = self._options.stats_interval_steps
+        self._reporter = StatsReporter(self._trainer, self._emit, interval)
         self._set_precision(self._precision)
         while self._epoch < self._job.epochs and not self._stopped:
             self._train_epoch()
-        if self._evaluation is None and not self._stopped:  # resumed after the last epoch
-            self._evaluate()
+        if not self._stopped:
+            self._safety_net.demand_progress()
+            if self._evaluation is None:  # resumed after the last epoch
+                self._evaluate()
         return TrainingResult(
             outcome="stopped" if self._stopped else "done",
             evaluation=self._evaluation,

@@ -75,6 +75,22 @@ class SafetyNet:
             orders.append(GoBack(losses=stats.consecutive_nonfinite_losses))
         return orders
 
+    def demand_progress(self) -> None:
+        """Refuse a training that changed nothing; reads the device.
+
+        Raises:
+            TrainingDivergedError: Steps were attempted and none was applied.
+        """
+        stats = self._trainer.get_stats()
+        if stats["training_steps"] and not stats["applied_steps"]:
+            raise TrainingDivergedError(
+                f"none of {stats['training_steps']} steps changed the model "
+                f"({stats['nonfinite_loss_steps']} losses were not finite, "
+                f"{stats['overflow_steps']} steps overflowed, {stats['no_gradient_steps']} had no "
+                "gradient)",
+                "look for NaN or absurd values in the data, or at what the loss depends on",
+            )
+
     def go_back(self, losses: int) -> None:
         """Take the weights of the last good checkpoint and go on with the next batch.
 

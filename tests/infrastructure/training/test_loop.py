@@ -230,7 +230,14 @@ def every_step_is_read(monkeypatch):
 @pytest.mark.parametrize("policy", ["skip", "fallback_fp32", "halt"])
 def test_overflow_at_the_floor_meets_the_policy(make_job, tmp_path: Path, policy):
     config = {"min_loss_scale": 64.0, "floor_policy": policy}
-    job = make_job(epochs=1, loss=endless_overflow)
+    calls = iter(range(100))
+
+    def overflow_until_the_last(forward, batch):
+        if next(calls) < 7:
+            return endless_overflow(forward, batch)
+        return forward(batch["x"]).mean()
+
+    job = make_job(epochs=1, loss=overflow_until_the_last)
     daemon = Daemon()
     if policy == "halt":
         with pytest.raises(TrainingDivergedError, match=r"floor, 64.*Remedy"):
@@ -239,7 +246,7 @@ def test_overflow_at_the_floor_meets_the_policy(make_job, tmp_path: Path, policy
     run(job, tmp_path, daemon, config=config, stats_interval_steps=1)
     reasons = [event.state.reason for event in daemon.of(PrecisionChanged)]
     assert reasons == (["default"] if policy == "skip" else ["default", "guard"])
-    assert daemon.total("overflow") == 8
+    assert daemon.total("overflow") == 7
     assert daemon.total("fp16") == (8 if policy == "skip" else 2)
 
 
@@ -287,3 +294,9 @@ def test_a_bad_moment_replaces_no_good_checkpoint(make_job, tmp_path: Path):
         stats_interval_steps=1,
     )
     assert [event.step for event in daemon.of(CheckpointSaved)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("loss", [nan_between(0, 999), endless_overflow])
+def test_a_training_that_changed_nothing_is_no_success(make_job, tmp_path: Path, loss):
+    with pytest.raises(TrainingDivergedError, match=r"none of 8 steps changed the model"):
+        run(make_job(epochs=1, loss=loss), tmp_path)
