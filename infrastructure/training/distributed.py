@@ -8,6 +8,7 @@ Rajbhandari et al. 2020, "ZeRO"; Zhao et al. 2023, "PyTorch FSDP".
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from torch.nn import Module, ModuleList
 from torch.nn.parallel import DistributedDataParallel
 
 from infrastructure.training.precision import Precision
-from infrastructure.training.ranks import Ranks
+from infrastructure.training.ranks import Ranks, control_group
 
 Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
 
@@ -43,7 +44,11 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
     else:
         dist.init_process_group("gloo")
     yield device
+    control_group.cache_clear()
     dist.destroy_process_group()
+    # Whatever still holds a group keeps its threads alive, and one of five processes then aborted
+    # while the interpreter ended ("terminate called without an active exception"; torch 2.13).
+    gc.collect()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -75,7 +75,9 @@ class FP16Trainer:
         self.record = StepRecord(self.device)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._optimizer_step = OptimizerStep(optimizer, self._parameters, self.config.max_grad_norm)
-        self._ranks = RankGradients.of(model, self._parameters, self.config.accumulate)
+        self._ranks = RankGradients.of(
+            model, optimizer, self._parameters, self.config.accumulate
+        )
         self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
         self._last_step_bad: Tensor | None = None

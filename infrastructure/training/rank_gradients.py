@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from infrastructure.training.distributed import is_spread
 from infrastructure.training.optimizer_step import global_norm
@@ -26,14 +27,22 @@ class RankGradients:
 
     Args:
         model: In DDP, or sharded by `fully_shard`.
+        optimizer: Tried on a sharded parameter of its own.
         parameters: Those the optimizer updates.
         accumulate: Micro-batches per window.
 
     Raises:
-        ValueError: Only a part of the model is spread, or not over all ranks, or by FSDP1.
+        ValueError: Only a part of the model is spread, or not over all ranks, or by FSDP1; or
+            torch cannot step sharded parameters with this optimizer.
     """
 
-    def __init__(self, model: Module, parameters: Sequence[Parameter], accumulate: int) -> None:
+    def __init__(
+        self,
+        model: Module,
+        optimizer: Optimizer,
+        parameters: Sequence[Parameter],
+        accumulate: int,
+    ) -> None:
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
         self._parameters, self._accumulate = parameters, accumulate
         if self._ddp is not None:
@@ -41,15 +50,20 @@ class RankGradients:
             self._ranks, self._replicas = dist.get_world_size(self._group), 1
         else:
             self._group, self._ranks, self._replicas = _mesh(parameters)
+            _demand_sharded_step(optimizer, parameters[0])
         self.begin_micro_batch(0)
 
     @classmethod
     def of(
-        cls, model: Module, parameters: Sequence[Parameter], accumulate: int
+        cls,
+        model: Module,
+        optimizer: Optimizer,
+        parameters: Sequence[Parameter],
+        accumulate: int,
     ) -> RankGradients | None:
         """For a model that is spread over ranks; None for any other."""
         if is_spread(model):
-            return cls(model, parameters, accumulate)
+            return cls(model, optimizer, parameters, accumulate)
         if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
             raise ValueError(
                 "FSDP1 hides which parameters a rank holds: shard the model with fully_shard() "
@@ -114,6 +128,22 @@ class RankGradients:
         dist.all_reduce(total, group=self._group)
         norm = global_norm(grads) if self._ddp is not None else total[2].sqrt().float()
         return norm, (total[0] / total[1]).float(), (total[1] / self._ranks).float()
+
+
+def _demand_sharded_step(optimizer: Optimizer, like: Parameter) -> None:
+    """Refuse a fused optimizer that torch has not taught to step sharded parameters."""
+    kind: Any = type(optimizer)
+    if not all(group.get("fused") for group in optimizer.param_groups):
+        return
+    trial = Parameter(torch.zeros_like(like))
+    trial.grad = torch.zeros_like(trial)
+    try:
+        kind([trial], lr=0.0, fused=True).step()
+    except NotImplementedError as error:
+        raise ValueError(
+            f"torch {torch.__version__} cannot step sharded parameters with fused "
+            f"{kind.__name__} ({error}): build it without fused=True, or use AdamW"
+        ) from error
 
 
 def _mesh(parameters: Sequence[Parameter]) -> tuple[Any, int, int]:

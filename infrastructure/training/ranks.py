@@ -48,7 +48,7 @@ class Ranks:
         together = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
         self.count = dist.get_world_size() if together else 1
-        self.control = _control_group(dist.group.WORLD) if together else None
+        self.control = control_group(dist.group.WORLD) if together else None
         self._steps, self._meeting = 0, 1
         self._met_at_step, self._met_at = 0, time.monotonic()
 
@@ -147,7 +147,8 @@ class Ranks:
 
 
 @cache
-def _control_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
+def control_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The gloo group over the ranks of *world*, made at the first call, which all must make."""
     ranks = dist.get_process_group_ranks(world)
     group: dist.ProcessGroup = dist.new_group(ranks, backend="gloo", timeout=_PATIENCE)
     return group

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,11 @@ def mse(forward: Any, batch: dict[str, Tensor]) -> Tensor:
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-2, fused=True)
+
+
+def sgd(parameters: Any, *, fused: bool = False) -> torch.optim.Optimizer:
+    """Sees a gradient that is wrong by a factor, which AdamW does not."""
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, fused=fused)
 
 
 def trainer_of(
@@ -192,7 +198,7 @@ def accumulation(_folder: Path) -> Any:
                     return allreduce_hook(dist.group.WORLD, bucket)
 
                 model.register_comm_hook(None, count)
-            trainer = trainer_of(model, precision, accumulate=3)
+            trainer = trainer_of(model, precision, sgd, accumulate=3, max_grad_norm=None)
             steps(trainer, list(range(16)))
             trainer.finish_window()
             steps(trainer, list(range(16, 22)))
@@ -224,10 +230,11 @@ def policy(_folder: Path) -> Any:
         lambda: trainer.set_precision(FP32),
         lambda: trainer_of(spread("fsdp2", held), "bf16"),
         trainer.cast_model_to_fp16,
+        lambda: trainer_of(spread("fsdp2"), optimizer=partial(sgd, fused=True)),
     ):
         try:
             attempt()
-        except (PinnedPrecisionError, RuntimeError) as error:
+        except (PinnedPrecisionError, RuntimeError, ValueError) as error:
             refusals.append(f"{type(error).__name__}: {error}")
     half_way = network()
     fully_shard(half_way.head)
@@ -244,7 +251,7 @@ def hybrid(_folder: Path) -> Any:
     mesh = dist.device_mesh.init_device_mesh(
         "cpu", (dist.get_world_size(), 1), mesh_dim_names=("replica", "shard")
     )
-    trainer = trainer_of(fully_shard(network(), mesh=mesh), "fp32")
+    trainer = trainer_of(fully_shard(network(), mesh=mesh), "fp32", sgd)
     steps(trainer, [0, 1, 2, 3])
     return summary(trainer)
 
@@ -317,7 +324,13 @@ def full_disk(folder: Path) -> Any:
 
 
 def job(
-    batches: int = 8, epochs: int = 2, dropout: float = 0.0, loss: Any = mse, pause: float = 0.0
+    *,
+    batches: int = 8,
+    epochs: int = 2,
+    dropout: float = 0.0,
+    loss: Any = mse,
+    optimizer: Any = adamw,
+    pause: float = 0.0,
 ) -> TrainingJob:
     def epoch(number: int) -> list[dict[str, Tensor]]:
         return [micro_batch(1000 * number + i) for i in range(batches)]
@@ -332,7 +345,7 @@ def job(
 
     return TrainingJob(
         model=network(dropout),
-        optimizer=adamw,
+        optimizer=optimizer,
         batches=epoch,
         loss=paused_loss,
         evaluate=evaluate,
@@ -371,6 +384,7 @@ def run(
         "steps": result.steps,
         "mse": result.evaluation.value if result.evaluation else None,
         "weights": weights(job.model),
+        "next_random": torch.rand(()).item(),
         "events": [event.model_dump(mode="json") for event in events],
     }
 
@@ -391,7 +405,7 @@ def once(*commands: Any) -> Callable[[], list[Any]]:
 def unequal_last_batches(folder: Path) -> Any:
     return {
         f"{parallel}-{precision}": run(
-            job(batches=5),
+            job(batches=5, optimizer=sgd),
             folder / f"{parallel}-{precision}",
             precision=precision,
             parallel=parallel,

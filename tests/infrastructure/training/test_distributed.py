@@ -140,7 +140,9 @@ def test_accumulation_is_that_of_one_process_and_averages_once_a_window(results,
     assert first == second
     for case, result in first.items():
         precision = case.split("-")[1]
-        alone = scenarios.trainer_of(scenarios.network(), precision, accumulate=6)
+        alone = scenarios.trainer_of(
+            scenarios.network(), precision, scenarios.sgd, accumulate=6, max_grad_norm=None
+        )
         for number in range(22):
             alone.step(alone.training_step(scenarios.micro_batch(number), scenarios.mse))
             if number == 15:
@@ -169,17 +171,18 @@ def test_methods_of_a_spread_model_are_averaged_too(results, scenarios) -> None:
 def test_replicas_of_shards_count_once_in_the_norm(results, scenarios) -> None:
     first, second = results("hybrid")
     assert first == second
-    expected = one_process(scenarios, [0, 1, 2, 3], accumulate=2)
+    expected = one_process(scenarios, [0, 1, 2, 3], optimizer=scenarios.sgd, accumulate=2)
     assert first["weights"] == pytest.approx(expected["weights"], abs=1e-6)
 
 
 def test_a_policy_holds_the_precision_and_says_so(results) -> None:
     for result in results("policy"):
-        flip, start, cast, partly = result["refusals"]
+        flip, start, cast, fused, partly = result["refusals"]
         assert flip.startswith("PinnedPrecisionError: FSDP2's MixedPrecisionPolicy holds the model")
         assert "fp16 and cannot be changed to fp32: save a checkpoint and restart" in flip
         assert "fp16 and cannot be changed to bf16" in start
         assert "spread over ranks" in cast
+        assert "cannot step sharded parameters with fused SGD" in fused
         assert "'head' is in DDP or sharded, the model around it is not" in partly
         assert (result["applied_steps"], result["current_scale"]) == (2, 256.0)
 
@@ -233,7 +236,7 @@ def test_five_batches_on_two_ranks_are_those_of_one_process(
     """Two ranks that take a batch each are one process that accumulates two."""
     precision = case.split("-")[1]
     first, second = (result[case] for result in results("unequal_last_batches"))
-    job = replace(scenarios.job(batches=5), accumulate=2)
+    job = replace(scenarios.job(batches=5, optimizer=scenarios.sgd), accumulate=2)
     alone = scenarios.run(job, tmp_path, precision=precision)
     assert first["steps"] == second["steps"] == alone["steps"] == 6
     tolerance = {"fp32": 1e-6, "fp16": 2e-3}[precision]
@@ -356,3 +359,5 @@ def test_a_killed_rank_ends_the_group_which_resumes_to_the_same_weights(
     for result, whole in zip(again, results("whole_ddp"), strict=True):
         assert result["steps"] == whole["steps"] == 12
         assert result["weights"] == whole["weights"]
+        assert result["next_random"] == whole["next_random"]
+    assert again[0]["next_random"] != again[1]["next_random"]  # each rank drops out on its own
