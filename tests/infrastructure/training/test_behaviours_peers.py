@@ -255,7 +255,7 @@ def test_a_step_without_gradients_ends_their_training(
 def test_accelerate_cannot_clip_each_micro_batch_and_shortens_the_last_step(
     accelerate, make_optimizer, make_trainer, batch, loss_fn
 ) -> None:
-    trainer = make_trainer("fp32", "sgd", max_grad_norm=None, accumulate=2)
+    trainer = make_trainer("fp32", "sgd", max_grad_norm=None, accumulate=3)
     whole = make_trainer("fp32", "sgd", max_grad_norm=None)
     theirs = accelerate(model_of(trainer), "sgd", gradient_accumulation_steps=2)
     with theirs.engine.accumulate(theirs.model):
@@ -266,16 +266,16 @@ def test_accelerate_cannot_clip_each_micro_batch_and_shortens_the_last_step(
     ):
         theirs.step(batch, loss_fn)
 
-    theirs = accelerate(model_of(trainer), "sgd", fp16=False, gradient_accumulation_steps=2)
+    theirs = accelerate(model_of(trainer), "sgd", fp16=False, gradient_accumulation_steps=3)
     begin = weights(theirs.model)
-    for one in theirs.engine.prepare(torch.utils.data.DataLoader([batch], batch_size=None)):
-        with theirs.engine.accumulate(theirs.model):  # an epoch of half a window
+    for one in theirs.engine.prepare(torch.utils.data.DataLoader([batch] * 2, batch_size=None)):
+        with theirs.engine.accumulate(theirs.model):  # an epoch of two thirds of a window
             theirs.step(one, loss_fn, clip=False)
-    step(trainer, batch, loss_fn)
+        step(trainer, batch, loss_fn)
     trainer.finish_window()
     step(whole, batch, loss_fn)
     moved = weights(whole.model) - begin
-    torch.testing.assert_close(weights(theirs.model) - begin, moved / 2)
+    torch.testing.assert_close(weights(theirs.model) - begin, moved * 2 / 3)
     torch.testing.assert_close(weights(trainer.model) - begin, moved)
 
 
