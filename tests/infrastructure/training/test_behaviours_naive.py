@@ -200,7 +200,11 @@ def test_the_textbook_skips_for_ever_and_says_nothing(
 
     def job() -> TrainingJob:
         calls = iter(range(100))
-        return make_job(loss=lambda f, b: (infinite_gradient if next(calls) < 20 else mse)(f, b))
+
+        def loss(forward: Any, batch: Batch) -> Tensor:
+            return infinite_gradient(forward, batch) if next(calls) < 20 else mse(forward, batch)
+
+        return make_job(loss=loss)
 
     def states(policy: str) -> list[tuple[str, str]]:
         config = {"min_loss_scale": 64.0, "floor_policy": policy}
