@@ -12,6 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from infrastructure.events.plain_text import plain
+
+LONGEST_CELL = 300
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON, on stdout alone.")]
 
 
@@ -20,13 +24,22 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print *rows* under *columns*; long cells wrap on a terminal and nowhere else."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, longest: int = LONGEST_CELL
+) -> None:
+    """Print *rows* under *columns*; long cells wrap on a terminal and nowhere else.
+
+    Args:
+        columns: Headings.
+        rows: Cells; control characters are left out.
+        longest: Characters of a cell that are shown.
+    """
     table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        shown = ("" if cell is None else plain(str(cell), longest) for cell in row)
+        table.add_row(*(Text(cell) for cell in shown))
     console = Console()
     if not console.is_terminal:
         console.width = 10_000

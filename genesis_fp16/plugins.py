@@ -32,6 +32,7 @@ from genesis_fp16.schedule import next_due
 from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.agent import AGENT_NAME
+from infrastructure.events.plain_text import plain
 
 ENTRY_POINT_GROUP = "genesis.agents"
 PROBES_AT_ONCE = 2  # each imports torch: more at a time make each other miss the deadline
@@ -119,7 +120,12 @@ def check_not_shadowed() -> None:
 
 def agent_names() -> list[str]:
     """Names of the installed agents, whatever state they are in."""
-    return sorted({plugin.name for plugin, _ in _discover()})
+    return sorted(agent_entry_points())
+
+
+def agent_entry_points() -> dict[str, str]:
+    """``module:attribute`` of the installed agents by name, whatever state they are in."""
+    return {plugin.name: plugin.entry_point for plugin, _ in _discover()}
 
 
 def load_plugins(settings: Settings) -> list[Plugin]:
@@ -259,6 +265,6 @@ def _run_probe(arguments: list[str], request: str, settings: Settings) -> _Ended
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
-        printed = output.read().decode(errors="replace")
+        printed = plain(output.read().decode(errors="replace"), _OUTPUT_BYTES)
         answer.seek(0)
         return _Ended(status, answer.read().decode(errors="replace"), printed)

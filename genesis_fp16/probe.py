@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from genesis_fp16.errors import GenesisError
 from infrastructure.agent_contract import CONTRACT_VERSION, Agent, Schedule
 from infrastructure.agent_contract.agent import AGENT_NAME
+from infrastructure.events.plain_text import LONGEST, PlainText, plain
 
 AGENT_METHODS = ("schedule", "settings_model", "collect", "build_job", "publish")
 _SECRET_WORDS = ("secret", "token", "password", "key", "credential")
@@ -42,8 +43,8 @@ class ProbeAnswer(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    reason: str = ""
-    detail: str = ""
+    reason: PlainText = ""
+    detail: PlainText = ""
     schedule: Schedule | None = None
     settings_schema: dict[str, JsonValue] | None = None
 
@@ -94,8 +95,7 @@ def describe_error(error: BaseException) -> str:
 
 def one_line(text: str) -> str:
     """*text* on one line of bounded length."""
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"
+    return plain(" ".join(text.split()), _LONGEST_REASON)
 
 
 def load_agent(entry_point: str, name: str, root: Path | None = None) -> Agent:
@@ -226,9 +226,8 @@ def probe_agent(entry_point: str, name: str, request: ProbeRequest) -> ProbeAnsw
             schema = None if settings is None else type(settings).model_json_schema()
         return ProbeAnswer(schedule=schedule, settings_schema=schema)
     except AgentRefusedError as error:
-        return ProbeAnswer(
-            reason=one_line(str(error)), detail="".join(traceback.format_exception(error))
-        )
+        trace = "".join(traceback.format_exception(error))
+        return ProbeAnswer(reason=one_line(str(error)), detail=trace[-LONGEST:])
 
 
 def probe_hardware(device_name: str) -> dict[str, JsonValue]:

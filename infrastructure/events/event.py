@@ -1,7 +1,8 @@
 """What a worker tells its parent: one JSON line an event.
 
 Numbers of steps, samples and seconds in `StepStats` are *increments* since the previous event
-of the same attempt, so that a reader adds them up and a lost reader never counts twice.
+of the same attempt, so that a reader adds them up and a lost reader never counts twice. Text
+that a plugin may have worded is `PlainText`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
 
@@ -49,8 +51,8 @@ class Progress(BaseEvent):
     phase: Phase
     done: int
     total: int | None = None
-    unit: str = ""
-    metrics: Mapping[str, float] = {}
+    unit: PlainText = ""
+    metrics: Mapping[PlainText, float] = {}
 
 
 class PrecisionChanged(BaseEvent):
@@ -142,8 +144,8 @@ class Evaluated(BaseEvent):
 
     kind: Literal["evaluated"] = "evaluated"
     epoch: int
-    metrics: Mapping[str, float]
-    primary: str
+    metrics: Mapping[PlainText, float]
+    primary: PlainText
     fp32_baseline_loss: float | None = None
 
 
@@ -152,8 +154,8 @@ class Published(BaseEvent):
 
     kind: Literal["published"] = "published"
     published: bool
-    reason: str
-    metrics: Mapping[str, float] = {}
+    reason: PlainText
+    metrics: Mapping[PlainText, float] = {}
 
 
 class Notice(BaseEvent):
@@ -161,8 +163,8 @@ class Notice(BaseEvent):
 
     kind: Literal["notice"] = "notice"
     level: Literal["info", "warning"] = "info"
-    event: str
-    fields: Mapping[str, str] = {}
+    event: PlainText
+    fields: Mapping[PlainText, PlainText] = {}
 
 
 class Finished(BaseEvent):
@@ -176,7 +178,7 @@ class Finished(BaseEvent):
 
     kind: Literal["finished"] = "finished"
     outcome: Literal["done", "stopped", "failed", "misconfigured"]
-    error: str = ""
+    error: PlainText = ""
 
 
 Event = Annotated[

@@ -222,3 +222,13 @@ def test_hardware_is_asked_of_torch_in_a_child() -> None:
 def test_missing_device_names_the_remedy() -> None:
     with pytest.raises(HardwareProbeError, match=r"cuda:99.*GENESIS_DEVICE=auto"):
         probe_hardware(Settings(device="cuda:99"))
+
+
+def test_reason_of_a_plugin_is_clean_and_ends(install_plugin: Callable[..., None]) -> None:
+    install_plugin("loud", "raise RuntimeError('\\x1b[31m' + 'x' * 50_000)")
+    install_plugin("dead", "import os; print('\\x1b[2Jgone', flush=True); os._exit(3)")
+    found = load()
+    assert "\x1b" not in found["loud"].reason + found["loud"].detail + found["dead"].detail
+    assert len(found["loud"].reason) <= 400
+    assert len(found["loud"].detail) <= 2000
+    assert "gone" in found["dead"].detail
