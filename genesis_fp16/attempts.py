@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from genesis_fp16.run_spec import RunSpec, TrainerOptions
 from genesis_fp16.runs import StopCause
@@ -41,27 +42,42 @@ def make_spec(
         incarnation=attempt.incarnation,
         agent=run.agent,
         entry_point=entry_point,
-        agent_folder=settings.home.absolute() / "agents" / run.agent,
         run_folder=folder.parents[1],
         attempt_folder=folder,
         seed=run.seed,
-        device=settings.device,
-        threads=settings.worker_threads,
         precision=precision,
-        cpu_half=settings.cpu_half,
-        trainer=TrainerOptions(
+        **spec_of_settings(settings, run.agent),
+    )
+
+
+def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
+    """The fields of a `RunSpec` that follow from the settings alone."""
+    return {
+        "agent_folder": settings.home.absolute() / "agents" / agent,
+        "device": settings.device,
+        "threads": settings.worker_threads,
+        "cpu_half": settings.cpu_half,
+        "trainer": TrainerOptions(
             loss_scale=settings.fp16_loss_scale,
             growth_factor=settings.fp16_growth_factor,
             backoff_factor=settings.fp16_backoff_factor,
             growth_interval=settings.fp16_growth_interval,
         ),
-        budget_seconds=settings.budget_seconds,
-        budget_transitions=settings.budget_transitions,
-        stats_interval_steps=settings.stats_interval_steps,
-        checkpoint_interval_seconds=settings.checkpoint_interval_seconds,
-        keep_checkpoints=settings.keep_checkpoints,
-        settings=settings.for_agent(run.agent).settings,
-    )
+        "budget_seconds": settings.budget_seconds,
+        "budget_transitions": settings.budget_transitions,
+        "stats_interval_steps": settings.stats_interval_steps,
+        "checkpoint_interval_seconds": settings.checkpoint_interval_seconds,
+        "keep_checkpoints": settings.keep_checkpoints,
+        "settings": settings.for_agent(agent).settings,
+    }
+
+
+def events_of(path: Path) -> Iterator[Event]:
+    """Yield all events that the file at *path* holds; none where there is no file."""
+    tail, before = EventTail(path), -1
+    while tail.offset != before:
+        before = tail.offset
+        yield from tail.read()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,9 +179,9 @@ class AttemptWatch:
             case StepStats():
                 self.summary = replace(self.summary, steps=event.step)
             case Evaluated():
-                self._add_metrics(event.metrics)
+                self._set_metrics({**(self.summary.metrics or {}), **event.metrics})
             case Published():
-                self._add_metrics(event.metrics)
+                self._set_metrics(event.metrics)  # of the model decided about, perhaps no late one
                 self.summary = replace(self.summary, published=event.published, reason=event.reason)
             case Finished():
                 self.reported_exit_code = EXIT_CODES[event.outcome]
@@ -173,6 +189,6 @@ class AttemptWatch:
             case _:
                 pass
 
-    def _add_metrics(self, metrics: Mapping[str, float]) -> None:
-        finite = {k: v if math.isfinite(v) else None for k, v in metrics.items()}
-        self.summary = replace(self.summary, metrics={**(self.summary.metrics or {}), **finite})
+    def _set_metrics(self, metrics: Mapping[str, float | None]) -> None:
+        finite = {k: v if v is not None and math.isfinite(v) else None for k, v in metrics.items()}
+        self.summary = replace(self.summary, metrics=finite)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,10 +13,10 @@ import typer
 from genesis_fp16.cli_output import JsonFlag, duration, moment, print_json, print_table
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.settings import Settings, load_settings
+from infrastructure.events.plain_text import LONGEST
 
 if TYPE_CHECKING:
     from genesis_fp16.store import Attempt, Store
-    from infrastructure.events import Event
 
 app = typer.Typer(help="Past and present runs, newest first.")
 
@@ -98,11 +97,11 @@ def show_run(run_id: str, as_json: JsonFlag = False) -> None:
 
 def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
     """The attempt's row, and a summary of its event file."""
-    from genesis_fp16.attempts import attempt_folder
+    from genesis_fp16.attempts import attempt_folder, events_of
     from infrastructure.events.event import Evaluated, PrecisionChanged
 
     folder = attempt_folder(settings, attempt)
-    events = list(_events(folder / "events.ndjson"))
+    events = list(events_of(folder / "events.ndjson"))
     evaluations = [event for event in events if isinstance(event, Evaluated)]
     return {
         **asdict(attempt),
@@ -119,22 +118,13 @@ def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def _events(path: Path) -> Iterator[Event]:
-    from infrastructure.events import EventTail
-
-    tail, before = EventTail(path), -1
-    while tail.offset != before:
-        before = tail.offset
-        yield from tail.read()
-
-
 def _print_run(run: dict[str, Any]) -> None:
     shown = ("id", "agent", "trigger", "state", "seed", "steps", "failures", "published", "reason")
     rows = [[name, run[name]] for name in shown]
     rows += [[name, moment(run[name])] for name in ("created_at", "started_at", "finished_at")]
     rows += [["metric " + name, value] for name, value in (run["metrics"] or {}).items()]
     rows += [["error", run["error"]]]
-    print_table(["", ""], [row for row in rows if row[1] not in (None, "")])
+    print_table(["", ""], [row for row in rows if row[1] not in (None, "")], longest=LONGEST)
     typer.echo()
     print_table(
         ["attempt", "started", "ended", "how", "events", "log"],

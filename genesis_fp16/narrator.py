@@ -5,18 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from structlog.typing import FilteringBoundLogger
 
+from genesis_fp16.attempts import events_of
 from genesis_fp16.runs import TERMINAL, RunState
 from infrastructure.events import Event, PrecisionState, event
 
 LINE_SECONDS = 5.0
 
 log = structlog.get_logger()
+
+_OWN = {"event", "agent", "run_id", "level", "timestamp", "epoch", "reason", "phase"}
+_OWN |= {"state", "seconds", "attempts", "steps", "fp16_steps", "overflows", "nonfinite_losses"}
+_OWN |= {"precision", "published", "error"}
 
 
 @dataclass(slots=True)
@@ -56,6 +62,20 @@ class _Story:
         self.nonfinite_losses += stats.nonfinite_loss
         self.loss = stats.loss if stats.loss is not None else self.loss
 
+    def complete(self, attempts: Path) -> None:
+        """Count all attempts from their event files if an earlier daemon has seen some of them."""
+        folders = list(attempts.glob("*"))
+        if len(folders) <= self.attempts:
+            return
+        self.attempts, last_step = len(folders), self.steps
+        self.fp16_steps = self.overflows = self.nonfinite_losses = 0
+        for folder in folders:
+            for said in events_of(folder / "events.ndjson"):
+                if isinstance(said, event.StepStats):
+                    last_step = max(last_step, said.step)
+                    self.count(said)
+        self.steps = last_step
+
     def summary(self, now: float) -> dict[str, object]:
         """What the one line at the run's end says."""
         fields: dict[str, object] = {
@@ -70,12 +90,13 @@ class _Story:
             fields["nonfinite_losses"] = self.nonfinite_losses
         if self.precision is not None:
             fields["precision"] = str(self.precision)
-        if self.evaluated is not None:
-            primary = self.evaluated.primary
-            fields[primary] = _round(self.evaluated.metrics[primary])
-        if self.published is not None:
+        if self.published is not None:  # its metrics are of the model it decides about
+            fields |= _rounded(self.published.metrics)
             fields["published"] = self.published.published
             fields["reason"] = self.published.reason
+        elif self.evaluated is not None:
+            primary = self.evaluated.primary
+            fields |= _rounded({primary: self.evaluated.metrics[primary]})
         if self.error:
             fields["error"] = self.error
         return fields
@@ -87,12 +108,17 @@ class Narrator:
     Args:
         console: Where progress bars are drawn if it is a terminal; else lines tell.
         clock: Monotonic seconds.
+        runs: Folder of the runs, for what was not told here: attempts under an earlier daemon.
     """
 
     def __init__(
-        self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        runs: Path | None = None,
     ) -> None:
         self._clock = clock
+        self._runs = runs
         self._stories: dict[str, _Story] = {}
         self._bars = _Bars(console) if console is not None and console.is_terminal else None
 
@@ -109,12 +135,15 @@ class Narrator:
             story.attempts += 1
             story.log.info("run_starting")
         elif state == RunState.QUEUED:
-            self._end_phase(story)
+            self._end_phase(story, "phase_stopped")
             if not story.attempts:
                 story.log.info("run_queued")
         elif RunState(state) in TERMINAL:
-            self._end_phase(story)
-            tell = story.log.info if state == RunState.SUCCEEDED else story.log.error
+            succeeded = state == RunState.SUCCEEDED
+            self._end_phase(story, "phase_ended" if succeeded else "phase_stopped")
+            if self._runs is not None:
+                story.complete(self._runs / run_id / "attempts")
+            tell = story.log.info if succeeded else story.log.error
             tell("run_ended", state=state, **story.summary(self._clock()))
             del self._stories[run_id]
 
@@ -180,7 +209,7 @@ class Narrator:
             loss_scale=said.loss_scale,
         )
 
-    def _end_phase(self, story: _Story) -> None:
+    def _end_phase(self, story: _Story, told: str = "phase_ended") -> None:
         if self._bars is not None:
             self._bars.remove(story)
         if story.phase:
@@ -192,7 +221,7 @@ class Narrator:
                 fields = {"steps": story.steps, "loss": _round(story.loss)}
                 if story.evaluated is not None:
                     fields |= _rounded(story.evaluated.metrics)
-            story.log.info("phase_ended", phase=story.phase, seconds=seconds, **fields)
+            story.log.info(told, phase=story.phase, seconds=seconds, **fields)
         story.phase = ""
 
 
@@ -277,8 +306,7 @@ def _rounded(metrics: Mapping[str, float]) -> dict[str, object]:
 
 def _unreserved(fields: Mapping[str, object]) -> dict[str, object]:
     """Keep an agent's names from colliding with the line's own."""
-    own = ("event", "agent", "run_id", "level", "timestamp", "epoch", "reason", "phase", "steps")
-    return {f"{name}_" if name in own else name: value for name, value in fields.items()}
+    return {f"{name}_" if name in _OWN else name: value for name, value in fields.items()}
 
 
 def _round(value: float | None) -> float | None:

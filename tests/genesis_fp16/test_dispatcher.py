@@ -133,7 +133,7 @@ def test_a_run_succeeds_and_all_of_it_is_told_and_stored(world: World, finished)
     run_id = world.enqueue()
     run = finished(run_id)
     assert (run.state, run.published, run.reason, run.steps) == ("succeeded", True, "better", 3)
-    assert run.metrics == {"mse": 0.5, "odd": None, "base": 1.0}
+    assert run.metrics == {"base": 1.0}
     assert run.precision == {"requested": "fp16", "effective": "fp16", "reason": "default"}
     assert run.error is None
     assert world.recorder.states[run_id] == ["queued", "starting", "running", "succeeded"]

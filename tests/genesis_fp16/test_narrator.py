@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 from structlog.testing import capture_logs
 
 from genesis_fp16.narrator import LINE_SECONDS, Narrator
-from infrastructure.events import Event, PrecisionState
+from infrastructure.events import Event, EventWriter, PrecisionState
 from infrastructure.events.event import (
     Evaluated,
     Finished,
@@ -80,7 +81,8 @@ def test_whole_run_ends_in_one_line_that_says_it_all(
         steps(20, overflow=3),
         steps(40),
         Evaluated(epoch=1, metrics={"auc": 0.87654, "steps": 1.0}, primary="auc"),
-        Published(published=False, reason="no better than the base rate"),
+        Evaluated(epoch=2, metrics={"auc": 0.1}, primary="auc"),  # worse: not the one published
+        Published(published=False, reason="no better than the base rate", metrics={"auc": 0.87654}),
         Finished(outcome="done"),
     )
     clock.now += 60.0
@@ -103,6 +105,33 @@ def test_whole_run_ends_in_one_line_that_says_it_all(
     assert named(lines, "model_not_published")[0]["reason"] == "no better than the base rate"
     assert named(lines, "phase_ended")[0]["loss"] == 0.1235
     assert narrator._stories == {}
+
+
+def test_totals_are_of_all_attempts_under_whatever_daemon(
+    clock: Clock, lines: Lines, tmp_path: Path
+) -> None:
+    first = tmp_path / "r" / "attempts" / "1"
+    second = first.with_name("2")
+    for folder, last in ((first, steps(40, overflow=3)), (second, steps(60, overflow=1))):
+        folder.mkdir(parents=True)
+        with EventWriter(folder / "events.ndjson") as emit:
+            emit(steps(20))
+            emit(last)
+    narrator = Narrator(clock=clock, runs=tmp_path)  # of a daemon that saw the second only
+    narrator.on_run_state("a", "r", "queued", None)
+    narrator.on_run_state("a", "r", "starting", None)
+    tell(narrator, steps(20), steps(60, overflow=1))
+    narrator.on_run_state("a", "r", "succeeded", "succeeded")
+    told = {name: lines[-1][name] for name in ("steps", "fp16_steps", "overflows", "attempts")}
+    assert told == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
+
+
+def test_stopped_phase_has_not_ended(narrator: Narrator, lines: Lines) -> None:
+    narrator.on_run_state("a", "r", "starting", None)
+    tell(narrator, PhaseStarted(phase="train"), steps(20))
+    narrator.on_run_state("a", "r", "queued", None)
+    assert named(lines, "phase_stopped")[0]["steps"] == 20
+    assert named(lines, "phase_ended") == []
 
 
 def test_progress_is_told_every_few_seconds(narrator: Narrator, clock: Clock, lines: Lines) -> None:
