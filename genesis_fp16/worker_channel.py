@@ -62,7 +62,7 @@ class CommandInbox:
                 try:
                     self.put(COMMAND_ADAPTER.validate_json(line))
                 except ValidationError as error:
-                    fields = {"line": repr(line[:200]), "error": str(error.errors()[0]["msg"])}
+                    fields = {"line": repr(line[:200]), "error": _first_of(error)}
                     self._emit(
                         Notice(level="warning", event="command_not_understood", fields=fields)
                     )
@@ -103,9 +103,16 @@ class ProgressReporter:
     ) -> None:
         """Report *done* of *total* units; see `infrastructure.agent_contract.RunContext`."""
         self.reports += 1
-        self._held = Progress(
-            phase=self._phase, done=done, total=total, unit=unit, metrics=metrics or {}
-        )
+        try:
+            self._held = Progress(
+                phase=self._phase, done=done, total=total, unit=unit, metrics=metrics or {}
+            )
+        except ValidationError as error:  # a wrong number is no reason to lose the run
+            if self._clock() >= self._due:
+                self._due = self._clock() + _PROGRESS_SECONDS
+                fields = {"phase": self._phase, "error": _first_of(error)}
+                self._emit(Notice(level="warning", event="progress_not_understood", fields=fields))
+            return
         if self._clock() >= self._due:
             self.flush()
 
@@ -114,6 +121,11 @@ class ProgressReporter:
         if self._held is not None:
             self._emit(self._held)
             self._held, self._due = None, self._clock() + _PROGRESS_SECONDS
+
+
+def _first_of(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def configure_worker_logging() -> None:

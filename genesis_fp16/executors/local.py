@@ -6,17 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
 
+from genesis_fp16.descendants import kill, living_descendants
 from genesis_fp16.executors.base import ExitStatus, Handle
 from genesis_fp16.run_spec import RunSpec
 from infrastructure.events import Command
 from infrastructure.events.command import Stop
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker")
+FAMILY_SECONDS = 2.0  # between two looks at what descends from a worker
 SAME_START_SECONDS = 2.0  # the kernel counts from boot, and the clock may have been set since
 
 
@@ -59,7 +62,9 @@ class LocalExecutor:
             return None if _lives(handle) else ExitStatus()
         child.flush()
         if not child.has_ended():
+            child.look_at_family()
             return None
+        kill(child.family)  # a worker that could still act has done so; this one was killed
         _kill_group(handle.pid)  # while the zombie still holds the id, it is nobody else's
         status = child.reap()
         del self._children[handle]
@@ -79,10 +84,7 @@ class LocalExecutor:
         """End the worker, its descendants and its process group."""
         if not _lives(handle):
             return
-        with suppress(psutil.NoSuchProcess):
-            for descendant in psutil.Process(handle.pid).children(recursive=True):
-                with suppress(psutil.Error):
-                    descendant.kill()
+        kill(living_descendants(handle.pid))
         _kill_group(handle.pid)
 
     def recover(self, handle: Handle) -> bool:
@@ -91,11 +93,17 @@ class LocalExecutor:
 
 
 class _Child:
-    """A process and what is still to be written to it."""
+    """A process, what is still to be written to it, and what descends from it.
+
+    Attributes:
+        family: Its descendants at the last look.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._pending = bytearray()
+        self.family: list[psutil.Process] = []
+        self._look_at = 0.0
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
 
@@ -114,6 +122,12 @@ class _Child:
             pass  # the worker is busy: later
         except OSError:
             self._pending.clear()  # the worker has closed its stdin: nobody will read this
+
+    def look_at_family(self) -> None:
+        """Note its descendants: once it is dead, nothing tells whose they were."""
+        if time.monotonic() >= self._look_at:
+            self.family = living_descendants(self._process.pid)
+            self._look_at = time.monotonic() + FAMILY_SECONDS
 
     def has_ended(self) -> bool:
         """Whether it has, without reaping it."""

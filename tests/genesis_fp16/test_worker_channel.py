@@ -68,3 +68,17 @@ def test_log_lines_reach_the_operator_but_no_flood_does(capfd: pytest.CaptureFix
     log = capfd.readouterr().err
     assert log.count("record_skipped") == 500
     assert "agent='a' run_id='r'" in log
+
+
+def test_progress_that_is_no_number_is_told_and_costs_nothing() -> None:
+    events: list[BaseEvent] = []
+    report = ProgressReporter(events.append, clock=lambda: 9.0)
+    report(float("nan"))
+    report(float("nan"))
+    report.begin("train")
+    report(1, metrics={"mse": float("nan")})
+    notice, progress = events
+    assert isinstance(notice, Notice)
+    assert (notice.event, notice.fields["phase"]) == ("progress_not_understood", "collect")
+    assert "done" in notice.fields["error"]
+    assert isinstance(progress, Progress)

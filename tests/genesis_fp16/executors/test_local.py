@@ -142,11 +142,14 @@ def test_a_kill_takes_all_descendants_along(executor, started, until) -> None:
 
 
 def test_what_a_worker_leaves_behind_goes_with_it(executor, started, until) -> None:
-    made, handle = started(descendants=True, kill=signal.SIGKILL)
+    """Even a child in a session of its own, once the executor has seen it."""
+    made, handle = started(descendants=True, hang=True)
+    until((made.attempt_folder / "descendants").exists)
+    pids = json.loads((made.attempt_folder / "descendants").read_text())
+    assert executor.poll(handle) is None
+    os.kill(handle.pid, signal.SIGKILL)
     assert ended(executor, handle, until) == ExitStatus(signal=9)
-    in_group, apart = json.loads((made.attempt_folder / "descendants").read_text())
-    until(lambda: gone(in_group))
-    os.kill(apart, signal.SIGKILL)  # it left the session before its parent died: out of reach
+    until(lambda: all(gone(pid) for pid in pids))
 
 
 def test_another_daemons_worker_is_recovered_and_killed(executor, started, until) -> None:
