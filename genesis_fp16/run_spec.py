@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
@@ -41,6 +42,7 @@ class RunSpec(BaseModel):
         stats_interval_steps: Steps between two reads of the device.
         checkpoint_interval_seconds: Longest time between two checkpoints.
         keep_checkpoints: How many are kept.
+        task: ``train``, or ``preflight`` to measure the job and leave it at that.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """
 
@@ -64,6 +66,7 @@ class RunSpec(BaseModel):
     stats_interval_steps: int
     checkpoint_interval_seconds: float
     keep_checkpoints: int
+    task: Literal["train", "preflight"] = "train"
     settings: dict[str, JsonValue]
 
     @property

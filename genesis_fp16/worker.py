@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import logging
 import os
 import random
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Generator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -25,8 +23,13 @@ from typing import Literal
 import numpy as np
 import torch
 
+from genesis_fp16.agent_files import write_preflight, write_whole
+from genesis_fp16.contract_check import checked
+from genesis_fp16.descendants import keep_orphans
 from genesis_fp16.errors import GenesisError
-from genesis_fp16.probe import AgentRefusedError, describe_error, load_agent, validate_settings
+from genesis_fp16.last_words import leave, print_traceback, why_failed
+from genesis_fp16.probe import AgentRefusedError, load_agent, validate_settings
+from genesis_fp16.run_data import RunData
 from genesis_fp16.run_spec import RunSpec
 from genesis_fp16.worker_channel import (
     CommandInbox,
@@ -47,11 +50,20 @@ from infrastructure.agent_contract.agent import InsufficientDataError, RecordedT
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import EventWriter, SetPrecision
 from infrastructure.events.command import Stop
-from infrastructure.events.event import Finished, Phase, PhaseStarted, Published, Started
+from infrastructure.events.event import (
+    BaseEvent,
+    Finished,
+    Phase,
+    PhaseStarted,
+    PreflightDone,
+    Published,
+    Started,
+)
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.fp32_check import HalfPrecisionInModelError, check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import resolve_device
+from infrastructure.training.preflight import preflight
 from infrastructure.trajectories import BufferSnapshot, ReplayBuffer
 
 Outcome = Literal["done", "stopped", "failed", "misconfigured"]
@@ -90,12 +102,12 @@ class _Attempt:
     def run(self) -> Outcome:
         """Do everything; an exception means that it is not all done."""
         self._prepare()
-        transitions = self._recorded()
-        self._poll()
-        self.doing = "building the training job"
-        _seed_everything(self._spec.seed)
+        if self._spec.task == "preflight":
+            self._measure()
+            return "done"
+        transitions = self._recorded(self._spec.agent_folder / "replay")
         try:
-            job = self._agent.build_job(self._context, transitions)
+            job = self._build_job(transitions)
         except InsufficientDataError as error:
             self._emit(Published(published=False, reason=str(error)))
             return "done"
@@ -149,18 +161,50 @@ class _Attempt:
             if isinstance(command, SetPrecision):
                 self._precision = command.state
 
-    def _recorded(self) -> RecordedTransitions:
-        """Collect, unless an earlier attempt has; all attempts train on the same data."""
-        buffer = ReplayBuffer(self._spec.agent_folder / "replay", on_skip=self._warn_of_skipped)
-        path = self._spec.run_folder / "snapshot.json"
-        if path.exists():
-            return buffer.read(BufferSnapshot.from_json(json.loads(path.read_text())))
+    def _build_job(self, transitions: RecordedTransitions) -> TrainingJob:
+        self._poll()
+        self.doing = "building the training job"
+        _seed_everything(self._spec.seed)
+        job = self._agent.build_job(self._context, transitions)
+        return checked(job, TrainingJob, "build_job() must return")
+
+    def _measure(self) -> None:
+        """Measure the job that a run would train now; record nothing of the agent's.
+
+        Where the agent's replay buffer does not suffice, transitions are collected beside it.
+        """
+        kept = ReplayBuffer(self._spec.agent_folder / "replay", on_skip=self._warn_of_skipped)
+        try:
+            job = self._build_job(kept.read())
+        except InsufficientDataError:
+            job = self._build_job(self._recorded(self._spec.run_folder / "replay"))
+        self.doing = "measuring the training job"
+        check_fp32_step(job, self._device)
+        report = preflight(job, self._device, self._trainer_config())
+        self._tell(PreflightDone(report=report))
+
+    def _tell(self, event: BaseEvent) -> None:
+        """Emit *event*; a measurement is kept for `doctor` too."""
+        self._emit(event)
+        if isinstance(event, PreflightDone):
+            try:
+                write_preflight(self._spec.agent_folder, event.report)
+            except OSError as error:
+                self._logger.warning("preflight_not_kept", error=str(error))
+
+    def _recorded(self, folder: Path) -> RecordedTransitions:
+        """Collect into *folder*, unless an earlier attempt has: all train on the same data."""
+        buffer = ReplayBuffer(folder, on_skip=self._warn_of_skipped)
+        self.doing = "reading the run's data"
+        data = RunData(self._spec.run_folder, self._spec.attempt, self._logger)
+        if (kept := data.read(BufferSnapshot.from_json)) is not None:
+            return buffer.read(kept)
         self._begin("collect", "collecting")
         with closing(buffer):  # whatever happens, what was recorded is on disk
             self._collect(buffer)
         self._progress.flush()
         snapshot = buffer.snapshot()
-        _write_whole(path, json.dumps(snapshot.to_json()))
+        write_whole(data.path, json.dumps(snapshot.to_json()))
         return buffer.read(snapshot)
 
     def _collect(self, buffer: ReplayBuffer) -> None:
@@ -169,7 +213,7 @@ class _Attempt:
         own_reports = 0
         with closing(self._transitions()) as transitions:
             for recorded, transition in enumerate(transitions, start=1):
-                buffer.append(transition)
+                buffer.append(checked(transition, Transition, "collect() must yield"))
                 if self._progress.reports == own_reports:  # the agent itself reports nothing
                     self._progress(recorded, budget.transitions, unit="transitions")
                     own_reports += 1
@@ -202,7 +246,7 @@ class _Attempt:
                 keep_checkpoints=spec.keep_checkpoints,
             ),
             folder=spec.run_folder / "checkpoints",
-            emit=self._emit,
+            emit=self._tell,
             commands=self._inbox.drain,
         )
 
@@ -217,14 +261,13 @@ class _Attempt:
         report = EvaluationReport(
             evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
         )
-        publication = self._agent.publish(self._context, job.model.eval(), report)
-        if not isinstance(publication, Publication):
-            raise TypeError(f"publish() must return a Publication, got {publication!r}")
+        decided = self._agent.publish(self._context, job.model.eval(), report)
+        decision = checked(decided, Publication, "publish() must return")
         self._emit(
             Published(
-                published=publication.published,
-                reason=publication.reason,
-                metrics=dict(publication.metrics),
+                published=decision.published,
+                reason=decision.reason,
+                metrics=dict(decision.metrics),
             )
         )
 
@@ -238,16 +281,6 @@ def _seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Write *path* so that a reader sees all of it or nothing, even after a power cut."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def _finish(attempt: _Attempt, spec: RunSpec) -> Finished:
     """Run the attempt and say how it ended; whatever the plugin raises is not success."""
     try:
@@ -255,14 +288,12 @@ def _finish(attempt: _Attempt, spec: RunSpec) -> Finished:
     except _StoppedError:
         return Finished(outcome="stopped")
     except BaseException as error:  # a plugin may raise SystemExit or KeyboardInterrupt
-        traceback.print_exc()
+        print_traceback()
         wrong = isinstance(error, AgentRefusedError | _WrongDeviceError | HalfPrecisionInModelError)
         if wrong:
             message = f"{spec.agent} cannot run: {error}"
         else:
-            log = spec.attempt_folder / "worker.log"
-            message = f"{spec.agent} failed while {attempt.doing}: {describe_error(error)}. "
-            message += f"The traceback is in {log}"
+            message = why_failed(error, spec, attempt.doing)
         if isinstance(error, torch.OutOfMemoryError):
             message += "; train smaller batches, or set GENESIS_DEVICE=cpu"
         return Finished(outcome="misconfigured" if wrong else "failed", error=message)
@@ -271,6 +302,7 @@ def _finish(attempt: _Attempt, spec: RunSpec) -> Finished:
 def main() -> None:
     """Run the attempt that the file named by the only argument describes."""
     faulthandler.enable()
+    keep_orphans()
     configure_worker_logging()
     spec = RunSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
     with EventWriter(spec.events_path) as emit:
@@ -286,13 +318,9 @@ def main() -> None:
         try:
             emit(finished)
         except OSError:  # a full disk: without its last event the attempt does not count as done
-            traceback.print_exc()
+            print_traceback()
             code = code or 1
-    logging.shutdown()
-    with suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)  # threads that a plugin left behind do not keep the process
+    leave(code)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from pydantic import JsonValue
 
@@ -63,6 +64,22 @@ class LineAgent:
         count = int(kind) if kind.isdigit() else 2
         for number in range(count):
             yield Transition(group=f"g{number}", observation={"x": float(number)}, action={})
+        if kind == "full":
+            raise OSError(28, "No space left on device", "/data/replay")
+        if kind == "dicts":
+            yield {"x": 1.0}
+        if kind == "forks":
+            import subprocess
+            sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+            nested = (
+                "import subprocess; devnull = subprocess.DEVNULL; "
+                "child = subprocess.Popen({!r}, start_new_session=True, stdout=devnull); "
+                "print(child.pid)"
+            )
+            with open(context.run_folder / "pids", "w") as pids:
+                subprocess.run([sys.executable, "-c", nested.format(sleep)], stdout=pids)
+                apart = subprocess.Popen(sleep, start_new_session=True)
+                pids.write(str(apart.pid))
         if kind == "raises":
             raise RuntimeError("the simulator is gone")
         if kind == "exits":
@@ -77,6 +94,8 @@ class LineAgent:
     def build_job(self, context, transitions):
         if len(transitions) < context.settings.needed:
             raise InsufficientDataError("transitions", len(transitions), context.settings.needed)
+        if context.settings.collect == "nothing":
+            return None
         print("trains on", len(transitions))
         context.logger.info("building", transitions=len(transitions))
         x = torch.tensor([[t.observation["x"]] for t in transitions])
@@ -125,7 +144,14 @@ class Half(torch.nn.Module):
 class Attempt:
     """One worker process, started as the daemon starts it."""
 
-    def __init__(self, folder: Path, number: int, **changes: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        log: Path | None = None,
+        events: Path | None = None,
+        **changes: object,
+    ) -> None:
         attempt_folder = folder / "run" / f"attempt-{number}"
         attempt_folder.mkdir(parents=True)
         settings: dict[str, JsonValue] = {}
@@ -158,12 +184,14 @@ class Attempt:
         path.write_text(self.spec.model_dump_json())
         self._tail = EventTail(self.spec.events_path)
         self.events: list[Event] = []
-        with (attempt_folder / "worker.log").open("wb") as log:
+        if events is not None:
+            self.spec.events_path.symlink_to(events)
+        with (log or attempt_folder / "worker.log").open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "genesis_fp16.worker", str(path)],
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
 
@@ -357,6 +385,79 @@ def test_whatever_collect_raises_is_a_failure_that_keeps_the_recorded(
         assert "Traceback" in attempt.log
         recorded = [path.read_text() for path in (tmp_path / kind / "replay").iterdir()]
         assert sum(text.count("\n") for text in recorded) == 2
+
+
+WRONG_TYPES = {
+    "dicts": "collect() must yield Transition, got dict",
+    "nothing": "build_job() must return TrainingJob, got NoneType",
+}
+
+
+def test_wrong_types_are_told_in_the_contracts_words(
+    start: Callable[..., Attempt], tmp_path: Path
+) -> None:
+    attempts = {
+        kind: start(number, settings={"collect": kind}, run_folder=tmp_path / kind)
+        for number, kind in enumerate(WRONG_TYPES)
+    }
+    for kind, said in WRONG_TYPES.items():
+        assert attempts[kind].end() == 1
+        assert said in attempts[kind].finished.error
+
+
+def test_full_disk_is_named_with_its_remedy(start: Callable[..., Attempt]) -> None:
+    """Not even worker.log can be written, as on a disk that is really full."""
+    attempt = start(log=Path("/dev/full"), settings={"collect": "full"})
+    assert attempt.end() == 1
+    error = attempt.finished.error
+    assert "line failed while collecting: the disk is full" in error
+    assert "/data/replay" in error
+    assert "free some space" in error
+    silent = start(2, log=Path("/dev/full"), events=Path("/dev/full"))
+    assert silent.end() == 1
+
+
+@pytest.mark.parametrize("how", ["torn", "missing"])
+def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_afresh(
+    start: Callable[..., Attempt], tmp_path: Path, how: str
+) -> None:
+    first = start(1, settings={"pause": 0.01, "epochs": 4})
+    first.until(lambda event: isinstance(event, StepStats))
+    first.command(Stop(reason="test"))
+    assert first.end() == 75
+    snapshot = tmp_path / "run" / "snapshot.json"
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    snapshot.write_text('{"torn')
+    if how == "missing":
+        snapshot.unlink()
+
+    second = start(2, settings={"epochs": 1, "collect": "5"})
+    assert second.end() == 0, second.log
+    lost = [each for each in second.of(Notice) if each.event == "snapshot_lost"]
+    assert [each.level for each in lost] == ["warning"]
+    assert lost[0].fields["file"] == str(snapshot)
+    assert not second.of(Resumed)
+    assert "trains on 9" in second.log  # the four recorded before and five anew
+    aside = tmp_path / "run" / "checkpoints.set-aside-2"
+    assert sorted(path.name for path in aside.iterdir()) == saved
+    assert snapshot.with_name("snapshot.json.set-aside-2").exists() == (how == "torn")
+    assert json.loads(snapshot.read_text())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+def test_no_descendant_outlives_the_worker(start: Callable[..., Attempt], tmp_path: Path) -> None:
+    attempt = start(settings={"collect": "forks", "epochs": 1})
+    assert attempt.end() == 0, attempt.log
+    pids = [int(pid) for pid in (tmp_path / "run" / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert not any(_alive(pid) for pid in pids)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_too_little_data_is_a_successful_run(start: Callable[..., Attempt]) -> None:
