@@ -256,7 +256,8 @@ class Dispatcher:
         summary = work.watch.summary
         if verdict.failed and summary.error is None:
             folder = attempt_folder(self.settings, work.attempt)
-            summary = replace(summary, error=f"{ending}; see {folder / 'worker.log'}")
+            disk = "" if ending.cause else "whether its disk has free space, and "
+            summary = replace(summary, error=f"{ending}; see {disk}{folder / 'worker.log'}")
         self._store.update_summary(work.run.id, summary)
         self._store.update_attempt(work.attempt.incarnation, events_offset=work.watch.offset)
         self._store.end_attempt(work.attempt, ending, verdict, finished_at=self._ended_at(work))

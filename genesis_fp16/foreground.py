@@ -73,7 +73,8 @@ def run_once(settings: Settings, agent: str) -> int:
             return os.EX_TEMPFAIL
         _check_ready(findings, agent)
         store = stack.enter_context(closing(Store.open(settings)))
-        narrator = stack.enter_context(closing(Narrator(Console(stderr=True, soft_wrap=True))))
+        console, runs = Console(stderr=True, soft_wrap=True), settings.home.absolute() / "runs"
+        narrator = stack.enter_context(closing(Narrator(console, runs=runs)))
         lock = DaemonLock(settings)
         try:
             stack.enter_context(lock)

@@ -217,6 +217,7 @@ def test_a_killed_worker_goes_on_in_another_attempt(world: World, finished) -> N
     run = finished(world.enqueue())
     assert run.state is RunState.CRASHED
     assert "killed by signal 9; see " in str(run.error)
+    assert "free space" in str(run.error)
     assert str(run.error).endswith("worker.log")
 
 
