@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,26 +16,12 @@ from genesis_fp16.listeners import EventListener
 from genesis_fp16.runs import TERMINAL, Ending, RetryPolicy, RunState, StopCause, Verdict, decide
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Attempt, Run, RunSummary, Store
+from genesis_fp16.work import Work
 from infrastructure.events import PrecisionState, SetPrecision
 
 SAVE_INTERVAL_SECONDS = 1.0
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class _Work:
-    """An attempt under way; *cause* and *kill_at* are set once it was asked to stop."""
-
-    run: Run
-    attempt: Attempt
-    watch: AttemptWatch
-    handle: Handle | None = None
-    told: PrecisionState | None = None
-    cause: StopCause | None = None
-    kill_at: float = 0.0
-    save_at: float = 0.0
-    status: ExitStatus | None = None
 
 
 class Dispatcher:
@@ -71,7 +56,7 @@ class Dispatcher:
         self._agents = agents
         self._precision = precision
         self._listener = listener
-        self._works: dict[str, _Work] = {}
+        self._works: dict[str, Work] = {}
         self._announced: dict[str, RunState] = {}
         self._dying: list[Handle] = []
 
@@ -79,6 +64,11 @@ class Dispatcher:
     def busy(self) -> int:
         """Slots in use."""
         return len(self._works)
+
+    @property
+    def alive(self) -> int:
+        """Workers that have not ended, as of the last round."""
+        return sum(w.status is None and w.handle is not None for w in self._works.values())
 
     def recover(self, now: float) -> None:
         """Take over what an earlier daemon left open; call it once, before the first round.
@@ -100,9 +90,9 @@ class Dispatcher:
                 work.handle = Handle(pid=attempt.pid, started_at=attempt.pid_started_at)
             alive = work.handle is not None and self._executor.recover(work.handle)
             log.info("orphan_found", agent=run.agent, run_id=run.id, alive=alive)
-            if alive:
-                self._move(work.run, RunState.STOPPING)
-            else:
+            work.recorded = run.state
+            self._announce(run, RunState.STOPPING if alive else run.state)
+            if not alive:
                 work.status = ExitStatus()
 
     def tick(self, now: float, *, only: str | None = None) -> None:
@@ -117,20 +107,33 @@ class Dispatcher:
             if run.state is not RunState.QUEUED or only not in (None, run.id):
                 continue
             if run.cancel_requested:
-                self._move(run, RunState.CANCELLED)
+                self._cancel(run, None)
+            elif not self.settings.for_agent(run.agent).enabled:
+                self._cancel(run, f"the agent {run.agent} is disabled by its ENABLED=false")
             elif self._may_start(run):
                 self._guarded(run, self._start, run, now)
 
     def attend(self, now: float) -> None:
-        """Follow the attempts under way without starting another; *now* is monotonic seconds."""
-        self._dying = [worker for worker in self._dying if self._executor.poll(worker) is None]
+        """Follow the attempts under way and record it, starting no other; *now* as in `follow`."""
+        self.follow(now)
         unfinished = self._store.unfinished()
         self.queued = sum(run.state is RunState.QUEUED for run in unfinished)
         for run in unfinished:
-            self._announce(run, run.state)
+            if run.id not in self._works:
+                self._announce(run, run.state)
         cancelled = {run.id for run in unfinished if run.cancel_requested}
         for run_id, work in list(self._works.items()):
-            self._guarded(work.run, self._attend, work, now, run_id in cancelled)
+            self._guarded(work.run, self._record, work, now, run_id in cancelled)
+
+    def follow(self, now: float) -> None:
+        """Do what a failing store must not hold up: pass on events, tell precision, stop, kill.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        self._dying = [worker for worker in self._dying if self._executor.poll(worker) is None]
+        for work in list(self._works.values()):
+            self._guarded(work.run, self._follow, work, now)
 
     def stop_all(self, now: float) -> None:
         """Ask every attempt to checkpoint and stop; `attend` until `busy` is 0."""
@@ -166,6 +169,7 @@ class Dispatcher:
         except OSError as error:
             message = f"the worker could not be started: {error}"
             work.watch.summary = replace(work.watch.summary, error=message)
+            work.status = ExitStatus()  # where the store fails now, the next round concludes
             self._conclude(work, Ending())
             return
         work.told = precision
@@ -173,7 +177,7 @@ class Dispatcher:
             attempt.incarnation, pid=work.handle.pid, pid_started_at=work.handle.started_at
         )
 
-    def _take_on(self, run: Run, attempt: Attempt, now: float) -> _Work:
+    def _take_on(self, run: Run, attempt: Attempt, now: float) -> Work:
         watch = AttemptWatch(
             attempt_folder(self.settings, attempt) / "events.ndjson",
             RunSummary.of(run),
@@ -181,72 +185,71 @@ class Dispatcher:
             now,
             seen_bytes=attempt.events_offset,
         )
-        self._works[run.id] = work = _Work(run, attempt, watch)
+        self._works[run.id] = work = Work(run, attempt, watch)
         return work
 
-    def _attend(self, work: _Work, now: float, cancelled: bool) -> None:
+    def _follow(self, work: Work, now: float) -> None:
         self._forward(work, now)
         if work.status is None and work.handle is not None:
             work.status = self._executor.poll(work.handle)
         if work.status is not None:
-            self._finish(work, work.status, now)
-            return
-        if work.cause is not None:
+            offset = -1
+            while offset != work.watch.offset:  # a read takes a bounded bite
+                offset = work.watch.offset
+                self._forward(work, now)
+        elif work.cause is not None:
             if now >= work.kill_at and work.handle is not None:
                 log.warning("worker_killed", agent=work.run.agent, run_id=work.run.id)
                 self._executor.kill(work.handle)
                 work.kill_at = math.inf
-            return
-        cause = StopCause.CANCEL if cancelled else work.watch.overdue(now)
-        if cause is not None:
+        elif (cause := work.watch.overdue(now)) is not None:
             self._stop(work, cause, now)
         else:
             self._tell_precision(work)
 
-    def _forward(self, work: _Work, now: float) -> None:
+    def _forward(self, work: Work, now: float) -> None:
         events = work.watch.read(now)
-        if not events:
-            return
         if work.watch.started and self._announced.get(work.run.id) is RunState.STARTING:
-            self._move(work.run, RunState.RUNNING)
+            self._announce(work.run, RunState.RUNNING)
         for event in events:
             self._listener.on_event(work.run.agent, work.run.id, event)
-        if now >= work.save_at:
+
+    def _record(self, work: Work, now: float, cancelled: bool) -> None:
+        """Bring the store up to what was followed; a step that failed is taken again."""
+        if cancelled and work.cause is None and work.status is None:
+            self._stop(work, StopCause.CANCEL, now)
+        state = self._announced[work.run.id]
+        if work.recorded is not state:
+            self._store.move(work.run.id, state)
+            work.recorded = state
+        if work.status is not None:
+            self._conclude(work, work.ending(work.status))
+        elif now >= work.save_at:
             self._save(work)
             work.save_at = now + SAVE_INTERVAL_SECONDS
 
-    def _save(self, work: _Work) -> None:
+    def _save(self, work: Work) -> None:
         self._store.update_summary(work.run.id, work.watch.summary)
-        self._store.update_attempt(work.attempt.incarnation, events_offset=work.watch.offset)
+        columns: dict[str, float] = {"events_offset": work.watch.offset}
+        if work.handle is not None:  # again: the store may have failed right after the start
+            columns |= {"pid": work.handle.pid, "pid_started_at": work.handle.started_at}
+        self._store.update_attempt(work.attempt.incarnation, **columns)
 
-    def _tell_precision(self, work: _Work) -> None:
+    def _tell_precision(self, work: Work) -> None:
         decided = self._precision(work.run.agent)
         if decided != work.told and work.handle is not None:
             self._executor.send(work.handle, SetPrecision(state=decided))
             work.told = decided
 
-    def _stop(self, work: _Work, cause: StopCause, now: float) -> None:
+    def _stop(self, work: Work, cause: StopCause, now: float) -> None:
         log.info("run_stopping", agent=work.run.agent, run_id=work.run.id, cause=cause.value)
         work.cause = cause
         work.kill_at = now + self.settings.stop_timeout_seconds
-        self._move(work.run, RunState.STOPPING)
+        self._announce(work.run, RunState.STOPPING)
         if work.handle is not None:
             self._executor.stop(work.handle, cause.value)
 
-    def _finish(self, work: _Work, status: ExitStatus, now: float) -> None:
-        offset = -1
-        while offset != work.watch.offset:  # a read takes a bounded bite
-            offset = work.watch.offset
-            self._forward(work, now)
-        exit_code, reported = status.exit_code, work.watch.reported_exit_code
-        if exit_code is None and status.signal is None:  # an orphan: nobody waited for it
-            exit_code = reported
-        elif exit_code == 0 and reported != 0:  # agent code has ended the process by os._exit
-            exit_code = 1
-        ending = Ending(exit_code=exit_code, signal=status.signal, cause=work.cause)
-        self._conclude(work, ending)
-
-    def _conclude(self, work: _Work, ending: Ending) -> None:
+    def _conclude(self, work: Work, ending: Ending) -> None:
         """Write down how the attempt ended and what becomes of its run."""
         policy = RetryPolicy(
             max_attempts=self.settings.max_attempts,
@@ -254,13 +257,14 @@ class Dispatcher:
         )
         verdict = decide(ending, failures=work.run.failures, policy=policy)
         summary = work.watch.summary
+        folder = attempt_folder(self.settings, work.attempt)
         if verdict.failed and summary.error is None:
-            folder = attempt_folder(self.settings, work.attempt)
             disk = "" if ending.cause else "whether its disk has free space, and "
             summary = replace(summary, error=f"{ending}; see {disk}{folder / 'worker.log'}")
         self._store.update_summary(work.run.id, summary)
         self._store.update_attempt(work.attempt.incarnation, events_offset=work.watch.offset)
-        self._store.end_attempt(work.attempt, ending, verdict, finished_at=self._ended_at(work))
+        ended_at = work.ended_at(folder, self._store.now())
+        self._store.end_attempt(work.attempt, ending, verdict, finished_at=ended_at)
         del self._works[work.run.id]
         fields = {"agent": work.run.agent, "run_id": work.run.id}
         if work.watch.malformed:
@@ -269,14 +273,6 @@ class Dispatcher:
             delay = verdict.delay_seconds
             log.info("run_requeued", **fields, ending=str(ending), delay_seconds=delay)
         self._announce(work.run, verdict.state)
-
-    def _ended_at(self, work: _Work) -> float:
-        """Unix time of the end; of an orphan's, the last time it was heard of."""
-        if work.cause is StopCause.ORPHANED:
-            events = attempt_folder(self.settings, work.attempt) / "events.ndjson"
-            with suppress(FileNotFoundError):
-                return events.stat().st_mtime
-        return self._store.now()
 
     def _guarded(self, run: Run, step: Callable[..., None], *arguments: object) -> None:
         """Take a *step* for *run*; an error in it costs this run and no other."""
@@ -302,9 +298,9 @@ class Dispatcher:
         self._store.update_summary(run.id, summary)
         self._announce(run, RunState.FAILED)
 
-    def _move(self, run: Run, state: RunState) -> None:
-        if self._store.move(run.id, state):
-            self._announce(run, state)
+    def _cancel(self, run: Run, reason: str | None) -> None:
+        if self._store.move(run.id, RunState.CANCELLED, error=reason):
+            self._announce(run, RunState.CANCELLED)
 
     def _announce(self, run: Run, state: RunState) -> None:
         if self._announced.get(run.id) is state:

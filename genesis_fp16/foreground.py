@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack, closing
+from typing import NamedTuple
 
 import structlog
 from rich.console import Console
@@ -20,11 +21,12 @@ from genesis_fp16.plugins import check_not_shadowed
 from genesis_fp16.precision_desk import PrecisionDesk
 from genesis_fp16.reload import SettingsReloader
 from genesis_fp16.runs import RunState
-from genesis_fp16.service import TICK_SECONDS, drain
+from genesis_fp16.service import TICK_SECONDS, drain, open_store
 from genesis_fp16.settings import Settings
 from genesis_fp16.signals import Signals
 from genesis_fp16.startup import Findings, StoppedEarlyError, look_around
 from genesis_fp16.store import DaemonLock, LockHeldError, Run, Store
+from genesis_fp16.store_trouble import StoreTrouble
 from infrastructure.events import EventTail
 
 LOOK_FOR_DAEMON_SECONDS = 2.0
@@ -50,6 +52,13 @@ class DaemonGoneError(GenesisError, RuntimeError):
         )
 
 
+class _Life(NamedTuple):
+    """What ends a run here before its time."""
+
+    signals: Signals
+    lock: DaemonLock
+
+
 def run_once(settings: Settings, agent: str) -> int:
     """Run *agent* once and tell how it goes. A run of it that waits already is taken.
 
@@ -72,7 +81,7 @@ def run_once(settings: Settings, agent: str) -> int:
         except StoppedEarlyError:
             return os.EX_TEMPFAIL
         _check_ready(findings, agent)
-        store = stack.enter_context(closing(Store.open(settings)))
+        store = stack.enter_context(closing(open_store(settings)))
         console, runs = Console(stderr=True, soft_wrap=True), settings.home.absolute() / "runs"
         narrator = stack.enter_context(closing(Narrator(console, runs=runs)))
         lock = DaemonLock(settings)
@@ -83,8 +92,10 @@ def run_once(settings: Settings, agent: str) -> int:
             run = store.enqueue(agent, first_seed=settings.seed)
             _follow(settings, store, run, narrator, signals)
         else:
-            run = _run_here(settings, store, agent, findings, narrator, signals)
-        return _exit_code(store, run.id)
+            run = _run_here(settings, store, agent, findings, narrator, _Life(signals, lock))
+        with StoreTrouble().tolerated():
+            return _exit_code(store, run.id)
+    return os.EX_TEMPFAIL
 
 
 def _check_ready(findings: Findings, agent: str) -> None:
@@ -104,7 +115,7 @@ def _run_here(
     agent: str,
     findings: Findings,
     narrator: Narrator,
-    signals: Signals,
+    life: _Life,
 ) -> Run:
     desk = PrecisionDesk(store, findings.hardware, settings)
     dispatcher = Dispatcher(
@@ -113,17 +124,23 @@ def _run_here(
     dispatcher.recover(time.monotonic())
     waiting = store.unfinished(agent)
     run = waiting[0] if waiting else store.enqueue(agent, first_seed=settings.seed)
-    reloader = SettingsReloader(settings)
-    while not signals.stops and not _finished(store, run):
-        now = time.monotonic()
-        outcome = reloader.poll(now)
-        if outcome is not None:
-            outcome.tell()
-            desk.settings = dispatcher.settings = outcome.settings
-        desk.refresh()
-        dispatcher.tick(now, only=run.id)
-        time.sleep(TICK_SECONDS)
-    drain(dispatcher, signals, settings.stop_timeout_seconds)
+    reloader, trouble, finished = SettingsReloader(settings), StoreTrouble(), False
+    try:
+        while not life.signals.stops and not finished:
+            life.lock.verify()
+            now = time.monotonic()
+            outcome = reloader.poll(now)
+            if outcome is not None:
+                outcome.tell()
+                desk.settings = dispatcher.settings = outcome.settings
+            dispatcher.follow(now)
+            with trouble.tolerated():
+                desk.refresh()
+                dispatcher.tick(now, only=run.id)
+                finished = _finished(store, run)
+            time.sleep(TICK_SECONDS)
+    finally:
+        drain(dispatcher, life.signals, settings.stop_timeout_seconds)
     return run
 
 

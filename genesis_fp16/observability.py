@@ -51,7 +51,7 @@ def start_http(settings: Settings, metrics: Metrics, ready: Ready) -> Observabil
     Args:
         settings: Names host and port.
         metrics: What ``/metrics`` shows; its last tick decides ``/healthz``.
-        ready: Whether the daemon takes work, and why not: ``/readyz``.
+        ready: Whether the daemon takes work, and why not: ``/readyz``, while the loop ticks.
 
     Raises:
         ListenError: The address is in use, or not one of this machine.
@@ -150,7 +150,11 @@ def make_app(
         age = clock() - max(metrics.last_tick, started)
         return age <= TICK_STALE_SECONDS, f"the loop ticked {age:.1f} s ago"
 
-    checks = {"/healthz": healthy, "/readyz": ready}
+    def serving() -> tuple[bool, str]:
+        ticks, text = healthy()
+        return ready() if ticks else (False, text)
+
+    checks = {"/healthz": healthy, "/readyz": serving}
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]

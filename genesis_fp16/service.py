@@ -26,12 +26,14 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.signals import Signals
 from genesis_fp16.startup import Findings, StoppedEarlyError, look_around
 from genesis_fp16.store import DaemonLock, Store
+from genesis_fp16.store_trouble import StoreTrouble
 from infrastructure.agent_contract import Schedule
 
 TICK_SECONDS = 0.2
-VERIFY_LOCK_SECONDS = 5.0
+VERIFY_LOCK_SECONDS = 1.0
+STORE_BUSY_MILLISECONDS = 300  # a locked store must not hold up a change of precision
 REPEAT_ERROR_SECONDS = 60.0
-DRAIN_GRACE_SECONDS = 1.5  # beyond the stop deadline, for the kernel to end what was killed
+DRAIN_GRACE_SECONDS = 0.9  # beyond the stop deadline, for the kernel to end what was killed
 
 log = structlog.get_logger()
 
@@ -59,7 +61,7 @@ def serve(settings: Settings) -> int:
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
         lock = stack.enter_context(DaemonLock(settings))
-        store = stack.enter_context(closing(Store.open(settings)))
+        store = stack.enter_context(closing(open_store(settings)))
         console, runs = Console(stderr=True, soft_wrap=True), settings.home.absolute() / "runs"
         narrator = stack.enter_context(closing(Narrator(console, runs=runs)))
         metrics, health = Metrics(), _Health()
@@ -76,6 +78,15 @@ def serve(settings: Settings) -> int:
         _loop(daemon, signals, lock, health)
     log.info("daemon_stopped")
     return 0
+
+
+def open_store(settings: Settings) -> Store:
+    """Open the store for a loop: what it cannot record at once it records in a later round.
+
+    Raises:
+        StoreError: The database cannot be used.
+    """
+    return Store.open(settings, busy_milliseconds=STORE_BUSY_MILLISECONDS)
 
 
 class _Health:
@@ -122,6 +133,7 @@ class Daemon:
         )
         self._timetable = Timetable(store, settings.seed)
         self._reloader = SettingsReloader(settings)
+        self._trouble = StoreTrouble()
 
     def start(self) -> None:
         """Say what there is, take over what an earlier daemon left, fill the timetable."""
@@ -169,20 +181,27 @@ class Daemon:
                 reason=state.reason,
             )
 
-    def round(self, now: float, *, reload: bool) -> None:
-        """One turn of the loop.
+    def round(self, now: float, *, reload: bool) -> str:
+        """One turn of the loop. What the rollback needs comes first and needs no store.
 
         Args:
             now: Monotonic seconds.
             reload: Read the settings file whether it has changed or not.
+
+        Returns:
+            The store's trouble; empty while it works.
         """
+        self._metrics.loop_ticked(self._store.now())
         outcome = self._reloader.reload() if reload else self._reloader.poll(now)
         if outcome is not None:
             self._apply(outcome)
-        self._desk.refresh()
-        self._timetable.tick(self._store.now())
-        self._dispatcher.tick(now)
+        self._dispatcher.follow(now)
+        with self._trouble.tolerated():
+            self._desk.refresh()
+            self._dispatcher.tick(now)
+            self._timetable.tick(self._store.now())
         self._show()
+        return self._trouble.text
 
     def _apply(self, outcome: Reload) -> None:
         self._metrics.config_reloaded(outcome.error is None)
@@ -198,7 +217,6 @@ class Daemon:
             self._metrics.set_next_run(agent, due_at if due_at is not None else float("nan"))
         for agent, seconds in self._timetable.lags().items():
             self._metrics.set_schedule_lag(agent, seconds)
-        self._metrics.loop_ticked(self._store.now())
 
     def drain(self, signals: Signals) -> None:
         """Let the workers checkpoint and stop; a further signal kills them."""
@@ -220,14 +238,13 @@ def _loop(daemon: Daemon, signals: Signals, lock: DaemonLock, health: _Health) -
             if reload:
                 notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
             try:
-                daemon.round(now, reload=reload)
-            except Exception as error:  # a full disk, a locked database: the next round may do
+                health.trouble = daemon.round(now, reload=reload)
+            except Exception as error:  # whatever it is, the next round may do
                 health.trouble = f"the last round failed: {error!r}"
                 if now >= repeat_error_at:
                     log.exception("round_failed")
                     repeat_error_at = now + REPEAT_ERROR_SECONDS
             else:
-                health.trouble = ""
                 notifier.notify("WATCHDOG=1")
             if reload:
                 notifier.notify("READY=1")
@@ -246,14 +263,20 @@ def drain(dispatcher: Dispatcher, signals: Signals, stop_seconds: float) -> None
         signals: A stop more than there was makes it impatient.
         stop_seconds: What a worker has to checkpoint and stop.
     """
-    first, begun = signals.stops, time.monotonic()
+    first, begun, trouble = signals.stops, time.monotonic(), StoreTrouble()
     if dispatcher.busy:
         log.info("draining", attempts=dispatcher.busy, deadline_seconds=stop_seconds)
     dispatcher.stop_all(begun)
     while dispatcher.busy and time.monotonic() - begun < stop_seconds + DRAIN_GRACE_SECONDS:
         if signals.stops > first:
             dispatcher.kill_all()
-        dispatcher.attend(time.monotonic())
+        dispatcher.follow(time.monotonic())
+        if not (trouble.text and dispatcher.alive):  # a failing store must not delay the kill
+            with trouble.tolerated():
+                dispatcher.attend(time.monotonic())
+        if trouble.text and not dispatcher.alive:
+            log.warning("runs_left_to_the_next_start", runs=dispatcher.busy)
+            break
         time.sleep(TICK_SECONDS / 4)
     dispatcher.kill_all()
 

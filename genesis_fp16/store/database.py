@@ -15,6 +15,7 @@ from genesis_fp16.settings import Settings
 
 HEAD_REVISION = "0001"
 BUSY_TIMEOUT_MILLISECONDS = 5000
+_READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options
 _MIGRATION_LOCK = 0x67656E65_73697301  # any constant that no other program uses
 
 
@@ -32,8 +33,12 @@ def database_url(settings: Settings) -> URL:
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
-def open_database(url: URL) -> Engine:
+def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) -> Engine:
     """Connect to the database, created if it is SQLite and missing, and migrate it.
+
+    Args:
+        url: The database.
+        busy_milliseconds: How long a statement waits for SQLite's write lock.
 
     Raises:
         StoreError: It is corrupt, belongs to something else or to a newer release, or does
@@ -52,7 +57,12 @@ def open_database(url: URL) -> Engine:
         raise StoreError(
             f"database {shown} needs the module {error.name}: install genesis-fp16[postgres]"
         ) from error
-    return engine
+    return engine.execution_options(**{_BUSY: busy_milliseconds})
+
+
+def reading(engine: Engine) -> Connection:
+    """A connection to read by, to be closed: it sees one state and waits for no writer."""
+    return engine.execution_options(**{_READS: True}).connect()
 
 
 def _shown(url: URL) -> str:
@@ -85,12 +95,18 @@ def _engine(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # IMMEDIATE, since a reader that turns writer fails at once instead of waiting.
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        options = connection.get_execution_options()
+        if _BUSY in options:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {options[_BUSY]}").close()
+        connection.exec_driver_sql("BEGIN" if _READS in options else "BEGIN IMMEDIATE")
 
     return engine
 
 
 def _migrate(engine: Engine, shown: str) -> None:
+    with reading(engine) as connection:
+        if _revision(connection, shown) == HEAD_REVISION:
+            return
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))

@@ -56,6 +56,7 @@ class DaemonLock:
         self._url = database_url(settings)
         self._file = FileLock(self._home / "daemon.lock", timeout=0)
         self._connection: Connection | None = None
+        self._identity: tuple[int, int] | None = None  # device and inode of the file locked
 
     @property
     def _holder_path(self) -> Path:
@@ -71,6 +72,7 @@ class DaemonLock:
         try:
             self._home.mkdir(parents=True, exist_ok=True)
             self._file.acquire()
+            self._identity = self._identity_at_path()
         except Timeout:
             raise LockHeldError(str(self._home), self._read_holder()) from None
         except OSError as error:
@@ -93,15 +95,24 @@ class DaemonLock:
             self._connection.close()
             self._connection = None
         if self._file.is_locked:
-            self._holder_path.unlink(missing_ok=True)
+            if self._file_is_ours():  # else what lies there is another daemon's
+                self._holder_path.unlink(missing_ok=True)
             self._file.release()
 
     def verify(self) -> None:
-        """Make sure that the lock is still held: a lost connection loses an advisory lock.
+        """Make sure that the lock still keeps others out.
+
+        A lock file that was removed or replaced does not, and a lost connection loses an
+        advisory lock.
 
         Raises:
             StoreError: It is lost; stop serving.
         """
+        if not self._file_is_ours():
+            raise StoreError(
+                f"the lock {self._file.lock_file} was removed or replaced while this daemon held "
+                "it, so another may serve the same home: leave GENESIS_HOME alone and restart"
+            )
         if self._connection is None:
             return
         try:
@@ -120,6 +131,16 @@ class DaemonLock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+    def _identity_at_path(self) -> tuple[int, int] | None:
+        try:
+            found = Path(self._file.lock_file).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _file_is_ours(self) -> bool:
+        return self._identity is not None and self._identity_at_path() == self._identity
 
     def _read_holder(self) -> str:
         try:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from sqlalchemy import ColumnElement, Connection, Engine, insert, or_, select, update
 
 from genesis_fp16.precision_policy import Override
+from genesis_fp16.store.database import reading
 from genesis_fp16.store.schema import audit, overrides
 
 
@@ -71,14 +72,14 @@ class Overrides:
         """Those neither withdrawn nor expired, the oldest first."""
         columns = [overrides.c[name] for name in Override.__dataclass_fields__]
         query = select(*columns).where(self._is_in_force()).order_by(overrides.c.id)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return [Override(**row) for row in connection.execute(query).mappings()]
 
     def audit(self, limit: int = 50) -> list[Change]:
         """The newest changes, newest first."""
         columns = [audit.c[name] for name in Change.__dataclass_fields__]
         query = select(*columns).order_by(audit.c.id.desc()).limit(limit)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return [Change(**row) for row in connection.execute(query).mappings()]
 
     def _is_in_force(self) -> ColumnElement[bool]:

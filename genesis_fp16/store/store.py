@@ -13,7 +13,12 @@ from sqlalchemy import Connection, Engine, RowMapping, Update, func, insert, sel
 from genesis_fp16.runs import TERMINAL, TRANSITIONS, Ending, RunState, Verdict
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import schema
-from genesis_fp16.store.database import database_url, open_database
+from genesis_fp16.store.database import (
+    BUSY_TIMEOUT_MILLISECONDS,
+    database_url,
+    open_database,
+    reading,
+)
 from genesis_fp16.store.overrides import Change, Overrides, write_audit
 from genesis_fp16.store.rows import Attempt, Run, RunSummary
 
@@ -38,13 +43,24 @@ class Store:
         self.overrides = Overrides(engine, clock)
 
     @classmethod
-    def open(cls, settings: Settings, clock: Callable[[], float] = time.time) -> Store:
+    def open(
+        cls,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+        *,
+        busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS,
+    ) -> Store:
         """Open the database that *settings* name, create or migrate it where needed.
+
+        Args:
+            settings: Name the database.
+            clock: Unix time in seconds.
+            busy_milliseconds: How long a change waits for SQLite's write lock.
 
         Raises:
             StoreError: It cannot be used; the message says why and what to do.
         """
-        return cls(open_database(database_url(settings)), clock)
+        return cls(open_database(database_url(settings), busy_milliseconds), clock)
 
     def now(self) -> float:
         """Unix time in seconds, by the store's clock."""
@@ -61,7 +77,7 @@ class Store:
         query = select(schema.schedule_state.c.last_due).where(
             schema.schedule_state.c.agent == agent
         )
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return connection.scalar(query)
 
     def record_due(
@@ -109,7 +125,7 @@ class Store:
 
     def run(self, run_id: str) -> Run | None:
         """The run of that id, if there is one."""
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             found = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id))
             row = found.mappings().first()
         return _run(row) if row is not None else None
@@ -121,7 +137,7 @@ class Store:
         )
         if agent is not None:
             query = query.where(schema.runs.c.agent == agent)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return [_run(row) for row in connection.execute(query.limit(limit)).mappings()]
 
     def unfinished(self, agent: str | None = None) -> list[Run]:
@@ -133,7 +149,7 @@ class Store:
         )
         if agent is not None:
             query = query.where(schema.runs.c.agent == agent)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return [_run(row) for row in connection.execute(query).mappings()]
 
     def move(self, run_id: str, state: RunState, *, error: str | None = None) -> bool:
@@ -246,7 +262,7 @@ class Store:
             query = query.where(schema.attempts.c.finished_at.is_(None))
         else:
             query = query.where(schema.attempts.c.run_id == run_id)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return [Attempt(**row) for row in connection.execute(query).mappings()]
 
 

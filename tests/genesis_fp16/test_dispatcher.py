@@ -2,8 +2,10 @@
 
 import json
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 
 import pytest
@@ -392,3 +394,41 @@ def test_every_state_told_could_follow_the_one_before(world: World, finished) ->
     told = [RunState(state) for state in world.recorder.states[run_id]]
     assert all(after in TRANSITIONS[before] for before, after in pairwise(told))
     assert told.count(RunState.QUEUED) == 2
+
+
+def test_a_locked_store_holds_up_neither_precision_nor_the_end(
+    world: World, ticking, until, home_settings: Settings
+) -> None:
+    """The change reaches the worker, its events are told, and its end waits to be recorded."""
+    world.behave("a", steps=10**6)
+    run_id = world.enqueue()
+    ticking(lambda: world.run(run_id).state == "running")
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as other:
+        other.isolation_level = None
+        other.execute("BEGIN IMMEDIATE")
+        world.precision["a"] = FP32
+
+        def told() -> bool:
+            world.dispatcher.follow(world.now)
+            return len(world.events(run_id, "precision_changed")) == 2
+
+        until(told)
+        seen = len(world.recorder.events)
+        until(lambda: world.dispatcher.follow(world.now) or len(world.recorder.events) > seen)
+        world.dispatcher.stop_all(world.now)
+        until(lambda: world.dispatcher.follow(world.now) or not world.dispatcher.alive)
+        assert world.run(run_id).state == "running", "as the store has it"
+        other.execute("ROLLBACK")
+    world.dispatcher.attend(world.now)
+    assert world.run(run_id).state == "queued"
+    assert world.recorder.states[run_id][-2:] == ["stopping", "queued"]
+
+
+def test_waiting_runs_of_a_disabled_agent_are_cancelled(world: World) -> None:
+    run_id = world.enqueue("b")
+    world.configure(agents={"b": AgentSettings(enabled=False)})
+    world.tick()
+    run = world.run(run_id)
+    assert run.state is RunState.CANCELLED
+    assert "disabled" in str(run.error)
+    assert world.recorder.results[run_id] == "cancelled"

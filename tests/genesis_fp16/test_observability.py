@@ -76,17 +76,17 @@ def test_health_is_the_age_of_the_last_tick(metrics: Metrics, readiness: Readine
     now = [1000.0]
     app = make_app(metrics, readiness, clock=lambda: now[0])
 
-    def status() -> str:
+    def status(path: str = "/healthz") -> str:
         seen: list[str] = []
         app(
-            {"PATH_INFO": "/healthz", "REQUEST_METHOD": "GET"},
+            {"PATH_INFO": path, "REQUEST_METHOD": "GET"},
             lambda status, headers, error=None: seen.append(status),
         )
         return seen[0]
 
     assert status() == "200 OK"
     now[0] += observability.TICK_STALE_SECONDS + 1
-    assert status() == "503 Service Unavailable"
+    assert status() == status("/readyz") == "503 Service Unavailable"
     metrics.loop_ticked(now[0])
     assert status() == "200 OK"
     now[0] += observability.TICK_STALE_SECONDS + 1

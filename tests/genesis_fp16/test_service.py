@@ -155,11 +155,11 @@ def test_the_loop_survives_trouble_with_its_database(start, until) -> None:
     until(lambda: daemon.get("/readyz") == "serving", 60)
     with closing(sqlite3.connect(daemon.folder / ".genesis" / "genesis.db")) as database:
         database.execute("ALTER TABLE runs RENAME TO hidden")
-        assert "no such table" in daemon.wait_for("round_failed")["exception"]
-        until(lambda: "the last round failed" in daemon.get("/readyz"))
+        assert "no such table" in daemon.wait_for("store_failed")["error"]
+        until(lambda: "no such table" in daemon.get("/readyz"))
         database.execute("ALTER TABLE hidden RENAME TO runs")
     until(lambda: daemon.get("/readyz") == "serving")
-    assert len(daemon.lines("round_failed")) == 1, "not once for every round"
+    assert len(daemon.lines("store_failed")) == 1, "not once for every round"
 
 
 def test_a_corrupt_database_is_named_and_left_alone(start, tmp_path: Path) -> None:
@@ -171,3 +171,45 @@ def test_a_corrupt_database_is_named_and_left_alone(start, tmp_path: Path) -> No
     assert "genesis.db" in said
     assert "move it away" in said
     assert "Traceback" not in said
+
+
+def test_a_locked_database_holds_up_neither_the_rollback_nor_the_end(
+    start, install_plugin, until
+) -> None:
+    install_plugin("a")
+    daemon = start(settings="GENESIS_AGENTS__A__SCHEDULE=every 1s\n")
+    until(lambda: daemon.lines("listening"), 60)
+    until(lambda: daemon.get("/readyz") == "serving", 60)
+    with closing(sqlite3.connect(daemon.folder / ".genesis" / "genesis.db")) as database:
+        database.isolation_level = None
+        database.execute("BEGIN IMMEDIATE")
+        daemon.wait_for("store_failed")
+        until(lambda: "database is locked" in daemon.get("/readyz"))
+        assert daemon.get("/healthz").startswith("the loop ticked")
+        (daemon.folder / ".env").write_text("ENABLE_FP16_TRAINING=false\n")
+        daemon.wait_for("settings_reloaded")
+        daemon.process.send_signal(signal.SIGINT)
+        code, log = daemon.end()
+    assert code == 0
+    assert "Traceback" not in log
+    assert len(daemon.lines("store_failed")) <= 2, "once in the loop, once in the drain"
+
+
+@pytest.mark.parametrize("lost", ["removed", "replaced", "home"])
+def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> None:
+    daemon = start()
+    daemon.wait_for("daemon_ready")
+    home = daemon.folder / ".genesis"
+    if lost == "home":
+        home.rename(daemon.folder / "gone")
+    else:
+        (home / "daemon.lock").unlink()
+    if lost == "replaced":
+        (home / "daemon.lock").touch()
+        (home / "daemon.json").write_text("another's")
+    code, said = daemon.end()
+    assert code == 65
+    assert "daemon.lock was removed or replaced" in said
+    assert "Traceback" not in said
+    if lost == "replaced":
+        assert (home / "daemon.json").read_text() == "another's"
