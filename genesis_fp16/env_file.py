@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
 import re
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +14,8 @@ from dotenv.parser import Binding, parse_stream
 
 ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
 ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
-_OURS = re.compile(r"(GENESIS|FP16|ENABLE_FP16)_", re.IGNORECASE)
+MAX_BYTES = 1 << 20
+_OURS = re.compile(r"GENESIS_|.*FP16", re.IGNORECASE | re.DOTALL)
 
 
 class Variable(NamedTuple):
@@ -28,13 +31,29 @@ def is_ours(name: str) -> bool:
     return _OURS.match(name) is not None or likeness > 0.85
 
 
+def read_bounded(path: Path) -> bytes:
+    """The file's content; neither waits for what is a pipe nor reads without end.
+
+    Raises:
+        OSError: It is missing, cannot be read, is no regular file or larger than `MAX_BYTES`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is no regular file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(f"it is larger than {MAX_BYTES} bytes")
+    return content
+
+
 def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
     """Read the file's variables that are ours; what is wrong with the file goes to *problems*.
 
     A missing file has no variables. Of a name given twice the last counts, as in a shell.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bounded(path).decode("utf-8-sig")
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

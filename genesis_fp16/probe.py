@@ -15,7 +15,7 @@ import operator
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -200,16 +200,20 @@ def validate_settings(agent: Agent, raw: Mapping[str, JsonValue]) -> BaseModel |
         try:
             return model.model_validate(raw)
         except ValidationError as error:
-            raise AgentRefusedError(one_line(_wrong_settings(error, prefix))) from error
+            keys = [key.upper() for key in model.model_fields]
+            raise AgentRefusedError(one_line(_wrong_settings(error, prefix, keys))) from error
 
 
-def _wrong_settings(error: ValidationError, prefix: str) -> str:
+def _wrong_settings(error: ValidationError, prefix: str, keys: Iterable[str]) -> str:
     problems = []
     for details in error.errors():
         name = "__".join(str(part) for part in details["loc"])
         secret = any(word in name.lower() for word in _SECRET_WORDS)
         got = "" if details["type"] == "missing" or secret else f"={details['input']}"
-        problems.append(f"{prefix}{name.upper()}{got}: {details['msg']}")
+        known = ""
+        if details["type"] == "extra_forbidden" and len(details["loc"]) == 1:
+            known = f"; there are {', '.join(keys)}"
+        problems.append(f"{prefix}{name.upper()}{got}: {details['msg']}{known}")
     return f"wrong settings: {'; '.join(problems)}"
 
 

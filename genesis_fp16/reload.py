@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from genesis_fp16.env_file import read_bounded
 from genesis_fp16.settings import (
     AGENTS_PREFIX,
     FP16_FIELDS,
@@ -118,9 +119,9 @@ class SettingsReloader:
 
 def _digest(path: Path) -> bytes:
     try:
-        return hashlib.sha256(path.read_bytes()).digest()
+        return hashlib.sha256(read_bounded(path)).digest()
     except OSError as error:  # missing is a content too, and so is unreadable
-        return str(error.errno).encode()
+        return str(error).encode()
 
 
 def _apply(in_force: Settings, found: Settings) -> Settings:

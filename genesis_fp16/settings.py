@@ -12,15 +12,11 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from apscheduler.triggers.cron import CronTrigger
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -31,7 +27,13 @@ from pydantic_core import ErrorDetails
 
 from genesis_fp16.env_file import ENV_FILE_VARIABLE, ROLLBACK_FLAG, Variable, is_ours, read_env_file
 from genesis_fp16.errors import GenesisError
-from infrastructure.agent_contract import Schedule
+from genesis_fp16.setting_types import (
+    EMPTY_IS_NONE,
+    DatabaseUrl,
+    HomeFolder,
+    ScheduleText,
+    Seconds,
+)
 from infrastructure.events.precision_state import PrecisionWish
 
 DEFAULT_ENV_FILE = Path(".env")
@@ -58,30 +60,16 @@ class SettingsError(GenesisError, ValueError):
         self.problems = problems
 
 
-def _parse_schedule(text: str) -> str:
-    if (cron := Schedule.parse(text).cron) is not None:
-        CronTrigger.from_crontab(cron, timezone=UTC)
-    return text
-
-
-def _empty_is_none(value: object) -> object:
-    return None if value == "" else value
-
-
-_None = BeforeValidator(_empty_is_none)
-_Positive = Annotated[float, Field(gt=0, le=366 * 86400.0, allow_inf_nan=False)]
-
-
 class AgentSettings(BaseModel):
     """What an operator may say about one agent: ``GENESIS_AGENTS__<NAME>__...``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     enabled: bool = True
-    """Whether its schedule fires."""
-    schedule: Annotated[Annotated[str, AfterValidator(_parse_schedule)] | None, _None] = None
+    """false: it is not loaded, and its waiting runs are cancelled."""
+    schedule: ScheduleText = None
     """When it runs, such as 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
-    precision: Annotated[PrecisionWish | None, _None] = None
+    precision: Annotated[PrecisionWish | None, EMPTY_IS_NONE] = None
     """fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION. Hot."""
     settings: dict[str, JsonValue] = {}
     """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
@@ -114,35 +102,33 @@ class Settings(BaseModel):
     """Seed of the first run of each agent; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1
     """Torch CPU threads of a worker; small models gain nothing from more; 0: torch's default."""
-    budget_seconds: _Positive = 30.0
+    budget_seconds: Seconds = 30.0
     """Seconds a run may spend on collecting."""
     budget_transitions: Annotated[int, Field(ge=1)] = 20000
     """Transitions a run may collect."""
     stats_interval_steps: Annotated[int, Field(ge=1)] = 20
     """Steps between two reads of the device for the metrics."""
-    checkpoint_interval_seconds: _Positive = 15.0
+    checkpoint_interval_seconds: Seconds = 15.0
     """Seconds, at most, between two checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2
     """Checkpoints kept of a run."""
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
     """Attempts of a run before it counts as failed."""
-    retry_backoff_seconds: _Positive = 5.0
+    retry_backoff_seconds: Seconds = 5.0
     """Seconds before the first retry; doubled for each further one."""
-    start_timeout_seconds: _Positive = 60.0
+    start_timeout_seconds: Seconds = 60.0
     """Seconds a worker has to report that it is up."""
-    no_progress_timeout_seconds: _Positive = 300.0
+    no_progress_timeout_seconds: Seconds = 300.0
     """Seconds a worker may say nothing."""
-    run_timeout_seconds: _Positive = 14400.0
+    run_timeout_seconds: Seconds = 14400.0
     """Seconds a run may take, over all its attempts."""
-    stop_timeout_seconds: _Positive = 8.0
+    stop_timeout_seconds: Seconds = 8.0
     """Seconds a worker has to checkpoint and stop before it is killed."""
-    probe_timeout_seconds: _Positive = 30.0
+    probe_timeout_seconds: Seconds = 30.0
     """Seconds a plugin has to load in its probe before it is quarantined."""
-    home: Annotated[Path, AfterValidator(Path.expanduser)] = Path(".genesis")
+    home: HomeFolder = Path(".genesis")
     """Folder of the database, runs, models and the lock."""
-    database_url: Annotated[
-        Annotated[str, Field(pattern=r"^(sqlite|postgresql)(\+\w+)?://")] | None, _None
-    ] = Field(default=None, repr=False)
+    database_url: DatabaseUrl = Field(default=None, repr=False)
     """SQLAlchemy URL of the database; empty: SQLite in GENESIS_HOME."""
     env_file: Path = DEFAULT_ENV_FILE
     """The file settings are read from; only the environment can name it."""
@@ -291,10 +277,17 @@ def _problem(details: ErrorDetails, variables: Mapping[str, Variable]) -> str:
 
 
 def _unknown(name: str, variable: Variable) -> str:
-    in_agents = name.upper().startswith(AGENTS_PREFIX)  # rightly so, but in lower case
-    candidates = [name.upper()] if in_agents else VARIABLES
-    close = difflib.get_close_matches(name.upper(), candidates, n=1, cutoff=0.6)
-    remedy = f"did you mean {close[0]}?" if close else "see .env.example for all settings"
+    upper = name.upper()
+    if upper.startswith(AGENTS_PREFIX):
+        *parts, last = (field.upper() for field in AgentSettings.model_fields)
+        whole = upper.count("__") >= 2  # rightly so, but in lower case
+        form = upper if whole else f"{upper}__ and {', '.join(parts)} or {last}__<KEY>"
+        remedy = f"did you mean {form}?"
+    else:
+        switch = "FP16" in upper and re.search("ABLE|TRAIN", upper)
+        close = difflib.get_close_matches(upper, VARIABLES, n=1, cutoff=0.6)
+        found = ROLLBACK_FLAG if switch else next(iter(close), None)
+        remedy = f"did you mean {found}?" if found else "see .env.example for all settings"
     return f"{name} ({variable.source}) is no setting: {remedy}"
 
 

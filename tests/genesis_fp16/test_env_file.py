@@ -1,10 +1,11 @@
 """Files as editors and people leave them."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from genesis_fp16.env_file import Variable, is_ours, read_env_file
+from genesis_fp16.env_file import MAX_BYTES, Variable, is_ours, read_env_file
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,11 @@ def test_variables_and_their_lines(tmp_path: Path, content: bytes, expected: dic
 def test_what_is_no_text_file_is_a_problem(tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
-    for path in (binary, tmp_path):
+    huge = tmp_path / "huge"
+    huge.write_bytes(b"# x\n" * (MAX_BYTES // 4) + b"\n")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for path in (binary, tmp_path, huge, tmp_path / "fifo", tmp_path / "device"):
         problems: list[str] = []
         assert read_env_file(path, problems) == {}
         assert str(path) in problems[0]

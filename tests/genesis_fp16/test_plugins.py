@@ -138,14 +138,17 @@ def test_agent_that_breaks_the_contract_is_quarantined(
 def test_operator_settings_are_held_against_the_agents_model(
     install_plugin: Callable[..., None], any_agent: Callable[[str], str]
 ) -> None:
-    model = "import pydantic\n\nclass Knobs(pydantic.BaseModel):\n    depth: int = 3\n"
-    for name in ("tuned", "mistuned"):
+    model = (
+        "import pydantic\n\nclass Knobs(pydantic.BaseModel, extra='forbid'):\n    depth: int = 3\n"
+    )
+    for name in ("tuned", "mistuned", "misspelt"):
         source = model + any_agent(name)
         install_plugin(name, edited(source, "return None", "return Knobs"))
     install_plugin("knobless")
     plugins = load(
         tuned=AgentSettings(settings={"depth": "7"}),
         mistuned=AgentSettings(settings={"depth": "deep"}),
+        misspelt=AgentSettings(settings={"deep": "7"}),
         knobless=AgentSettings(settings={"depth": "7"}),
     )
     assert plugins["tuned"].state == "ready"
@@ -153,6 +156,9 @@ def test_operator_settings_are_held_against_the_agents_model(
     assert schema is not None
     assert "depth" in json.dumps(schema["properties"])
     assert "GENESIS_AGENTS__MISTUNED__SETTINGS__DEPTH=deep" in plugins["mistuned"].reason
+    assert "SETTINGS__DEEP=7: Extra inputs are not permitted; there are DEPTH" in (
+        plugins["misspelt"].reason
+    )
     assert "delete GENESIS_AGENTS__KNOBLESS__SETTINGS__DEPTH" in plugins["knobless"].reason
 
 

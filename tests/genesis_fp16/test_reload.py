@@ -1,9 +1,11 @@
 """What a running daemon takes over from a changed file, and what it does not."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from genesis_fp16.env_file import MAX_BYTES
 from genesis_fp16.reload import CONFIRM_SECONDS, POLL_SECONDS, Reload, SettingsReloader
 from genesis_fp16.settings import load_settings
 
@@ -119,3 +121,18 @@ def test_asked_for_it_reloads_an_unchanged_file_too(running: Running) -> None:
     outcome = running.reloader.reload()
     assert outcome.error is None
     assert outcome.changed == {}
+
+
+def test_what_is_no_file_of_settings_changes_nothing(running: Running) -> None:
+    running.write("ENABLE_FP16_TRAINING=false\n")
+    running.path.unlink()
+    os.mkfifo(running.path)
+    outcome = running.look()
+    assert outcome is not None
+    assert "it is no regular file" in str(outcome.error)
+    assert not outcome.settings.enable_fp16_training
+    running.path.unlink()
+    outcome = running.write("# x\n" * (MAX_BYTES // 4) + "ENABLE_FP16_TRAINING=true\n")
+    assert outcome is not None
+    assert "it is larger than" in str(outcome.error)
+    assert not outcome.settings.enable_fp16_training

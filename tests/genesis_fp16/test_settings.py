@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.se_darwin.settings import SEDarwinSettings
 from genesis_fp16.settings import (
     AGENTS_PREFIX,
     VARIABLES,
@@ -111,6 +112,32 @@ def test_a_misspelt_name_is_never_ignored(env_file: Path, name: str) -> None:
         load_settings(env_file, {})
 
 
+@pytest.mark.parametrize(
+    "name", ["ENABLE_FP16", "DISABLE_FP16", "ENABLE_FP16_TRAIN", "FP16_ENABLE", "TRAIN_IN_FP16"]
+)
+def test_what_may_mean_the_rollback_is_refused_with_its_name(env_file: Path, name: str) -> None:
+    for text, environ in ((f"{name}=false\n", {}), ("", {name: "false"})):
+        env_file.write_text(text)
+        with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
+            load_settings(env_file, environ)
+
+
+def test_an_agent_without_a_part_is_told_which_there_are(env_file: Path) -> None:
+    env_file.write_text("GENESIS_AGENTS__SE_DARWIN=x\n")
+    with pytest.raises(SettingsError, match="GENESIS_AGENTS__SE_DARWIN__ and ENABLED, SCHEDULE"):
+        load_settings(env_file, {})
+
+
+def test_an_empty_home_is_the_default(env_file: Path) -> None:
+    assert load_settings(env_file, {"GENESIS_HOME": ""}).home == Settings().home
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_refused(env_file: Path, url: str) -> None:
+    with pytest.raises(SettingsError, match=r"GENESIS_DATABASE_URL.*in memory"):
+        load_settings(env_file, {"GENESIS_DATABASE_URL": url})
+
+
 @pytest.mark.parametrize("text", ["", "maybe", "2", "truefalse"])
 def test_what_is_no_truth_value_is_refused(env_file: Path, text: str) -> None:
     env_file.write_text(f"GENESIS_CPU_HALF={text}\n")
@@ -209,6 +236,13 @@ def test_env_example_documents_every_setting_once() -> None:
     assert {k: v for k, v in documented.items() if k not in agents} == expected
     fields = {name.split("__")[2].lower(): text[0] for name, text in agents.items()}
     assert fields == {name: f.description for name, f in AgentSettings.model_fields.items()}
+
+
+def test_the_example_of_an_agents_own_setting_is_one() -> None:
+    prefix = f"{AGENTS_PREFIX}SE_DARWIN__SETTINGS__"
+    own = {n.removeprefix(prefix): v[1] for n, v in _documented().items() if n.startswith(prefix)}
+    assert own
+    SEDarwinSettings.model_validate({name.lower(): value for name, value in own.items()})
 
 
 def test_env_example_loads_and_changes_nothing(tmp_path: Path) -> None:
