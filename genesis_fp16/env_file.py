@@ -15,7 +15,7 @@ from dotenv.parser import Binding, parse_stream
 ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
 ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
 MAX_BYTES = 1 << 20
-_OURS = re.compile(r"GENESIS_|.*FP16", re.IGNORECASE | re.DOTALL)
+_OURS = re.compile(r"GENESIS_|FP16_|(ENABLE|DISABLE)_FP16", re.IGNORECASE)
 
 
 class Variable(NamedTuple):
@@ -26,9 +26,14 @@ class Variable(NamedTuple):
 
 
 def is_ours(name: str) -> bool:
-    """Whether *name* is a setting or reads like a misspelt one; others may share the file."""
+    """Whether *name* is a setting or reads like a misspelt one; others share the environment."""
     likeness = difflib.SequenceMatcher(None, name.upper(), ROLLBACK_FLAG).ratio()
     return _OURS.match(name) is not None or likeness > 0.85
+
+
+def _is_ours_in_file(name: str) -> bool:
+    """The file is the operator's own: whatever speaks of FP16 there means the rollback flag."""
+    return is_ours(name) or "FP16" in name.upper()
 
 
 def read_bounded(path: Path) -> bytes:
@@ -67,7 +72,7 @@ def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
             problems.append(f"{source} is no NAME=value: {written!r}; correct or delete it")
         elif binding.key == ENV_FILE_VARIABLE:
             problems.append(f"{ENV_FILE_VARIABLE} ({source}): only the environment can name it")
-        elif binding.key is not None and is_ours(binding.key):
+        elif binding.key is not None and _is_ours_in_file(binding.key):
             variables[binding.key] = Variable(binding.value or "", source)
     return variables
 

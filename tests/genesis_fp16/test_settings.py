@@ -116,10 +116,15 @@ def test_a_misspelt_name_is_never_ignored(env_file: Path, name: str) -> None:
     "name", ["ENABLE_FP16", "DISABLE_FP16", "ENABLE_FP16_TRAIN", "FP16_ENABLE", "TRAIN_IN_FP16"]
 )
 def test_what_may_mean_the_rollback_is_refused_with_its_name(env_file: Path, name: str) -> None:
-    for text, environ in ((f"{name}=false\n", {}), ("", {name: "false"})):
-        env_file.write_text(text)
-        with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
-            load_settings(env_file, environ)
+    env_file.write_text(f"{name}=false\n")
+    with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
+        load_settings(env_file, {})
+
+
+def test_of_the_environment_only_our_prefixes_are_ours(env_file: Path) -> None:
+    with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
+        load_settings(env_file, {"DISABLE_FP16": "true"})
+    assert load_settings(env_file, {"DS_FP16_MODE": "1"}) == Settings(env_file=env_file)
 
 
 def test_an_agent_without_a_part_is_told_which_there_are(env_file: Path) -> None:
