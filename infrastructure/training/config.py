@@ -33,6 +33,11 @@ class FP16TrainingConfig:
         precision: The half type to use where the hardware allows; ``auto`` for what a measurement
             of the job finds best: `train` makes one.
         cpu_half: Run *precision* on a CPU too: slow, for tests and demonstrations.
+        adaptive_growth_interval: Let *growth_interval* follow from the overflows; see
+            `AdaptiveLossScale`.
+        adaptive_clip: Clip a norm that stands out of the running mean too; see `AdaptiveClip`.
+        detect_anomaly: Log the module and operation where a number is not finite; several times
+            slower, and every operation waits for the device; see `AnomalyDetector`.
 
     Raises:
         ValueError: A value outside its range.
@@ -50,6 +55,9 @@ class FP16TrainingConfig:
     accumulate: int = 1
     precision: Precision | Literal["auto"] = Precision.FP16
     cpu_half: bool = False
+    adaptive_growth_interval: bool = False
+    adaptive_clip: bool = False
+    detect_anomaly: bool = False
 
     def __post_init__(self) -> None:
         _require(0.0 < self.min_loss_scale < math.inf, "min_loss_scale", "finite and above 0", self)

@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 
 from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
+from infrastructure.training.anomaly import AnomalyDetector
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.forward import checked_loss
-from infrastructure.training.loss_scale import LossScale
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.parameters import device_of, float32_parameters
 from infrastructure.training.precision import Precision
@@ -30,6 +30,7 @@ from infrastructure.training.precision_switch import PrecisionSwitch
 from infrastructure.training.rank_gradients import RankGradients
 from infrastructure.training.step_record import StepReading, StepRecord
 from infrastructure.training.trainer_state import TrainerState
+from infrastructure.training.tuning import loss_scale_of
 
 B = TypeVar("B")
 
@@ -66,18 +67,18 @@ class FP16Trainer:
         *,
         wish: PrecisionState | None = None,
     ) -> None:
-        self.config = config or FP16TrainingConfig()
+        config = self.config = config or FP16TrainingConfig()
         self.model = model
         self.optimizer = optimizer
         self.device = device_of(model)
         self._parameters = float32_parameters(model, optimizer)
-        self._loss_scale = LossScale(self.config, self.device)
+        self._loss_scale = loss_scale_of(config, self.device)
+        self._anomalies = AnomalyDetector(model) if config.detect_anomaly else None
+        self._backward = self._anomalies.backward if self._anomalies else Tensor.backward
         self.record = StepRecord(self.device)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
-        self._optimizer_step = OptimizerStep(optimizer, self._parameters, self.config.max_grad_norm)
-        self._ranks = RankGradients.of(
-            model, optimizer, self._parameters, self.config.accumulate
-        )
+        self._optimizer_step = OptimizerStep(optimizer, self._parameters, config)
+        self._ranks = RankGradients.of(model, optimizer, self._parameters, config.accumulate)
         self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
         self._last_step_bad: Tensor | None = None
@@ -86,8 +87,8 @@ class FP16Trainer:
             optimizer,
             self._parameters,
             device=self.device,
-            cpu_half=self.config.cpu_half,
-            wish=wish or self.config.wish,
+            cpu_half=config.cpu_half,
+            wish=wish or config.wish,
         )
         self.state = TrainerState(
             model,
@@ -95,6 +96,7 @@ class FP16Trainer:
             switch=self._switch,
             loss_scale=self._loss_scale,
             record=self.record,
+            adaptive_clip=self._optimizer_step.adaptive_clip,
         )
         state = self.precision_state
         if state.effective != state.requested and state.reason != "measured":
@@ -182,6 +184,8 @@ class FP16Trainer:
             TypeError: *compute_loss_fn* returned no float32 tensor.
             ValueError: The loss is no scalar, or does not depend on the parameters.
         """
+        if self._anomalies is not None:
+            compute_loss_fn = self._anomalies.watched(compute_loss_fn)
         return checked_loss(self._switch.forward.compute_loss(compute_loss_fn, batch))
 
     def step(self, loss: Tensor, *, replay: bool = False) -> None:
@@ -198,10 +202,8 @@ class FP16Trainer:
         if replay:
             loss = loss * 0.0
             self._replays += 1
-        if self.precision.scales_loss:
-            (loss * self._loss_scale.scale).backward()
-        else:
-            loss.backward()
+        scaled = loss * self._loss_scale.scale if self.precision.scales_loss else loss
+        self._backward(scaled)
         self._switch.after_backward()
         loss = loss.detach()
         self._window_loss = loss if self._window_loss is None else self._window_loss + loss

@@ -18,6 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
+from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training.tuning import AdaptiveClip
+
 _FUSED = (Adam, AdamW, SGD, Adagrad)
 
 log = structlog.get_logger()
@@ -29,9 +32,10 @@ class OptimizerStep:
     Args:
         optimizer: Any optimizer; see `documented_path_reason` for which are fast.
         parameters: Those the optimizer updates.
-        max_grad_norm: As in `FP16TrainingConfig`.
+        config: Says how to clip.
 
     Attributes:
+        adaptive_clip: Clips as well, if there is one.
         fold_refused: Why the one-pass step is not taken, or None.
 
     Raises:
@@ -42,17 +46,19 @@ class OptimizerStep:
         self,
         optimizer: Optimizer,
         parameters: Sequence[nn.Parameter],
-        max_grad_norm: float | None,
+        config: FP16TrainingConfig,
     ) -> None:
         self._optimizer, self._parameters = optimizer, parameters
-        self._max_grad_norm = max_grad_norm
+        self._max_grad_norm = config.max_grad_norm
+        device = parameters[0].device
+        self.adaptive_clip = AdaptiveClip(device) if config.adaptive_clip else None
         closure = signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is Parameter.empty:
             raise ValueError(
                 f"{type(optimizer).__name__} computes the loss several times a step, by a closure, "
                 "and a loss scale holds for one gradient: choose an optimizer without a closure"
             )
-        self.fold_refused = documented_path_reason(optimizer, parameters[0].device)
+        self.fold_refused = documented_path_reason(optimizer, device)
         if self.fold_refused is None:
             _fill_momentum(optimizer)
         else:
@@ -71,7 +77,12 @@ class OptimizerStep:
         """
         if self._max_grad_norm is not None:
             clip = norm.mul(1.0 / self._max_grad_norm).clamp_(min=1.0)
+            if self.adaptive_clip is not None:
+                clip = torch.maximum(clip, self.adaptive_clip(norm, bad))
             divisor = clip if divisor is None else clip.mul_(divisor)
+        elif self.adaptive_clip is not None:
+            clip = self.adaptive_clip(norm, bad)
+            divisor = clip if divisor is None else clip * divisor
         if self.fold_refused is not None:
             self._documented_step(divisor, bad)
             return

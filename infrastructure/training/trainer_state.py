@@ -18,6 +18,7 @@ from infrastructure.training.precision_switch import PrecisionSwitch
 from infrastructure.training.ranks import Ranks
 from infrastructure.training.sharded_checkpoint import read_state, write_state
 from infrastructure.training.step_record import StepRecord
+from infrastructure.training.tuning import AdaptiveClip
 
 log = structlog.get_logger()
 
@@ -36,9 +37,11 @@ class TrainerState:
         switch: PrecisionSwitch,
         loss_scale: LossScale,
         record: StepRecord,
+        adaptive_clip: AdaptiveClip | None = None,
     ) -> None:
         self._model, self._optimizer = unwrapped(model), optimizer
         self._switch, self._loss_scale, self._record = switch, loss_scale, record
+        self._adaptive_clip = adaptive_clip
 
     def to_dict(self) -> dict[str, Any]:
         """See `FP16Trainer.state_dict`."""
@@ -49,6 +52,7 @@ class TrainerState:
                 "loss_scale": self._loss_scale.state_dict(),
                 "record": self._record.state_dict(),
                 "precision": self._switch.precision.value,
+                "adaptive_clip": self._adaptive_clip.state_dict() if self._adaptive_clip else None,
             }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -71,6 +75,8 @@ class TrainerState:
                 raise ValueError(f"the state is of another model: {error}") from error
             self._optimizer.load_state_dict(state["optimizer"])
         self._loss_scale.load_state_dict(state["loss_scale"])
+        if self._adaptive_clip is not None and state.get("adaptive_clip"):
+            self._adaptive_clip.load_state_dict(state["adaptive_clip"])
         self._record.forget_consecutive()
 
     def layout(self, prefix: str) -> dict[str, Tensor]:

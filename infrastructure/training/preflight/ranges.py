@@ -9,16 +9,16 @@ over the gradients that FP16 would hold, since a power of two scales FP16 number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from infrastructure.training.autograd_nodes import NameNodes, floating_tensors, named_nodes
 from infrastructure.training.precision import Precision
 from infrastructure.training.preflight.workbench import Workbench
 from infrastructure.training.running_modules import RunningModules
@@ -26,7 +26,6 @@ from infrastructure.training.running_modules import RunningModules
 FP16_MAX = 65504.0
 _FLUSHED_EXPONENT = -25  # FP16 rounds 2**-25, half its smallest number, and all below it to zero
 _LOWEST, _HIGHEST = -160, 130  # exponents of float32, with room
-_MODULE = "genesis_fp16.module"  # key in the metadata of an autograd node
 
 Place = tuple[str, str]  # module, operation
 
@@ -137,15 +136,15 @@ def measure_ranges(bench: Workbench) -> Ranges:
     record = _Record(bench.device)
     model = bench.model()
     running = RunningModules(model)
-    with _NameNodes(running), _HalfOperations(running, record.half_forward):
+    with NameNodes(running), _HalfOperations(running, record.half_forward):
         loss = bench.loss(model, bench.batches[0], Precision.FP16)
-    for node, module in _nodes(loss):
+    for node, module in named_nodes(loss):
         if _is_half(node) and not _is_cast(node):
             record.half_backward.add((module, node.name()))
     del loss
     finite = True
     for batch in bench.batches:
-        with _NameNodes(running), _Magnitudes(running, record):
+        with NameNodes(running), _Magnitudes(running, record):
             loss = bench.loss(model, batch, Precision.FP32)
         leaves = _hook_backward(loss, record)
         loss.backward()
@@ -154,21 +153,6 @@ def measure_ranges(bench: Workbench) -> Ranges:
         finite &= _all_finite([loss, *(p.grad for p in model.parameters())])
         model.zero_grad(set_to_none=True)
     return Ranges(modules=record.modules(), loss_is_finite=finite)
-
-
-class _NameNodes(TorchFunctionMode):
-    """Writes the running module's name into the autograd node of each result."""
-
-    def __init__(self, running: RunningModules) -> None:
-        super().__init__()
-        self._running = running
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in _tensors(result):
-            if tensor.grad_fn is not None:
-                _metadata(tensor.grad_fn).setdefault(_MODULE, str(self._running))
-        return result
 
 
 class _HalfOperations(TorchDispatchMode):
@@ -180,7 +164,7 @@ class _HalfOperations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        half = any(tensor.dtype == torch.float16 for tensor in _tensors(result))
+        half = any(tensor.dtype == torch.float16 for tensor in floating_tensors(result))
         if half and not str(func).startswith("aten._to_copy"):  # a cast: FP32 has none
             self._places.add((str(self._running), str(func)))
         return result
@@ -196,7 +180,7 @@ class _Magnitudes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         seen = self._record.at(self._record.forward, (str(self._running), str(func)))
-        for tensor in (*_tensors(args), *_tensors(result)):
+        for tensor in (*floating_tensors(args), *floating_tensors(result)):
             seen.activation = torch.maximum(seen.activation, _magnitude(tensor.detach()))
         return result
 
@@ -204,7 +188,7 @@ class _Magnitudes(TorchDispatchMode):
 def _hook_backward(loss: Tensor, record: _Record) -> dict[Place, set[Tensor]]:
     """Record gradients as they are computed; return the parameters used at each place."""
     leaves: dict[Place, set[Tensor]] = {}
-    for node, module in _nodes(loss):
+    for node, module in named_nodes(loss):
         place = (module, node.name())
         for following, _ in node.next_functions:
             if following is not None and hasattr(following, "variable"):
@@ -223,7 +207,7 @@ def _noting_inputs(record: _Record, place: Place) -> Callable[..., None]:
 
     def note(gradients: Iterable[Tensor | None], _: object) -> None:
         seen = record.at(record.backward, place)
-        for gradient in _tensors(gradients):
+        for gradient in floating_tensors(gradients):
             seen.gradient = torch.maximum(seen.gradient, _magnitude(gradient))
 
     return note
@@ -231,7 +215,7 @@ def _noting_inputs(record: _Record, place: Place) -> Callable[..., None]:
 
 def _note_gradients(record: _Record, place: Place, gradients: Iterable[Tensor | None]) -> None:
     seen = record.at(record.backward, place)
-    for gradient in _tensors(gradients):
+    for gradient in floating_tensors(gradients):
         seen.gradient = torch.maximum(seen.gradient, _magnitude(gradient))
         seen.exponents += _exponents(gradient)
 
@@ -246,45 +230,12 @@ def _exponents(gradient: Tensor) -> Tensor:
     return torch.bincount((ceiling - _LOWEST).clamp(0, size - 1), minlength=size)
 
 
-def _nodes(loss: Tensor) -> Iterator[tuple[Node, str]]:
-    """Yield every autograd node behind *loss* with its module.
-
-    A node without a name is an inner one of a composite operation: it has its consumer's.
-    """
-    stack: list[tuple[Node | None, str]] = [(loss.grad_fn, "the loss")]
-    seen: set[Node] = set()
-    while stack:
-        node, module = stack.pop()
-        if node is None or node in seen or hasattr(node, "variable"):
-            continue
-        seen.add(node)
-        module = _metadata(node).get(_MODULE, module)
-        yield node, module
-        stack.extend((following, module) for following, _ in node.next_functions)
-
-
-def _metadata(node: Node) -> dict[str, str]:
-    return cast("dict[str, str]", node.metadata)  # a property that torch types as a method
-
-
 def _is_half(node: Node) -> bool:
     return any(output.dtype == torch.float16 for output in node._input_metadata)
 
 
 def _is_cast(node: Node) -> bool:
     return node.name() == "ToCopyBackward0"
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    """Floating tensors in *values*, a tensor or nested tuples, lists and dicts of them."""
-    if isinstance(values, Tensor):
-        if values.is_floating_point():
-            yield values
-    elif isinstance(values, tuple | list):
-        for value in values:
-            yield from _tensors(value)
-    elif isinstance(values, dict):
-        yield from _tensors(list(values.values()))
 
 
 def _magnitude(tensor: Tensor) -> Tensor:

@@ -40,16 +40,29 @@ def test_overflow_and_underflow_show(bench: Bench, scale: float, error: float) -
 
 
 class Noisy(nn.Module):
-    def __init__(self) -> None:
+    """Adds noise to its input, or masks its output by other numbers in half precision."""
+
+    def __init__(self, noisy_input: bool) -> None:
         super().__init__()
-        self.linear = nn.Linear(8, 4)
+        self.linear, self.noisy_input = nn.Linear(8, 4), noisy_input
 
     def forward(self, x):
-        return self.linear(x + torch.randn_like(x))
+        if self.noisy_input:
+            return self.linear(x + torch.randn_like(x))
+        y = self.linear(x)
+        if y.dtype != torch.float32:
+            torch.rand(1)
+        return y * (torch.rand_like(y) > 0.5)
 
 
-def test_noise_that_cannot_be_switched_off_is_not_taken_for_an_error(bench: Bench) -> None:
-    assert gradient_error(bench(Noisy()), Precision.BF16, 1.0) is None
+def test_noise_that_is_drawn_alike_is_compared(bench: Bench) -> None:
+    error = gradient_error(bench(Noisy(noisy_input=True)), Precision.BF16, 1.0)
+    assert error is not None
+    assert error < 0.02
+
+
+def test_noise_that_is_drawn_otherwise_is_not_taken_for_an_error(bench: Bench) -> None:
+    assert gradient_error(bench(Noisy(noisy_input=False)), Precision.BF16, 1.0) is None
 
 
 def test_dropout_is_switched_off(bench: Bench) -> None:
