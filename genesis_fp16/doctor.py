@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 import genesis_fp16
+from genesis_fp16.agent_files import read_preflight
+from genesis_fp16.cli_output import moment
 from genesis_fp16.plugins import (
     HardwareProbeError,
     Plugin,
@@ -69,7 +71,9 @@ def examine(load: Callable[[], Settings] = load_settings) -> list[Finding]:
     findings += check_settings(settings)
     findings += [check_home(settings), check_disk(settings), check_database(settings)]
     findings += [check_lock(settings), check_port(settings), check_device(settings)]
-    findings += check_plugins(settings, load_plugins(settings))
+    plugins = load_plugins(settings)
+    findings += check_plugins(settings, plugins)
+    findings += check_measured(settings, [plugin.name for plugin in plugins])
     return findings
 
 
@@ -234,3 +238,18 @@ def check_plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[Finding
         remedy = f"did you mean {close[0].upper()}?" if close else "install it, or delete them"
         found = f"settings of {key.upper()}, an agent that is not installed"
         yield Finding("plugin", "warn", found, remedy)
+
+
+def check_measured(settings: Settings, agents: Iterable[str]) -> Iterator[Finding]:
+    """What each agent's last pre-flight measurement recommends, where there was one."""
+    for agent in agents:
+        report = read_preflight(settings.home.absolute() / "agents" / agent)
+        if report is None:
+            continue
+        found = f"{agent} measured best in {report.verdict} on {report.device_name}, "
+        found += f"{moment(report.measured_at)}: {'; '.join(report.reasons)}"
+        wish = settings.for_agent(agent).precision or settings.precision
+        key = agent.replace("-", "_").upper()
+        remedy = f"set GENESIS_AGENTS__{key}__PRECISION=auto, or {report.verdict}"
+        settled = wish in ("auto", report.verdict)
+        yield Finding("precision", "ok", found, "" if settled else remedy)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from pydantic import JsonValue
 
+from genesis_fp16.agent_files import read_preflight
 from genesis_fp16.run_spec import RunSpec, TrainerOptions
 from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
@@ -23,6 +24,7 @@ from infrastructure.events.event import (
     Notice,
     PhaseStarted,
     PrecisionChanged,
+    PreflightDone,
     Progress,
     Published,
     Resumed,
@@ -280,6 +282,27 @@ def test_whole_run(start: Callable[..., Attempt], tmp_path: Path) -> None:
     lengths = json.loads((tmp_path / "run" / "snapshot.json").read_text())
     assert all(length > 0 for length in lengths.values())
     assert "trains on 4" in attempt.log
+
+
+def test_auto_is_measured_in_the_run_and_kept_for_the_next_attempt(
+    start: Callable[..., Attempt], tmp_path: Path
+) -> None:
+    slow = {"pause": 0.01, "epochs": 4}
+    auto = PrecisionState(requested="auto", effective="auto", reason="default")
+    first = start(1, precision=auto, cpu_half=False, settings=slow)
+    first.until(lambda event: isinstance(event, StepStats))
+    first.command(Stop(reason="test"))
+    assert first.end() == 75
+    (measured,) = first.of(PreflightDone)
+    verdict = measured.report.verdict
+    state = PrecisionState(requested="auto", effective=verdict, reason="measured")
+    assert [event.state for event in first.of(PrecisionChanged)] == [state]
+    assert read_preflight(tmp_path / "agent") == measured.report
+
+    second = start(2, precision=auto, cpu_half=False, settings={**slow, "pause": 0.0})
+    assert second.end() == 0, second.log
+    assert not second.of(PreflightDone)
+    assert [event.state for event in second.of(PrecisionChanged)] == [state]
 
 
 def test_budget_of_transitions_ends_collecting(start: Callable[..., Attempt]) -> None:
