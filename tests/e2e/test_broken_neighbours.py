@@ -69,7 +69,7 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
     daemon = make_daemon(bin_folder=environment / "bin", python_path=None)
     daemon.configure(
         GENESIS_PROBE_TIMEOUT_SECONDS=20,
-        GENESIS_BUDGET_TRANSITIONS=5000,
+        GENESIS_BUDGET_TRANSITIONS=10000,  # 50 episodes: enough groups on each side of the split
         GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1s"',
         GENESIS_AGENTS__SE_DARWIN__ENABLED="true",
     )

@@ -32,7 +32,13 @@ from torch.nn.parallel import DistributedDataParallel
 from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
-from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision, stats_reporter
+from infrastructure.training import (
+    FP16Trainer,
+    FP16TrainingConfig,
+    Precision,
+    ranks,
+    stats_reporter,
+)
 from infrastructure.training.checkpoint import CheckpointError
 from infrastructure.training.distributed import process_group, whole_tensor
 from infrastructure.training.loop import LoopOptions, train
@@ -527,11 +533,12 @@ def policy_needs_restart(folder: Path) -> Any:
 @scenario
 def go_back_together(folder: Path) -> Any:
     stats_reporter._SHORTEST_WINDOW_SECONDS = 0.0
+    ranks._MEETING_SECONDS = 0.0  # the ranks meet after every step, however fast the machine
     calls = iter(range(1000))
 
     def loss(forward: Any, batch: Any) -> Tensor:
         value = mse(forward, batch)
-        bad = 20 <= next(calls) < 60 and dist.get_rank() == 1
+        bad = 20 <= next(calls) < 45 and dist.get_rank() == 1
         return value + math.nan if bad else value
 
     return run(
