@@ -8,8 +8,9 @@ from torch import nn
 
 from infrastructure.agent_contract import TrainingJob
 from infrastructure.events.preflight_report import PrecisionMeasurement, PreflightReport
-from infrastructure.training import FP16TrainingConfig
+from infrastructure.training import FP16TrainingConfig, Precision
 from infrastructure.training.preflight import preflight
+from infrastructure.training.preflight.workbench import Workbench
 
 CPU = torch.device("cpu")
 Job = Callable[..., TrainingJob]
@@ -137,3 +138,23 @@ def test_no_scale_saves_gradients_above_the_floor(probe_job: Job) -> None:
 def test_no_batches(probe_job: Job) -> None:
     with pytest.raises(ValueError, match="no batches"):
         quick(probe_job("mlp", batches=lambda epoch: []))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_all_three_are_timed_and_the_scale_is_exact(probe_job: Job) -> None:
+    device = torch.device("cuda")
+    job = probe_job("attention")
+    report = preflight(job, device, batches=2, budget_seconds=2.0)
+    assert all((each.seconds_per_step or 0) > 0 for each in report.measurements)
+    assert all((each.peak_bytes or 0) > 0 for each in report.measurements)
+    scale = report.largest_safe_scale
+    assert scale is not None
+    made = Workbench(job, device, 2)
+    for factor, safe in ((1.0, True), (2.0, False)):
+        finite = True
+        for batch in made.batches:
+            model = made.model()
+            (made.loss(model, batch, Precision.FP16) * scale * factor).backward()
+            finite &= all(bool(p.grad.isfinite().all()) for p in model.parameters())
+        assert finite is safe
