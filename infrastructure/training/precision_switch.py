@@ -99,7 +99,11 @@ class PrecisionSwitch:
             self._masters.take_gradients()
 
     def after_step(self) -> None:
-        """Copy the masters of a cast model into it."""
+        """Copy the masters of a cast model into it, and forget half copies of the old weights.
+
+        A caller's own autocast around several steps would keep them.
+        """
+        torch.clear_autocast_cache()
         if self._masters is not None:
             self._masters.update_model()
 

@@ -556,7 +556,6 @@ def test_a_target_computed_without_gradients_costs_the_loss_none(both, batch, re
     assert (weights(trainer) != before).all()
 
 
-@pytest.mark.xfail(strict=True, reason="the trainer does not clear autocast's cache after a step")
 def test_a_callers_region_around_the_steps_freezes_nothing(both, batch, loss_fn) -> None:
     _, trainer = both(loss_scale=256.0)
     with torch.autocast("cpu", dtype=torch.float16):
