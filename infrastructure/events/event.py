@@ -7,6 +7,8 @@ that a plugin may have worded is `PlainText`.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -109,6 +111,55 @@ class StepStats(BaseEvent):
         return self.applied + self.overflow + self.nonfinite_loss + self.no_gradient
 
 
+class BaselineCompared(BaseEvent):
+    """One frozen batch, computed in the half precision in force and again in FP32.
+
+    Same weights, same random numbers: what differs is the rounding of this one step, not what
+    training has drifted by. Measured only while a half precision is in force.
+
+    Attributes:
+        step: Steps attempted since the run began, over all attempts.
+        precision: In force now; the half type compared.
+        loss_scale: In force now; 1 outside FP16.
+        loss: Under *precision*; may be NaN or infinite.
+        fp32_loss: May be NaN or infinite too: then the numbers, not their precision, are at fault.
+        gradient_error: Distance of the unscaled gradient from FP32's by the length of FP32's.
+            Infinite where only FP32's is finite. Like all below None where gradients were not
+            compared or FP32's is zero or not finite.
+        gradient_cosine: Of the two gradients; None also where the half gradient is not finite.
+        underflow: Fraction of FP32's nonzero gradient elements that are zero in *precision*.
+        nonfinite_module: First module, forward then backward, that made a number that is not
+            finite under *precision*; empty where none did.
+        worst_module: Module with the largest gradient error of its own; empty like the rest.
+        seconds, fp32_seconds: Forward and backward pass of the batch in either precision, with the
+            device waited for.
+    """
+
+    kind: Literal["baseline_compared"] = "baseline_compared"
+    step: int
+    precision: PrecisionName
+    loss_scale: float
+    loss: float
+    fp32_loss: float
+    gradient_error: float | None = None
+    gradient_cosine: float | None = None
+    underflow: float | None = None
+    nonfinite_module: PlainText = ""
+    worst_module: PlainText = ""
+    seconds: float | None = None
+    fp32_seconds: float | None = None
+
+    @property
+    def loss_error(self) -> float:
+        """Distance of the loss from FP32's by FP32's size; NaN where FP32's is not finite."""
+        if not math.isfinite(self.fp32_loss):
+            return math.nan
+        if not math.isfinite(self.loss):
+            return math.inf
+        smallest = sys.float_info.min
+        return abs(self.loss - self.fp32_loss) / max(abs(self.fp32_loss), smallest)
+
+
 class PreflightDone(BaseEvent):
     """The job was measured on a copy of its model; training has not begun, or goes on unchanged."""
 
@@ -187,6 +238,7 @@ Event = Annotated[
     | Progress
     | PrecisionChanged
     | StepStats
+    | BaselineCompared
     | PreflightDone
     | CheckpointSaved
     | Resumed
