@@ -133,6 +133,8 @@ class BaselineCompared(BaseEvent):
         worst_module: Module with the largest gradient error of its own; empty like the rest.
         seconds, fp32_seconds: Forward and backward pass of the batch in either precision, with the
             device waited for.
+        comparable: False where the model drew random numbers in half precision, which FP32 draws
+            otherwise: then the differences prove nothing.
     """
 
     kind: Literal["baseline_compared"] = "baseline_compared"
@@ -148,11 +150,15 @@ class BaselineCompared(BaseEvent):
     worst_module: PlainText = ""
     seconds: float | None = None
     fp32_seconds: float | None = None
+    comparable: bool = True
 
     @property
     def loss_error(self) -> float:
-        """Distance of the loss from FP32's by FP32's size; NaN where FP32's is not finite."""
-        if not math.isfinite(self.fp32_loss):
+        """Distance of the loss from FP32's by FP32's size; NaN where that says nothing.
+
+        So it is where FP32's loss is not finite, or the two are not comparable.
+        """
+        if not (math.isfinite(self.fp32_loss) and self.comparable):
             return math.nan
         if not math.isfinite(self.loss):
             return math.inf
@@ -189,6 +195,7 @@ class Evaluated(BaseEvent):
     """Held-out metrics.
 
     Attributes:
+        higher_is_better: Of the primary metric; None in the files of earlier releases.
         fp32_baseline_loss: Loss of one frozen training batch replayed in FP32 with the weights
             of this moment; None where it was not measured.
     """
@@ -197,6 +204,7 @@ class Evaluated(BaseEvent):
     epoch: int
     metrics: Mapping[PlainText, float]
     primary: PlainText
+    higher_is_better: bool | None = None
     fp32_baseline_loss: float | None = None
 
 

@@ -37,6 +37,7 @@ def evaluate_held_out(
         epoch=epoch,
         metrics=dict(evaluation.metrics),
         primary=evaluation.primary,
+        higher_is_better=evaluation.higher_is_better,
         fp32_baseline_loss=baseline,
     )
     return evaluation, event
