@@ -21,6 +21,7 @@ from prometheus_client import (
 )
 
 import genesis_fp16
+from genesis_fp16.guard.trigger import GuardState, Trigger
 from genesis_fp16.runs import TERMINAL, RunState
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
@@ -147,6 +148,12 @@ class Metrics:
             "agent",
             "reason",
         )
+        self._guard_trips = self._counter(
+            "genesis_guard_trips_total", "Times the guard demanded FP32", "agent", "trigger"
+        )
+        self._guard_state = self._gauge(
+            "genesis_guard_state", "1 for the guard's state of the agent", "agent", "state"
+        )
 
     def _declare_runs(self) -> None:
         self._runs = self._counter("genesis_runs_total", "Runs that ended", "agent", "result")
@@ -207,6 +214,9 @@ class Metrics:
             self._steps.labels(name, outcome)
         for reason in ROLLBACK_REASONS:
             self._rollbacks.labels(name, reason)
+        for trigger in Trigger:
+            self._guard_trips.labels(name, trigger.value)
+        self.set_guard_state(name, GuardState.WATCHING)
         for state in RunState:
             (self._runs if state in TERMINAL else self._run_state).labels(name, state.value)
 
@@ -259,6 +269,15 @@ class Metrics:
                 self._rollbacks.labels(agent, state.reason).inc()
         self._precision.labels(agent, state.requested, state.effective, state.reason).set(1)
         self._acknowledged[agent] = state
+
+    def set_guard_state(self, agent: str, state: GuardState) -> None:
+        """Say how far the guard trusts *agent* with half precision."""
+        for each in GuardState:
+            self._guard_state.labels(agent, each.value).set(each is state)
+
+    def guard_tripped(self, agent: str, trigger: Trigger) -> None:
+        """Count that the guard demands FP32 for *agent*."""
+        self._guard_trips.labels(agent, trigger.value).inc()
 
     def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
         """Take in that a run entered *state*; *result* is not needed here."""

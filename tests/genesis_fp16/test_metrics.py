@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from genesis_fp16.guard import GuardState, Trigger
 from genesis_fp16.metrics import Metrics
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
@@ -170,6 +171,21 @@ def test_precision_is_what_was_acknowledged_last(metrics: Metrics, value: Value)
     metrics.on_event("a", "r3", changed(measured, scale=1.0))
     assert value(name, agent="a", requested="auto", effective="fp32", reason="measured") == 1
     assert value("genesis_precision_rollbacks_total", agent="a", reason="measured") == 0
+
+
+def test_guard_states_are_one_hot_and_trips_add_up(metrics: Metrics, value: Value) -> None:
+    def states() -> dict[str, float | None]:
+        name = "genesis_guard_state"
+        return {str(each): value(name, agent="a", state=str(each)) for each in GuardState}
+
+    assert states() == {"watching": 1, "tripped": 0, "probation": 0}
+    assert value("genesis_guard_trips_total", agent="a", trigger="underflow") == 0
+    metrics.guard_tripped("a", Trigger.OVERFLOW_STORM)
+    metrics.set_guard_state("a", GuardState.TRIPPED)
+    assert states() == {"watching": 0, "tripped": 1, "probation": 0}
+    assert value("genesis_guard_trips_total", agent="a", trigger="overflow_storm") == 1
+    metrics.register_agent("a")
+    assert states()["tripped"] == 1
 
 
 def test_run_states_count_unfinished_runs(metrics: Metrics, value: Value) -> None:

@@ -1,0 +1,5 @@
+"""The guard: automatic rollback to FP32, agent by agent, and the ladder back."""
+
+from genesis_fp16.guard.trigger import GuardState, Trigger
+
+__all__ = ["GuardState", "Trigger"]
