@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from infrastructure.events import PrecisionState, SetPrecision
-from infrastructure.events.event import StepStats
+from infrastructure.events.event import BaseEvent, Notice, StepStats
 from infrastructure.training.checkpoint_folder import CheckpointFolder
 from infrastructure.training.fp16_trainer import FP16Trainer
 
@@ -40,16 +40,16 @@ class SafetyNet:
     Args:
         trainer: Its configuration holds the policies.
         checkpoints: Where the last good weights lie.
-        notice: Tells the operator: a constant event and one line.
+        emit: Takes events.
     """
 
     def __init__(
         self,
         trainer: FP16Trainer,
         checkpoints: CheckpointFolder,
-        notice: Callable[[str, str], None],
+        emit: Callable[[BaseEvent], None],
     ) -> None:
-        self._trainer, self._checkpoints, self._notice = trainer, checkpoints, notice
+        self._trainer, self._checkpoints, self._emit = trainer, checkpoints, emit
         self._went_back_at: int | None = None
 
     def heed(self, stats: StepStats) -> list[SetPrecision | GoBack]:
@@ -114,3 +114,6 @@ class SafetyNet:
         self._trainer.state.restore_weights(state)
         self._went_back_at = state["record"]["training_steps"]
         self._notice("went_back_to_checkpoint", f"{what}; now at the weights of {path}")
+
+    def _notice(self, event: str, error: str) -> None:
+        self._emit(Notice(level="warning", event=event, fields={"error": error}))

@@ -1,0 +1,131 @@
+"""Where a training stands, kept in checkpoints and found again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from infrastructure.events.event import BaseEvent, CheckpointSaved, Notice, Resumed
+from infrastructure.training.checkpoint import CheckpointError
+from infrastructure.training.checkpoint_folder import CheckpointFolder
+from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.random_state import (
+    random_state,
+    restore_random_state,
+    seed_generators,
+)
+from infrastructure.training.ranks import Ranks
+
+
+class SavedProgress:
+    """The position in the data, and its checkpoints together with trainer and scheduler.
+
+    Args:
+        trainer: Saved and restored; so is *scheduler*, if there is one.
+        scheduler: Of the learning rate.
+        checkpoints: Where they lie.
+        ranks: Each calls every method.
+        seed: For a resumed training whose number of ranks has changed.
+        emit: Takes events.
+
+    Attributes:
+        epoch: Finished ones.
+        batch: Batches taken of the epoch under way.
+    """
+
+    def __init__(
+        self,
+        *,
+        trainer: FP16Trainer,
+        scheduler: LRScheduler | None,
+        checkpoints: CheckpointFolder,
+        ranks: Ranks,
+        seed: int,
+        emit: Callable[[BaseEvent], None],
+    ) -> None:
+        self._trainer, self._scheduler = trainer, scheduler
+        self._checkpoints, self._ranks = checkpoints, ranks
+        self._seed, self._emit = seed, emit
+        self.epoch = self.batch = 0
+        self._saved_at = time.monotonic()
+
+    @property
+    def seconds_since_saved(self) -> float:
+        """Since the last try, or the start."""
+        return time.monotonic() - self._saved_at
+
+    def save(self) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: It could not be written.
+        """
+        begun = time.monotonic()
+        state = {
+            "trainer": self._trainer.state_dict(),
+            "scheduler": self._scheduler.state_dict() if self._scheduler else None,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "random": self._ranks.gather(random_state(self._trainer.device)),
+        }
+        path, size = self._checkpoints.save(self._trainer.training_steps, state)
+        self._saved_at = time.monotonic()
+        self._emit(
+            CheckpointSaved(
+                step=self._trainer.training_steps,
+                path=str(path),
+                size_bytes=size,
+                seconds=self._saved_at - begun,
+            )
+        )
+
+    def save_or_notice(self) -> None:
+        """A full disk must not cost the training: say so and try again later.
+
+        Nor may a bad moment replace a good checkpoint.
+        """
+        if not self._trainer.record.last_loss_was_finite:
+            return
+        try:
+            self.save()
+        except CheckpointError as error:
+            self._saved_at = time.monotonic()
+            self._notice("checkpoint_not_saved", error)
+
+    def resume(self) -> None:
+        """Go back to the newest readable checkpoint; without one, do nothing.
+
+        Raises:
+            CheckpointError: It is of another job.
+        """
+        newest = self._checkpoints.newest(
+            self._trainer.state.layout("trainer/"),
+            lambda error: self._notice("checkpoint_unreadable", error),
+        )
+        if newest is None:
+            return
+        path, state = newest
+        try:
+            self._load(state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                path, f"does not fit this job ({error})", "delete the run's checkpoints"
+            ) from error
+        self._emit(Resumed(step=self._trainer.training_steps, path=str(path)))
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._trainer.load_state_dict(state["trainer"])
+        if self._scheduler is not None and state["scheduler"] is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        rank, steps = self._ranks.rank, self._trainer.training_steps
+        if len(state["random"]) == self._ranks.count:
+            restore_random_state(state["random"][rank], self._trainer.device)
+        else:  # another number of ranks: streams that none of them has seen
+            seed_generators(self._seed + rank + 1_000_003 * steps)
+
+    def _notice(self, event: str, error: CheckpointError) -> None:
+        self._emit(Notice(level="warning", event=event, fields={"error": str(error)}))
