@@ -128,9 +128,9 @@ class BaselineCompared(BaseEvent):
             compared or FP32's is zero or not finite.
         gradient_cosine: Of the two gradients; None also where the half gradient is not finite.
         underflow: Fraction of FP32's nonzero gradient elements that are zero in *precision*.
-        nonfinite_module: First module, forward then backward, that made a number that is not
-            finite under *precision*; empty where none did.
-        worst_module: Module with the largest gradient error of its own; empty like the rest.
+        nonfinite_module: Operation and module, forward before backward, that first made a number
+            that is not finite under *precision*; empty where none did.
+        worst_module: Module that adds most to a finite *gradient_error*.
         seconds, fp32_seconds: Forward and backward pass of the batch in either precision, with the
             device waited for.
         comparable: False where the model drew random numbers in half precision, which FP32 draws

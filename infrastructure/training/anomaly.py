@@ -88,10 +88,8 @@ class AnomalyDetector:
         Args:
             loss: From a `watched` function, scaled or not.
         """
-        self._backward, self._passes = None, self._passes + 1
-        for node, module in named_nodes(loss):
-            node.register_hook(self._check(Origin(module, node.name())))
-        loss.backward()
+        self._passes += 1
+        self.trace(loss, Tensor.backward)
         finite = bool(loss.isfinite())
         if not finite or self._backward is not None:
             log.warning(
@@ -101,6 +99,14 @@ class AnomalyDetector:
                 forward=str(self._forward or "nothing"),
                 backward=str(self._backward or "nothing"),
             )
+
+    def trace(self, loss: Tensor, backward: Callable[[Tensor], object]) -> Origin | None:
+        """Call *backward* with *loss*; where these two passes first went wrong, None if nowhere."""
+        self._backward = None
+        for node, module in named_nodes(loss):
+            node.register_hook(self._check(Origin(module, node.name())))
+        backward(loss)
+        return self._forward or self._backward
 
     def _check(self, origin: Origin) -> Callable[..., None]:
         def check(inputs: tuple[Tensor | None, ...], _: object) -> None:

@@ -17,11 +17,13 @@ import torch
 from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Command, PrecisionState
-from infrastructure.events.event import BaseEvent
+from infrastructure.events.event import BaseEvent, Notice
+from infrastructure.training.baseline_watch import BaselineWatch
 from infrastructure.training.checkpoint_folder import CheckpointFolder
 from infrastructure.training.config import FP16TrainingConfig
-from infrastructure.training.distributed import Parallel, spread
+from infrastructure.training.distributed import Parallel, is_sharded, spread
 from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.fp32_shadow import Fp32Shadow
 from infrastructure.training.held_out import evaluate_held_out, first_batch, to_device
 from infrastructure.training.precision import Precision, resolve
 from infrastructure.training.precision_choice import PrecisionChoice
@@ -45,6 +47,8 @@ class LoopOptions:
     checkpoint_interval_seconds: Longest time between two checkpoints.
     keep_checkpoints: How many are kept.
     parallel: How several ranks share the work; see `spread`.
+    baseline_interval_steps: Steps between two comparisons of a half precision with FP32; 0 for
+        none; see `Fp32Shadow`.
     """
 
     seed: int
@@ -52,6 +56,7 @@ class LoopOptions:
     checkpoint_interval_seconds: float = 15.0
     keep_checkpoints: int = 2
     parallel: Parallel = "ddp"
+    baseline_interval_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,6 +158,12 @@ class _TrainingLoop:
         self._reporter = StatsReporter(self._trainer, emit, options.stats_interval_steps)
         self._safety_net = SafetyNet(self._trainer, checkpoints, emit)
         observers: list[StepObserver] = []
+        if options.baseline_interval_steps and is_sharded(model):
+            fields = {"error": "no rank holds the whole of a sharded model"}
+            emit(Notice(event="baseline_not_measured", fields=fields))
+        elif options.baseline_interval_steps and ranks.leads:
+            shadow = Fp32Shadow(self._spread.plain, job.loss, self._first_batch, device)
+            observers.append(BaselineWatch(shadow, options.baseline_interval_steps, emit))
         self._boundary = StepBoundary(
             trainer=self._trainer,
             scheduler=scheduler,

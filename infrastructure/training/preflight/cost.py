@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from infrastructure.training.dropout import switch_off_dropout
 from infrastructure.training.precision import Precision
 from infrastructure.training.preflight.verdict import LARGEST_GRADIENT_ERROR
 from infrastructure.training.preflight.workbench import Workbench
 from infrastructure.training.random_state import random_state, restore_random_state
-
-_DROPOUT = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
 
 
 def saved_bytes(bench: Workbench, precision: Precision) -> int:
@@ -74,9 +66,7 @@ def gradient_error(bench: Workbench, precision: Precision, scale: float) -> floa
 def _gradient(bench: Workbench, precision: Precision, scale: float) -> Tensor:
     """Float64 ``[P]``: the unscaled gradient of all parameters."""
     model = bench.model()
-    for module in model.modules():
-        if isinstance(module, _DROPOUT):
-            module.eval()
+    switch_off_dropout(model)
     for batch in bench.batches:
         (bench.loss(model, batch, precision) * scale).backward()
     gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.agent_contract import Evaluation, TrainingJob
+from infrastructure.events import PrecisionName, PrecisionState
+from infrastructure.events.event import BaseEvent
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
+from infrastructure.training.loop import LoopOptions, TrainingResult, train
 
 _READS = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "is_nonzero")
 
@@ -129,3 +133,26 @@ def make_job() -> Callable[..., TrainingJob]:
         )
 
     return make
+
+
+@pytest.fixture
+def train_in() -> Callable[..., tuple[TrainingResult, list[BaseEvent]]]:
+    """Train a job in a folder on the CPU; the result, and the events in order."""
+
+    def train_in(
+        job: TrainingJob, folder: Path, precision: PrecisionName = "fp16", **options: Any
+    ) -> tuple[TrainingResult, list[BaseEvent]]:
+        events: list[BaseEvent] = []
+        result = train(
+            job,
+            device=torch.device("cpu"),
+            precision=PrecisionState(requested="fp16", effective=precision, reason="default"),
+            config=FP16TrainingConfig(cpu_half=True, loss_scale=256.0, growth_interval=10),
+            options=LoopOptions(seed=3, checkpoint_interval_seconds=3600.0, **options),
+            folder=folder,
+            emit=events.append,
+            commands=lambda: [],
+        )
+        return result, events
+
+    return train_in
