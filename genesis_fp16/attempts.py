@@ -66,6 +66,7 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "budget_seconds": settings.budget_seconds,
         "budget_transitions": settings.budget_transitions,
         "stats_interval_steps": settings.stats_interval_steps,
+        "baseline_interval_steps": settings.baseline_interval_steps,
         "checkpoint_interval_seconds": settings.checkpoint_interval_seconds,
         "keep_checkpoints": settings.keep_checkpoints,
         "settings": settings.for_agent(agent).settings,

@@ -40,6 +40,7 @@ class RunSpec(BaseModel):
         trainer: See `TrainerOptions`.
         budget_seconds, budget_transitions: What ``collect`` may spend.
         stats_interval_steps: Steps between two reads of the device.
+        baseline_interval_steps: Steps between two comparisons with FP32; 0 for none.
         checkpoint_interval_seconds: Longest time between two checkpoints.
         keep_checkpoints: How many are kept.
         task: ``train``, or ``preflight`` to measure the job and leave it at that.
@@ -64,6 +65,7 @@ class RunSpec(BaseModel):
     budget_seconds: float
     budget_transitions: int
     stats_interval_steps: int
+    baseline_interval_steps: int
     checkpoint_interval_seconds: float
     keep_checkpoints: int
     task: Literal["train", "preflight"] = "train"

@@ -108,6 +108,10 @@ class Settings(BaseModel):
     """Transitions a run may collect."""
     stats_interval_steps: Annotated[int, Field(ge=1)] = 20
     """Steps between two reads of the device for the metrics."""
+    baseline_interval_steps: Annotated[int, Field(ge=0)] = 500
+    """Steps between two comparisons of half precision with FP32 on one frozen batch; 0: none."""
+    baseline_every_runs: Annotated[int, Field(ge=0)] = 0
+    """After so many runs in half precision the last is repeated in FP32, to compare; 0: never."""
     checkpoint_interval_seconds: Seconds = 15.0
     """Seconds, at most, between two checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2

@@ -242,6 +242,7 @@ class _Attempt:
             options=LoopOptions(
                 seed=spec.seed,
                 stats_interval_steps=spec.stats_interval_steps,
+                baseline_interval_steps=spec.baseline_interval_steps,
                 checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
                 keep_checkpoints=spec.keep_checkpoints,
             ),

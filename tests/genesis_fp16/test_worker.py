@@ -177,6 +177,7 @@ class Attempt:
             "budget_seconds": 30.0,
             "budget_transitions": 1000,
             "stats_interval_steps": 10,
+            "baseline_interval_steps": 20,
             "checkpoint_interval_seconds": 60.0,
             "keep_checkpoints": 2,
             "settings": settings,
