@@ -1,0 +1,150 @@
+"""``trajectory_pool.json``: the evolved programs of one Genesis agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from infrastructure.agent_contract.transition import (
+    Box,
+    Discrete,
+    Text,
+    Transition,
+    TransitionSpec,
+)
+from infrastructure.trajectories.genesis_records.casebank import SUCCESS_REWARD
+from infrastructure.trajectories.genesis_records.reading import (
+    OnSkip,
+    Score,
+    distinct_state,
+    problem_of,
+    read_document,
+)
+
+OPERATORS = ("baseline", "revision", "recombination", "refinement")
+
+SPEC = TransitionSpec(
+    observation={
+        "problem": Text(),
+        "diagnosis": Text(),
+        "parents": Box(),
+        "parent_score": Box(),
+    },
+    action={
+        "operator": Discrete(values=OPERATORS),
+        "strategy": Text(),
+        "code": Text(buckets=4096),
+    },
+    targets={"success": Discrete(values=("false", "true")), "score": Box()},
+    success=("success", "true"),
+    improvement="score",
+)
+
+LEFT_OUT: Mapping[str, str] = {
+    "status": "the verdict itself",
+    "success_score": "the target; of the parents alone it is an input",
+    "test_results": "the score is computed from them",
+    "metrics": "hold the score",
+    "failure_reasons": "written after the run, for failures only",
+    "key_insights": "written after the run",
+    "assumptions_made": "written after the run",
+    "reasoning_pattern": "written after the run",
+    "tools_used": "written after the run",
+    "modified_files": "written after the run",
+    "execution_time_seconds": "known after the run only",
+    "cost_dollars": "known after the run only",
+    "trajectory_id": "names generation and operator; no later trajectory has the same",
+    "generation": "the position in a search that ends with the first success",
+    "plan_id": "no later trajectory has the same",
+    "agent_name": "one for the whole pool",
+    "created_at": "no later trajectory has the same",
+}
+_MARK = " for: "
+
+
+class _Pooled(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    success_score: Score
+    operator_applied: str = "baseline"
+    parent_trajectories: tuple[str, ...] = ()
+    problem_diagnosis: str = ""
+    proposed_strategy: str = ""
+    strategy_description: str = ""
+    code_changes: str = ""
+    code_after: str | None = None
+
+    @property
+    def strategy(self) -> str:
+        return f"{self.proposed_strategy} {self.strategy_description}".strip()
+
+
+def read_trajectory_pool(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
+    """The trajectories in *path*, grouped by problem; a child belongs to its parents' problem.
+
+    Where no strategy of a lineage names its problem (``… for: PROBLEM``), all such lineages of
+    the pool are one group: rather too coarse than leaking.
+
+    Args:
+        path: One JSON object.
+        on_skip: Told of a damaged file, and of each damaged trajectory (on line 1).
+
+    Raises:
+        OSError: *path* cannot be read.
+    """
+    pool = _read_pool(path, on_skip)
+    for trajectory in pool.values():
+        problem = _problem_of(trajectory, pool)
+        scores = [
+            pool[name].success_score for name in trajectory.parent_trajectories if name in pool
+        ]
+        yield Transition(
+            group=distinct_state(problem or f"unnamed, in {path.parent.name}"),
+            observation={
+                "problem": problem,
+                "diagnosis": trajectory.problem_diagnosis,
+                "parents": float(len(trajectory.parent_trajectories)),
+                "parent_score": max(scores, default=0.0),
+            },
+            action={
+                "operator": trajectory.operator_applied,
+                "strategy": trajectory.strategy,
+                "code": trajectory.code_after or trajectory.code_changes,
+            },
+            reward=trajectory.success_score - max(scores, default=0.0),
+            next_observation={
+                "success": trajectory.success_score >= SUCCESS_REWARD,
+                "score": trajectory.success_score,
+            },
+            terminated=True,
+        )
+
+
+def _read_pool(path: Path, on_skip: OnSkip) -> dict[str, _Pooled]:
+    document = read_document(path, on_skip)
+    if document is None:
+        return {}
+    entries = document.get("trajectories") if isinstance(document, dict) else None
+    if not isinstance(entries, dict):
+        on_skip(path, 1, "it maps no trajectories by name under 'trajectories'")
+        return {}
+    pool = {}
+    for name, entry in entries.items():
+        try:
+            pool[name] = _Pooled.model_validate(entry)
+        except ValidationError as error:
+            on_skip(path, 1, f"trajectory {name}: {problem_of(error)}")
+    return pool
+
+
+def _problem_of(trajectory: _Pooled, pool: Mapping[str, _Pooled]) -> str:
+    """What the root of the lineage was made for; empty where nothing says so."""
+    seen: set[str] = set()
+    found, parents = trajectory, list(trajectory.parent_trajectories)
+    while parents:
+        name = parents.pop(0)
+        if name in pool and name not in seen:
+            seen.add(name)
+            found, parents = pool[name], list(pool[name].parent_trajectories)
+    return found.proposed_strategy.partition(_MARK)[2].strip()

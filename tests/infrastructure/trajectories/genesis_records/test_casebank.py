@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infrastructure.trajectories.genesis_records import read_casebank
+from infrastructure.trajectories.genesis_records.casebank import LEFT_OUT, SPEC
+from infrastructure.trajectories.schema import input_problem, target_problem
+from infrastructure.world_model.training_data import prepare
+
+CASE = {
+    "state": "Test problem",
+    "action": "Best trajectory: qa_g1_revision_5533b49f, operators: revision",
+    "reward": 0.95,
+    "metadata": {"agent": "qa", "had_past_cases": True, "iterations": 1, "safety_score": 0.5},
+    "embedding": [0.1, 0.2],
+    "case_id": "b09ad52bddc697a4",
+}
+
+
+def write(path: Path, *lines: object) -> Path:
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text(text + "\n")
+    return path
+
+
+def test_a_case_becomes_a_transition(tmp_path: Path, skipped: Any) -> None:
+    [made] = read_casebank(write(tmp_path / "casebank.jsonl", CASE), skipped)
+    assert made.observation == {"state": "Test problem", "agent": "qa", "had_past_cases": "true"}
+    assert made.next_observation == {"success": True, "score": 0.95}
+    assert made.reward == 0.95
+    assert skipped == []
+
+
+def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped: Any) -> None:
+    """Two cases that differ in every field left out, and in the outcome, look the same."""
+    bad = CASE | {"action": "Safe: False", "reward": 0.1, "embedding": [9.0], "case_id": "x"}
+    bad |= {"metadata": CASE["metadata"] | {"iterations": 9, "safe": False, "safety_score": 0.0}}  # type: ignore[operator]
+    good, worse = read_casebank(write(tmp_path / "casebank.jsonl", CASE, bad), skipped)
+    assert (good.observation, good.action) == (worse.observation, worse.action)
+    assert good.next_observation != worse.next_observation
+    used = {"state", "reward", "metadata.agent", "metadata.had_past_cases"}
+    fields = {f"metadata.{name}" for name in CASE["metadata"]} | set(CASE) - {"metadata"}  # type: ignore[attr-defined]
+    assert fields <= used | set(LEFT_OUT)
+    assert not used & set(LEFT_OUT)
+
+
+def test_one_state_is_one_group_however_it_is_spaced(tmp_path: Path, skipped: Any) -> None:
+    cases = [CASE | {"state": state} for state in ("Test problem", " test\n  Problem ", "other")]
+    groups = [t.group for t in read_casebank(write(tmp_path / "casebank.jsonl", *cases), skipped)]
+    assert groups[0] == groups[1] != groups[2]
+
+
+def test_damaged_lines_are_skipped_and_named(tmp_path: Path, skipped: Any) -> None:
+    lines = ["{torn", CASE, "", CASE | {"reward": 7.0}, "[]", CASE, '{"reward": 0.5}']
+    path = write(tmp_path / "casebank.jsonl", *lines)
+    assert len(list(read_casebank(path, skipped))) == 2
+    assert [(name, line) for name, line, _ in skipped] == [
+        ("casebank.jsonl", number) for number in (1, 4, 5, 7)
+    ]
+    assert "reward" in skipped[1][2]
+    assert "state" in skipped[3][2]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_no_damage_stops_the_reader(tmp_path: Path, skipped: Any, noise: bytes, where: int) -> None:
+    whole = json.dumps(CASE).encode()
+    path = tmp_path / "casebank.jsonl"
+    path.write_bytes(whole[:where] + noise + whole[where:] + b"\n" + whole + b"\n")
+    assert list(read_casebank(path, skipped))[-1].observation["state"] == "Test problem"
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path, skipped: Any) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(read_casebank(tmp_path / "casebank.jsonl", skipped))
+
+
+def test_the_real_casebank_is_read_whole_and_can_be_trained_on(genesis: Path, skipped: Any) -> None:
+    transitions = list(read_casebank(genesis / "casebank.jsonl", skipped))
+    assert skipped == []
+    assert len(transitions) == 650
+    assert len({transition.group for transition in transitions}) == 120
+    for transition in transitions:
+        assert input_problem(SPEC, transition.observation, transition.action) is None
+        assert target_problem(SPEC, transition) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data = prepare(SPEC, transitions)
+    groups = [set(part.groups) for part in data.parts.values()]
+    assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]

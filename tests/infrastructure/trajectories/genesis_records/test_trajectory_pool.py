@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infrastructure.trajectories.genesis_records import read_trajectory_pool
+from infrastructure.trajectories.genesis_records.trajectory_pool import LEFT_OUT, SPEC
+from infrastructure.trajectories.schema import input_problem, target_problem
+
+ROOT = {
+    "trajectory_id": "qa_g0",
+    "proposed_strategy": "Baseline approach 0 for: sort a list",
+    "operator_applied": "baseline",
+    "success_score": 0.4,
+    "status": "failure",
+    "test_results": {"tasks_passed": 4},
+}
+CHILD = {
+    "parent_trajectories": ["qa_g0", "gone"],
+    "proposed_strategy": "another way",
+    "problem_diagnosis": "it compares the wrong way round",
+    "operator_applied": "revision",
+    "code_after": "def f(): ...",
+    "success_score": 0.9,
+    "metrics": {"accuracy": 0.9},
+}
+
+
+def write(path: Path, trajectories: object) -> Path:
+    path.write_text(json.dumps({"agent_name": "qa", "trajectories": trajectories}))
+    return path
+
+
+def test_a_child_knows_its_parents_and_shares_their_group(tmp_path: Path, skipped: Any) -> None:
+    path = write(tmp_path / "pool.json", {"qa_g0": ROOT, "qa_g1": CHILD})
+    root, child = read_trajectory_pool(path, skipped)
+    assert root.group == child.group
+    assert child.observation["problem"] == "sort a list"
+    assert child.observation["parent_score"] == 0.4
+    assert child.reward == 0.5
+    assert child.next_observation == {"success": True, "score": 0.9}
+    assert child.action["code"] == "def f(): ..."
+    assert skipped == []
+
+
+def test_other_problems_are_other_groups_and_unnamed_ones_are_one(
+    tmp_path: Path, skipped: Any
+) -> None:
+    other = ROOT | {"proposed_strategy": "Baseline approach 0 for: parse a date"}
+    unnamed = ROOT | {"proposed_strategy": "anything"}
+    pool = {"a": ROOT, "b": other, "c": unnamed, "d": unnamed | {"problem_diagnosis": "x"}}
+    groups = [t.group for t in read_trajectory_pool(write(tmp_path / "p.json", pool), skipped)]
+    assert len(set(groups)) == 3
+    assert groups[2] == groups[3]
+
+
+def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped: Any) -> None:
+    worse = ROOT | {"success_score": 0.1, "status": "success", "test_results": {}}
+    path = write(tmp_path / "pool.json", {"a": ROOT, "b": worse})
+    first, second = read_trajectory_pool(path, skipped)
+    assert (first.observation, first.action) == (second.observation, second.action)
+    assert {"status", "test_results", "metrics", "success_score"} <= set(LEFT_OUT)
+
+
+def test_lineages_in_a_circle_end(tmp_path: Path, skipped: Any) -> None:
+    pool = {
+        "a": CHILD | {"parent_trajectories": ["b"]},
+        "b": CHILD | {"parent_trajectories": ["a"]},
+    }
+    assert len(list(read_trajectory_pool(write(tmp_path / "pool.json", pool), skipped))) == 2
+
+
+def test_damage_is_named(tmp_path: Path, skipped: Any) -> None:
+    path = write(tmp_path / "pool.json", {"a": ROOT, "b": {"success_score": "high"}})
+    assert len(list(read_trajectory_pool(path, skipped))) == 1
+    assert "trajectory b: success_score" in skipped.pop()[2]
+    path.write_text('{"trajectories":\n {"a": ')
+    assert list(read_trajectory_pool(path, skipped)) == []
+    assert skipped.pop()[:2] == ("pool.json", 2)
+    path.write_text("[]")
+    assert list(read_trajectory_pool(path, skipped)) == []
+    assert "trajectories" in skipped.pop()[2]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.binary(max_size=60), st.integers(0, 400))
+def test_no_damage_stops_the_reader(tmp_path: Path, skipped: Any, noise: bytes, where: int) -> None:
+    path = write(tmp_path / "pool.json", {"qa_g0": ROOT, "qa_g1": CHILD})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:where] + noise + whole[where:])
+    assert len(list(read_trajectory_pool(path, skipped))) <= 2
+
+
+def test_the_real_pool_meets_the_spec(genesis: Path, skipped: Any) -> None:
+    transitions = list(read_trajectory_pool(genesis / "trajectory_pool.json", skipped))
+    assert skipped == []
+    assert len(transitions) == 2
+    assert {transition.group for transition in transitions} == {"test otel tracing"}
+    for transition in transitions:
+        assert input_problem(SPEC, transition.observation, transition.action) is None
+        assert target_problem(SPEC, transition) is None
