@@ -7,6 +7,7 @@ was set are one case, and nothing is fired twice or dropped for being late.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -86,6 +87,7 @@ class Timetable:
         self._schedules: dict[str, Schedule] = {}
         self._dealt_with: dict[str, float] = {}  # due times up to here
         self._next_due: dict[str, float | None] = {}
+        self._periods: dict[str, float] = {}
         self._skipped_for: dict[str, str] = {}
         self._lags: dict[str, float] = {}
 
@@ -121,6 +123,10 @@ class Timetable:
         """Agent to its next due time in Unix seconds."""
         return dict(self._next_due)
 
+    def period_seconds(self, agent: str) -> float:
+        """From the agent's next due time to the one after it; NaN if there are no two."""
+        return self._periods[agent]
+
     def lags(self) -> dict[str, float]:
         """Agent to how late its last fire was noticed, in seconds."""
         return dict(self._lags)
@@ -139,7 +145,9 @@ class Timetable:
                 )
         self._store.record_due(agent, now, due, first_seed=self._first_seed)
         self._dealt_with[agent] = now
-        self._next_due[agent] = next_due(self._schedules[agent], now)
+        self._next_due[agent] = due_at = next_due(self._schedules[agent], now)
+        after = None if due_at is None else next_due(self._schedules[agent], due_at)
+        self._periods[agent] = math.nan if due_at is None or after is None else after - due_at
 
 
 def _walk(schedule: Schedule, after: float, until: float) -> Iterator[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
@@ -66,6 +67,7 @@ def serve(settings: Settings) -> int:
         narrator = stack.enter_context(closing(Narrator(console, runs=runs)))
         metrics, health = Metrics(), _Health()
         metrics.set_leader(True)
+        metrics.watch_home(settings.home)
         server = start_http(settings, metrics, health)
         stack.callback(server.stop)
         log.info("listening", metrics=f"http://{settings.metrics_host}:{server.port}/metrics")
@@ -139,8 +141,10 @@ class Daemon:
         """Say what there is, take over what an earlier daemon left, fill the timetable."""
         self._dispatcher.recover(time.monotonic())
         for plugin in self._findings.plugins:
-            self._metrics.register_agent(plugin.name)
-            self._metrics.set_plugin_up(plugin.name, plugin.state == "ready")
+            if plugin.state != "disabled":  # what an operator has switched off is not down
+                self._metrics.register_agent(plugin.name)
+                self._metrics.set_plugin_up(plugin.name, plugin.state == "ready")
+                self._metrics.set_last_success(plugin.name, self._store.last_success(plugin.name))
             fields = {"agent": plugin.name, "from": f"{plugin.distribution} {plugin.version}"}
             if plugin.state == "ready":
                 log.info("plugin_ready", **fields)
@@ -200,8 +204,13 @@ class Daemon:
             self._desk.refresh()
             self._dispatcher.tick(now)
             self._timetable.tick(self._store.now())
+        self._metrics.set_store_up(not self._trouble.text)
         self._show()
         return self._trouble.text
+
+    def count_failed_round(self) -> None:
+        """Show in the metrics that `round` has raised."""
+        self._metrics.round_failed()
 
     def _apply(self, outcome: Reload) -> None:
         self._metrics.config_reloaded(outcome.error is None)
@@ -214,7 +223,8 @@ class Daemon:
         slots = self.settings.slots
         self._metrics.set_queue(self._dispatcher.queued, self._dispatcher.busy, slots)
         for agent, due_at in self._timetable.next_runs().items():
-            self._metrics.set_next_run(agent, due_at if due_at is not None else float("nan"))
+            period = self._timetable.period_seconds(agent)
+            self._metrics.set_next_run(agent, math.nan if due_at is None else due_at, period)
         for agent, seconds in self._timetable.lags().items():
             self._metrics.set_schedule_lag(agent, seconds)
 
@@ -241,6 +251,7 @@ def _loop(daemon: Daemon, signals: Signals, lock: DaemonLock, health: _Health) -
                 health.trouble = daemon.round(now, reload=reload)
             except Exception as error:  # whatever it is, the next round may do
                 health.trouble = f"the last round failed: {error!r}"
+                daemon.count_failed_round()
                 if now >= repeat_error_at:
                     log.exception("round_failed")
                     repeat_error_at = now + REPEAT_ERROR_SECONDS

@@ -140,6 +140,14 @@ class Store:
         with reading(self._engine) as connection:
             return [_run(row) for row in connection.execute(query.limit(limit)).mappings()]
 
+    def last_success(self, agent: str) -> float:
+        """End of the agent's last successful run in Unix time; 0 if there is none."""
+        query = select(func.max(schema.runs.c.finished_at)).where(
+            schema.runs.c.agent == agent, schema.runs.c.state == RunState.SUCCEEDED.value
+        )
+        with reading(self._engine) as connection:
+            return connection.scalar(query) or 0.0
+
     def unfinished(self, agent: str | None = None) -> list[Run]:
         """Queued and active runs, the longest due first."""
         query = (

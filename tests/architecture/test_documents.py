@@ -87,7 +87,7 @@ def test_links_lead_somewhere(pages: list[Path], root: Path) -> None:
 
 
 def _declared() -> dict[str, tuple[str, set[str], str]]:
-    """Type, labels and help text of every metric."""
+    """Type, labels and help text of every metric of ours."""
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     metrics.register_agent("an-agent")
@@ -96,6 +96,8 @@ def _declared() -> dict[str, tuple[str, set[str], str]]:
     metrics.on_event("an-agent", "a-run", PrecisionChanged(step=0, state=state, loss_scale=1.0))
     declared = {}
     for family in registry.collect():
+        if family.name.startswith("process_"):
+            continue  # the client library's own, of the daemon's process
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         declared[name] = (family.type, labels, family.documentation)

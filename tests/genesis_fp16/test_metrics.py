@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
@@ -11,6 +12,7 @@ from genesis_fp16.guard import GuardState, Trigger
 from genesis_fp16.metrics import Metrics
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
+    BaselineCompared,
     CheckpointSaved,
     Evaluated,
     PrecisionChanged,
@@ -145,10 +147,33 @@ def test_steps_add_up(metrics: Metrics, value: Value) -> None:
     assert value("genesis_training_grad_norm", agent="a") == 1.5
     assert value("genesis_cuda_memory_allocated_bytes", agent="a") == 7
     name = "genesis_training_step_duration_seconds"
-    assert value(f"{name}_count", agent="a") == 30
-    assert value(f"{name}_sum", agent="a") == pytest.approx(3.0)
-    assert value(f"{name}_bucket", agent="a", le="0.1") == 30
-    assert value(f"{name}_bucket", agent="a", le="0.05") == 0
+    for precision, count, total in (("fp16", 20, 2.0), ("fp32", 10, 1.0)):
+        labels = {"agent": "a", "precision": precision}
+        assert value(f"{name}_count", **labels) == count
+        assert value(f"{name}_sum", **labels) == pytest.approx(total)
+        assert value(f"{name}_bucket", **labels, le="0.1") == count
+        assert value(f"{name}_bucket", **labels, le="0.05") == 0
+
+
+def test_a_frozen_batch_is_compared(metrics: Metrics, value: Value) -> None:
+    assert math.isnan(value("genesis_baseline_pass_seconds", agent="a", precision="half") or 0)
+    compared = {"step": 9, "precision": "fp16", "loss_scale": 1024.0}
+    metrics.on_event("a", "r", BaselineCompared(loss=0.52, fp32_loss=0.5, **compared))
+    assert value("genesis_half_baseline_loss", agent="a") == 0.52
+    assert value("genesis_fp32_baseline_loss", agent="a") == 0.5
+    assert math.isnan(value("genesis_half_gradient_error_ratio", agent="a") or 0)
+    times = {"seconds": 0.1, "fp32_seconds": 0.3, "gradient_error": 0.001}
+    metrics.on_event("a", "r", BaselineCompared(loss=0.5, fp32_loss=0.5, **compared, **times))
+    assert value("genesis_half_gradient_error_ratio", agent="a") == 0.001
+    assert value("genesis_baseline_pass_seconds", agent="a", precision="half") == 0.1
+    assert value("genesis_baseline_pass_seconds", agent="a", precision="fp32") == 0.3
+
+
+def test_space_is_asked_at_each_scrape(metrics: Metrics, value: Value, tmp_path: Path) -> None:
+    metrics.watch_home(tmp_path / "not there yet")
+    assert math.isnan(value("genesis_home_free_bytes") or 0)
+    (tmp_path / "not there yet").mkdir()
+    assert 0 < (value("genesis_home_free_bytes") or 0) <= (value("genesis_home_size_bytes") or 0)
 
 
 def test_precision_is_what_was_acknowledged_last(metrics: Metrics, value: Value) -> None:
@@ -219,7 +244,10 @@ def test_checkpoints_and_resumptions(metrics: Metrics, value: Value) -> None:
 def test_daemon_metrics(metrics: Metrics, value: Value) -> None:
     metrics.set_plugin_up("b", False)
     metrics.set_queue(4, 1, 3)
-    metrics.set_next_run("a", 5.0)
+    metrics.set_next_run("a", 5.0, 60.0)
+    metrics.set_last_success("a", 3.0)
+    metrics.round_failed()
+    metrics.set_store_up(False)
     metrics.set_schedule_lag("a", 0.5)
     metrics.set_leader(True)
     metrics.loop_ticked(12.0)
@@ -230,6 +258,10 @@ def test_daemon_metrics(metrics: Metrics, value: Value) -> None:
     assert value("genesis_queue_depth") == 4
     assert value("genesis_slots", state="free") == 2
     assert value("genesis_schedule_next_fire_timestamp_seconds", agent="a") == 5.0
+    assert value("genesis_schedule_period_seconds", agent="a") == 60.0
+    assert value("genesis_last_success_timestamp_seconds", agent="a") == 3.0
+    assert value("genesis_rounds_failed_total") == 1
+    assert value("genesis_store_up") == 0
     assert value("genesis_schedule_lag_seconds", agent="a") == 0.5
     assert value("genesis_leader") == 1
     assert value("genesis_loop_last_tick_timestamp_seconds") == metrics.last_tick == 12.0

@@ -1,5 +1,6 @@
 """Due times: anchored, in UTC, caught up on, and what happens when runs overlap."""
 
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -111,6 +112,13 @@ def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, time
     table.tick(NOON + HOUR + 0.2)
     assert due_times(store) == [NOON + HOUR]
     assert table.lags()["a"] == pytest.approx(0.2)
+    assert table.period_seconds("a") == HOUR
+
+
+def test_the_period_of_a_schedule_without_two_fires_is_unknown(timetable) -> None:
+    table = timetable()
+    table.add("a", Schedule(cron="0 3 30 2 *"), NOON)
+    assert math.isnan(table.period_seconds("a"))
 
 
 def test_with_catch_up_none_it_waits_for_its_hour(store, timetable) -> None:

@@ -157,8 +157,10 @@ def test_the_loop_survives_trouble_with_its_database(start, until) -> None:
         database.execute("ALTER TABLE runs RENAME TO hidden")
         assert "no such table" in daemon.wait_for("store_failed")["error"]
         until(lambda: "no such table" in daemon.get("/readyz"))
+        assert "genesis_store_up 0.0" in daemon.get("/metrics")
         database.execute("ALTER TABLE hidden RENAME TO runs")
     until(lambda: daemon.get("/readyz") == "serving")
+    assert "genesis_store_up 1.0" in daemon.get("/metrics")
     assert len(daemon.lines("store_failed")) == 1, "not once for every round"
 
 

@@ -16,6 +16,7 @@ AGAIN = Verdict(state=RunState.QUEUED, delay_seconds=60.0, failed=True)
 
 
 def test_a_run_from_queue_to_success(store: Store) -> None:
+    assert store.last_success("a") == 0
     run = store.enqueue("a", first_seed=5)
     attempt = store.begin_attempt(run.id, "one")
     assert attempt is not None
@@ -37,7 +38,8 @@ def test_a_run_from_queue_to_success(store: Store) -> None:
     assert (stored.state, stored.seed, stored.active_seconds) == (RunState.SUCCEEDED, 5, 2.0)
     assert (stored.published, stored.metrics, stored.steps) == (True, {"mse": 0.5, "odd": None}, 9)
     assert stored.finished
-    assert stored.finished_at is not None
+    assert store.last_success("a") == stored.finished_at is not None
+    assert store.last_success("b") == 0
     [closed] = store.attempts(run.id)
     assert (closed.pid, closed.exit_code, closed.ending) == (12, 0, "exit code 0")
     assert closed.events_offset == 2**40

@@ -1,0 +1,212 @@
+"""What feeds the metrics: the events of workers, the states of runs, the daemon's loop.
+
+The identity of a run is an exemplar, never a label. Every child that can exist does, at 0, from
+the moment its agent is known.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+
+from genesis_fp16.guard.trigger import GuardState, Trigger
+from genesis_fp16.metrics.series import STEP_OUTCOMES, Series
+from genesis_fp16.runs import TERMINAL, RunState
+from infrastructure.events import Event, PrecisionState
+from infrastructure.events.event import (
+    BaselineCompared,
+    CheckpointSaved,
+    Evaluated,
+    PrecisionChanged,
+    Resumed,
+    StepStats,
+)
+
+
+class Metrics:
+    """The daemon's metrics; an `EventListener` of the dispatcher.
+
+    Args:
+        registry: Where the metrics are registered; a new one by default.
+        clock: Unix time in seconds.
+
+    Attributes:
+        registry: See above.
+        last_tick: Unix time of the loop's last round; 0 before the first.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        disable_created_metrics()  # else every counter brings a second series
+        self.registry = CollectorRegistry() if registry is None else registry
+        self.last_tick = 0.0
+        self._clock = clock
+        self._agents: set[str] = set()
+        self._run_states: dict[str, tuple[str, RunState]] = {}
+        self._training_seconds: defaultdict[str, float] = defaultdict(float)
+        self._acknowledged: dict[str, PrecisionState] = {}
+        self._series = Series(self.registry)
+        ProcessCollector(registry=self.registry)
+
+    def register_agent(self, name: str) -> None:
+        """Create the series of an agent at 0; a second call changes nothing."""
+        if name not in self._agents:
+            self._agents.add(name)
+            self._series.create(name)
+            self.set_guard_state(name, GuardState.WATCHING)
+
+    def on_event(self, agent: str, run_id: str, event: Event) -> None:
+        """Take in what a worker said."""
+        self.register_agent(agent)
+        if isinstance(event, StepStats):
+            self._count_steps(agent, run_id, event)
+        elif isinstance(event, PrecisionChanged):
+            self._acknowledge(agent, event)
+        elif isinstance(event, BaselineCompared):
+            self._compare(agent, event)
+        elif isinstance(event, Evaluated) and event.fp32_baseline_loss is not None:
+            self._series.fp32_baseline_loss.labels(agent).set(event.fp32_baseline_loss)
+        elif isinstance(event, CheckpointSaved):
+            series = self._series
+            series.checkpoint_seconds.labels(agent).observe(event.seconds, {"run_id": run_id})
+            series.checkpoint_time.labels(agent).set(event.time)
+            series.checkpoint_bytes.labels(agent).set(event.size_bytes)
+        elif isinstance(event, Resumed):
+            self._series.resumes.labels(agent).inc(exemplar={"run_id": run_id})
+
+    def _count_steps(self, agent: str, run_id: str, event: StepStats) -> None:
+        series, exemplar = self._series, {"run_id": run_id}
+        for outcome in STEP_OUTCOMES:
+            if count := getattr(event, outcome):
+                series.steps.labels(agent, outcome).inc(count, exemplar)
+        series.nonfinite_loss.labels(agent).inc(event.nonfinite_loss)
+        series.samples.labels(agent).inc(event.samples)
+        series.fp16_steps.labels(agent).inc(event.fp16)
+        series.fp16_overflows.labels(agent).inc(min(event.overflow, event.fp16))
+        series.loss_scale.labels(agent).set(event.loss_scale)
+        if event.loss is not None:
+            series.loss.labels(agent).set(event.loss)
+        if event.grad_norm is not None:
+            series.grad_norm.labels(agent).set(event.grad_norm)
+        if event.cuda_memory_allocated_bytes is not None:
+            series.cuda_memory.labels(agent).set(event.cuda_memory_allocated_bytes)
+        self._training_seconds[run_id] += event.seconds
+        step_seconds = series.step_seconds.labels(agent, event.precision)
+        for _ in range(event.attempted):
+            step_seconds.observe(event.seconds / event.attempted, exemplar)
+
+    def _compare(self, agent: str, event: BaselineCompared) -> None:
+        series = self._series
+        series.fp32_baseline_loss.labels(agent).set(event.fp32_loss)
+        series.half_baseline_loss.labels(agent).set(event.loss)
+        if event.gradient_error is not None:
+            series.half_gradient_error.labels(agent).set(event.gradient_error)
+        if event.seconds is not None and event.fp32_seconds is not None:
+            series.baseline_seconds.labels(agent, "half").set(event.seconds)
+            series.baseline_seconds.labels(agent, "fp32").set(event.fp32_seconds)
+
+    def _acknowledge(self, agent: str, event: PrecisionChanged) -> None:
+        before, state = self._acknowledged.get(agent), event.state
+        self._series.loss_scale.labels(agent).set(event.loss_scale)
+        if state == before:
+            return
+        if before is not None:
+            was = (before.requested, before.effective, before.reason)
+            self._series.precision.remove(agent, *was)
+            lowered = before.effective != "fp32" and state.effective == "fp32"
+            if lowered and state.reason != "measured":  # a better choice is no rollback
+                self._series.rollbacks.labels(agent, state.reason).inc()
+        now = (state.requested, state.effective, state.reason)
+        self._series.precision.labels(agent, *now).set(1)
+        self._acknowledged[agent] = state
+
+    def set_guard_state(self, agent: str, state: GuardState) -> None:
+        """Say how far the guard trusts *agent* with half precision."""
+        for each in GuardState:
+            self._series.guard_state.labels(agent, each.value).set(each is state)
+
+    def guard_tripped(self, agent: str, trigger: Trigger) -> None:
+        """Count that the guard demands FP32 for *agent*."""
+        self._series.guard_trips.labels(agent, trigger.value).inc()
+
+    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+        """Take in that a run entered *state*; *result* is not needed here."""
+        del result
+        self.register_agent(agent)
+        before = self._run_states.pop(run_id, None)
+        if before is not None:
+            self._series.run_state.labels(before[0], before[1].value).dec()
+        current = RunState(state)
+        if current not in TERMINAL:
+            self._run_states[run_id] = (agent, current)
+            self._series.run_state.labels(agent, current.value).inc()
+            return
+        self._series.runs.labels(agent, current.value).inc(exemplar={"run_id": run_id})
+        if current is RunState.SUCCEEDED:
+            self.set_last_success(agent, self._clock())
+        if seconds := self._training_seconds.pop(run_id, 0.0):
+            self._series.run_seconds.labels(agent).observe(seconds, {"run_id": run_id})
+
+    def set_plugin_up(self, name: str, up: bool) -> None:
+        """Say whether the plugin is usable."""
+        self._series.plugin_up.labels(name).set(up)
+
+    def set_last_success(self, name: str, timestamp: float) -> None:
+        """Say when the agent's last successful run ended, in Unix time."""
+        self._series.last_success.labels(name).set(timestamp)
+
+    def set_schedule_lag(self, name: str, seconds: float) -> None:
+        """Say how late the agent's last fire was noticed."""
+        self._series.lag.labels(name).set(seconds)
+
+    def set_next_run(self, name: str, timestamp: float, period_seconds: float) -> None:
+        """Say when the agent is due next, in Unix time, and how long after that again."""
+        self._series.next_fire.labels(name).set(timestamp)
+        self._series.period.labels(name).set(period_seconds)
+
+    def set_queue(self, depth: int, slots_busy: int, slots_total: int) -> None:
+        """Say how many runs wait and how many slots are in use."""
+        self._series.queue_depth.set(depth)
+        self._series.slots.labels("busy").set(slots_busy)
+        self._series.slots.labels("free").set(max(0, slots_total - slots_busy))
+
+    def config_reloaded(self, success: bool) -> None:
+        """Count a change of the settings file, applied or refused."""
+        self._series.reload_success.set(success)
+        self._series.reloads.labels("applied" if success else "refused").inc()
+
+    def loop_ticked(self, timestamp: float) -> None:
+        """Note that the loop came round at *timestamp*, Unix time."""
+        self.last_tick = timestamp
+        self._series.tick.set(timestamp)
+
+    def set_leader(self, leader: bool) -> None:
+        """Say whether this daemon holds the lock."""
+        self._series.leader.set(leader)
+
+    def round_failed(self) -> None:
+        """Count a round of the loop that ended in an unexpected error."""
+        self._series.rounds_failed.inc()
+
+    def set_store_up(self, up: bool) -> None:
+        """Say whether the store works."""
+        self._series.store_up.set(up)
+
+    def watch_home(self, home: Path) -> None:
+        """Show the space where *home* lies, asked at each scrape."""
+
+        def space(kind: str) -> float:
+            try:
+                return float(getattr(shutil.disk_usage(home), kind))
+            except OSError:
+                return math.nan
+
+        self._series.home_free.set_function(lambda: space("free"))
+        self._series.home_size.set_function(lambda: space("total"))

@@ -1,0 +1,230 @@
+"""Name, meaning, type and labels of every metric: the only place that declares one.
+
+Labels are the agent and bounded enums; base units; whatever can exist before it happens, exists.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+import genesis_fp16
+from genesis_fp16.guard.trigger import Trigger
+from genesis_fp16.runs import TERMINAL, RunState
+from infrastructure.events.precision_state import REASONS
+
+STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")
+ROLLBACK_REASONS = tuple(reason for reason in REASONS if reason != "default")
+PRECISIONS = ("fp32", "fp16", "bf16")
+STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+TRAINING_SECONDS = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+CHECKPOINT_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
+
+
+class Series:
+    """Every metric, registered; what feeds them is `Metrics`.
+
+    Args:
+        registry: Where they are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._declare_training()
+        self._declare_precision()
+        self._declare_runs()
+        self._declare_daemon()
+
+    def create(self, agent: str) -> None:
+        """Create the series of *agent*: 0, or NaN for what 0 would be a measurement of."""
+        for metric in (
+            *(self.nonfinite_loss, self.samples, self.fp16_steps, self.fp16_overflows),
+            *(self.loss, self.grad_norm, self.loss_scale, self.cuda_memory),
+            *(self.run_seconds, self.checkpoint_seconds, self.checkpoint_time),
+            *(self.checkpoint_bytes, self.resumes, self.last_success),
+            *(self.lag, self.next_fire, self.period),
+        ):
+            metric.labels(agent)
+        losses = (self.fp32_baseline_loss, self.half_baseline_loss)
+        for unmeasured in (*losses, self.half_gradient_error):
+            unmeasured.labels(agent).set(math.nan)
+        for side in ("half", "fp32"):
+            self.baseline_seconds.labels(agent, side).set(math.nan)
+        for precision in PRECISIONS:
+            self.step_seconds.labels(agent, precision)
+        for outcome in STEP_OUTCOMES:
+            self.steps.labels(agent, outcome)
+        for reason in ROLLBACK_REASONS:
+            self.rollbacks.labels(agent, reason)
+        for trigger in Trigger:
+            self.guard_trips.labels(agent, trigger.value)
+        for state in RunState:
+            (self.runs if state in TERMINAL else self.run_state).labels(agent, state.value)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self._registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self._registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(name, text, ("agent", *labels), buckets=buckets, registry=self._registry)
+
+    def _declare_training(self) -> None:
+        self.steps = self._counter(
+            "genesis_training_steps_total",
+            "Optimizer steps attempted in every precision, by outcome",
+            "agent",
+            "outcome",
+        )
+        self.nonfinite_loss = self._counter(
+            "genesis_nonfinite_loss_total", "Steps skipped since the loss was NaN or inf", "agent"
+        )
+        self.samples = self._counter(
+            "genesis_training_samples_total", "Training samples seen", "agent"
+        )
+        self.loss = self._gauge("genesis_training_loss", "Mean loss of the last steps", "agent")
+        self.grad_norm = self._gauge(
+            "genesis_training_grad_norm",
+            "Last finite gradient norm, unscaled, before clipping",
+            "agent",
+        )
+        self.step_seconds = self._histogram(
+            "genesis_training_step_duration_seconds",
+            "Time of an optimizer step: the mean over one statistics interval",
+            STEP_SECONDS,
+            "precision",
+        )
+        self.run_seconds = self._histogram(
+            "genesis_training_duration_seconds", "Time a run spent in training", TRAINING_SECONDS
+        )
+        self.cuda_memory = self._gauge(
+            "genesis_cuda_memory_allocated_bytes", "Peak GPU memory of the last steps", "agent"
+        )
+        self.checkpoint_seconds = self._histogram(
+            "genesis_checkpoint_duration_seconds", "Time to write a checkpoint", CHECKPOINT_SECONDS
+        )
+        self.checkpoint_time = self._gauge(
+            "genesis_last_checkpoint_timestamp_seconds", "Time of the last checkpoint", "agent"
+        )
+        self.checkpoint_bytes = self._gauge(
+            "genesis_last_checkpoint_bytes", "Size of the last checkpoint", "agent"
+        )
+
+    def _declare_precision(self) -> None:
+        self.fp16_steps = self._counter(
+            "genesis_fp16_training_steps_total", "Optimizer steps attempted in FP16", "agent"
+        )
+        self.fp16_overflows = self._counter(
+            "genesis_fp16_overflow_steps_total",
+            "Steps in FP16 skipped since a gradient was not finite",
+            "agent",
+        )
+        self.loss_scale = self._gauge(
+            "genesis_fp16_loss_scale", "Loss scale in force; 1 outside FP16", "agent"
+        )
+        self.precision = self._gauge(
+            "genesis_precision_info",
+            "1 for the precision state that the agent's worker acknowledged last",
+            "agent",
+            "requested",
+            "effective",
+            "reason",
+        )
+        self.rollbacks = self._counter(
+            "genesis_precision_rollbacks_total",
+            "Times the acknowledged precision was lowered to FP32",
+            "agent",
+            "reason",
+        )
+        self.fp32_baseline_loss = self._gauge(
+            "genesis_fp32_baseline_loss",
+            "Loss of one frozen batch replayed in FP32; NaN until measured",
+            "agent",
+        )
+        self.half_baseline_loss = self._gauge(
+            "genesis_half_baseline_loss",
+            "Loss of the same batch under the same weights in half precision; NaN until measured",
+            "agent",
+        )
+        self.half_gradient_error = self._gauge(
+            "genesis_half_gradient_error_ratio",
+            "Distance of that batch's half gradient from FP32's by FP32's length; "
+            "NaN until measured",
+            "agent",
+        )
+        self.baseline_seconds = self._gauge(
+            "genesis_baseline_pass_seconds",
+            "Forward and backward pass of that batch; NaN until measured",
+            "agent",
+            "precision",
+        )
+        self.guard_trips = self._counter(
+            "genesis_guard_trips_total", "Times the guard demanded FP32", "agent", "trigger"
+        )
+        self.guard_state = self._gauge(
+            "genesis_guard_state", "1 for the guard's state of the agent", "agent", "state"
+        )
+
+    def _declare_runs(self) -> None:
+        self.runs = self._counter("genesis_runs_total", "Runs that ended", "agent", "result")
+        self.run_state = self._gauge(
+            "genesis_run_state", "Unfinished runs in this state", "agent", "state"
+        )
+        self.resumes = self._counter(
+            "genesis_run_resumes_total", "Attempts that went on from a checkpoint", "agent"
+        )
+        self.last_success = self._gauge(
+            "genesis_last_success_timestamp_seconds", "End of the last successful run", "agent"
+        )
+        self.lag = self._gauge(
+            "genesis_schedule_lag_seconds", "How late the schedule's last fire was noticed", "agent"
+        )
+        self.period = self._gauge(
+            "genesis_schedule_period_seconds",
+            "From the schedule's next fire to the one after it",
+            "agent",
+        )
+        self.next_fire = self._gauge(
+            "genesis_schedule_next_fire_timestamp_seconds", "When the agent is due next", "agent"
+        )
+        self.plugin_up = self._gauge("genesis_plugin_up", "0 for a quarantined plugin", "agent")
+
+    def _declare_daemon(self) -> None:
+        self.queue_depth = self._gauge("genesis_queue_depth", "Runs waiting for a slot")
+        self.slots = self._gauge("genesis_slots", "Slots by state", "state")
+        for state in ("busy", "free"):
+            self.slots.labels(state)
+        self.reload_success = self._gauge(
+            "genesis_config_reload_success", "0 if the last change of the settings was refused"
+        )
+        self.reload_success.set(1)
+        self.reloads = self._counter(
+            "genesis_config_reloads_total", "Changes of the settings file, by result", "result"
+        )
+        for result in ("applied", "refused"):
+            self.reloads.labels(result)
+        self.tick = self._gauge(
+            "genesis_loop_last_tick_timestamp_seconds", "When the daemon's loop last came round"
+        )
+        self.rounds_failed = self._counter(
+            "genesis_rounds_failed_total", "Rounds of the loop that ended in an unexpected error"
+        )
+        self.store_up = self._gauge(
+            "genesis_store_up", "0 while the database cannot be read or written"
+        )
+        self.store_up.set(1)
+        self.home_free = self._gauge(
+            "genesis_home_free_bytes", "Free space where GENESIS_HOME lies; NaN if unknown"
+        )
+        self.home_size = self._gauge(
+            "genesis_home_size_bytes", "Size of the file system where GENESIS_HOME lies"
+        )
+        self.leader = self._gauge("genesis_leader", "1 while this daemon holds the lock")
+        self._gauge(
+            "genesis_build_info", "Version of the daemon and of Python", "version", "python"
+        ).labels(genesis_fp16.__version__, platform.python_version()).set(1)
