@@ -8,9 +8,7 @@ scale dynamics after ``torch/amp/grad_scaler.py``; clipping by global norm after
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 import torch
@@ -21,6 +19,7 @@ from torch.optim import Optimizer
 from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
 from infrastructure.training.anomaly import AnomalyDetector
+from infrastructure.training.between_steps import BetweenSteps
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.forward import checked_loss
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
@@ -28,7 +27,7 @@ from infrastructure.training.parameters import device_of, float32_parameters
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision_switch import PrecisionSwitch
 from infrastructure.training.rank_gradients import RankGradients
-from infrastructure.training.step_record import StepReading, StepRecord
+from infrastructure.training.step_record import StepRecord
 from infrastructure.training.trainer_state import TrainerState
 from infrastructure.training.tuning import loss_scale_of
 
@@ -37,7 +36,7 @@ B = TypeVar("B")
 log = structlog.get_logger()
 
 
-class FP16Trainer:
+class FP16Trainer(BetweenSteps):
     """Steps a model under FP32, FP16 or BF16 by the same lines.
 
     Parameters and optimizer state are float32 always. Precision is the dtype of an autocast
@@ -50,10 +49,6 @@ class FP16Trainer:
             Adagrad makes the step free of device reads; any other optimizer costs one a step.
         config: See `FP16TrainingConfig`.
         wish: The precision to begin with; None for the configuration's.
-
-    Attributes:
-        record: Counts every step by what became of it.
-        state: Saves and restores what a checkpoint holds.
 
     Raises:
         ValueError: A parameter that is not float32, parameters on several devices, or none.
@@ -102,58 +97,6 @@ class FP16Trainer:
         if state.effective != state.requested and state.reason != "measured":
             log.warning("precision_lowered", state=str(state))
 
-    def set_precision(self, wish: PrecisionState) -> PrecisionState:
-        """Change precision between two optimizer steps.
-
-        Leaving FP16 parks its scale and growth tracker; coming back restores them. Returns what
-        is in force now: the wish, held against the hardware.
-
-        Raises:
-            RuntimeError: Inside an accumulation window: gradients of two scales would mix.
-            PinnedPrecisionError: A `MixedPrecisionPolicy` holds the model to another precision.
-        """
-        self._demand_step_boundary("precision can change")
-        return self._switch.apply(wish)
-
-    @property
-    def precision_state(self) -> PrecisionState:
-        """Requested, effective and the reason."""
-        return self._switch.state
-
-    @property
-    def precision(self) -> Precision:
-        """The effective precision."""
-        return self._switch.precision
-
-    @property
-    def forward(self) -> Forward:
-        """The model under the effective precision."""
-        return self._switch.forward
-
-    def cast_model_to_fp16(self) -> None:
-        """Hold the model's parameters in FP16 while FP16 is in force, with FP32 masters.
-
-        Saves autocast's copies of the weights; the masters carry the updates. Leaving FP16, and
-        every checkpoint, brings the float32 parameters back.
-
-        Raises:
-            RuntimeError: Inside an accumulation window, or several ranks share the model.
-        """
-        self._demand_step_boundary("the model can be cast")
-        if self._ranks is not None:
-            raise RuntimeError(
-                "the model is spread over ranks, whose gradients are averaged in float32: for "
-                "FP16 copies shard it with fully_shard() and a MixedPrecisionPolicy"
-            )
-        self._switch.cast_model()
-
-    def _demand_step_boundary(self, what: str) -> None:
-        if not self.at_step_boundary:
-            raise RuntimeError(
-                f"{what} only between optimizer steps: call finish_window() first; "
-                f"{self._micro_batches} of {self.config.accumulate} micro-batches are accumulated"
-            )
-
     @property
     def training_steps(self) -> int:
         """Optimizer steps attempted, in every precision."""
@@ -163,11 +106,6 @@ class FP16Trainer:
     def last_step_attempted(self) -> bool:
         """Whether the last optimizer step had gradients, be it applied or skipped."""
         return self._last_step_bad is not None
-
-    @property
-    def at_step_boundary(self) -> bool:
-        """Whether no micro-batch is accumulated."""
-        return self._micro_batches == 0
 
     def training_step(self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor]) -> Tensor:
         """Compute the loss of *batch*: the model in half precision, the loss in float32.
@@ -271,59 +209,3 @@ class FP16Trainer:
             and self._last_step_bad is not None
             and bool(self._last_step_bad.item())
         )
-
-    def start_reading(self) -> Callable[[], StepReading | None]:
-        """Start to read what happened since the last reading; ask the result until it is there."""
-        return self.record.start_reading(self._scale_in_force())
-
-    def _scale_in_force(self) -> Tensor:
-        return self._loss_scale.scale if self.precision.scales_loss else self._one
-
-    def get_stats(self) -> dict[str, float | int | bool | str]:
-        """Counters so far; reads the device.
-
-        ``overflow_rate`` is overflows by attempted steps. ``training_steps`` counts attempts;
-        ``applied_steps`` those that changed the parameters.
-        """
-        return {
-            **self.record.stats(),
-            "fp16_enabled": self.precision is Precision.FP16,
-            "current_scale": self._scale_in_force().item(),
-            **{f"precision_{name}": value for name, value in asdict(self.precision_state).items()},
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Model, optimizer, scale, growth tracker and counters; reads the device.
-
-        Raises:
-            RuntimeError: Inside an accumulation window: half a step cannot be saved.
-        """
-        self._demand_step_boundary("the state can be saved")
-        return self.state.to_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, whatever precision it was saved under.
-
-        The precision in force stays: it is the operator's choice of today.
-
-        Raises:
-            ValueError: The state is of another model.
-        """
-        self.state.load(state)
-
-    def save_checkpoint(self, path: Path | str) -> None:
-        """Write the state atomically, with its hash beside it; every rank must call it.
-
-        Raises:
-            CheckpointError: It could not be written; what stood at *path* still stands.
-        """
-        self._demand_step_boundary("the state can be saved")
-        self.state.save(Path(path))
-
-    def load_checkpoint(self, path: Path | str) -> None:
-        """Restore a checkpoint written under any precision, on any number of ranks.
-
-        Raises:
-            CheckpointError: It is missing, incomplete, corrupt, or of another model.
-        """
-        self.state.load_file(Path(path), self.device)
