@@ -157,6 +157,7 @@ class AttemptWatch:
             self._last_sign = now
             self._take(event)
             if self._tail.offset > self._seen_bytes:
+                self._count(event)
                 new.append(event)
         return new
 
@@ -181,6 +182,11 @@ class AttemptWatch:
                 self.summary = replace(self.summary, steps=event.step)
             case Evaluated():
                 self._set_metrics({**(self.summary.metrics or {}), **event.metrics})
+                self.summary = replace(
+                    self.summary,
+                    primary_metric=event.primary,
+                    higher_is_better=event.higher_is_better,
+                )
             case Published():
                 self._set_metrics(event.metrics)  # of the model decided about, perhaps no late one
                 self.summary = replace(self.summary, published=event.published, reason=event.reason)
@@ -189,6 +195,12 @@ class AttemptWatch:
                 self.summary = replace(self.summary, error=event.error or None)
             case _:
                 pass
+
+    def _count(self, event: Event) -> None:
+        """Add up what an event tells as an increment; each is counted once."""
+        if isinstance(event, StepStats) and event.precision != "fp32":
+            half_steps = self.summary.half_steps + event.attempted
+            self.summary = replace(self.summary, half_steps=half_steps)
 
     def _set_metrics(self, metrics: Mapping[str, float | None]) -> None:
         finite = {k: v if v is not None and math.isfinite(v) else None for k, v in metrics.items()}

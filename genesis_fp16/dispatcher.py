@@ -32,7 +32,7 @@ class Dispatcher:
         executor: Runs the workers.
         settings: In force; assign `settings` anew after a reload.
         agents: Name to entry point of the agents that may run.
-        precision: The decision in force for an agent, asked in every round.
+        precision: The decision in force for a run, asked in every round.
         listener: Told what happens; it must not raise, see `Listeners`.
 
     Attributes:
@@ -46,7 +46,7 @@ class Dispatcher:
         executor: Executor,
         settings: Settings,
         agents: Mapping[str, str],
-        precision: Callable[[str], PrecisionState],
+        precision: Callable[[Run], PrecisionState],
         listener: EventListener,
     ) -> None:
         self.settings = settings
@@ -161,7 +161,7 @@ class Dispatcher:
             return  # cancelled or taken since the queue was read
         work = self._take_on(run, attempt, now)
         self._announce(run, RunState.STARTING)
-        precision = self._precision(run.agent)
+        precision = self._precision(work.run)
         spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
         try:
             spec.attempt_folder.mkdir(parents=True)
@@ -185,6 +185,7 @@ class Dispatcher:
             now,
             seen_bytes=attempt.events_offset,
         )
+        run = replace(run, started_at=run.started_at or attempt.started_at)
         self._works[run.id] = work = Work(run, attempt, watch)
         return work
 
@@ -236,7 +237,7 @@ class Dispatcher:
         self._store.update_attempt(work.attempt.incarnation, **columns)
 
     def _tell_precision(self, work: Work) -> None:
-        decided = self._precision(work.run.agent)
+        decided = self._precision(work.run)
         if decided != work.told and work.handle is not None:
             self._executor.send(work.handle, SetPrecision(state=decided))
             work.told = decided

@@ -14,6 +14,7 @@ from genesis_fp16.attempts import attempt_folder
 from genesis_fp16.dispatcher import Dispatcher
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.executors import LocalExecutor
+from genesis_fp16.guard.guard import Guard
 from genesis_fp16.listeners import Listeners
 from genesis_fp16.log import configure_logging
 from genesis_fp16.narrator import Narrator
@@ -117,9 +118,11 @@ def _run_here(
     narrator: Narrator,
     life: _Life,
 ) -> Run:
-    desk = PrecisionDesk(store, findings.hardware, settings)
+    guard = Guard(store, settings)
+    desk = PrecisionDesk(store, findings.hardware, settings, guard)
+    listeners = Listeners([guard, narrator])
     dispatcher = Dispatcher(
-        store, LocalExecutor(), settings, findings.entry_points, desk, Listeners([narrator])
+        store, LocalExecutor(), settings, findings.entry_points, desk, listeners
     )
     dispatcher.recover(time.monotonic())
     waiting = store.unfinished(agent)

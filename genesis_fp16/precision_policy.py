@@ -18,6 +18,7 @@ class Override:
         precision: What the operator demands.
         reason, actor: Why, and who.
         created_at, expires_at: Unix time in seconds; None for no expiry.
+        next_run: Whether runs that have begun before it are left as they are.
     """
 
     agent: str | None
@@ -26,6 +27,24 @@ class Override:
     actor: str
     created_at: float
     expires_at: float | None = None
+    next_run: bool = False
+
+    def concerns(self, agent: str, begun_at: float) -> bool:
+        """Whether it speaks to a run of *agent* that began at the Unix time *begun_at*."""
+        too_early = self.next_run and begun_at < self.created_at
+        return self.agent in (None, agent) and not too_early
+
+
+def concerning(overrides: Sequence[Override], agent: str, begun_at: float) -> list[Override]:
+    """The newest word of each scope to a run of *agent*.
+
+    Args:
+        overrides: In force, the oldest first.
+        agent: Whose run.
+        begun_at: Unix time at which it began.
+    """
+    heard = [override for override in overrides if override.concerns(agent, begun_at)]
+    return list({override.agent: override for override in heard}.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,57 +72,64 @@ class Device:
         return None if able else "unsupported"
 
 
-def decide(
-    *,
-    flag: bool,
-    default: PrecisionWish,
-    agent: PrecisionWish | None,
-    overrides: Sequence[Override],
-    device: Device,
-) -> PrecisionState:
-    """Decide the precision of one agent's runs.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Voices:
+    """Everyone who has a say on the precision of one run.
 
-    FP32 is demanded by, in this order of naming: ``flag`` (``ENABLE_FP16_TRAINING``),
-    ``operator`` (an override), ``agent`` (its own setting), the device (``no_accelerator`` or
-    ``unsupported``). If none does, the half type, or ``auto``, is the operator's (for this agent
-    before for all), else the agent's, else the default.
-
-    Args:
+    Attributes:
         flag: Whether half precision is allowed at all.
         default: ``GENESIS_PRECISION``.
         agent: The agent's own setting, if any.
-        overrides: Those in force for this agent.
+        overrides: Those that concern the run, one per scope at most.
+        guard: Whether the guard demands FP32.
+        canary: Whether the run is of the share that may have half precision.
         device: What it can do.
     """
-    half, chooser = _choice(default, agent, overrides)
-    for reason in _demands(flag, agent, overrides, device.objection(half)):
+
+    flag: bool
+    default: PrecisionWish
+    agent: PrecisionWish | None
+    overrides: Sequence[Override]
+    device: Device
+    guard: bool = False
+    canary: bool = True
+
+
+def decide(voices: Voices) -> PrecisionState:
+    """Decide the precision of one run.
+
+    FP32 is demanded by, in this order of naming: ``flag`` (``ENABLE_FP16_TRAINING``),
+    ``operator`` (an override), ``guard``, ``agent`` (its own setting), the device
+    (``no_accelerator`` or ``unsupported``), ``canary`` (the run is none, and has nothing else
+    against half precision). If none does, the half type, or ``auto``, is the operator's (for this
+    agent before for all), else the agent's, else the default.
+    """
+    half, chooser = _choice(voices)
+    for reason in _demands(voices, voices.device.objection(half)):
         return PrecisionState(requested=half, effective="fp32", reason=reason)
     return PrecisionState(requested=half, effective=half, reason=chooser)
 
 
-def _choice(
-    default: PrecisionWish, agent: PrecisionWish | None, overrides: Sequence[Override]
-) -> tuple[PrecisionWish, PrecisionReason]:
+def _choice(voices: Voices) -> tuple[PrecisionWish, PrecisionReason]:
     """The half type that would run if nobody demanded FP32, and who chose it."""
-    for override in sorted(overrides, key=lambda override: override.agent is None):
+    for override in sorted(voices.overrides, key=lambda override: override.agent is None):
         if override.precision != "fp32":
             return override.precision, "operator"
-    if agent is not None and agent != "fp32":
-        return agent, "agent"
-    return default, "default"
+    if voices.agent is not None and voices.agent != "fp32":
+        return voices.agent, "agent"
+    return voices.default, "default"
 
 
-def _demands(
-    flag: bool,
-    agent: PrecisionWish | None,
-    overrides: Sequence[Override],
-    objection: PrecisionReason | None,
-) -> Iterator[PrecisionReason]:
-    if not flag:
+def _demands(voices: Voices, objection: PrecisionReason | None) -> Iterator[PrecisionReason]:
+    if not voices.flag:
         yield "flag"
-    if any(override.precision == "fp32" for override in overrides):
+    if any(override.precision == "fp32" for override in voices.overrides):
         yield "operator"
-    if agent == "fp32":
+    if voices.guard:
+        yield "guard"
+    if voices.agent == "fp32":
         yield "agent"
     if objection is not None:
         yield objection
+    if not voices.canary:
+        yield "canary"

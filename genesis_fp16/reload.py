@@ -1,7 +1,8 @@
 """Hot settings: notices a change of the settings file and applies what may change live.
 
-Hot are ``ENABLE_FP16_TRAINING``, the four ``FP16_*``, ``GENESIS_PRECISION`` and each agent's
-``PRECISION``. A change of any other setting is reported as needing a restart.
+Hot are ``ENABLE_FP16_TRAINING``, the four ``FP16_*``, ``GENESIS_PRECISION``, the guard's and the
+canary's settings, and each agent's ``PRECISION``. A change of any other setting is reported as
+needing a restart.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from genesis_fp16.env_file import read_bounded
+from genesis_fp16.guard.guard_settings import GuardSettings
 from genesis_fp16.settings import (
     AGENTS_PREFIX,
     FP16_FIELDS,
@@ -24,7 +26,7 @@ from genesis_fp16.settings import (
     variable_name,
 )
 
-HOT_FIELDS = (*FP16_FIELDS, "precision")
+HOT_FIELDS = (*FP16_FIELDS, "precision", *GuardSettings.model_fields)
 POLL_SECONDS = 0.5
 CONFIRM_SECONDS = 0.1
 

@@ -14,6 +14,8 @@ from rich.console import Console
 import genesis_fp16
 from genesis_fp16.dispatcher import Dispatcher
 from genesis_fp16.executors import LocalExecutor
+from genesis_fp16.guard import Decision, GuardState
+from genesis_fp16.guard.guard import Guard
 from genesis_fp16.listeners import Listeners
 from genesis_fp16.log import configure_logging
 from genesis_fp16.metrics import Metrics
@@ -124,14 +126,15 @@ class Daemon:
         self._store = store
         self._findings = findings
         self._metrics = metrics
-        self._desk = PrecisionDesk(store, findings.hardware, settings)
+        self._guard = Guard(store, settings, self._guard_decided)
+        self._desk = PrecisionDesk(store, findings.hardware, settings, self._guard)
         self._dispatcher = Dispatcher(
             store,
             LocalExecutor(),
             settings,
             findings.entry_points,
             self._desk,
-            Listeners([metrics, narrator]),
+            Listeners([self._guard, metrics, narrator]),
         )
         self._timetable = Timetable(store, settings.seed)
         self._reloader = SettingsReloader(settings)
@@ -144,6 +147,8 @@ class Daemon:
             if plugin.state != "disabled":  # what an operator has switched off is not down
                 self._metrics.register_agent(plugin.name)
                 self._metrics.set_plugin_up(plugin.name, plugin.state == "ready")
+                guard = self._guard.standing(plugin.name)
+                self._metrics.set_guard_state(plugin.name, guard.state)
                 self._metrics.set_last_success(plugin.name, self._store.last_success(plugin.name))
             fields = {"agent": plugin.name, "from": f"{plugin.distribution} {plugin.version}"}
             if plugin.state == "ready":
@@ -160,6 +165,11 @@ class Daemon:
         self._log_precision()
         log.info("daemon_ready", next="genesis-fp16 agents, runs, doctor; Ctrl-C stops")
 
+    def _guard_decided(self, decision: Decision) -> None:
+        self._metrics.set_guard_state(decision.agent, decision.state)
+        if decision.state is GuardState.TRIPPED and decision.trigger is not None:
+            self._metrics.guard_tripped(decision.agent, decision.trigger)
+
     def _schedule(self, agent: str, own: Schedule | None) -> None:
         if own is None:
             return
@@ -175,7 +185,7 @@ class Daemon:
     def _log_precision(self) -> None:
         """Say what was decided; what is in force is what a worker acknowledges."""
         for agent in self._findings.entry_points:
-            state = self._desk(agent)
+            state = self._desk.for_agent(agent)
             log.info(
                 "precision",
                 agent=agent,

@@ -27,6 +27,7 @@ from pydantic_core import ErrorDetails
 
 from genesis_fp16.env_file import ENV_FILE_VARIABLE, ROLLBACK_FLAG, Variable, is_ours, read_env_file
 from genesis_fp16.errors import GenesisError
+from genesis_fp16.guard.guard_settings import GuardSettings
 from genesis_fp16.setting_types import (
     EMPTY_IS_NONE,
     DatabaseUrl,
@@ -75,10 +76,8 @@ class AgentSettings(BaseModel):
     """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
 
 
-class Settings(BaseModel):
+class Settings(GuardSettings):
     """Every setting with its default. Construct it directly in tests: it reads nothing itself."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     enable_fp16_training: bool = True
     """The rollback switch: false means FP32 for every agent within 2 seconds. Hot."""
@@ -144,7 +143,9 @@ class Settings(BaseModel):
     """debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """console, json, or auto: console on a terminal, JSON elsewhere."""
-    agents: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], AgentSettings] = {}
+    agents: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], AgentSettings] = Field(
+        default={}
+    )
     """Settings of single agents."""
 
     _variables: dict[str, Variable] = PrivateAttr(default_factory=dict)

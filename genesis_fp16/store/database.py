@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.settings import Settings
 
-HEAD_REVISION = "0001"
+HEAD_REVISION = "0002"
 BUSY_TIMEOUT_MILLISECONDS = 5000
 _READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options
 _MIGRATION_LOCK = 0x67656E65_73697301  # any constant that no other program uses

@@ -1,36 +1,22 @@
-"""Operators' overrides of precision, and the audit trail."""
+"""Operators' overrides of precision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict
 
 from sqlalchemy import ColumnElement, Connection, Engine, insert, or_, select, update
 
 from genesis_fp16.precision_policy import Override
+from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.schema import audit, overrides
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Who changed what, and why; *at* is set by the store."""
-
-    actor: str
-    action: str
-    subject: str
-    reason: str
-    details: Mapping[str, object] = field(default_factory=dict)
-    at: float = 0.0
-
-
-def write_audit(connection: Connection, now: float, change: Change) -> None:
-    """Append *change* to the audit trail within the caller's transaction."""
-    connection.execute(insert(audit).values({**asdict(change), "at": now}))
-
-
 class Overrides:
-    """At most one override in force per scope: an agent, or all.
+    """One override in force per scope: an agent, or all.
+
+    One for the next run leaves the one before it to the runs under way; both end together.
 
     Args:
         engine: A migrated database.
@@ -48,10 +34,17 @@ class Overrides:
             "precision set",
             override.agent or "all",
             override.reason,
-            {"precision": override.precision, "expires_at": override.expires_at},
+            {
+                "precision": override.precision,
+                "expires_at": override.expires_at,
+                "next_run": override.next_run,
+            },
         )
         with self._engine.begin() as connection:
-            self._withdraw(connection, override.agent)
+            if not override.next_run:
+                self._withdraw(connection, override.agent)
+            elif override.expires_at is not None:
+                self._shorten(connection, override.agent, override.expires_at)
             connection.execute(insert(overrides).values(asdict(override)))
             write_audit(connection, self._clock(), change)
 
@@ -86,9 +79,23 @@ class Overrides:
         expiry = overrides.c.expires_at
         return overrides.c.withdrawn_at.is_(None) & or_(expiry.is_(None), expiry > self._clock())
 
+    def _shorten(self, connection: Connection, agent: str | None, expires_at: float) -> None:
+        """Let no earlier override of the scope come back when the newer one expires."""
+        longer = overrides.c.expires_at.is_(None) | (overrides.c.expires_at > expires_at)
+        connection.execute(
+            update(overrides)
+            .where(self._is_in_force(), _scope(agent), longer)
+            .values(expires_at=expires_at)
+        )
+
     def _withdraw(self, connection: Connection, agent: str | None) -> bool:
-        scope = overrides.c.agent.is_(None) if agent is None else overrides.c.agent == agent
         done = connection.execute(
-            update(overrides).where(self._is_in_force(), scope).values(withdrawn_at=self._clock())
+            update(overrides)
+            .where(self._is_in_force(), _scope(agent))
+            .values(withdrawn_at=self._clock())
         )
         return done.rowcount > 0
+
+
+def _scope(agent: str | None) -> ColumnElement[bool]:
+    return overrides.c.agent.is_(None) if agent is None else overrides.c.agent == agent

@@ -14,6 +14,7 @@ class Run:
 
     id: str
     agent: str
+    number: int
     trigger: str
     state: RunState
     seed: int
@@ -28,7 +29,10 @@ class Run:
     published: bool | None = None
     reason: str | None = None
     metrics: Mapping[str, float | None] | None = None
+    primary_metric: str | None = None
+    higher_is_better: bool | None = None
     steps: int = 0
+    half_steps: int = 0
     precision: Mapping[str, str] | None = None
     error: str | None = None
 
@@ -67,7 +71,10 @@ class RunSummary:
     published: bool | None = None
     reason: str | None = None
     metrics: Mapping[str, float | None] | None = None
+    primary_metric: str | None = None
+    higher_is_better: bool | None = None
     steps: int = 0
+    half_steps: int = 0
     precision: Mapping[str, str] | None = None
     error: str | None = None
 
@@ -78,6 +85,9 @@ class RunSummary:
             published=run.published,
             reason=run.reason,
             metrics=run.metrics,
+            primary_metric=run.primary_metric,
+            higher_is_better=run.higher_is_better,
             steps=run.steps,
+            half_steps=run.half_steps,
             precision=run.precision,
         )

@@ -40,6 +40,7 @@ runs = Table(
     metadata,
     Column("id", String(40), primary_key=True),
     Column("agent", String(32), nullable=False),
+    Column("number", Integer, nullable=False),  # among the agent's runs, from 1
     Column("trigger", String(16), nullable=False),  # schedule or manual
     Column("state", String(16), nullable=False),
     Column("seed", BigInteger, nullable=False),
@@ -54,7 +55,10 @@ runs = Table(
     Column("published", Boolean),
     Column("reason", Text),  # of the publication or its refusal
     Column("metrics", JSON),
+    Column("primary_metric", Text),  # that decides; NULL until evaluated
+    Column("higher_is_better", Boolean),  # of it
     Column("steps", Integer, nullable=False),
+    Column("half_steps", Integer, nullable=False),  # of them in half precision
     Column("precision", JSON),  # as the worker last acknowledged it
     Column("error", Text),
     CheckConstraint(_any_of("state", frozenset(RunState)), name="known_state"),
@@ -96,6 +100,25 @@ overrides = Table(
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),
     Column("withdrawn_at", Float),
+    Column("next_run", Boolean, nullable=False),  # runs begun before it are left alone
+)
+
+guard_decisions = Table(  # only ever added to; the last of an agent stands
+    "guard_decisions",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("agent", String(32), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("state", String(16), nullable=False),  # watching, tripped, probation
+    Column("trigger", String(32)),  # of the last trip
+    Column("level", Integer, nullable=False),  # trips in a row
+    Column("until", Float),  # end of the cool-down
+    Column("run_id", String(40), nullable=False),
+    Column("step", Integer),
+    Column("actor", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("evidence", Text, nullable=False),  # file below the home folder
+    Index("guard_decisions_by_agent", "agent", "id"),
 )
 
 audit = Table(

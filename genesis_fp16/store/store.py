@@ -13,13 +13,15 @@ from sqlalchemy import Connection, Engine, RowMapping, Update, func, insert, sel
 from genesis_fp16.runs import TERMINAL, TRANSITIONS, Ending, RunState, Verdict
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import schema
+from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import (
     BUSY_TIMEOUT_MILLISECONDS,
     database_url,
     open_database,
     reading,
 )
-from genesis_fp16.store.overrides import Change, Overrides, write_audit
+from genesis_fp16.store.guard_decisions import GuardDecisions
+from genesis_fp16.store.overrides import Overrides
 from genesis_fp16.store.rows import Attempt, Run, RunSummary
 
 MAX_SEED = 2**63
@@ -35,12 +37,14 @@ class Store:
 
     Attributes:
         overrides: Operators' words on precision, see `Overrides`.
+        guard: The guard's decisions, see `GuardDecisions`.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._engine = engine
         self._clock = clock
         self.overrides = Overrides(engine, clock)
+        self.guard = GuardDecisions(engine, clock)
 
     @classmethod
     def open(
@@ -113,6 +117,7 @@ class Store:
         run = Run(
             id=f"{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
             agent=agent,
+            number=(earlier or 0) + 1,
             trigger=trigger,
             state=RunState.QUEUED,
             seed=(first_seed + (earlier or 0)) % MAX_SEED,

@@ -56,7 +56,7 @@ class World:
             self._executors[-1],
             self.settings,
             {"a": "x:A", "b": "x:B", "c": "x:C"},
-            lambda agent: self.precision[agent],
+            lambda run: self.precision[run.agent],
             self.recorder,
         )
 

@@ -1,10 +1,11 @@
 """Every combination of voices against the rule in words."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from genesis_fp16.precision_policy import Device, Override, decide
+from genesis_fp16.precision_policy import Device, Override, Voices, concerning, decide
 from infrastructure.events import PrecisionState
 
 CPU = Device(accelerator=False, fp16=False, bf16=False)
@@ -20,32 +21,44 @@ def override(precision: str, agent: str | None = None) -> Override:
 
 
 def all_cases():
-    for flag, default, agent, mine, everyone, device in itertools.product(
-        (True, False), NAMES[1:], (None, *NAMES), (None, *NAMES), (None, *NAMES), DEVICES
+    wishes, yes_or_no = (None, *NAMES), (True, False)
+    for flag, default, agent, mine, everyone, device, guard, canary in itertools.product(
+        yes_or_no, NAMES[1:], wishes, wishes, wishes, DEVICES, yes_or_no, yes_or_no
     ):
         overrides = [override(mine, "a")] if mine else []
         overrides += [override(everyone)] if everyone else []
-        yield flag, default, agent, mine, everyone, device, overrides
+        voices = Voices(
+            flag=flag,
+            default=default,
+            agent=agent,
+            overrides=overrides,
+            device=device,
+            guard=guard,
+            canary=canary,
+        )
+        yield voices, mine, everyone
 
 
 def test_any_voice_for_fp32_wins_and_the_first_is_named() -> None:
-    for flag, default, agent, mine, everyone, device, overrides in all_cases():
-        state = decide(flag=flag, default=default, agent=agent, overrides=overrides, device=device)
-        said = (name for name in (mine, everyone, agent) if name in NAMES[1:])
-        chosen = next(said, default)
+    for voices, mine, everyone in all_cases():
+        state, device = decide(voices), voices.device
+        said = (name for name in (mine, everyone, voices.agent) if name in NAMES[1:])
+        chosen = next(said, voices.default)
         assert state.requested == chosen
         measured = chosen == "auto"  # by the worker, on this very device
         lacks = not measured and not getattr(device, chosen)
         demands = {
-            "flag": not flag,
+            "flag": not voices.flag,
             "operator": "fp32" in (mine, everyone),
-            "agent": agent == "fp32",
+            "guard": voices.guard,
+            "agent": voices.agent == "fp32",
             "no_accelerator": device is CPU and not measured,
             "unsupported": device is OLD_GPU and lacks,
+            "canary": not voices.canary,
         }
-        voices = [reason for reason, demanded in demands.items() if demanded]
-        if voices:
-            assert (state.effective, state.reason) == ("fp32", voices[0])
+        demanding = [reason for reason, demanded in demands.items() if demanded]
+        if demanding:
+            assert (state.effective, state.reason) == ("fp32", demanding[0])
         else:
             assert state.effective == chosen
             assert state.reason in ("operator", "agent", "default")
@@ -62,10 +75,25 @@ def test_any_voice_for_fp32_wins_and_the_first_is_named() -> None:
     ],
 )
 def test_who_chooses_the_half_type(agent, overrides, expected) -> None:
-    state = decide(flag=True, default="fp16", agent=agent, overrides=overrides, device=NEW_GPU)
+    state = decide(
+        Voices(flag=True, default="fp16", agent=agent, overrides=overrides, device=NEW_GPU)
+    )
     assert (state.effective, state.reason) == expected
 
 
 def test_a_missing_half_type_is_never_replaced_by_the_other() -> None:
-    state = decide(flag=True, default="bf16", agent=None, overrides=[], device=OLD_GPU)
+    state = decide(Voices(flag=True, default="bf16", agent=None, overrides=[], device=OLD_GPU))
     assert state == PrecisionState(requested="bf16", effective="fp32", reason="unsupported")
+
+
+def test_a_word_for_the_next_run_leaves_runs_under_way_to_the_one_before() -> None:
+    earlier = override("fp32")
+    later = replace(override("fp16"), created_at=100.0, next_run=True)
+    assert concerning([earlier, later], "a", begun_at=99.0) == [earlier]
+    assert concerning([earlier, later], "a", begun_at=100.0) == [later]
+
+
+def test_a_word_concerns_its_agent_only() -> None:
+    mine, everyone = override("fp32", "a"), override("bf16")
+    assert concerning([mine, everyone], "a", 1.0) == [mine, everyone]
+    assert concerning([mine, everyone], "b", 1.0) == [everyone]

@@ -52,4 +52,8 @@ def test_clearing_one_scope_leaves_the_other(overrides) -> None:
         ("me", "precision set", "a", "odd loss"),
         ("me", "precision set", "all", "odd loss"),
     ]
-    assert overrides.audit(limit=2)[1].details == {"precision": "bf16", "expires_at": None}
+    assert overrides.audit(limit=2)[1].details == {
+        "precision": "bf16",
+        "expires_at": None,
+        "next_run": False,
+    }

@@ -1,0 +1,105 @@
+"""Comparisons of half precision with FP32 on a frozen batch, judged when several agree."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from statistics import median
+
+from genesis_fp16.guard.finding import Finding
+from genesis_fp16.guard.guard_settings import MOST_KEPT, GuardSettings
+from genesis_fp16.guard.trigger import Trigger
+from infrastructure.events.event import BaselineCompared
+
+RELEVANT = 1e-3  # of the largest FP32 loss: errors of a loss far below it mean nothing
+WRONG_GRADIENT = 0.25  # relative error from which a gradient leads astray; pre-flight's limit
+
+
+class Comparisons:
+    """Counts how many comparisons in a row speak against half precision."""
+
+    def __init__(self) -> None:
+        self._largest_loss = 0.0
+        self._drifts: deque[float] = deque(maxlen=MOST_KEPT)
+        self._underflows: deque[float] = deque(maxlen=MOST_KEPT)
+        self._speedups: deque[float] = deque(maxlen=MOST_KEPT)
+
+    def add(
+        self, compared: BaselineCompared, settings: GuardSettings, *, accelerator: bool
+    ) -> Finding | None:
+        """Take in a comparison.
+
+        Args:
+            compared: It.
+            settings: Hold the limits.
+            accelerator: False for a CPU, whose times do not count.
+        """
+        wanted = settings.guard_comparisons
+        drift = self._loss_drift(compared)
+        if not math.isnan(drift):
+            _count(self._drifts, drift, drift > settings.guard_loss_drift)
+        lost, error = compared.underflow, compared.gradient_error
+        if compared.comparable and lost is not None and error is not None:
+            wrong = WRONG_GRADIENT < error < math.inf
+            _count(self._underflows, lost, wrong and lost > settings.guard_underflow)
+        if accelerator and compared.seconds and compared.fp32_seconds:
+            self._speedups.append(compared.fp32_seconds / compared.seconds)
+        if len(self._drifts) >= wanted:
+            return _found_drift(compared, list(self._drifts), settings)
+        if len(self._underflows) >= wanted:
+            return _found_underflow(compared, list(self._underflows), settings)
+        recent = list(self._speedups)[-wanted:]
+        if len(recent) == wanted and median(recent) < settings.guard_min_speedup:
+            return _found_slow(recent, settings)
+        return None
+
+    def _loss_drift(self, compared: BaselineCompared) -> float:
+        """Distance of the half loss from FP32's, by the size of losses that matter."""
+        if math.isnan(compared.loss_error) or math.isinf(compared.loss_error):
+            return compared.loss_error
+        size = abs(compared.fp32_loss)
+        self._largest_loss = max(self._largest_loss, size)
+        reference = max(size, RELEVANT * self._largest_loss)
+        return abs(compared.loss - compared.fp32_loss) / reference if reference else 0.0
+
+
+def _count(series: deque[float], value: float, bad: bool) -> None:
+    """Add a bad *value* to those in a row; a good one ends the row."""
+    if bad:
+        series.append(value)
+    else:
+        series.clear()
+
+
+def _found_drift(
+    compared: BaselineCompared, drifts: list[float], settings: GuardSettings
+) -> Finding:
+    said = (
+        f"the {compared.precision} loss of a frozen batch is {compared.loss:.6g} where FP32 has "
+        f"{compared.fp32_loss:.6g}: {drifts[-1]:.1%} off, in {len(drifts)} comparisons in a row "
+        f"above the limit of {settings.guard_loss_drift:.1%}"
+    )
+    numbers = {"drifts": drifts, "limit": settings.guard_loss_drift}
+    return Finding(trigger=Trigger.LOSS_DRIFT, said=said, numbers=numbers)
+
+
+def _found_underflow(
+    compared: BaselineCompared, lost: list[float], settings: GuardSettings
+) -> Finding:
+    said = (
+        f"{lost[-1]:.0%} of the gradient's elements are lost to zero in {compared.precision} and "
+        f"the rest is {compared.gradient_error:.0%} off, in {len(lost)} comparisons in a row; the "
+        f"limit is {settings.guard_underflow:.0%}"
+    )
+    numbers = {"underflows": lost, "limit": settings.guard_underflow}
+    numbers["gradient_error"] = compared.gradient_error or 0.0
+    return Finding(trigger=Trigger.UNDERFLOW, said=said, numbers=numbers)
+
+
+def _found_slow(speedups: list[float], settings: GuardSettings) -> Finding:
+    said = (
+        f"half precision runs at {median(speedups):.2f} of FP32's speed, the median of "
+        f"{len(speedups)} comparisons; the limit is {settings.guard_min_speedup:g}"
+    )
+    numbers = {"speedups": speedups, "limit": settings.guard_min_speedup}
+    return Finding(trigger=Trigger.SLOWER_THAN_FP32, said=said, numbers=numbers)

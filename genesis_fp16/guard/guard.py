@@ -1,0 +1,174 @@
+"""The guard in the daemon: hears every event, decides at once, writes it down when it can."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from genesis_fp16.guard import decision as ladder
+from genesis_fp16.guard.decision import GUARD, Decision
+from genesis_fp16.guard.evidence import write_evidence
+from genesis_fp16.guard.finding import Finding
+from genesis_fp16.guard.guard_settings import GuardSettings
+from genesis_fp16.guard.metric_pairs import Pair, judge
+from genesis_fp16.guard.trigger import GuardState
+from genesis_fp16.guard.watch import Watch
+from genesis_fp16.runs import RunState
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
+from infrastructure.events import Event
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Charge:
+    """One agent in the guard's charge."""
+
+    standing: Decision
+    watch: Watch = field(default_factory=Watch)
+    begun: str = ""  # the run that began last
+
+
+class Guard:
+    """Takes agents to FP32 by itself, and lets them back; an `EventListener` of the dispatcher.
+
+    A decision is in force when it is made: neither a full disk nor a locked store holds it up.
+    `refresh` writes down what was decided and hears what operators have.
+
+    Args:
+        store: Keeps the decisions; those of earlier daemons stand.
+        settings: In force; assign `settings` anew after a reload.
+        told: Called with each new decision, an operator's too.
+        clock: Unix time in seconds.
+
+    Attributes:
+        settings: In force.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        told: Callable[[Decision], None] = lambda _decision: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self._store, self._told, self._clock = store, told, clock
+        self._charges: dict[str, _Charge] = {}
+        self._unwritten: deque[tuple[Decision, dict[str, object]]] = deque()
+        self._entry, decisions = store.guard.since(0)
+        for decision in decisions:
+            self._charge(decision.agent).standing = decision
+
+    def standing(self, agent: str) -> Decision:
+        """What stands for *agent*."""
+        return self._charge(agent).standing
+
+    def demands_fp32(self, agent: str) -> bool:
+        """Whether the guard speaks for FP32 now."""
+        tripped = self._charge(agent).standing.state is GuardState.TRIPPED
+        return tripped and self.settings.guard_enabled
+
+    def on_event(self, agent: str, run_id: str, event: Event) -> None:
+        """Look at what a worker said."""
+        charge = self._charge(agent)
+        found = charge.watch.take(
+            run_id,
+            event,
+            self.settings,
+            strict=charge.standing.state is GuardState.PROBATION,
+            backoff_factor=self.settings.fp16_backoff_factor,
+        )
+        if found is not None:
+            self.trip(agent, found)
+
+    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+        """Begin a probation with a run, or end it with one."""
+        del result
+        charge, now = self._charge(agent), self._clock()
+        decided = None
+        if state == RunState.STARTING and charge.begun != run_id:
+            charge.begun = run_id
+            decided = ladder.try_again(charge.standing, self.settings, now=now, run_id=run_id)
+        elif state == RunState.SUCCEEDED:
+            steps = charge.watch.half_steps
+            decided = ladder.prove(
+                charge.standing, self.settings, now=now, run_id=run_id, half_steps=steps
+            )
+        if decided is not None:
+            self._decide(charge, decided, {})
+
+    def compare(self, agent: str, pairs: list[Pair]) -> None:
+        """Look at held-out metrics of runs in half precision and in FP32, oldest first."""
+        found = judge(pairs, self.settings)
+        if found is not None:
+            self.trip(agent, found)
+
+    def refresh(self) -> None:
+        """Write down what was decided, and hear operators; a failing store is tried again."""
+        while self._unwritten:
+            decision, seen = self._unwritten[0]
+            self._store.guard.add(self._with_evidence(decision, seen))
+            self._unwritten.popleft()
+        self._entry, decisions = self._store.guard.since(self._entry)
+        for decision in decisions:
+            if decision.actor != GUARD:
+                self._stand(self._charge(decision.agent), decision)
+
+    def trip(self, agent: str, found: Finding) -> None:
+        """Demand FP32 for *agent* from now on, unless that is in force already."""
+        charge = self._charge(agent)
+        run_id, step = charge.watch.run_id, charge.watch.step
+        tripped = ladder.trip(
+            charge.standing, found, self.settings, now=self._clock(), run_id=run_id, step=step
+        )
+        if tripped is not None:
+            self._decide(charge, tripped, {"numbers": found.numbers})
+
+    def _charge(self, agent: str) -> _Charge:
+        if agent not in self._charges:
+            self._charges[agent] = _Charge(Decision(agent=agent))
+        return self._charges[agent]
+
+    def _decide(self, charge: _Charge, decision: Decision, numbers: dict[str, object]) -> None:
+        settings = settings_in_force(self.settings, decision.agent)
+        seen = {**numbers, **charge.watch.seen(), "settings": settings}
+        self._unwritten.append((decision, seen))
+        self._stand(charge, decision)
+
+    def _stand(self, charge: _Charge, decision: Decision) -> None:
+        charge.standing = decision
+        charge.watch.forget()
+        tell = log.warning if decision.state is GuardState.TRIPPED else log.info
+        tell(
+            f"guard_{decision.state}",
+            agent=decision.agent,
+            trigger=decision.trigger,
+            run_id=decision.run_id or None,
+            actor=decision.actor,
+            said=decision.reason,
+        )
+        self._told(decision)
+
+    def _with_evidence(self, decision: Decision, seen: dict[str, object]) -> Decision:
+        attempts = self._store.attempts(decision.run_id) if decision.run_id else []
+        attempt = attempts[-1].number if attempts else None
+        try:
+            home = self.settings.home.absolute()
+            return write_evidence(home, decision, {"attempt": attempt, **seen})
+        except OSError as error:
+            log.error("evidence_not_kept", agent=decision.agent, error=str(error))
+            return decision
+
+
+def settings_in_force(settings: Settings, agent: str) -> dict[str, object]:
+    """The settings that bear on the guard's decisions about *agent*."""
+    names = [*GuardSettings.model_fields, "enable_fp16_training", "precision", "cpu_half"]
+    names += [name for name in type(settings).model_fields if name.startswith("fp16_")]
+    found = {name: getattr(settings, name) for name in names}
+    return {**found, "agent_precision": settings.for_agent(agent).precision}

@@ -1,0 +1,66 @@
+"""The guard's decisions: a journal in which the last entry of an agent stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from sqlalchemy import Engine, RowMapping, func, insert, select
+
+from genesis_fp16.guard.decision import GUARD, Decision
+from genesis_fp16.guard.trigger import GuardState, Trigger
+from genesis_fp16.store.audit_trail import Change, write_audit
+from genesis_fp16.store.database import reading
+from genesis_fp16.store.schema import guard_decisions
+
+_COLUMNS = [guard_decisions.c[name] for name in Decision.__dataclass_fields__]
+
+
+class GuardDecisions:
+    """Safe to use from several processes at once: entries are added and never changed.
+
+    Args:
+        engine: A migrated database.
+        clock: Unix time in seconds.
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def add(self, decision: Decision) -> None:
+        """Append *decision*; an operator's is audited."""
+        with self._engine.begin() as connection:
+            connection.execute(insert(guard_decisions).values(asdict(decision)))
+            if decision.actor != GUARD:
+                change = Change(decision.actor, "guard clear", decision.agent, decision.reason)
+                write_audit(connection, self._clock(), change)
+
+    def since(self, entry: int) -> tuple[int, list[Decision]]:
+        """Entries after the one numbered *entry*, oldest first, and the number of the last."""
+        query = select(guard_decisions.c.id, *_COLUMNS).where(guard_decisions.c.id > entry)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(guard_decisions.c.id)).mappings().all()
+        return (rows[-1]["id"] if rows else entry), [_decision(row) for row in rows]
+
+    def standing(self) -> dict[str, Decision]:
+        """The last decision on each agent that was ever decided about."""
+        last = select(func.max(guard_decisions.c.id)).group_by(guard_decisions.c.agent)
+        query = select(*_COLUMNS).where(guard_decisions.c.id.in_(last))
+        with reading(self._engine) as connection:
+            found = [_decision(row) for row in connection.execute(query).mappings()]
+        return {decision.agent: decision for decision in found}
+
+    def history(self, agent: str, limit: int = 20) -> list[Decision]:
+        """Decisions on *agent*, newest first."""
+        query = select(*_COLUMNS).where(guard_decisions.c.agent == agent)
+        newest = query.order_by(guard_decisions.c.id.desc()).limit(limit)
+        with reading(self._engine) as connection:
+            return [_decision(row) for row in connection.execute(newest).mappings()]
+
+
+def _decision(row: RowMapping) -> Decision:
+    fields = {name: row[name] for name in Decision.__dataclass_fields__}
+    trigger = fields["trigger"]
+    fields["trigger"] = None if trigger is None else Trigger(trigger)
+    return Decision(**{**fields, "state": GuardState(fields["state"])})
