@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
 
 import structlog
 from apscheduler.triggers.base import BaseTrigger
@@ -25,6 +26,7 @@ from infrastructure.agent_contract.schedule import CatchUp, Overlap
 
 ANCHOR = datetime(2026, 1, 1, tzinfo=UTC)  # fixed: a restart moves no interval
 MAX_CATCH_UP_RUNS = 100
+DUE_TIMES_OF_A_PERIOD = 30
 _WINDOWS = (timedelta(hours=1), timedelta(days=1), timedelta(days=31), timedelta(days=1830))
 
 log = structlog.get_logger()
@@ -124,7 +126,7 @@ class Timetable:
         return dict(self._next_due)
 
     def period_seconds(self, agent: str) -> float:
-        """From the agent's next due time to the one after it; NaN if there are no two."""
+        """The longest gap between the agent's next due times; NaN if there are no two."""
         return self._periods[agent]
 
     def lags(self) -> dict[str, float]:
@@ -145,9 +147,8 @@ class Timetable:
                 )
         self._store.record_due(agent, now, due, first_seed=self._first_seed)
         self._dealt_with[agent] = now
-        self._next_due[agent] = due_at = next_due(self._schedules[agent], now)
-        after = None if due_at is None else next_due(self._schedules[agent], due_at)
-        self._periods[agent] = math.nan if due_at is None or after is None else after - due_at
+        self._next_due[agent] = next_due(self._schedules[agent], now)
+        self._periods[agent] = _longest_gap(self._schedules[agent], now)
 
 
 def _walk(schedule: Schedule, after: float, until: float) -> Iterator[float]:
@@ -155,6 +156,12 @@ def _walk(schedule: Schedule, after: float, until: float) -> Iterator[float]:
     while (due := _fire_after(trigger, after)) is not None and due <= until:
         yield due
         after = due
+
+
+def _longest_gap(schedule: Schedule, after: float) -> float:
+    """Over enough due times to cross a weekend or a night."""
+    due = islice(_walk(schedule, after, math.inf), DUE_TIMES_OF_A_PERIOD)
+    return max((later - earlier for earlier, later in pairwise(due)), default=math.nan)
 
 
 def _fire_after(trigger: BaseTrigger, after: float) -> float | None:

@@ -167,7 +167,7 @@ class Metrics:
         self._series.lag.labels(name).set(seconds)
 
     def set_next_run(self, name: str, timestamp: float, period_seconds: float) -> None:
-        """Say when the agent is due next, in Unix time, and how long after that again."""
+        """Say when the agent is due next, in Unix time, and the longest gap from then on."""
         self._series.next_fire.labels(name).set(timestamp)
         self._series.period.labels(name).set(period_seconds)
 

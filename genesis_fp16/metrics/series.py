@@ -186,7 +186,7 @@ class Series:
         )
         self.period = self._gauge(
             "genesis_schedule_period_seconds",
-            "From the schedule's next fire to the one after it",
+            "Longest gap between the schedule's next fires",
             "agent",
         )
         self.next_fire = self._gauge(

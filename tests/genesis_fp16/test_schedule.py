@@ -115,6 +115,12 @@ def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, time
     assert table.period_seconds("a") == HOUR
 
 
+def test_the_period_is_the_longest_gap(timetable) -> None:
+    table = timetable()
+    table.add("a", Schedule(cron="0 3 * * mon-fri"), NOON)
+    assert table.period_seconds("a") == 72 * HOUR, "from Friday to Monday"
+
+
 def test_the_period_of_a_schedule_without_two_fires_is_unknown(timetable) -> None:
     table = timetable()
     table.add("a", Schedule(cron="0 3 30 2 *"), NOON)
