@@ -181,12 +181,12 @@ class AttemptWatch:
             case StepStats():
                 self.summary = replace(self.summary, steps=event.step)
             case Evaluated():
-                self._set_metrics({**(self.summary.metrics or {}), **event.metrics})
                 self.summary = replace(
                     self.summary,
                     primary_metric=event.primary,
                     higher_is_better=event.higher_is_better,
                 )
+                self._set_metrics({**(self.summary.metrics or {}), **event.metrics})
             case Published():
                 self._set_metrics(event.metrics)  # of the model decided about, perhaps no late one
                 self.summary = replace(self.summary, published=event.published, reason=event.reason)
@@ -204,4 +204,5 @@ class AttemptWatch:
 
     def _set_metrics(self, metrics: Mapping[str, float | None]) -> None:
         finite = {k: v if v is not None and math.isfinite(v) else None for k, v in metrics.items()}
-        self.summary = replace(self.summary, metrics=finite)
+        value = finite.get(self.summary.primary_metric or "", self.summary.primary_value)
+        self.summary = replace(self.summary, metrics=finite, primary_value=value)

@@ -30,6 +30,7 @@ class Run:
     reason: str | None = None
     metrics: Mapping[str, float | None] | None = None
     primary_metric: str | None = None
+    primary_value: float | None = None
     higher_is_better: bool | None = None
     steps: int = 0
     half_steps: int = 0
@@ -72,6 +73,7 @@ class RunSummary:
     reason: str | None = None
     metrics: Mapping[str, float | None] | None = None
     primary_metric: str | None = None
+    primary_value: float | None = None
     higher_is_better: bool | None = None
     steps: int = 0
     half_steps: int = 0
@@ -86,6 +88,7 @@ class RunSummary:
             reason=run.reason,
             metrics=run.metrics,
             primary_metric=run.primary_metric,
+            primary_value=run.primary_value,
             higher_is_better=run.higher_is_better,
             steps=run.steps,
             half_steps=run.half_steps,

@@ -45,7 +45,12 @@ def test_the_summary_of_a_run(path: Path, emit) -> None:
         STARTED,
         PrecisionChanged(step=0, state=FP32, loss_scale=1.0),
         STEP,
-        Evaluated(epoch=1, metrics={"mse": 0.5, "odd": float("inf")}, primary="mse"),
+        Evaluated(
+            epoch=1,
+            metrics={"mse": 0.5, "odd": float("inf")},
+            primary="mse",
+            higher_is_better=False,
+        ),
         Published(published=False, reason="not better", metrics={"base": 0.4, "odd": math.inf}),
         Finished(outcome="done"),
     ):
@@ -57,11 +62,33 @@ def test_the_summary_of_a_run(path: Path, emit) -> None:
         published=False,
         reason="not better",
         metrics={"base": 0.4, "odd": None},
+        primary_metric="mse",
+        primary_value=0.5,
+        higher_is_better=False,
         steps=7,
         precision={"requested": "fp16", "effective": "fp32", "reason": "flag"},
         error=None,
     )
     assert watched.reported_exit_code == 0
+
+
+def test_the_deciding_metric_is_that_of_the_model_decided_about(path: Path, emit) -> None:
+    emit(Evaluated(epoch=1, metrics={"mse": 0.5}, primary="mse"))
+    emit(Published(published=True, reason="better", metrics={"mse": 0.25}))
+    watched = watch(path)
+    watched.read(1.0)
+    assert watched.summary.primary_value == 0.25
+
+
+def test_steps_in_half_precision_are_counted_once(path: Path, emit) -> None:
+    half = StepStats(step=7, applied=6, overflow=1, loss_scale=2.0, precision="fp16")
+    emit(half)
+    seen = path.stat().st_size
+    emit(STEP)
+    emit(half)
+    watched = watch(path, seen_bytes=seen, summary=RunSummary(half_steps=7))
+    watched.read(1.0)
+    assert watched.summary.half_steps == 14
 
 
 def test_events_an_earlier_daemon_passed_on_are_not_passed_on_again(path: Path, emit) -> None:

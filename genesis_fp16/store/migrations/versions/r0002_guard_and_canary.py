@@ -42,6 +42,7 @@ def upgrade() -> None:
     for column in (
         sa.Column("number", sa.Integer, nullable=False, server_default="0"),
         sa.Column("primary_metric", sa.Text),
+        sa.Column("primary_value", sa.Float),
         sa.Column("higher_is_better", sa.Boolean),
         sa.Column("half_steps", sa.Integer, nullable=False, server_default="0"),
     ):
