@@ -265,14 +265,15 @@ def _loop(daemon: Daemon, signals: Signals, lock: DaemonLock, health: _Health) -
                 if now >= repeat_error_at:
                     log.exception("round_failed")
                     repeat_error_at = now + REPEAT_ERROR_SECONDS
-            else:
+            if not health.trouble:  # clock, dispatcher and store have all done their part
                 notifier.notify("WATCHDOG=1")
             if reload:
                 notifier.notify("READY=1")
             time.sleep(TICK_SECONDS)
     finally:
         health.trouble = "stopping"
-        notifier.notify("STOPPING=1")
+        seconds = daemon.settings.stop_timeout_seconds + 2 * DRAIN_GRACE_SECONDS
+        notifier.notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
         daemon.drain(signals)
 
 
