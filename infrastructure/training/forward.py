@@ -22,11 +22,12 @@ class PrecisionForward:
     all calls of a step, the inner one switches autocast off for the loss itself.
     """
 
-    __slots__ = ("_enabled", "_loss_outer", "_method_of", "_module", "_off", "_on")
+    __slots__ = ("_device_type", "_enabled", "_loss_outer", "_method_of", "_module", "_off", "_on")
 
     def __init__(self, module: Module, device: torch.device, precision: Precision) -> None:
         self._module = module
         self._method_of = method_of if is_spread(module) else getattr
+        self._device_type = device.type
         self._enabled = precision is not Precision.FP32
         # Under FP32 the region is entered all the same, disabled: a caller's own autocast must
         # not turn a rollback into half precision.
@@ -61,6 +62,8 @@ class PrecisionForward:
             Whatever *loss* returned.
         """
         if not self._enabled:
+            if not torch.is_autocast_enabled(self._device_type):
+                return loss(self, batch)
             with self._off:
                 return loss(self, batch)
         with self._loss_outer, self._off:

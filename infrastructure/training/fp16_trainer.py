@@ -7,7 +7,8 @@ scale dynamics after ``torch/amp/grad_scaler.py``; clipping by global norm after
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import structlog
@@ -22,6 +23,8 @@ from infrastructure.training.anomaly import AnomalyDetector
 from infrastructure.training.between_steps import BetweenSteps
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.forward import checked_loss
+from infrastructure.training.graph_recorder import CudaRecorder
+from infrastructure.training.graphed_steps import GraphedSteps, graph_refusal
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.parameters import device_of, float32_parameters
 from infrastructure.training.precision import Precision
@@ -49,6 +52,9 @@ class FP16Trainer(BetweenSteps):
             Adagrad makes the step free of device reads; any other optimizer costs one a step.
         config: See `FP16TrainingConfig`.
         wish: The precision to begin with; None for the configuration's.
+
+    Attributes:
+        graph_refused: Why ``cuda_graph`` is not honoured, or None.
 
     Raises:
         ValueError: A parameter that is not float32, parameters on several devices, or none.
@@ -93,6 +99,16 @@ class FP16Trainer(BetweenSteps):
             record=self.record,
             adaptive_clip=self._optimizer_step.adaptive_clip,
         )
+        self._graphs: GraphedSteps | None = None
+        self.graph_refused: str | None = None
+        if config.cuda_graph:
+            reason = graph_refusal(
+                config, self.device, self._optimizer_step.fold_refused, self._ranks is not None
+            )
+            if reason is None:
+                self._graphs = GraphedSteps(self, CudaRecorder(self.device))
+            else:
+                self.refuse_graphs(reason)
         state = self.precision_state
         if state.effective != state.requested and state.reason != "measured":
             log.warning("precision_lowered", state=str(state))
@@ -103,9 +119,33 @@ class FP16Trainer(BetweenSteps):
         return self.record.training_steps
 
     @property
+    def last_step_bad(self) -> Tensor | None:
+        """float32 ``[]`` on the device: 1 if the last step was skipped, 0 if it was applied.
+
+        None if it had no gradients. An average of the weights can wait for it without a read.
+        """
+        return self._last_step_bad
+
+    @property
     def last_step_attempted(self) -> bool:
         """Whether the last optimizer step had gradients, be it applied or skipped."""
         return self._last_step_bad is not None
+
+    def train_batch(
+        self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor], *, replay: bool = False
+    ) -> None:
+        """`training_step` and `step` in one; by a CUDA graph where the configuration wants one.
+
+        Args:
+            batch: See `training_step`. For a graph: tensors on the model's device and plain
+                values, or dicts, tuples, lists and dataclasses of them.
+            compute_loss_fn: See `training_step`. In a graph, what Python does in it is done once.
+            replay: See `step`.
+        """
+        if self._graphs is None:
+            self.step(self.training_step(batch, compute_loss_fn), replay=replay)
+        else:
+            self._graphs.step(batch, compute_loss_fn)
 
     def training_step(self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor]) -> Tensor:
         """Compute the loss of *batch*: the model in half precision, the loss in float32.
@@ -143,8 +183,9 @@ class FP16Trainer(BetweenSteps):
         scaled = loss * self._loss_scale.scale if self.precision.scales_loss else loss
         self._backward(scaled)
         self._switch.after_backward()
-        loss = loss.detach()
-        self._window_loss = loss if self._window_loss is None else self._window_loss + loss
+        loss = loss.detach()  # copied: the caller may go on with it in place
+        window = self._window_loss
+        self._window_loss = loss.clone() if window is None else window + loss
         self._micro_batches += 1
         if self._micro_batches == self.config.accumulate:
             self.finish_window()
@@ -188,13 +229,12 @@ class FP16Trainer(BetweenSteps):
                 divisor = self._one * count if divisor is None else divisor * count
         if divisor is not None:
             norm = norm / divisor  # unscaled
-        norm_and_loss = torch.stack((norm, loss))
-        bad = norm_and_loss.mul(0.0).ne_(0.0)  # [2] float32: 1 where inf or NaN, else 0
-        self._last_step_bad = bad.amax()
-        self._optimizer_step(norm, divisor, self._last_step_bad)
+        both = norm + loss
+        bad = self._last_step_bad = both.sub_(both).ne_(0.0)  # 1 where inf or NaN, else 0
+        self._optimizer_step(norm, divisor, bad)
         if self.precision.scales_loss:
-            self._loss_scale.update(*bad.unbind())
-        self.record.add(norm_and_loss)
+            self._loss_scale.update(bad, loss.sub(loss).ne_(0.0))
+        self.record.add(norm, loss)
 
     def backward_and_step(self, loss: Tensor) -> bool:
         """Run `step`, then wait for the device.
@@ -209,3 +249,32 @@ class FP16Trainer(BetweenSteps):
             and self._last_step_bad is not None
             and bool(self._last_step_bad.item())
         )
+
+    @contextmanager
+    def recording_into(self, record: StepRecord) -> Iterator[None]:
+        """Count steps in *record* for a while: they are recorded for a graph, and do nothing yet.
+
+        A step that raises leaves nothing behind.
+        """
+        own, bad = self.record, self._last_step_bad
+        self.record = record
+        try:
+            yield
+        finally:
+            self.record, self._last_step_bad = own, bad
+            self._micro_batches, self._window_loss = 0, None
+            for parameter in self.model.parameters():
+                parameter.grad = None
+
+    def count_graphed_step(self, norm: Tensor, loss: Tensor, *, bad: Tensor) -> None:
+        """Take note of a step that a graph has taken.
+
+        Args:
+            norm: float32 ``[]``, of the unscaled gradients.
+            loss: float32 ``[]``.
+            bad: See `last_step_bad`.
+        """
+        self.record.training_steps += 1
+        self.record.fp16_steps += self.precision is Precision.FP16
+        self._last_step_bad = bad
+        self.record.add(norm, loss)

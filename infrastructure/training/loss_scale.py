@@ -20,21 +20,21 @@ class LossScale:
         self.scale = torch.tensor(config.loss_scale, dtype=torch.float32, device=device)
         self.tracker = torch.zeros((), dtype=torch.int32, device=device)
 
-    def update(self, bad_norm: Tensor, bad_loss: Tensor) -> None:
+    def update(self, bad: Tensor, bad_loss: Tensor) -> None:
         """Back off, grow or wait, as torch's ``GradScaler.update``, but never below the floor.
 
         A step whose loss was not finite changes neither scale nor tracker: lowering the scale
         cannot mend a loss.
 
         Args:
-            bad_norm: float32 ``[]``, 1 where the gradient norm is not finite, else 0.
+            bad: float32 ``[]``, 1 where the gradient norm or the loss is not finite, else 0.
             bad_loss: float32 ``[]``, 1 where the loss is not finite, else 0.
         """
         self.tracker -= bad_loss.int()  # the update below adds the one back
         torch._amp_update_scale_(
             self.scale,
             self.tracker,
-            (bad_norm - bad_loss).clamp_(min=0.0),
+            bad - bad_loss,  # an overflow: the norm alone is to blame
             self._config.growth_factor,
             self._config.backoff_factor,
             self._config.growth_interval,

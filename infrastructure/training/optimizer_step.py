@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training.quick_step import quick_step
 from infrastructure.training.tuning import AdaptiveClip
 
 _FUSED = (Adam, AdamW, SGD, Adagrad)
@@ -89,7 +90,7 @@ class OptimizerStep:
         optimizer = cast("Any", self._optimizer)
         optimizer.grad_scale, optimizer.found_inf = divisor, bad
         try:
-            optimizer.step()
+            quick_step(optimizer)
         finally:
             optimizer.grad_scale = optimizer.found_inf = None
 
@@ -148,17 +149,27 @@ def _fill_momentum(optimizer: Optimizer) -> None:
 
 @cache
 def _skips_and_unscales(kind: type[Optimizer], device: torch.device) -> bool:
-    def stepped(grad: float, attributes: Mapping[str, float]) -> tuple[float, float]:
+    def stepped(grad: float, attributes: Mapping[str, float], *, first: bool) -> list[float]:
         parameter = nn.Parameter(torch.ones(4, device=device))
         optimizer = cast("Any", kind)([parameter], lr=0.125, fused=True)
+        if not first:
+            parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
         parameter.grad = torch.full_like(parameter, grad)
         for name, value in attributes.items():
             setattr(optimizer, name, torch.tensor(value, device=device))
-        optimizer.step()
+        if attributes:
+            quick_step(optimizer)
+        elif grad:
+            optimizer.step()
         step = optimizer.state[parameter].get("step", torch.zeros(()))
-        return parameter[0].item(), step.item()
+        return [parameter[0].item(), step.item()]
 
-    plain = stepped(0.5, {})
-    scaled = stepped(4.0, {"grad_scale": 8.0, "found_inf": 0.0})
-    skipped = stepped(float("inf"), {"grad_scale": 8.0, "found_inf": 1.0})
-    return plain == scaled and skipped == (1.0, 0.0) and plain[0] != 1.0
+    def right(*, first: bool) -> bool:
+        before = stepped(0.0, {}, first=first)
+        after = stepped(0.5, {}, first=first)
+        scaled = stepped(4.0, {"grad_scale": 8.0, "found_inf": 0.0}, first=first)
+        skipped = stepped(float("inf"), {"grad_scale": 8.0, "found_inf": 1.0}, first=first)
+        return before == skipped != after == scaled
+
+    return right(first=True) and right(first=False)

@@ -43,7 +43,7 @@ class StepRecord:
 
     def __init__(self, device: torch.device) -> None:
         self.training_steps = self.fp16_steps = self.no_gradient_steps = 0
-        self._recent: list[Tensor] = []
+        self._recent: list[Tensor] = []  # norm, loss, norm, loss ...
         self._overflow_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._nonfinite_loss_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._consecutive = torch.zeros((), dtype=torch.int64, device=device)
@@ -52,20 +52,21 @@ class StepRecord:
         self._nan = torch.full((), float("nan"), device=device)
         self._grad_norm = self._nan
 
-    def add(self, norm_and_loss: Tensor) -> None:
+    def add(self, norm: Tensor, loss: Tensor) -> None:
         """Take note of an attempted step.
 
         Args:
-            norm_and_loss: float32 ``[2]``, the unscaled gradient norm and the loss.
+            norm: float32 ``[]``, of the unscaled gradients.
+            loss: float32 ``[]``.
         """
-        self._recent.append(norm_and_loss)
-        if len(self._recent) == _FOLD_EVERY:
+        self._recent += (norm, loss)
+        if len(self._recent) == 2 * _FOLD_EVERY:
             self._fold()
 
     def _fold(self) -> None:
         if not self._recent:
             return
-        norm_N, loss_N = torch.stack(self._recent).unbind(1)
+        norm_N, loss_N = torch.stack(self._recent).view(-1, 2).unbind(1)
         self._recent.clear()
         good_N = loss_N.isfinite()
         self._overflow_steps += (good_N & ~norm_N.isfinite()).sum()

@@ -45,11 +45,11 @@ class AdaptiveLossScale(LossScale):
         self.interval = torch.tensor(float(config.growth_interval), device=device)
         self._trying = torch.zeros((), device=device)  # 1 from a growth to what becomes of it
 
-    def update(self, bad_norm: Tensor, bad_loss: Tensor) -> None:
+    def update(self, bad: Tensor, bad_loss: Tensor) -> None:
         """Back off, grow or wait; see `LossScale.update`."""
         config = self._config
-        overflow = bad_norm * (1.0 - bad_loss)
-        good = 1.0 - torch.maximum(bad_norm, bad_loss)
+        overflow = bad - bad_loss
+        good = 1.0 - bad
         self.tracker.add_(good.int()).mul_(1 - overflow.int())
         grow = good * (self.tracker >= self.interval)
         self.tracker.mul_(1 - grow.int())

@@ -315,3 +315,14 @@ def test_real_fp16_overflows_less_often_with_an_adaptive_interval(
         return int(trainer.get_stats()["overflow_steps"])
 
     assert overflows(adaptive=True) < overflows(adaptive=False) / 3
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_the_trainer_tells_the_scale_of_overflows_not_of_values(
+    make_trainer, loss_fn, batch, adaptive: bool
+) -> None:
+    trainer = make_trainer("fp16", loss_scale=64.0, adaptive_growth_interval=adaptive)
+    for _ in range(3):
+        trainer.step(trainer.training_step(batch, loss_fn))
+    assert trainer.state_dict()["loss_scale"]["growth_tracker"] == 3
+    assert trainer.get_stats()["current_scale"] == 64.0
