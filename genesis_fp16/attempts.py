@@ -35,7 +35,7 @@ def make_spec(
     settings: Settings, run: Run, attempt: Attempt, entry_point: str, precision: PrecisionState
 ) -> RunSpec:
     """Everything the worker of *attempt* needs to know."""
-    folder = attempt_folder(settings, attempt)
+    folder, own = attempt_folder(settings, attempt), settings.for_agent(run.agent)
     return RunSpec(
         run_id=run.id,
         attempt=attempt.number,
@@ -46,6 +46,8 @@ def make_spec(
         attempt_folder=folder,
         seed=run.seed,
         precision=precision,
+        processes_per_run=own.processes_per_run,
+        parallel=own.parallel,
         **spec_of_settings(settings, run.agent),
     )
 

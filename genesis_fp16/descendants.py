@@ -1,15 +1,17 @@
-"""The processes that plugin code starts: none of them outlives its worker."""
+"""The processes below a worker, ranks and what plugin code starts: none outlives it."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import sys
 import time
 from contextlib import suppress
 
 import psutil
 
-_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _PATIENCE_SECONDS = 2.0
 
 
@@ -17,6 +19,14 @@ def keep_orphans() -> None:
     """Stay the ancestor of every descendant, even of one whose own parent ends; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with(parent: int) -> None:
+    """Be killed as soon as the process *parent* is gone, which started this one; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was gone before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_descendants() -> None:

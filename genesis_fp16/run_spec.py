@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from infrastructure.events import PrecisionState
 
+Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
+
 
 class TrainerOptions(BaseModel):
     """The ``FP16_*`` settings."""
@@ -43,6 +45,8 @@ class RunSpec(BaseModel):
         baseline_interval_steps: Steps between two comparisons with FP32; 0 for none.
         checkpoint_interval_seconds: Longest time between two checkpoints.
         keep_checkpoints: How many are kept.
+        processes_per_run: Ranks that train together, each a process on this machine.
+        parallel: How they share the model; see `infrastructure.training.distributed.spread`.
         task: ``train``, or ``preflight`` to measure the job and leave it at that.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """
@@ -68,6 +72,8 @@ class RunSpec(BaseModel):
     baseline_interval_steps: int
     checkpoint_interval_seconds: float
     keep_checkpoints: int
+    processes_per_run: int = 1
+    parallel: Parallel = "ddp"
     task: Literal["train", "preflight"] = "train"
     settings: dict[str, JsonValue]
 
@@ -75,3 +81,7 @@ class RunSpec(BaseModel):
     def events_path(self) -> Path:
         """Where the worker appends its events."""
         return self.attempt_folder / "events.ndjson"
+
+    def last_words_path(self, rank: int) -> Path:
+        """Where one of several ranks says how it ended, for all to be judged by one."""
+        return self.attempt_folder / f"rank-{rank}.ndjson"

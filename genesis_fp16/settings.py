@@ -28,6 +28,7 @@ from pydantic_core import ErrorDetails
 from genesis_fp16.env_file import ENV_FILE_VARIABLE, ROLLBACK_FLAG, Variable, is_ours, read_env_file
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.guard.guard_settings import GuardSettings
+from genesis_fp16.run_spec import Parallel
 from genesis_fp16.setting_types import (
     EMPTY_IS_NONE,
     DatabaseUrl,
@@ -72,6 +73,10 @@ class AgentSettings(BaseModel):
     """When it runs, such as 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
     precision: Annotated[PrecisionWish | None, EMPTY_IS_NONE] = None
     """fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION. Hot."""
+    processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Processes that train together on this machine, one for each CUDA device; 1: no torchrun."""
+    parallel: Parallel = "ddp"
+    """How they share the model: ddp, fsdp2 or fsdp2-policy; see docs/distributed.md."""
     settings: dict[str, JsonValue] = {}
     """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
 

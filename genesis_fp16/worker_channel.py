@@ -35,16 +35,20 @@ class CommandInbox:
 
     Args:
         emit: Told of lines that are no command.
+        listens: Whether to read them: of several ranks with one stdin, one does.
     """
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, *, listens: bool = True) -> None:
         self._emit = emit
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._descriptor = os.dup(0)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        threading.Thread(target=self._read, name="commands", daemon=True).start()
+        if listens:
+            threading.Thread(target=self._read, name="commands", daemon=True).start()
+        else:
+            os.close(self._descriptor)
 
     def put(self, command: Command) -> None:
         """Add a command; safe in a signal handler."""

@@ -19,6 +19,7 @@ from infrastructure.events import Command
 from infrastructure.events.command import Stop
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker")
+GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker_group")
 FAMILY_SECONDS = 2.0  # between two looks at what descends from a worker
 SAME_START_SECONDS = 2.0  # the kernel counts from boot, and the clock may have been set since
 
@@ -28,7 +29,7 @@ class LocalExecutor:
 
     Args:
         command: The worker's command line without its last argument, the path of the
-            specification.
+            specification. An attempt on several ranks is started by `GROUP_COMMAND` instead.
     """
 
     def __init__(self, command: Sequence[str] = WORKER_COMMAND) -> None:
@@ -43,9 +44,10 @@ class LocalExecutor:
         """
         path = spec.attempt_folder / "spec.json"
         path.write_text(spec.model_dump_json(indent=2))
+        command = self._command if spec.processes_per_run == 1 else GROUP_COMMAND
         with (spec.attempt_folder / "worker.log").open("ab") as log:
             process = subprocess.Popen(
-                [*self._command, str(path)],
+                [*command, str(path)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -30,12 +30,12 @@ def _daemon_modules(root: Path) -> list[str]:
     """Every module of `genesis_fp16` that the daemon's own process may run."""
     paths = sorted((root / "genesis_fp16").rglob("*.py"))
     names = [".".join(path.relative_to(root).with_suffix("").parts) for path in paths]
-    apart = {"genesis_fp16.worker", "genesis_fp16.__main__"}
+    apart = ("genesis_fp16.worker", "genesis_fp16.__main__")
     # Alembic runs its scripts by path, inside a migration; they cannot be imported by name.
     return [
         name.removesuffix(".__init__")
         for name in names
-        if name not in apart and ".migrations" not in name
+        if not name.startswith(apart) and ".migrations" not in name
     ]
 
 
