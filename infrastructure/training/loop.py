@@ -212,7 +212,7 @@ class _TrainingLoop:
             if boundary.stopped:
                 return
         progress.epoch, progress.batch = progress.epoch + 1, 0
-        self._reporter.report(progress.epoch)
+        boundary.end_epoch()
         self._evaluate()
 
     def _begin_epoch(self) -> Iterator[Share]:

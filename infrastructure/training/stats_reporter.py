@@ -76,13 +76,18 @@ class StatsReporter:
             emitted = self._poll() or emitted
         return emitted
 
-    def report(self, epoch: int) -> None:
-        """Emit everything so far; waits for the device."""
-        self._wait()
+    def report(self, epoch: int) -> StepStats | None:
+        """Emit everything so far; waits for the device.
+
+        Returns:
+            The last event that was emitted, if one was.
+        """
+        emitted = self._wait()
         if self._trainer.training_steps > self._step:
             self._close_window(epoch)
-            self._wait()
+            emitted = self._wait()
         self._begin_window()
+        return emitted
 
     def _begin_window(self) -> None:
         self._begun = time.monotonic()
@@ -106,11 +111,10 @@ class StatsReporter:
         )
         self._begin_window()
 
-    def _wait(self) -> None:
-        if self._pending is not None:
-            if self._trainer.device.type == "cuda":
-                torch.cuda.synchronize(self._trainer.device)
-            self._poll()
+    def _wait(self) -> StepStats | None:
+        if self._pending is not None and self._trainer.device.type == "cuda":
+            torch.cuda.synchronize(self._trainer.device)
+        return self._poll()
 
     def _poll(self) -> StepStats | None:
         window = self._pending

@@ -100,6 +100,10 @@ class StepBoundary:
             if self.stopped:
                 return
 
+    def end_epoch(self) -> None:
+        """Report the epoch's last steps; what they demand is done after the next step."""
+        self._unheeded = self._reporter.report(self._progress.epoch) or self._unheeded
+
     def _orders(self) -> list[Command | GoBack]:
         """What the leader wants done now."""
         orders: list[Command | GoBack] = []

@@ -300,3 +300,12 @@ def test_a_bad_moment_replaces_no_good_checkpoint(make_job, tmp_path: Path):
 def test_a_training_that_changed_nothing_is_no_success(make_job, tmp_path: Path, loss):
     with pytest.raises(TrainingDivergedError, match=r"none of 8 steps changed the model"):
         run(make_job(epochs=1, loss=loss), tmp_path)
+
+
+def test_epochs_shorter_than_a_statistic_are_heeded_too(make_job, tmp_path: Path):
+    with pytest.raises(TrainingDivergedError, match="no checkpoint to go back to"):
+        run(
+            make_job(epochs=9, loss=nan_between(2, 999)),
+            tmp_path,
+            config={"nonfinite_loss_patience": 5},
+        )
