@@ -1,0 +1,295 @@
+"""Agents with planted faults, and healthy ones: what the guard must tell apart.
+
+A plugin of its own: `benchmarks.fault_daemon` copies this file into a folder beside the metadata
+that an installer would write. Every agent trains a small network on the same kind of regression,
+in earnest; FP32 can train all of them, except the one whose data are at fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from infrastructure.agent_contract import (
+    CONTRACT_VERSION,
+    Evaluation,
+    EvaluationReport,
+    Forward,
+    Publication,
+    RunContext,
+    Schedule,
+    TrainingJob,
+    Transition,
+)
+
+ONSET_STEP = 300  # most faults begin here: the guard has seen the agent healthy
+HEALTHY_AGENTS = 20
+INPUTS, ROWS, BATCH = 4, 256, 32
+
+Batch = Mapping[str, Tensor]
+Fault = Callable[[Tensor, int], Tensor]
+
+
+class FaultSettings(BaseModel):
+    """How long a run lasts."""
+
+    model_config = ConfigDict(extra="forbid")
+    epochs: int = 20
+    batches_per_epoch: int = 100
+
+
+# Faults of the model: called with activations, and how many steps there were since the onset.
+
+
+class Onset(nn.Module):
+    """Passes everything through for *after* training steps, then calls *fault*.
+
+    The steps are counted in a buffer, so that they go back with the weights to a checkpoint.
+    """
+
+    steps: Tensor
+
+    def __init__(self, fault: Fault, after: int = ONSET_STEP) -> None:
+        super().__init__()
+        self._fault, self._after = fault, after
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """*x*, or what the fault makes of it."""
+        if not self.training:
+            return x
+        self.steps += 1
+        since = int(self.steps) - self._after
+        return self._fault(x, since) if since > 0 else x
+
+
+def too_large(x: Tensor, _since: int) -> Tensor:
+    """100,000 times *x*, and back: FP16 ends at 65504."""
+    return x * 1e5 * 1e-5
+
+
+def too_large_backward(x: Tensor, _since: int) -> Tensor:
+    """The same to the gradient: no loss scale helps."""
+    changed: Tensor = _TooLargeBackward.apply(x)
+    return changed
+
+
+def too_large_at_times(pattern: str) -> Fault:
+    """`too_large_backward` in the steps that have an x in *pattern*, again and again."""
+    return lambda x, since: (
+        too_large_backward(x, since) if pattern[since % len(pattern)] == "x" else x
+    )
+
+
+def absorbed(x: Tensor, _since: int) -> Tensor:
+    """An offset is added and taken away: FP16 numbers near 8192 are 8 apart."""
+    return (x + 8192.0) - 8192.0
+
+
+class _TooLargeBackward(torch.autograd.Function):
+    """Multiplies the gradient by 1 in FP32 and by infinity in FP16."""
+
+    @staticmethod
+    def forward(_context: object, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_context: object, gradient: Tensor) -> Tensor:
+        return gradient * (torch.ones_like(gradient) * 1e30 * 1e-30)
+
+
+# Models
+
+
+def network(width: int, *middle: nn.Module) -> nn.Module:
+    """Two layers around whatever is put between them."""
+    return nn.Sequential(nn.Linear(INPUTS, width), *middle, nn.SiLU(), nn.Linear(width, 1))
+
+
+def planted(fault: Fault, after: int = ONSET_STEP) -> nn.Module:
+    """A `network` with *fault* in it."""
+    return network(32, Onset(fault, after))
+
+
+class TwoHeads(nn.Module):
+    """Two networks side by side: ``[B, 2]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.side = network(48), network(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the loss is about, and what the metric is about."""
+        return torch.cat((self.main(x), self.side(x)), dim=1)
+
+
+# Losses
+
+
+def squared_error(forward: Forward, batch: Batch) -> Tensor:
+    """Mean squared error of the first output."""
+    output: Tensor = forward(batch["x"])[:, :1]
+    return (output - batch["y"]).square().mean()
+
+
+def faint(factor: float, forward: Forward, batch: Batch) -> Tensor:
+    """`squared_error` times *factor*: at 1e-12 FP16 holds none of its gradients."""
+    return factor * squared_error(forward, batch)
+
+
+def faint_side(forward: Forward, batch: Batch) -> Tensor:
+    """`squared_error`, plus that of the second output so faint that FP16 loses its gradients."""
+    outputs: Tensor = forward(batch["x"])
+    main, side = (outputs - batch["y"]).square().mean(0)
+    return main + 1e-12 * side
+
+
+# Data
+
+
+def clean(x: Tensor, _step: int) -> Tensor:
+    """Nothing changed."""
+    return x
+
+
+def missing(x: Tensor, step: int) -> Tensor:
+    """From the onset on, one number of each batch is missing."""
+    return x if step < ONSET_STEP else torch.where(torch.arange(len(x))[:, None] == 0, math.nan, x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one agent trains.
+
+    Attributes:
+        model: Builds it; the generator was seeded before.
+        loss, accumulate: See `TrainingJob`.
+        inputs: Of a batch's inputs and the step makes the inputs.
+        epsilon: Of Adam; tiny where faint gradients are to count.
+        output: Which output the held-out metric is about.
+    """
+
+    model: Callable[[], nn.Module]
+    loss: Callable[[Forward, Batch], Tensor] = squared_error
+    inputs: Callable[[Tensor, int], Tensor] = clean
+    epsilon: float = 1e-8
+    output: int = 0
+    accumulate: int = 1
+
+
+FAULTS: Mapping[str, Plan] = {
+    "overflow-forward": Plan(model=partial(planted, too_large)),
+    "overflow-backward": Plan(model=partial(planted, too_large_backward)),
+    "underflow": Plan(model=partial(network, 32), loss=partial(faint, 1e-12), epsilon=1e-30),
+    "loss-drift": Plan(model=partial(planted, absorbed)),
+    "metric-drift": Plan(model=TwoHeads, loss=faint_side, epsilon=1e-30, output=1),
+    "nan-in-data": Plan(model=partial(network, 32), inputs=missing),
+    # These two need a loss scale that recovers fast: FP16_GROWTH_INTERVAL=2.
+    "overflow-storm": Plan(
+        model=partial(planted, too_large_at_times("..x"), 0),
+        loss=partial(faint, 1e-6),
+    ),
+    "overflow-sustained": Plan(
+        model=partial(planted, too_large_at_times("...x"), 0),
+        loss=partial(faint, 1e-6),
+    ),
+}
+_HEALTHY = (
+    Plan(model=partial(network, 16)),
+    Plan(model=partial(network, 64)),
+    Plan(model=partial(network, 32, nn.BatchNorm1d(32))),
+    Plan(model=partial(network, 32, nn.Dropout(0.1)), accumulate=2),
+    Plan(model=partial(network, 32, nn.LayerNorm(32)), loss=partial(faint, 1e-3), epsilon=1e-12),
+)
+HEALTHY: Mapping[str, Plan] = {
+    f"healthy-{number:02}": _HEALTHY[number % len(_HEALTHY)] for number in range(HEALTHY_AGENTS)
+}
+
+
+class PlannedAgent:
+    """Learns the sum of its inputs, bent, as a `Plan` says."""
+
+    contract_version = CONTRACT_VERSION
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.name, self._plan = name, plan
+
+    def schedule(self) -> Schedule:
+        """Once a day; a benchmark says otherwise where it wants several runs."""
+        return Schedule.parse("every 1d")
+
+    def settings_model(self) -> type[BaseModel]:
+        """See `FaultSettings`."""
+        return FaultSettings
+
+    def collect(self, context: RunContext) -> Iterator[Transition]:
+        """Yield one transition of real arithmetic after the other."""
+        generator = torch.Generator().manual_seed(context.seed)
+        for index, x in enumerate(torch.randn(ROWS, INPUTS, generator=generator).tolist()):
+            yield Transition(
+                group=f"{context.run_id}/{index % 8}",
+                observation={f"x{i}": value for i, value in enumerate(x)},
+                action={},
+                reward=math.sin(sum(x)),
+            )
+
+    def build_job(self, context: RunContext, transitions: Iterable[Transition]) -> TrainingJob:
+        """The regression, on every fourth transition held out."""
+        plan, settings = self._plan, FaultSettings.model_validate(context.settings)
+        rows = list(transitions)[-ROWS:]
+        x = torch.tensor([[t.observation[f"x{i}"] for i in range(INPUTS)] for t in rows])
+        y = torch.tensor([[t.reward] for t in rows])
+        held_out = torch.arange(len(rows)) % 4 == 0
+        train_x, train_y = x[~held_out], y[~held_out]
+        torch.manual_seed(context.seed)
+
+        def batches(epoch: int) -> Iterator[Batch]:
+            generator = torch.Generator().manual_seed(epoch)
+            for number in range(settings.batches_per_epoch):
+                chosen = torch.randint(len(train_x), (BATCH,), generator=generator)
+                step = (epoch * settings.batches_per_epoch + number) // plan.accumulate
+                yield {"x": plan.inputs(train_x[chosen], step), "y": train_y[chosen]}
+
+        def evaluate(forward: Forward) -> Evaluation:
+            error = forward(x[held_out])[:, plan.output] - y[held_out, 0]
+            explained = 1.0 - error.square().mean() / y[held_out].var()
+            metrics = {"explained": float(explained)}
+            return Evaluation(metrics=metrics, primary="explained", higher_is_better=True)
+
+        return TrainingJob(
+            model=plan.model(),
+            optimizer=partial(torch.optim.AdamW, lr=3e-3, eps=plan.epsilon, fused=True),
+            batches=batches,
+            loss=plan.loss,
+            evaluate=evaluate,
+            epochs=settings.epochs,
+            accumulate=plan.accumulate,
+        )
+
+    def publish(
+        self, context: RunContext, model: nn.Module, report: EvaluationReport
+    ) -> Publication:
+        """Publish nothing: these agents exist to be trained."""
+        del context, model
+        metrics = dict(report.evaluation.metrics)
+        return Publication(published=False, reason="only trained to be watched", metrics=metrics)
+
+
+class _Factories:
+    """One factory an attribute: ``planted_faults:agents.healthy_07``."""
+
+    def __getattr__(self, attribute: str) -> Callable[[], PlannedAgent]:
+        name = attribute.replace("_", "-")
+        plans = {**FAULTS, **HEALTHY}
+        if name not in plans:
+            raise AttributeError(attribute)
+        return partial(PlannedAgent, name, plans[name])
+
+
+agents = _Factories()
