@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -59,6 +59,11 @@ class Daemon:
             connection.request("GET", path)
             return connection.getresponse().read().decode().strip()
 
+    def last_tick(self) -> str:
+        """The line that tells when the loop last came round."""
+        lines = self.get("/metrics").splitlines()
+        return next(line for line in lines if line.startswith("genesis_loop_last_tick"))
+
 
 @pytest.fixture
 def start(tmp_path: Path, until) -> Iterator[Callable[..., Daemon]]:
@@ -81,39 +86,45 @@ def start(tmp_path: Path, until) -> Iterator[Callable[..., Daemon]]:
         daemon.process.wait()
 
 
-def test_a_life_under_systemd(start, install_plugin, until) -> None:
+@pytest.fixture
+def notices() -> Iterator[socket.socket]:
+    """Where systemd would listen."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        notices.bind(f"\0genesis-test-{os.getpid()}")
+        notices.settimeout(60)
+        yield notices
+
+
+def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
     """Ready, watched, reloaded, stopped; every notice in order, and little memory."""
     install_plugin("any")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
-        address = f"\0genesis-test-{os.getpid()}"
-        notices.bind(address)
-        notices.settimeout(60)
-        daemon = start(NOTIFY_SOCKET="@" + address[1:])
-        assert notices.recv(100) == b"READY=1"
-        assert notices.recv(100) == b"WATCHDOG=1"
+    daemon = start(NOTIFY_SOCKET=notices.getsockname().decode().replace("\0", "@"))
+    assert notices.recv(100) == b"READY=1"
+    assert notices.recv(100) == b"WATCHDOG=1"
 
-        assert daemon.lines("plugin_ready")[0]["agent"] == "any"
-        assert daemon.lines("plugin_disabled")[0]["agent"] == "se-darwin"
-        assert daemon.lines("scheduled")[0]["schedule"] == "every 1h"
-        precision = daemon.lines("precision")[0]
-        assert precision["requested"] == "fp16"
-        until(lambda: daemon.get("/readyz") == "serving")
-        assert "genesis_leader 1.0" in daemon.get("/metrics")
-        assert psutil.Process(daemon.process.pid).memory_info().rss < NEXT_TO_NOTHING
+    assert daemon.lines("plugin_ready")[0]["agent"] == "any"
+    assert daemon.lines("plugin_disabled")[0]["agent"] == "se-darwin"
+    assert daemon.lines("scheduled")[0]["schedule"] == "every 1h"
+    precision = daemon.lines("precision")[0]
+    assert precision["requested"] == "fp16"
+    until(lambda: daemon.get("/readyz") == "serving")
+    assert "genesis_leader 1.0" in daemon.get("/metrics")
+    assert psutil.Process(daemon.process.pid).memory_info().rss < NEXT_TO_NOTHING
 
-        (daemon.folder / ".env").write_text("ENABLE_FP16_TRAINING=false\nGENESIS_SLOTS=9\n")
-        daemon.process.send_signal(signal.SIGHUP)
-        while b"RELOADING=1" not in notices.recv(100):
-            pass
-        assert notices.recv(100) in (b"READY=1", b"WATCHDOG=1")
-        changed = daemon.wait_for("settings_reloaded")["changed"]
-        assert changed == {"ENABLE_FP16_TRAINING": "True -> False"}
-        assert "GENESIS_SLOTS" in daemon.wait_for("settings_need_restart")["settings"]
-        assert daemon.lines("precision")[-1]["reason"] == "flag"
+    (daemon.folder / ".env").write_text("ENABLE_FP16_TRAINING=false\nGENESIS_SLOTS=9\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    while b"RELOADING=1" not in notices.recv(100):
+        pass
+    assert notices.recv(100) in (b"READY=1", b"WATCHDOG=1")
+    changed = daemon.wait_for("settings_reloaded")["changed"]
+    assert changed == {"ENABLE_FP16_TRAINING": "True -> False"}
+    assert "GENESIS_SLOTS" in daemon.wait_for("settings_need_restart")["settings"]
+    assert daemon.lines("precision")[-1]["reason"] == "flag"
 
-        daemon.process.send_signal(signal.SIGTERM)
-        while notices.recv(100) != b"STOPPING=1":
-            pass
+    daemon.process.send_signal(signal.SIGTERM)
+    while not (notice := notices.recv(100)).startswith(b"STOPPING=1\n"):
+        pass
+    assert notice.endswith(b"EXTEND_TIMEOUT_USEC=9800000")  # a checkpoint, and the end
     code, log = daemon.end()
     assert code == 0
     assert "Traceback" not in log
@@ -149,16 +160,30 @@ def test_a_stop_during_the_start_does_not_wait_for_a_hanging_plugin(start, insta
     assert "Traceback" not in log
 
 
-def test_the_loop_survives_trouble_with_its_database(start, until) -> None:
-    daemon = start()
+def test_the_loop_survives_trouble_with_its_database(start, until, notices) -> None:
+    """It goes on, but a watchdog is not told that all is well."""
+    daemon = start(NOTIFY_SOCKET=notices.getsockname().decode().replace("\0", "@"))
     until(lambda: daemon.lines("listening"), 60)
     until(lambda: daemon.get("/readyz") == "serving", 60)
+    assert notices.recv(100) == b"READY=1"
+    assert notices.recv(100) == b"WATCHDOG=1"
     with closing(sqlite3.connect(daemon.folder / ".genesis" / "genesis.db")) as database:
         database.execute("ALTER TABLE runs RENAME TO hidden")
         assert "no such table" in daemon.wait_for("store_failed")["error"]
         until(lambda: "no such table" in daemon.get("/readyz"))
         assert "genesis_store_up 0.0" in daemon.get("/metrics")
+        notices.setblocking(False)
+        with suppress(BlockingIOError):  # told while the database was well
+            while notices.recv(100):
+                pass
+        for _ in range(2):
+            tick = daemon.last_tick()
+            until(lambda tick=tick: daemon.last_tick() != tick)
+        with pytest.raises(BlockingIOError):
+            notices.recv(100)
+        notices.settimeout(60)
         database.execute("ALTER TABLE hidden RENAME TO runs")
+    assert notices.recv(100) == b"WATCHDOG=1"
     until(lambda: daemon.get("/readyz") == "serving")
     assert "genesis_store_up 1.0" in daemon.get("/metrics")
     assert len(daemon.lines("store_failed")) == 1, "not once for every round"
