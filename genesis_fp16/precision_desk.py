@@ -53,14 +53,20 @@ class PrecisionDesk:
     def __call__(self, run: Run) -> PrecisionState:
         """The decision for *run*, which counts as beginning now unless it has begun."""
         begun_at = math.inf if run.started_at is None else run.started_at
-        canary = may_run_in_half(run.agent, run.number, self._settings)
-        return self._decide(run.agent, begun_at, canary=canary)
+        return self._decide(
+            run.agent,
+            begun_at,
+            canary=may_run_in_half(run.agent, run.number, self._settings),
+            baseline=run.baseline_of is not None,
+        )
 
     def for_agent(self, agent: str) -> PrecisionState:
         """The decision for runs of *agent* that begin now and are canaries."""
         return self._decide(agent, math.inf, canary=may_run_in_half(agent, 1, self._settings))
 
-    def _decide(self, agent: str, begun_at: float, *, canary: bool) -> PrecisionState:
+    def _decide(
+        self, agent: str, begun_at: float, *, canary: bool, baseline: bool = False
+    ) -> PrecisionState:
         return decide(
             Voices(
                 flag=self._settings.enable_fp16_training,
@@ -70,5 +76,6 @@ class PrecisionDesk:
                 device=self._device,
                 guard=self._guard.demands_fp32(agent),
                 canary=canary,
+                baseline=baseline,
             )
         )

@@ -83,6 +83,7 @@ class Voices:
         overrides: Those that concern the run, one per scope at most.
         guard: Whether the guard demands FP32.
         canary: Whether the run is of the share that may have half precision.
+        baseline: Whether the run is there to repeat another in FP32.
         device: What it can do.
     """
 
@@ -93,6 +94,7 @@ class Voices:
     device: Device
     guard: bool = False
     canary: bool = True
+    baseline: bool = False
 
 
 def decide(voices: Voices) -> PrecisionState:
@@ -100,9 +102,10 @@ def decide(voices: Voices) -> PrecisionState:
 
     FP32 is demanded by, in this order of naming: ``flag`` (``ENABLE_FP16_TRAINING``),
     ``operator`` (an override), ``guard``, ``agent`` (its own setting), the device
-    (``no_accelerator`` or ``unsupported``), ``canary`` (the run is none, and has nothing else
-    against half precision). If none does, the half type, or ``auto``, is the operator's (for this
-    agent before for all), else the agent's, else the default.
+    (``no_accelerator`` or ``unsupported``), ``baseline`` and ``canary`` (the run is there to be
+    compared with others, and has nothing else against half precision). If none does, the half
+    type, or ``auto``, is the operator's (for this agent before for all), else the agent's, else
+    the default.
     """
     half, chooser = _choice(voices)
     for reason in _demands(voices, voices.device.objection(half)):
@@ -131,5 +134,7 @@ def _demands(voices: Voices, objection: PrecisionReason | None) -> Iterator[Prec
         yield "agent"
     if objection is not None:
         yield objection
+    if voices.baseline:
+        yield "baseline"
     if not voices.canary:
         yield "canary"

@@ -14,7 +14,7 @@ from genesis_fp16.guard.decision import GUARD, Decision
 from genesis_fp16.guard.evidence import write_evidence
 from genesis_fp16.guard.finding import Finding
 from genesis_fp16.guard.guard_settings import GuardSettings
-from genesis_fp16.guard.metric_pairs import Pair, judge
+from genesis_fp16.guard.metric_pairs import judge
 from genesis_fp16.guard.trigger import GuardState
 from genesis_fp16.guard.watch import Watch
 from genesis_fp16.runs import RunState
@@ -61,6 +61,7 @@ class Guard:
         self._store, self._told, self._clock = store, told, clock
         self._charges: dict[str, _Charge] = {}
         self._unwritten: deque[tuple[Decision, dict[str, object]]] = deque()
+        self._to_compare: list[str] = []
         self._entry, decisions = store.guard.since(0)
         for decision in decisions:
             self._charge(decision.agent).standing = decision
@@ -96,6 +97,7 @@ class Guard:
             charge.begun = run_id
             decided = ladder.try_again(charge.standing, self.settings, now=now, run_id=run_id)
         elif state == RunState.SUCCEEDED:
+            self._to_compare.append(agent)
             steps = charge.watch.half_steps
             decided = ladder.prove(
                 charge.standing, self.settings, now=now, run_id=run_id, half_steps=steps
@@ -103,14 +105,11 @@ class Guard:
         if decided is not None:
             self._decide(charge, decided, {})
 
-    def compare(self, agent: str, pairs: list[Pair]) -> None:
-        """Look at held-out metrics of runs in half precision and in FP32, oldest first."""
-        found = judge(pairs, self.settings)
-        if found is not None:
-            self.trip(agent, found)
-
     def refresh(self) -> None:
         """Write down what was decided, and hear operators; a failing store is tried again."""
+        while self._to_compare:
+            self._compare(self._to_compare[-1])
+            self._to_compare.pop()
         while self._unwritten:
             decision, seen = self._unwritten[0]
             self._store.guard.add(self._with_evidence(decision, seen))
@@ -129,6 +128,13 @@ class Guard:
         )
         if tripped is not None:
             self._decide(charge, tripped, {"numbers": found.numbers})
+
+    def _compare(self, agent: str) -> None:
+        """Look at the held-out metrics of runs and their FP32 twins since the last decision."""
+        pairs = self._store.compared.pairs(agent, since=self._charge(agent).standing.at)
+        found = judge(pairs, self.settings)
+        if found is not None:
+            self.trip(agent, found)
 
     def _charge(self, agent: str) -> _Charge:
         if agent not in self._charges:

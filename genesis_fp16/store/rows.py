@@ -21,6 +21,7 @@ class Run:
     due_at: float
     created_at: float
     available_at: float
+    baseline_of: str | None = None
     started_at: float | None = None
     finished_at: float | None = None
     active_seconds: float = 0.0

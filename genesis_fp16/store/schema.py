@@ -41,7 +41,8 @@ runs = Table(
     Column("id", String(40), primary_key=True),
     Column("agent", String(32), nullable=False),
     Column("number", Integer, nullable=False),  # among the agent's runs, from 1
-    Column("trigger", String(16), nullable=False),  # schedule or manual
+    Column("trigger", String(16), nullable=False),  # schedule, manual or baseline
+    Column("baseline_of", String(40)),  # the run that this one repeats in FP32
     Column("state", String(16), nullable=False),
     Column("seed", BigInteger, nullable=False),
     Column("due_at", Float, nullable=False),

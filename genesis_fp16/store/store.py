@@ -14,6 +14,7 @@ from genesis_fp16.runs import TERMINAL, TRANSITIONS, Ending, RunState, Verdict
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import schema
 from genesis_fp16.store.audit_trail import Change, write_audit
+from genesis_fp16.store.compared_runs import ComparedRuns
 from genesis_fp16.store.database import (
     BUSY_TIMEOUT_MILLISECONDS,
     database_url,
@@ -38,6 +39,7 @@ class Store:
     Attributes:
         overrides: Operators' words on precision, see `Overrides`.
         guard: The guard's decisions, see `GuardDecisions`.
+        compared: What runs in half precision and in FP32 had to show, see `ComparedRuns`.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
@@ -45,6 +47,7 @@ class Store:
         self._clock = clock
         self.overrides = Overrides(engine, clock)
         self.guard = GuardDecisions(engine, clock)
+        self.compared = ComparedRuns(engine)
 
     @classmethod
     def open(
@@ -106,16 +109,36 @@ class Store:
         with self._engine.begin() as connection:
             return self._enqueue(connection, agent, trigger, self._clock(), first_seed)
 
+    def enqueue_baseline(self, run: Run) -> Run:
+        """Queue the FP32 twin of *run*, due now: the same seed, to be compared with it."""
+        now = self._clock()
+        twin = Run(
+            id=_new_id(now),
+            agent=run.agent,
+            number=run.number,
+            trigger="baseline",
+            state=RunState.QUEUED,
+            seed=run.seed,
+            due_at=now,
+            created_at=now,
+            available_at=now,
+            baseline_of=run.id,
+        )
+        with self._engine.begin() as connection:
+            connection.execute(insert(schema.runs).values(_values(twin)))
+        return twin
+
     def _enqueue(
         self, connection: Connection, agent: str, trigger: str, due_at: float, first_seed: int
     ) -> Run:
         now = self._clock()
         earlier = connection.scalar(
-            select(func.count()).select_from(schema.runs).where(schema.runs.c.agent == agent)
+            select(func.count())
+            .select_from(schema.runs)
+            .where(schema.runs.c.agent == agent, schema.runs.c.baseline_of.is_(None))
         )
-        moment = datetime.fromtimestamp(now, UTC)
         run = Run(
-            id=f"{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
+            id=_new_id(now),
             agent=agent,
             number=(earlier or 0) + 1,
             trigger=trigger,
@@ -125,7 +148,7 @@ class Store:
             created_at=now,
             available_at=now,
         )
-        connection.execute(insert(schema.runs).values({**asdict(run), "state": run.state.value}))
+        connection.execute(insert(schema.runs).values(_values(run)))
         return run
 
     def run(self, run_id: str) -> Run | None:
@@ -281,6 +304,14 @@ class Store:
 
 def _of(incarnation: str) -> Update:
     return update(schema.attempts).where(schema.attempts.c.incarnation == incarnation)
+
+
+def _new_id(now: float) -> str:
+    return f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+
+
+def _values(run: Run) -> dict[str, object]:
+    return {**asdict(run), "state": run.state.value}
 
 
 def _run(row: RowMapping) -> Run:

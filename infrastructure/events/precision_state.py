@@ -13,6 +13,7 @@ PrecisionReason = Literal[
     "operator",  # a stored override
     "flag",  # ENABLE_FP16_TRAINING is false
     "guard",  # the automatic rollback
+    "baseline",  # repeats a run in FP32, to compare
     "canary",  # not of the share of runs that may have half precision
     "no_accelerator",  # half precision on a CPU, not forced
     "unsupported",  # the device lacks the half type

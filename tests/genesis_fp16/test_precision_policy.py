@@ -22,8 +22,8 @@ def override(precision: str, agent: str | None = None) -> Override:
 
 def all_cases():
     wishes, yes_or_no = (None, *NAMES), (True, False)
-    for flag, default, agent, mine, everyone, device, guard, canary in itertools.product(
-        yes_or_no, NAMES[1:], wishes, wishes, wishes, DEVICES, yes_or_no, yes_or_no
+    for flag, default, agent, mine, everyone, device, guard, twin in itertools.product(
+        yes_or_no, NAMES[1:], wishes, wishes, wishes, DEVICES, yes_or_no, range(4)
     ):
         overrides = [override(mine, "a")] if mine else []
         overrides += [override(everyone)] if everyone else []
@@ -34,7 +34,8 @@ def all_cases():
             overrides=overrides,
             device=device,
             guard=guard,
-            canary=canary,
+            canary=twin % 2 == 0,
+            baseline=twin > 1,
         )
         yield voices, mine, everyone
 
@@ -54,6 +55,7 @@ def test_any_voice_for_fp32_wins_and_the_first_is_named() -> None:
             "agent": voices.agent == "fp32",
             "no_accelerator": device is CPU and not measured,
             "unsupported": device is OLD_GPU and lacks,
+            "baseline": voices.baseline,
             "canary": not voices.canary,
         }
         demanding = [reason for reason, demanded in demands.items() if demanded]

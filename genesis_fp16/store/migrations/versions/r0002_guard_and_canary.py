@@ -41,6 +41,7 @@ def upgrade() -> None:
     op.create_index("guard_decisions_by_agent", "guard_decisions", ["agent", "id"])
     for column in (
         sa.Column("number", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("baseline_of", sa.String(40)),
         sa.Column("primary_metric", sa.Text),
         sa.Column("primary_value", sa.Float),
         sa.Column("higher_is_better", sa.Boolean),

@@ -1,0 +1,121 @@
+"""Held-out metrics of finished runs, in half precision and in FP32, to be compared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Engine, select
+
+from genesis_fp16.guard.metric_pairs import Pair
+from genesis_fp16.runs import RunState
+from genesis_fp16.store.database import reading
+from genesis_fp16.store.schema import runs
+
+MOSTLY = 0.9  # of its steps must a run have made in half precision to stand for it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Attributes:
+    run_id, number: Of the run.
+    precision: What it trained in; ``mixed`` where that changed on the way.
+    reason: The voice that decided last.
+    metric, value: Its primary held-out metric; NaN where that was not finite.
+    higher_is_better: Which way it counts; None where the run did not say.
+    """
+
+    run_id: str
+    number: int
+    precision: Literal["half", "fp32", "mixed"]
+    reason: str
+    metric: str
+    value: float
+    higher_is_better: bool | None
+
+
+class ComparedRuns:
+    """Reads what runs had to show; a run that changed its precision stands for none.
+
+    Args:
+        engine: A migrated database.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def pairs(self, agent: str, since: float = 0.0) -> list[Pair]:
+        """Runs of *agent* in half precision beside their FP32 twins, oldest first.
+
+        Args:
+            agent: Whose runs.
+            since: Unix time; pairs whose half run began earlier are left out.
+        """
+        half, twin = runs.alias("half"), runs.alias("twin")
+        query = (
+            select(
+                half.c.id.label("half_run"),
+                twin.c.id.label("fp32_run"),
+                half.c.primary_metric.label("metric"),
+                half.c.primary_value.label("half"),
+                twin.c.primary_value.label("fp32"),
+                half.c.higher_is_better,
+            )
+            .join_from(half, twin, twin.c.baseline_of == half.c.id)
+            .where(
+                half.c.agent == agent,
+                half.c.started_at >= since,
+                half.c.state == RunState.SUCCEEDED.value,
+                twin.c.state == RunState.SUCCEEDED.value,
+                half.c.primary_metric == twin.c.primary_metric,
+                twin.c.primary_value.is_not(None),
+                half.c.higher_is_better.is_not(None),
+                half.c.half_steps >= MOSTLY * half.c.steps,
+                half.c.half_steps > 0,
+                twin.c.half_steps == 0,
+            )
+            .order_by(twin.c.finished_at, twin.c.id)
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).mappings().all()
+        return [Pair(**{**row, "half": _value(row["half"])}) for row in rows]
+
+    def outcomes(self, agent: str, limit: int = 200) -> list[Outcome]:
+        """What the newest successful runs of *agent* had to show, newest first."""
+        query = (
+            select(runs)
+            .where(
+                runs.c.agent == agent,
+                runs.c.state == RunState.SUCCEEDED.value,
+                runs.c.primary_metric.is_not(None),
+                runs.c.steps > 0,
+            )
+            .order_by(runs.c.finished_at.desc(), runs.c.id.desc())
+            .limit(limit)
+        )
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).mappings().all()
+        return [
+            Outcome(
+                run_id=row["id"],
+                number=row["number"],
+                precision=_precision(row["half_steps"] / row["steps"]),
+                reason=(row["precision"] or {}).get("reason", ""),
+                metric=row["primary_metric"],
+                value=_value(row["primary_value"]),
+                higher_is_better=row["higher_is_better"],
+            )
+            for row in rows
+        ]
+
+
+def _value(stored: float | None) -> float:
+    """The number; NaN where it was none that a database holds."""
+    return math.nan if stored is None else stored
+
+
+def _precision(half_share: float) -> Literal["half", "fp32", "mixed"]:
+    if half_share == 0:
+        return "fp32"
+    return "half" if half_share >= MOSTLY else "mixed"
