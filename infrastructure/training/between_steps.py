@@ -7,18 +7,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 from torch import Tensor
 
 from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
 from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training.graphed_steps import GraphedSteps
 from infrastructure.training.loss_scale import LossScale
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision_switch import PrecisionSwitch
 from infrastructure.training.rank_gradients import RankGradients
 from infrastructure.training.step_record import StepReading, StepRecord
 from infrastructure.training.trainer_state import TrainerState
+
+log = structlog.get_logger()
 
 
 class BetweenSteps:
@@ -40,6 +44,8 @@ class BetweenSteps:
     _ranks: RankGradients | None
     _one: Tensor
     _micro_batches: int
+    _graphs: GraphedSteps | None
+    graph_refused: str | None
 
     @property
     def at_step_boundary(self) -> bool:
@@ -89,7 +95,16 @@ class BetweenSteps:
                 "the model is spread over ranks, whose gradients are averaged in float32: for "
                 "FP16 copies shard it with fully_shard() and a MixedPrecisionPolicy"
             )
+        if self._graphs is not None:
+            self.refuse_graphs(
+                "the model is held in FP16, and its masters move with every checkpoint"
+            )
         self._switch.cast_model()
+
+    def refuse_graphs(self, reason: str) -> None:
+        """Take every step eagerly from now on, and log why."""
+        self._graphs, self.graph_refused = None, reason
+        log.warning("cuda_graph_refused", reason=reason)
 
     def _demand_step_boundary(self, what: str) -> None:
         if not self.at_step_boundary:

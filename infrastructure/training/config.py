@@ -38,6 +38,8 @@ class FP16TrainingConfig:
         adaptive_clip: Clip a norm that stands out of the running mean too; see `AdaptiveClip`.
         detect_anomaly: Log the module and operation where a number is not finite; several times
             slower, and every operation waits for the device; see `AnomalyDetector`.
+        cuda_graph: Take whole steps as CUDA graphs where that can be, by `FP16Trainer.train_batch`;
+            see `GraphedSteps`.
 
     Raises:
         ValueError: A value outside its range.
@@ -58,6 +60,7 @@ class FP16TrainingConfig:
     adaptive_growth_interval: bool = False
     adaptive_clip: bool = False
     detect_anomaly: bool = False
+    cuda_graph: bool = False
 
     def __post_init__(self) -> None:
         _require(0.0 < self.min_loss_scale < math.inf, "min_loss_scale", "finite and above 0", self)

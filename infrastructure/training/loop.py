@@ -199,7 +199,7 @@ class _TrainingLoop:
         moved: Batch = {}
         for batch, replay, dealt in self._begin_epoch():
             moved = to_device(batch, self._device)
-            trainer.step(trainer.training_step(moved, self._job.loss), replay=replay)
+            trainer.train_batch(moved, self._job.loss, replay=replay)
             progress.batch += dealt
             self._reporter.count_samples(moved, dealt)
             if trainer.at_step_boundary:

@@ -58,7 +58,7 @@ class AdaptiveLossScale(LossScale):
         self.interval.mul_(torch.exp2(self._trying * (overflow - grow)))
         shortest = max(1.0, config.growth_interval / _WIDEST)
         self.interval.clamp_(shortest, config.growth_interval * _WIDEST)
-        self._trying = torch.maximum(grow, self._trying * (1.0 - overflow))
+        torch.maximum(grow, self._trying * (1.0 - overflow), out=self._trying)
 
     def state_dict(self) -> dict[str, float | int]:
         """Scale, tracker, interval and whether a try is on; reads the device."""
