@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import copy
 from typing import Any
 
 import pytest
@@ -10,9 +10,9 @@ import structlog
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 from infrastructure.training.graphed_steps import GraphedSteps, graph_refusal
 
 FP32 = "fp32"
@@ -47,7 +47,7 @@ class Tape(TorchDispatchMode):
 
 
 class TapeRecorder:
-    """Records steps on a CPU; what recording changed is put back, since a CUDA graph's does nothing.
+    """Records steps on a CPU, and puts back what that changed: recording a graph does nothing.
 
     Args:
         state: Gives the tensors that a step changes in place.
@@ -336,3 +336,106 @@ def test_without_cuda_the_reason_is_logged_and_steps_are_eager(make_trainer, los
     assert "on CUDA only" in trainer.graph_refused
     trainer.train_batch(batch, loss_fn)
     assert trainer.training_steps == 1
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def cuda_trainer(device: torch.device, precision: str, optimizer, **config) -> FP16Trainer:
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 64), nn.Dropout(0.1), nn.SiLU(), nn.Linear(64, 1)]
+    model = nn.Sequential(*layers).to(device)
+    config = {"loss_scale": 2.0**15, "growth_interval": 4, "cuda_graph": True, **config}
+    return FP16Trainer(
+        model,
+        optimizer(model.parameters()),
+        FP16TrainingConfig(precision=Precision(precision), **config),
+    )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_on_cuda_a_graph_takes_the_same_steps(cuda, make_optimizer, loss_fn, precision, name):
+    options = {"adaptive_clip": True, "adaptive_growth_interval": True}
+    trainers = [
+        cuda_trainer(cuda, precision, make_optimizer[name], cuda_graph=graph, **options)
+        for graph in (True, False)
+    ]
+    for trainer in trainers:
+        torch.manual_seed(11)  # dropout draws alike
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(trainer.optimizer, gamma=0.95)
+        for batch in batches(40):
+            on_device = {key: value.to(cuda) for key, value in batch.items()}
+            trainer.train_batch(on_device, loss_fn)
+            scheduler.step()
+    assert trainers[0].graph_refused is None
+    assert any(shape.graph for shape in trainers[0]._graphs._shapes)
+    assert counts(trainers[0]) == counts(trainers[1])
+    assert counts(trainers[0])["overflow_steps"] + counts(trainers[0])["nonfinite_loss_steps"] > 0
+    for ours, eager in zip(*map(everything, trainers), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.cuda
+def test_on_cuda_a_graph_step_waits_for_nothing(cuda, make_optimizer, loss_fn):
+    trainer = cuda_trainer(cuda, "fp16", make_optimizer["adamw"])
+    on_device = [{k: v.to(cuda) for k, v in batch.items()} for batch in batches(20)]
+    for batch in on_device[:5]:
+        trainer.train_batch(batch, loss_fn)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in on_device[5:]:
+            trainer.train_batch(batch, loss_fn)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert trainer.graph_refused is None
+
+
+@pytest.mark.cuda
+def test_on_cuda_a_graph_goes_on_after_a_flip_and_a_load(cuda, make_optimizer, loss_fn):
+    trainers = [
+        cuda_trainer(cuda, "fp16", make_optimizer["adamw"], cuda_graph=graph)
+        for graph in (True, False)
+    ]
+    for trainer in trainers:
+        torch.manual_seed(11)
+        half = trainer.precision_state
+        single = half.__class__(requested="fp16", effective="fp32", reason="flag")
+        for wish in (half, single, half):
+            trainer.set_precision(wish)
+            for batch in batches(8):
+                trainer.train_batch({k: v.to(cuda) for k, v in batch.items()}, loss_fn)
+        state = copy.deepcopy(trainer.state_dict())
+        trainer.load_state_dict(state)
+        for batch in batches(8):
+            trainer.train_batch({k: v.to(cuda) for k, v in batch.items()}, loss_fn)
+    assert trainers[0].graph_refused is None
+    assert counts(trainers[0]) == counts(trainers[1])
+    for ours, eager in zip(*map(everything, trainers), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.cuda
+def test_on_cuda_a_recording_that_fails_changes_nothing(cuda, make_optimizer):
+    trainers = [
+        cuda_trainer(cuda, "fp16", make_optimizer["adamw"], cuda_graph=graph)
+        for graph in (True, False)
+    ]
+    for trainer in trainers:
+        torch.manual_seed(11)
+        for batch in batches(8):
+            trainer.train_batch({k: v.to(cuda) for k, v in batch.items()}, reads_on_cuda)
+    assert "while recording" in trainers[0].graph_refused
+    assert counts(trainers[0]) == counts(trainers[1])
+    for ours, eager in zip(*map(everything, trainers), strict=True):
+        assert torch.equal(ours, eager)
+
+
+def reads_on_cuda(forward, batch):
+    loss = nn.functional.mse_loss(forward(batch["x"]), batch["y"])
+    return loss * (2.0 if loss.item() > 0 else 1.0)
