@@ -63,11 +63,12 @@ class TapeRecorder:
 
     def record(self, step):
         before = [(tensor, tensor.clone()) for tensor in self.state()]
-        tape = Tape()
+        tape, random = Tape(), torch.get_rng_state()
         try:
             with tape:
                 step()
         finally:
+            torch.set_rng_state(random)
             with torch.no_grad():
                 for tensor, value in before:
                     tensor.copy_(value)
