@@ -101,6 +101,11 @@ def _precision_comparisons(size: str, *, on_cuda: bool) -> Iterable[Comparison]:
             compares="precisions",
             at_most=_CPU_BF16.get(size) if precision == "bf16" and not on_cuda else None,
         )
+        yield Comparison(  # what the device gives to anyone: the ratio above cannot go far below
+            numerator=Case(size=size, loop="textbook", precision=precision),
+            denominator=Case(size=size, loop="textbook", precision="fp32"),
+            compares="precisions",
+        )
     if not on_cuda:
         return
     graph = Case(size=size, loop="ours", precision="fp16", mode="graph")
