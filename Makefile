@@ -4,19 +4,34 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check bench format clean
+.PHONY: run test check bench format clean everything install uninstall boot-test
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
 
-test: $(STAMP)  ## The whole test suite
-	$(BIN)/python -m pytest
+test: $(STAMP)  ## The whole test suite; PYTEST_FLAGS reach pytest
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 check: $(STAMP)  ## Lint, types, import direction
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+install:  ## Install or upgrade the systemd service, as root; DEVICE=cuda for GPUs
+	deploy/systemd/install.sh
+
+uninstall:  ## Take the service away; PURGE=1 also its settings and data
+	deploy/systemd/uninstall.sh
+
+boot-test: $(STAMP)  ## The service in a real systemd; root, debootstrap, systemd-nspawn, minutes
+	$(BIN)/python -m pytest -m boot -v tests/deploy/test_boot.py
+
+everything: $(VENV)/.everything  ## All that a test can ask of the virtual environment
+
+$(VENV)/.everything: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
+	touch $@
 
 bench: $(VENV)/.bench  ## Measure the training step beside other loops, in under ten minutes
 	$(BIN)/python -m benchmarks.step
