@@ -8,7 +8,7 @@ import re
 import time
 from contextlib import closing
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from genesis_fp16.cli_output import JsonFlag, moment, print_json
 from genesis_fp16.cli_runs import existing_store
 from genesis_fp16.settings import Settings, load_settings
 from infrastructure.events.precision_state import WISHES, PrecisionWish
+
+if TYPE_CHECKING:
+    from genesis_fp16.store import Store
 
 app = typer.Typer(help="The precision in force, and the operator's override of it.")
 
@@ -59,13 +62,15 @@ def show(as_json: JsonFlag = False) -> None:
     typer.echo(f"ENABLE_FP16_TRAINING {allowed} ({flag['source']})")
     typer.echo(f"GENESIS_PRECISION is {answer['default']} where nobody demands FP32")
     for override in answer["overrides"]:
-        until = f" until {moment(override['expires_at'])}" if override["expires_at"] else ""
-        typer.echo(
-            f"override: {override['precision']} for {override['agent'] or 'all agents'}{until}, "
-            f"by {override['actor']} at {moment(override['created_at'])}: {override['reason']}"
-        )
+        typer.echo(f"override: {told_override(override)}")
     for agent, said in answer["agents"].items():
         typer.echo(f"setting of {agent}: {said}")
+    for agent, stands in answer["guard"].items():
+        if stands["state"] != "watching":
+            typer.echo(
+                f"guard: {agent} {stands['state']} since {moment(stands['at'])} "
+                f"({stands['trigger']}); see genesis-fp16 precision explain {agent}"
+            )
     for agent, state in answer["acknowledged"].items():
         said = " ".join(f"{name}={state[name]}" for name in ("requested", "effective", "reason"))
         typer.echo(f"{agent} acknowledged {said} in run {state['run']}")
@@ -81,6 +86,10 @@ def set_override(
     valid_for: Annotated[
         str | None, typer.Option("--for", help="Such as 30m, 24h or 7d; else until cleared.")
     ] = None,
+    next_run: Annotated[
+        bool,
+        typer.Option("--next-run/--now", help="Leave runs that have begun as they are; or not."),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Override the precision; a running daemon obeys within two seconds."""
@@ -97,6 +106,7 @@ def set_override(
         actor=_actor(),
         created_at=now,
         expires_at=None if seconds is None else now + seconds,
+        next_run=next_run,
     )
     with closing(Store.open(settings)) as store:
         store.overrides.set(override)
@@ -104,33 +114,86 @@ def set_override(
         print_json(asdict(override))
         return
     until = f" until {moment(override.expires_at)}" if override.expires_at else ""
-    typer.echo(f"{precision} for {agent or 'all agents'}{until}; a running daemon obeys at once")
+    which = ", in runs that begin from now on" if next_run else "; a running daemon obeys at once"
+    typer.echo(f"{precision} for {agent or 'all agents'}{until}{which}")
     if precision != "fp32" and not settings.enable_fp16_training:
         typer.echo("but ENABLE_FP16_TRAINING is false, so FP32 stays in force", err=True)
 
 
 @app.command()
 def clear(
-    reason: ReasonOption = "cleared", agent: AgentOption = None, as_json: JsonFlag = False
+    reason: ReasonOption = "cleared",
+    agent: AgentOption = None,
+    guard: Annotated[
+        str | None,
+        typer.Option("--guard", metavar="AGENT", help="Instead: end the guard's rollback of it."),
+    ] = None,
+    as_json: JsonFlag = False,
 ) -> None:
-    """Withdraw the override of one agent, or the one of all."""
-    with existing_store(load_settings()) as store:
-        cleared = store is not None and store.overrides.clear(
-            _known_agent(agent), actor=_actor(), reason=_said(reason)
-        )
+    """Withdraw the override of one agent, or the one of all; or end a rollback by the guard."""
+    settings = load_settings()
+    if guard is not None and agent is not None:
+        raise typer.BadParameter("either --agent, for its override, or --guard; not both")
+    scope = agent or "all agents"
+    with existing_store(settings) as store:
+        if store is None:
+            cleared = False
+        elif guard is not None:
+            cleared = _clear_guard(settings, store, guard, _said(reason))
+        else:
+            known = _known_agent(agent)
+            cleared = store.overrides.clear(known, actor=_actor(), reason=_said(reason))
     if as_json:
-        print_json({"agent": agent, "cleared": cleared})
+        print_json({**({"guard": guard} if guard else {"agent": agent}), "cleared": cleared})
+    elif guard is not None:
+        typer.echo(
+            f"{guard} tries half precision again, on probation: a relapse doubles the cool-down"
+            if cleared
+            else f"the guard has not tripped for {guard}"
+        )
     else:
-        scope = agent or "all agents"
         typer.echo(f"cleared for {scope}" if cleared else f"no override is in force for {scope}")
+
+
+def _clear_guard(settings: Settings, store: Store, agent: str, reason: str) -> bool:
+    """Put the agent on probation, with evidence of what that ends; False if nothing tripped."""
+    from genesis_fp16.guard import decision as ladder
+    from genesis_fp16.guard.evidence import settings_in_force, write_evidence
+
+    last = store.guard.standing().get(agent)
+    if last is None:
+        return False
+    cleared = ladder.clear(last, now=time.time(), actor=_actor(), reason=reason)
+    if cleared is None:
+        return False
+    seen = {"ends": asdict(last), "settings": settings_in_force(settings, agent)}
+    try:
+        cleared = write_evidence(settings.home.absolute(), cleared, seen)
+    except OSError as error:  # a full disk is no reason to keep the rollback
+        typer.echo(f"the evidence could not be written: {error}", err=True)
+    store.guard.add(cleared)
+    return True
+
+
+def told_override(override: dict[str, Any]) -> str:
+    """Who said what, when, why and until when."""
+    until = f" until {moment(override['expires_at'])}" if override["expires_at"] else ""
+    whom = override["agent"] or "all agents"
+    since = f", for runs begun since {moment(override['created_at'])}"
+    return (
+        f"{override['precision']} for {whom}{until}{since if override['next_run'] else ''}, "
+        f"by {override['actor']} at {moment(override['created_at'])}: {override['reason']}"
+    )
 
 
 def _voices(settings: Settings) -> dict[str, Any]:
     overrides: list[dict[str, Any]] = []
     acknowledged: dict[str, dict[str, Any]] = {}
+    guard: dict[str, dict[str, Any]] = {}
     with existing_store(settings) as store:
         if store is not None:
             overrides = [asdict(override) for override in store.overrides.in_force()]
+            guard = {name: asdict(stands) for name, stands in store.guard.standing().items()}
             for run in store.runs(limit=200):
                 if run.precision is not None and run.agent not in acknowledged:
                     acknowledged[run.agent] = {**run.precision, "run": run.id, "state": run.state}
@@ -141,6 +204,7 @@ def _voices(settings: Settings) -> dict[str, Any]:
         },
         "default": settings.precision,
         "overrides": overrides,
+        "guard": guard,
         "agents": {
             name.replace("_", "-"): agent.precision
             for name, agent in settings.agents.items()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from genesis_fp16.agent_files import write_whole
 from genesis_fp16.guard.decision import Decision
+from genesis_fp16.guard.guard_settings import GuardSettings
+from genesis_fp16.settings import Settings
 
 _FOLDER = "guard"
 
@@ -42,6 +44,14 @@ def read_evidence(home: Path, decision: Decision) -> dict[str, object] | None:
     except (OSError, ValueError):
         return None
     return bundle if isinstance(bundle, dict) else None
+
+
+def settings_in_force(settings: Settings, agent: str) -> dict[str, object]:
+    """The settings that bear on the guard's decisions about *agent*."""
+    names = [*GuardSettings.model_fields, "enable_fp16_training", "precision", "cpu_half"]
+    names += [name for name in type(settings).model_fields if name.startswith("fp16_")]
+    found = {name: getattr(settings, name) for name in names}
+    return {**found, "agent_precision": settings.for_agent(agent).precision}
 
 
 def _finite(value: object) -> object:

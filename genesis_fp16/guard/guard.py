@@ -11,9 +11,8 @@ import structlog
 
 from genesis_fp16.guard import decision as ladder
 from genesis_fp16.guard.decision import GUARD, Decision
-from genesis_fp16.guard.evidence import write_evidence
+from genesis_fp16.guard.evidence import settings_in_force, write_evidence
 from genesis_fp16.guard.finding import Finding
-from genesis_fp16.guard.guard_settings import GuardSettings
 from genesis_fp16.guard.metric_pairs import judge
 from genesis_fp16.guard.trigger import GuardState
 from genesis_fp16.guard.watch import Watch
@@ -170,11 +169,3 @@ class Guard:
         except OSError as error:
             log.error("evidence_not_kept", agent=decision.agent, error=str(error))
             return decision
-
-
-def settings_in_force(settings: Settings, agent: str) -> dict[str, object]:
-    """The settings that bear on the guard's decisions about *agent*."""
-    names = [*GuardSettings.model_fields, "enable_fp16_training", "precision", "cpu_half"]
-    names += [name for name in type(settings).model_fields if name.startswith("fp16_")]
-    found = {name: getattr(settings, name) for name in names}
-    return {**found, "agent_precision": settings.for_agent(agent).precision}

@@ -57,7 +57,7 @@ runs = Table(
     Column("reason", Text),  # of the publication or its refusal
     Column("metrics", JSON),
     Column("primary_metric", Text),  # that decides; NULL until evaluated
-    Column("primary_value", Float),  # of the model decided about, else of the last evaluation
+    Column("primary_value", Float),  # of the last evaluation
     Column("higher_is_better", Boolean),  # of it
     Column("steps", Integer, nullable=False),
     Column("half_steps", Integer, nullable=False),  # of them in half precision
