@@ -43,6 +43,7 @@ def make_spec(
         agent=run.agent,
         entry_point=entry_point,
         run_folder=folder.parents[1],
+        repeats=None if run.baseline_of is None else folder.parents[2] / run.baseline_of,
         attempt_folder=folder,
         seed=run.seed,
         precision=precision,
@@ -183,12 +184,13 @@ class AttemptWatch:
             case StepStats():
                 self.summary = replace(self.summary, steps=event.step)
             case Evaluated():
+                self._set_metrics({**(self.summary.metrics or {}), **event.metrics})
                 self.summary = replace(
                     self.summary,
                     primary_metric=event.primary,
+                    primary_value=(self.summary.metrics or {}).get(event.primary),
                     higher_is_better=event.higher_is_better,
                 )
-                self._set_metrics({**(self.summary.metrics or {}), **event.metrics})
             case Published():
                 self._set_metrics(event.metrics)  # of the model decided about, perhaps no late one
                 self.summary = replace(self.summary, published=event.published, reason=event.reason)
@@ -206,5 +208,4 @@ class AttemptWatch:
 
     def _set_metrics(self, metrics: Mapping[str, float | None]) -> None:
         finite = {k: v if v is not None and math.isfinite(v) else None for k, v in metrics.items()}
-        value = finite.get(self.summary.primary_metric or "", self.summary.primary_value)
-        self.summary = replace(self.summary, metrics=finite, primary_value=value)
+        self.summary = replace(self.summary, metrics=finite)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from infrastructure.agent_contract.run_context import RunLogger
 
 Snapshot = TypeVar("Snapshot")
+_FILE = "snapshot.json"
 
 
 class RunData:
@@ -22,7 +23,7 @@ class RunData:
     """
 
     def __init__(self, run_folder: Path, attempt: int, logger: RunLogger) -> None:
-        self.path = run_folder / "snapshot.json"
+        self.path = run_folder / _FILE
         self.checkpoints = run_folder / "checkpoints"
         self._attempt, self._logger = attempt, logger
 
@@ -57,3 +58,22 @@ class RunData:
 
     def _set_aside(self, path: Path) -> str:
         return str(path.rename(f"{path}.set-aside-{self._attempt}"))
+
+
+def kept_snapshot(run_folder: Path, parse: Callable[[object], Snapshot]) -> Snapshot:
+    """What a finished run trained on, for another that repeats it.
+
+    Args:
+        run_folder: Of the finished run.
+        parse: As in `RunData.read`.
+
+    Raises:
+        RuntimeError: It is gone or damaged, so the run cannot be repeated.
+    """
+    path = run_folder / _FILE
+    try:
+        return parse(json.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise RuntimeError(
+            f"{path} cannot be read ({error}), so that run cannot be repeated: the next one can be"
+        ) from error

@@ -33,6 +33,8 @@ class RunSpec(BaseModel):
         entry_point: ``module:attribute``.
         agent_folder: Persists across runs: replay buffer, published model.
         run_folder: Persists across attempts: ``checkpoints/``, the data snapshot.
+        repeats: Folder of the run that this one repeats in FP32, on the same data; it publishes
+            nothing. None for a run of its own.
         attempt_folder: ``spec.json``, ``events.ndjson``, ``worker.log``.
         seed: Of the run.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
@@ -59,6 +61,7 @@ class RunSpec(BaseModel):
     entry_point: str
     agent_folder: Path
     run_folder: Path
+    repeats: Path | None = None
     attempt_folder: Path
     seed: int
     device: str

@@ -12,6 +12,7 @@ import structlog
 from rich.console import Console
 
 import genesis_fp16
+from genesis_fp16.baseline_runs import BaselineRuns
 from genesis_fp16.dispatcher import Dispatcher
 from genesis_fp16.executors import LocalExecutor
 from genesis_fp16.guard import Decision, GuardState
@@ -127,6 +128,7 @@ class Daemon:
         self._findings = findings
         self._metrics = metrics
         self._guard = Guard(store, settings, self._guard_decided)
+        self._baselines = BaselineRuns(store, settings)
         self._desk = PrecisionDesk(store, findings.hardware, settings, self._guard)
         self._dispatcher = Dispatcher(
             store,
@@ -134,7 +136,7 @@ class Daemon:
             settings,
             findings.entry_points,
             self._desk,
-            Listeners([self._guard, metrics, narrator]),
+            Listeners([self._guard, self._baselines, metrics, narrator]),
         )
         self._timetable = Timetable(store, settings.seed)
         self._reloader = SettingsReloader(settings)
@@ -213,6 +215,7 @@ class Daemon:
         with self._trouble.tolerated():
             self._desk.refresh()
             self._dispatcher.tick(now)
+            self._baselines.tick()
             self._timetable.tick(self._store.now())
         self._metrics.set_store_up(not self._trouble.text)
         self._show()

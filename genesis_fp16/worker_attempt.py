@@ -16,6 +16,7 @@ from genesis_fp16.contract_check import checked
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.last_words import Outcome
 from genesis_fp16.probe import load_agent, validate_settings
+from genesis_fp16.run_data import kept_snapshot
 from genesis_fp16.run_spec import RunSpec
 from genesis_fp16.worker_channel import CommandInbox, Emit, ProgressReporter, run_logger
 from genesis_fp16.worker_collection import Collection
@@ -45,6 +46,7 @@ from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import resolve_device
 from infrastructure.training.preflight import preflight
 from infrastructure.training.ranks import Ranks
+from infrastructure.trajectories import BufferSnapshot
 
 
 class WrongDeviceError(GenesisError, ValueError):
@@ -90,7 +92,7 @@ class Attempt:
             result = self._train(job)
         if result.outcome == "stopped":
             return "stopped"
-        if self._ranks.leads:
+        if self._ranks.leads and self._spec.repeats is None:
             self._publish(job, result)
         return "done"
 
@@ -158,7 +160,15 @@ class Attempt:
 
     def _recorded(self, folder: Path) -> RecordedTransitions:
         self.doing = "reading the run's data"
-        snapshot = led(self._ranks, lambda: self._collection.snapshot(folder))
+        repeated = self._spec.repeats
+        snapshot = led(
+            self._ranks,
+            lambda: (
+                self._collection.snapshot(folder)
+                if repeated is None
+                else kept_snapshot(repeated, BufferSnapshot.from_json)
+            ),
+        )
         return self._collection.buffer(folder).read(snapshot)
 
     def _build_job(self, transitions: RecordedTransitions) -> TrainingJob:

@@ -16,7 +16,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from genesis_fp16.guard.trigger import GuardState, Trigger
-from genesis_fp16.metrics.series import STEP_OUTCOMES, Series
+from genesis_fp16.metrics.series import NO_ROLLBACKS, STEP_OUTCOMES, Series
 from genesis_fp16.runs import TERMINAL, RunState
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
@@ -121,7 +121,7 @@ class Metrics:
             was = (before.requested, before.effective, before.reason)
             self._series.precision.remove(agent, *was)
             lowered = before.effective != "fp32" and state.effective == "fp32"
-            if lowered and state.reason != "measured":  # a better choice is no rollback
+            if lowered and state.reason not in NO_ROLLBACKS:
                 self._series.rollbacks.labels(agent, state.reason).inc()
         now = (state.requested, state.effective, state.reason)
         self._series.precision.labels(agent, *now).set(1)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, func, select
 
 from genesis_fp16.guard.metric_pairs import Pair
 from genesis_fp16.runs import RunState
@@ -80,6 +80,22 @@ class ComparedRuns:
         with reading(self._engine) as connection:
             rows = connection.execute(query).mappings().all()
         return [Pair(**{**row, "half": _value(row["half"])}) for row in rows]
+
+    def untwinned(self, agent: str) -> int:
+        """How many runs of *agent* in half precision succeeded since it last got a twin."""
+        twins = select(func.max(runs.c.created_at)).where(
+            runs.c.agent == agent, runs.c.baseline_of.is_not(None)
+        )
+        query = select(func.count()).where(
+            runs.c.agent == agent,
+            runs.c.baseline_of.is_(None),
+            runs.c.state == RunState.SUCCEEDED.value,
+            runs.c.half_steps >= MOSTLY * runs.c.steps,
+            runs.c.half_steps > 0,
+            runs.c.finished_at > func.coalesce(twins.scalar_subquery(), 0.0),
+        )
+        with reading(self._engine) as connection:
+            return connection.scalar(query) or 0
 
     def outcomes(self, agent: str, limit: int = 200) -> list[Outcome]:
         """What the newest successful runs of *agent* had to show, newest first."""

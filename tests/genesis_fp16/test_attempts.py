@@ -72,12 +72,16 @@ def test_the_summary_of_a_run(path: Path, emit) -> None:
     assert watched.reported_exit_code == 0
 
 
-def test_the_deciding_metric_is_that_of_the_model_decided_about(path: Path, emit) -> None:
+def test_runs_are_compared_by_what_was_trained_and_shown_by_what_was_published(
+    path: Path, emit
+) -> None:
+    """A twin publishes nothing; what is published may be an ensemble's or an earlier epoch's."""
     emit(Evaluated(epoch=1, metrics={"mse": 0.5}, primary="mse"))
     emit(Published(published=True, reason="better", metrics={"mse": 0.25}))
     watched = watch(path)
     watched.read(1.0)
-    assert watched.summary.primary_value == 0.25
+    assert watched.summary.primary_value == 0.5
+    assert watched.summary.metrics == {"mse": 0.25}
 
 
 def test_steps_in_half_precision_are_counted_once(path: Path, emit) -> None:

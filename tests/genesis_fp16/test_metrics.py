@@ -195,7 +195,12 @@ def test_precision_is_what_was_acknowledged_last(metrics: Metrics, value: Value)
     measured = PrecisionState(requested="auto", effective="fp32", reason="measured")
     metrics.on_event("a", "r3", changed(measured, scale=1.0))
     assert value(name, agent="a", requested="auto", effective="fp32", reason="measured") == 1
-    assert value("genesis_precision_rollbacks_total", agent="a", reason="measured") == 0
+    assert value("genesis_precision_rollbacks_total", agent="a", reason="measured") is None
+    metrics.on_event("a", "r4", changed(FP16))
+    twin = PrecisionState(requested="fp16", effective="fp32", reason="baseline")
+    metrics.on_event("a", "r5", changed(twin, scale=1.0))
+    assert value(name, agent="a", requested="fp16", effective="fp32", reason="baseline") == 1
+    assert value("genesis_precision_rollbacks_total", agent="a", reason="baseline") is None
 
 
 def test_guard_states_are_one_hot_and_trips_add_up(metrics: Metrics, value: Value) -> None:
