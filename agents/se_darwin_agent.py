@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from random import Random
 from typing import TypedDict
 
 from pydantic import BaseModel
 
-from agents.se_darwin.collection import evolve_tasks, open_sandbox
+from agents.se_darwin.collection import IDLE_GENERATIONS, evolve_tasks, open_sandbox
 from agents.se_darwin.evaluation import Evaluation
 from agents.se_darwin.evolution import Evolution, Outcome
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.policy import Policy, Ranker
-from agents.se_darwin.report import EvolvedProgram, lineage, unified_diff
+from agents.se_darwin.report import EvolvedProgram, Narration, unified_diff
 from agents.se_darwin.request import EvolutionRequest
-from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.rewrite import rewrite
 from agents.se_darwin.settings import SEDarwinSettings
 from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.transition import TransitionSpec
+from infrastructure.world_model import ModelFileError, WorldModel
 from infrastructure.world_model_agent import WorldModelAgent
 
 REPORT_EVERY = 50
@@ -37,7 +40,10 @@ class Iteration(TypedDict):
 
 
 class EvolutionResult(TypedDict):
-    """What `SEDarwinAgent.evolve_solution` returns; the keys are those of the original system."""
+    """What `SEDarwinAgent.evolve_solution` returns.
+
+    The keys are those of the original system, and ``ranked_by``: what chose the candidates.
+    """
 
     success: bool
     best_trajectory: EvolvedProgram
@@ -46,6 +52,7 @@ class EvolutionResult(TypedDict):
     total_time: float
     pool_statistics: dict[str, float]
     cases_used: int
+    ranked_by: str
 
 
 class SEDarwinAgent(WorldModelAgent):
@@ -54,7 +61,8 @@ class SEDarwinAgent(WorldModelAgent):
     Args:
         agent_name: For whom it works; noted in the trajectories it returns.
         trajectories_per_iteration: Candidates per generation of `evolve_solution`.
-        max_iterations: Most generations of `evolve_solution`.
+        max_iterations: Most generations of `evolve_solution`; None for as many as its budget of
+            evaluations allows.
         timeout_per_trajectory: Wall-clock seconds after which a candidate is killed.
         success_threshold: Share of tests at which `evolve_solution` is content, in (0, 1].
         world_model: Ranks the candidates of `evolve_solution`; None draws them by
@@ -69,14 +77,16 @@ class SEDarwinAgent(WorldModelAgent):
         agent_name: str = "se-darwin",
         *,
         trajectories_per_iteration: int = 8,
-        max_iterations: int = 60,
+        max_iterations: int | None = None,
         timeout_per_trajectory: float = 2.0,
         success_threshold: float = 1.0,
         world_model: Ranker | None = None,
     ) -> None:
-        if not 0.0 < success_threshold <= 1.0 or max_iterations < 1:
+        if not 0.0 < success_threshold <= 1.0 or (
+            max_iterations is not None and max_iterations < 1
+        ):
             raise ValueError(
-                f"success_threshold must lie in (0, 1] and max_iterations be at least 1, got "
+                f"success_threshold must lie in (0, 1] and max_iterations above 0, got "
                 f"{success_threshold} and {max_iterations}"
             )
         self.agent_name = agent_name
@@ -146,10 +156,11 @@ class SEDarwinAgent(WorldModelAgent):
         """
         request = EvolutionRequest.model_validate(dict(context or {}))
         started = time.monotonic()
-        with await asyncio.to_thread(Sandbox, modules=request.modules()) as sandbox:
+        policy, ranked_by = self._policy_for(request)
+        with await asyncio.to_thread(request.sandbox) as sandbox:
             task = await asyncio.to_thread(request.task, sandbox, self._timeout_seconds)
             evolution = await asyncio.to_thread(
-                Evolution, task, sandbox, Random(request.seed), policy=self._policy
+                Evolution, task, sandbox, Random(request.seed), policy=policy
             )
             iterations, history = await asyncio.to_thread(self._search, evolution, request)
             best = found = evolution.archive.best
@@ -157,15 +168,17 @@ class SEDarwinAgent(WorldModelAgent):
                 best = await asyncio.to_thread(evolution.minimise, found)
             hidden = await asyncio.to_thread(task.hidden_pass_rate, sandbox, best.source)
         members = evolution.archive.members
+        narration = Narration(request.code, task.space)
+        after = rewrite(request.code, best.source)
         return EvolutionResult(
             success=self._is_content(best),
             best_trajectory=EvolvedProgram(
                 agent_name=self.agent_name,
                 problem_description=problem_description,
-                code_after=best.source,
-                diff=unified_diff(members[0].source, best.source),
-                edits=sorted(map(str, best.edits)),
-                lineage=lineage(found, history),
+                code_after=after,
+                diff=unified_diff(request.code, after, request.path),
+                edits=narration.name(best.edits),
+                lineage=narration.lineage(found, best, history),
                 success_score=best.score,
                 test_results=list(best.passed),
                 hidden_pass_rate=hidden,
@@ -180,7 +193,24 @@ class SEDarwinAgent(WorldModelAgent):
                 "mean_score": sum(member.score for member in members) / len(members),
             },
             cases_used=len(task.tests),
+            ranked_by=ranked_by,
         )
+
+    def _policy_for(self, request: EvolutionRequest) -> tuple[Policy, str]:
+        """The constructor's ranker if any, else the published model, else suspiciousness."""
+        if self._policy.ranker is not None:
+            return self._policy, "world model given"
+        if request.agent_folder is None:
+            return self._policy, "suspicion"
+        try:
+            model = WorldModel.load(request.agent_folder / "published", self.build_model)
+        except FileNotFoundError:
+            return self._policy, "suspicion: no world model is published yet"
+        except ModelFileError as error:
+            return self._policy, f"suspicion: {error}"
+        if model.spec != SPEC:
+            return self._policy, "suspicion: the published world model is of another version"
+        return replace(self._policy, ranker=model), "published world model"
 
     def _is_content(self, evaluation: Evaluation) -> bool:
         return evaluation.score >= self._success_threshold
@@ -191,12 +221,14 @@ class SEDarwinAgent(WorldModelAgent):
         """Run generations until one is good enough or the means are spent."""
         iterations: list[Iteration] = []
         history: list[Outcome] = []
-        while len(iterations) < self._max_iterations:
+        idle = 0
+        while idle < IDLE_GENERATIONS and len(iterations) < (self._max_iterations or math.inf):
             left = request.max_evaluations - evolution.evaluations
             if left <= 0 or self._is_content(evolution.archive.best):
                 break
             began = time.monotonic()
             outcomes = evolution.generation(left)
+            idle = 0 if outcomes else idle + 1
             history += outcomes
             iterations.append(
                 Iteration(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import genesis_fp16
-from genesis_fp16 import cli_precision, cli_preflight, cli_runs
+from genesis_fp16 import cli_evolve, cli_explain, cli_precision, cli_preflight, cli_runs
 from genesis_fp16.cli_output import JsonFlag, print_json, print_table
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.settings import load_settings
@@ -27,8 +27,10 @@ app = typer.Typer(
 config_app = typer.Typer(help="The settings in force.", no_args_is_help=True)
 app.add_typer(cli_runs.app, name="runs")
 app.add_typer(cli_precision.app, name="precision")
+cli_precision.app.command("explain")(cli_explain.explain)
 app.add_typer(config_app, name="config")
 app.command("preflight")(cli_preflight.preflight)
+app.command("evolve")(cli_evolve.evolve)
 
 _SECRET = re.compile(r"__SETTINGS__.*(SECRET|TOKEN|PASSWORD|KEY|CREDENTIAL)")
 

@@ -15,7 +15,8 @@ from infrastructure.agent_contract import Transition
 
 CORPUS_LIMITS = Limits(cpu_seconds=0.02)
 """The corpus runs its tests in a millisecond or two; a mutant that loops gets ten times that."""
-_IDLE_GENERATIONS = 10
+IDLE_GENERATIONS = 10
+"""A search ends when so many parents in a row have nothing new to offer."""
 
 
 def open_sandbox(parallel: int = 2) -> Sandbox:
@@ -102,7 +103,7 @@ def evolve_tasks(
             ),
         )
         idle = 0
-        while idle < _IDLE_GENERATIONS and not evolution.archive.best.fixed:
+        while idle < IDLE_GENERATIONS and not evolution.archive.best.fixed:
             left = settings.evaluations_per_task - evolution.evaluations
             if left <= 0:
                 break

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agents.se_darwin.edits import Edit
+from agents.se_darwin.jail.check import HELD
 from agents.se_darwin.sandbox import Execution, Output, TestCase
 
 _TYPES = {"[": "list", "(": "tuple", "{": "dict", "'": "text", '"': "text", "b": "bytes"}
@@ -67,12 +68,13 @@ def _symptom(test: TestCase, output: Output | None) -> str:
     if output.kind != test.kind or output.kind == "raise":
         got = output.text if output.kind == "raise" else "value"
         return f"{got} for {test.expected if test.kind == 'raise' else 'value'}"
-    if output.text == test.expected:
+    expected = output.arguments if test.expected == HELD else test.expected
+    if output.text == expected:
         return "arguments differ"
-    wanted, got = _type_of(test.expected), _type_of(output.text)
+    wanted, got = _type_of(expected), _type_of(output.text)
     if wanted != got:
         return f"{got} for {wanted}"
-    return f"{wanted} {_difference(wanted, test.expected, output.text)}"
+    return f"{wanted} {_difference(wanted, expected, output.text)}"
 
 
 def _type_of(text: str) -> str:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Collection
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from agents.se_darwin.edits import EditSpace
-from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
+from agents.se_darwin.evaluation import Evaluation
+from agents.se_darwin.jail.stand_in import UNSENDABLE
+from agents.se_darwin.sandbox import Exam, ExamError, Limits, Sandbox, TestCase
 from agents.se_darwin.tasks import RepairTask
 
 _LEAST_CPU_SECONDS = 0.05
 _CPU_MARGIN = 20
+_HUNG_CPU_SECONDS = 0.25  # for candidates of a program that hangs: most of them do too
 
 
 class CallCase(BaseModel):
@@ -68,6 +74,12 @@ class EvolutionRequest(BaseModel):
         code: Text of a module that defines the function; other definitions may stand beside it.
         function: Name of the function to repair, at the top level of *code*.
         tests: What it must do; see `CallCase`.
+        test_code: The same as text of a test module, in place of *tests*; see
+            `agents.se_darwin.sandbox.Exam`.
+        module: Name by which *test_code* imports *code*.
+        path: Path by which the diff names the file of *code*.
+        agent_folder: Where the agent's published world model lies that is to rank the
+            candidates; None to do without.
         hidden_tests: Checked at the end only, never searched on.
         max_evaluations: Most candidates to run.
         seed: The same seed, the same search.
@@ -76,7 +88,11 @@ class EvolutionRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     code: str
     function: str
-    tests: tuple[CallCase, ...] = Field(min_length=1)
+    tests: tuple[CallCase, ...] = ()
+    test_code: str = ""
+    module: str = "program"
+    path: str = "program.py"
+    agent_folder: Path | None = None
     hidden_tests: tuple[CallCase, ...] = ()
     max_evaluations: int = Field(default=500, ge=1)
     seed: int = 0
@@ -94,33 +110,90 @@ class EvolutionRequest(BaseModel):
             )
         return code
 
-    def modules(self) -> list[str]:
-        """Standard-library modules that *code* imports."""
-        return sorted(_imports(self.code))
+    @model_validator(mode="after")
+    def _check_tests(self) -> EvolutionRequest:
+        if bool(self.tests) == bool(self.test_code):
+            raise ValueError("give either tests, a list of calls, or test_code, a test module")
+        return self
+
+    def sandbox(self) -> Sandbox:
+        """A sandbox that has what the code and its tests import.
+
+        Raises:
+            ExamError: The tests cannot be run there.
+            SandboxUnavailableError: This host cannot isolate candidates.
+        """
+        exam = self._exam()
+        modules = {*_imports(self.code), *(exam.modules if exam else ())}
+        return Sandbox(modules=sorted(modules), packages=_folder_of_pytest(modules))
 
     def task(self, sandbox: Sandbox, timeout_seconds: float) -> RepairTask:
-        """The repair task; a candidate gets twenty times the CPU time of the given program.
+        """The repair task.
+
+        A candidate gets twenty times the CPU time of the given program,
+        or a quarter of a second where that one hangs.
 
         Args:
             sandbox: Where the given program is timed.
             timeout_seconds: The most that a candidate gets.
 
         Raises:
-            ValueError: *code* does not define the function.
+            ValueError: *code* does not define the function, the tests cannot be run or do not
+                call it.
         """
+        limits = Limits(cpu_seconds=timeout_seconds, wall_seconds=2 * timeout_seconds)
+        space = EditSpace(self.code, self.function)
+        exam, tests = self._exam(), tuple(test.case() for test in self.tests)
+        if exam is not None:
+            checks = sandbox.collect(exam, function=self.function, limits=limits)
+            exam = replace(exam, checks=checks)
+            tests = exam.cases()
         task = RepairTask(
             name=self.function,
             function=self.function,
             module=None,
-            space=EditSpace(self.code, self.function),
-            tests=tuple(test.case() for test in self.tests),
+            space=space,
+            tests=tests,
             hidden_tests=tuple(test.case() for test in self.hidden_tests),
-            limits=Limits(cpu_seconds=timeout_seconds, wall_seconds=2 * timeout_seconds),
+            limits=limits,
+            exam=exam,
         )
-        [given] = task.evaluate(sandbox, [(frozenset(), task.space.source)])
+        [given] = task.evaluate(sandbox, [(frozenset(), space.source)], coverage=True)
+        self._check_given(given)
         needed = max(_LEAST_CPU_SECONDS, _CPU_MARGIN * given.execution.cpu_seconds)
-        limits = Limits(cpu_seconds=min(timeout_seconds, needed), wall_seconds=2 * timeout_seconds)
-        return replace(task, limits=limits)
+        if given.execution.end == "timeout":
+            needed = _HUNG_CPU_SECONDS
+        return replace(task, limits=replace(limits, cpu_seconds=min(timeout_seconds, needed)))
+
+    def _exam(self) -> Exam | None:
+        if not self.test_code:
+            return None
+        return Exam.prepare(self.test_code, program=self.code, module=self.module)
+
+    def _check_given(self, given: Evaluation) -> None:
+        """Refuse tests that say nothing of the function."""
+        for output in given.execution.outputs:
+            if output is not None and output.text.startswith(UNSENDABLE):
+                raise ValueError(
+                    f"a test calls {self.function}, but {output.text}; use plain values, or "
+                    "objects of classes that the program's own module defines"
+                )
+        reached = any(output is None or output.lines for output in given.execution.outputs)
+        if self.test_code and not reached:
+            raise ValueError(f"no test calls {self.function}: there is nothing to judge it by")
+
+
+def _folder_of_pytest(modules: Collection[str]) -> list[Path]:
+    """Where pytest lies, if it is among *modules*."""
+    if not any(name.partition(".")[0] == "pytest" for name in modules):
+        return []
+    spec = find_spec("pytest")
+    if spec is None or spec.origin is None:
+        raise ExamError(
+            "the tests import pytest, which is not installed beside genesis-fp16: install it "
+            "there, or use plain asserts"
+        )
+    return [Path(spec.origin).parents[1]]
 
 
 def _imports(code: str) -> set[str]:
@@ -132,6 +205,6 @@ def _imports(code: str) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+        elif isinstance(node, ast.ImportFrom):
+            found.add("." * node.level + (node.module or ""))
     return found

@@ -11,7 +11,7 @@ from agents.se_darwin.corpus import Subject
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.evaluation import Evaluation
 from agents.se_darwin.jail.canonical import canonical
-from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
+from agents.se_darwin.sandbox import Exam, Limits, Sandbox, TestCase
 
 VISIBLE_TESTS = 24
 HIDDEN_TESTS = 60
@@ -34,6 +34,7 @@ class RepairTask:
         hidden_tests: What tells a repair from a program fitted to the tests.
         fault: What was injected, for the record.
         limits: For each candidate; None for those of the sandbox.
+        exam: A test module whose checks *tests* are, if that is where they come from.
     """
 
     name: str
@@ -44,6 +45,7 @@ class RepairTask:
     hidden_tests: tuple[TestCase, ...] = ()
     fault: str = ""
     limits: Limits | None = None
+    exam: Exam | None = None
 
     def evaluate(
         self,
@@ -55,7 +57,7 @@ class RepairTask:
         """Run programs, given as edits and source, on the visible tests."""
         executions = sandbox.run(
             [source for _, source in programs],
-            self.tests,
+            self.exam or self.tests,
             function=self.function,
             module=self.module,
             coverage=coverage,

@@ -16,12 +16,13 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from .canonical import UncomparableError, canonical
+from .candidate import run_calls, serve_calls, write_line
 from .confinement import (
     die_with_parent,
     drop_user,
@@ -30,20 +31,23 @@ from .confinement import (
     forbid_tracing,
     limit_resources,
 )
+from .examiner import ExamRequest, examination
 
 MAX_OUTPUT_BYTES = 1 << 20
-CANDIDATE_FILE = "<candidate>"
-
-_Arguments = tuple[tuple[object, ...], dict[str, object]]
 
 
 class Request(TypedDict):
-    """One batch. *module*, if any, lends its namespace; *tests* is a literal of argument pairs."""
+    """One batch. *module*, if any, lends its namespace; *tests* is a literal of argument pairs.
+
+    Where there is an *exam*, that is run instead, or with *collect* only read.
+    """
 
     sources: list[str]
     function: str
     module: str | None
     tests: str
+    exam: ExamRequest | None
+    collect: bool
     coverage: bool
     parallel: int
     memory_bytes: int
@@ -56,7 +60,7 @@ class _Child:
     """A candidate under way."""
 
     index: int
-    pid: int
+    pids: list[int]
     deadline: float
     output: bytearray = field(default_factory=bytearray)
     late: bool = False
@@ -65,6 +69,7 @@ class _Child:
 def main() -> None:
     """Import, confine, report the layers, then serve until standard input ends."""
     modules = json.loads(sys.argv[2])
+    sys.path += sys.argv[3:]
     missing = [name for name in modules if not _importable(name)]
     base_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
     requests, answers = os.dup(0), os.dup(1)
@@ -137,7 +142,6 @@ def _send(descriptor: int, message: object) -> None:
 
 def _run_all(request: Request, base_bytes: int) -> list[list[str | float]]:
     """Run every source, a few at a time; ``[end, output, CPU seconds]`` for each, in order."""
-    tests = ast.literal_eval(request["tests"])
     sources = request["sources"]
     results: list[list[str | float]] = [[] for _ in sources]
     running: dict[int, _Child] = {}
@@ -145,7 +149,7 @@ def _run_all(request: Request, base_bytes: int) -> list[list[str | float]]:
     started = 0
     while started < len(sources) or running:
         while started < len(sources) and len(running) < request["parallel"]:
-            descriptor, child = _start(request, started, tests, base_bytes)
+            descriptor, child = _start(request, started, base_bytes)
             running[descriptor] = child
             poller.register(descriptor, select.POLLIN)
             started += 1
@@ -163,86 +167,78 @@ def _run_all(request: Request, base_bytes: int) -> list[list[str | float]]:
     return results
 
 
-def _start(
-    request: Request, index: int, tests: list[_Arguments], base_bytes: int
-) -> tuple[int, _Child]:
+def _start(request: Request, index: int, base_bytes: int) -> tuple[int, _Child]:
+    """Start a candidate; where there is an exam, two processes: the candidate and its examiner."""
+    source, function = request["sources"][index], request["function"]
+    coverage, exam = request["coverage"], request["exam"]
     reader, writer = os.pipe()
+    if exam is None:
+        tests = ast.literal_eval(request["tests"])
+
+        def run() -> None:
+            run_calls(source, function, request["module"], tests, writer, coverage=coverage)
+
+        pids = [_fork(request, base_bytes, [writer], run)]
+    else:
+        name = exam["names"][0]
+        asked, ask = os.pipe()
+        answers, answer = os.pipe()
+
+        def serve() -> None:
+            serve_calls(source, function, name, asked, answer, coverage=coverage)
+
+        def examine() -> None:
+            for line in examination(exam, function, ask, answers, collect=request["collect"]):
+                write_line(writer, line)
+
+        pids = [_fork(request, base_bytes, [asked, answer], serve)]
+        pids += [_fork(request, base_bytes, [writer, ask, answers], examine)]
+        for descriptor in (asked, ask, answers, answer):
+            os.close(descriptor)
+    os.close(writer)
+    return reader, _Child(index, pids, time.monotonic() + request["wall_seconds"])
+
+
+def _fork(request: Request, base_bytes: int, keep: list[int], run: Callable[[], None]) -> int:
+    """Fork a confined process that has the descriptors *keep* and does nothing but *run*."""
     pid = os.fork()
     if pid == 0:
         try:
-            _become_candidate(request, writer, base_bytes)
-            _run_candidate(request, index, tests, writer)
+            os.setsid()
+            die_with_parent()
+            for low, high in pairwise([2, *sorted(keep), 256]):
+                os.closerange(low + 1, high)
+            enter_landlock()  # a domain of its own: it cannot signal or trace its neighbours
+            limit_resources(
+                memory_bytes=base_bytes + request["memory_bytes"],
+                cpu_seconds=request["cpu_seconds"],
+            )
+            run()
         finally:
             os._exit(0)
-    os.close(writer)
-    return reader, _Child(index, pid, time.monotonic() + request["wall_seconds"])
+    return pid
 
 
 def _finish(
     descriptor: int, child: _Child, poller: select.poll, running: dict[int, _Child]
 ) -> list[str | float]:
-    """Kill the child's whole group, reap it, say how it ended."""
+    """Kill the child's processes with their groups, reap them, say how they ended."""
     poller.unregister(descriptor)
     os.close(descriptor)
     del running[descriptor]
-    for kill in (os.killpg, os.kill):  # there is no group before the child has begun its session
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(child.pid, signal.SIGKILL)
-    _, status, usage = os.wait4(child.pid, 0)
-    ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if child.late or ended_by in (signal.SIGPROF, signal.SIGXCPU):
+    signals: set[int] = set()
+    cpu_seconds = 0.0
+    for pid in child.pids:
+        for kill in (os.killpg, os.kill):  # there is no group before it has begun its session
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
+        _, status, usage = os.wait4(pid, 0)
+        signals.add(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+        cpu_seconds += usage.ru_utime + usage.ru_stime
+    if len(child.pids) > 1:
+        signals.discard(signal.SIGKILL)  # ours: a candidate waits for its examiner's next call
+    if child.late or signals & {signal.SIGPROF, signal.SIGXCPU}:
         end = "timeout"
     else:
-        end = "killed" if ended_by else "exit"
-    return [end, child.output.decode(errors="replace"), usage.ru_utime + usage.ru_stime]
-
-
-def _become_candidate(request: Request, writer: int, base_bytes: int) -> None:
-    os.setsid()
-    die_with_parent()
-    os.closerange(3, writer)
-    os.closerange(writer + 1, 256)
-    enter_landlock()  # a domain of its own: it cannot signal or trace its neighbours
-    limit_resources(
-        memory_bytes=base_bytes + request["memory_bytes"], cpu_seconds=request["cpu_seconds"]
-    )
-
-
-def _run_candidate(request: Request, index: int, tests: list[_Arguments], writer: int) -> None:
-    """Write one line ``[test, kind, result, arguments after, lines run]`` per test."""
-    module = request["module"]
-    namespace: dict[str, Any] = dict(vars(sys.modules[module])) if module else {"__name__": ""}
-    code = compile(request["sources"][index], CANDIDATE_FILE, "exec", dont_inherit=True)
-    exec(code, namespace)  # noqa: S102 - the candidate, in its jail
-    function = namespace[request["function"]]
-    lines: set[int] = set()
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - settrace's own
-        if frame.f_code.co_filename != CANDIDATE_FILE:
-            return None
-        if event == "line":
-            lines.add(frame.f_lineno)
-        return trace
-
-    for number, (arguments, keywords) in enumerate(tests):
-        if request["coverage"]:
-            lines.clear()
-            sys.settrace(trace)
-        try:
-            value = function(*arguments, **keywords)
-            kind, result = "value", canonical(value)
-        except UncomparableError as error:
-            kind, result = "strange", str(error)
-        except BaseException as error:  # whatever the candidate raises is its result
-            kind, result = "raise", type(error).__name__
-        finally:
-            sys.settrace(None)
-        line = [number, kind, result, _render(arguments), sorted(lines)]
-        os.write(writer, json.dumps(line).encode() + b"\n")
-
-
-def _render(arguments: tuple[object, ...]) -> str:
-    try:
-        return canonical(arguments)
-    except UncomparableError:  # the candidate put something strange into an argument
-        return "?"
+        end = "killed" if signals - {0} else "exit"
+    return [end, child.output.decode(errors="replace"), cpu_seconds]

@@ -39,7 +39,8 @@ class Output:
     Attributes:
         kind: ``value``, ``raise``, or ``strange`` for a value that cannot be compared.
         text: Canonical text of the value, or the exception's name.
-        arguments: Canonical text of the positional arguments after the call.
+        arguments: Canonical text of the positional arguments after the call; of a check in an
+            exam, of what was wanted.
         lines: Numbers of the source lines run; empty unless coverage was asked for.
     """
 

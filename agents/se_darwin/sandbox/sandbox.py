@@ -19,9 +19,17 @@ from types import TracebackType
 from typing import Any, Literal
 
 from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
+from agents.se_darwin.sandbox.exam import Exam, ExamError
 from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
 
 START_SECONDS = 30.0
+_ALWAYS = (
+    "os",
+    "socket",
+    "threading",
+    "_strptime",  # this and the next are imported by others when first needed
+    *(f"encodings.{name}" for name in ("ascii", "cp1252", "idna", "latin_1", "utf_16", "utf_32")),
+)
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from jail.fork_server import main; main()"
 
@@ -54,8 +62,9 @@ class Sandbox:
     """Runs candidates in confined children of a bare interpreter; nothing runs unconfined.
 
     Args:
-        modules: Standard-library modules that candidates may use: imported beforehand, since
-            a candidate can open no file.
+        modules: Modules that candidates may use: imported beforehand, since a candidate can
+            open no file.
+        packages: Folders in which *modules* lie that are not of the standard library.
         limits: For one candidate, unless `run` is told otherwise.
         parallel: Candidates run at a time.
 
@@ -70,14 +79,20 @@ class Sandbox:
     """
 
     def __init__(
-        self, *, modules: Sequence[str] = (), limits: Limits | None = None, parallel: int = 2
+        self,
+        *,
+        modules: Sequence[str] = (),
+        packages: Sequence[Path] = (),
+        limits: Limits | None = None,
+        parallel: int = 2,
     ) -> None:
         if sys.platform != "linux":
             raise SandboxUnavailableError([f"{sys.platform} has no Linux isolation"], {})
         self.limits = limits or Limits()
         self.restarts = 0
         self._server: subprocess.Popen[bytes] | None = None
-        self._modules = sorted({"os", "socket", "threading", *modules})
+        self._modules = sorted({*_ALWAYS, *modules})
+        self._packages = tuple(map(str, packages))
         self._parallel = parallel
         self.folder = Path(tempfile.mkdtemp(prefix="se-darwin-"))
         self._empty = self.folder / "empty"
@@ -93,7 +108,7 @@ class Sandbox:
     def run(
         self,
         sources: Sequence[str],
-        tests: Sequence[TestCase],
+        tests: Sequence[TestCase] | Exam,
         *,
         function: str,
         module: str | None = None,
@@ -104,30 +119,31 @@ class Sandbox:
 
         Args:
             sources: Programs that define *function*.
-            tests: Only their arguments enter the jail.
+            tests: Only their arguments enter the jail; or a test module, which enters it, but
+                never a candidate's process.
             function: What to call.
             module: Standard-library module whose names the programs see.
             coverage: Also record the lines run per test; fourfold CPU time is granted.
             limits: For each source.
         """
         limits = limits or self.limits
+        count = len(tests.checks) if isinstance(tests, Exam) else len(tests)
         request = {
-            "sources": list(sources),
-            "function": function,
+            **self._request(sources, function, limits),
             "module": module,
-            "tests": repr([(case.arguments, dict(case.keywords)) for case in tests]),
             "coverage": coverage,
-            "parallel": self._parallel,
-            "memory_bytes": limits.memory_bytes,
             "cpu_seconds": limits.cpu_seconds * (4 if coverage else 1),
-            "wall_seconds": limits.wall_seconds,
         }
+        if isinstance(tests, Exam):
+            request["exam"] = tests.to_request()
+        else:
+            request["tests"] = repr([(case.arguments, dict(case.keywords)) for case in tests])
         try:
             results = self._exchange(request, limits.wall_seconds * len(sources) + START_SECONDS)
         except _ServerLostError:
             self._restart()
             if len(sources) == 1:  # the culprit costs only itself
-                return [Execution(outputs=(None,) * len(tests), end="killed")]
+                return [Execution(outputs=(None,) * count, end="killed")]
             return [
                 self.run(
                     [source],
@@ -140,9 +156,32 @@ class Sandbox:
                 for source in sources
             ]
         return [
-            Execution.parse(text, len(tests), end=end, cpu_seconds=cpu_seconds)
+            Execution.parse(text, count, end=end, cpu_seconds=cpu_seconds)
             for end, text, cpu_seconds in results
         ]
+
+    def collect(self, exam: Exam, *, function: str, limits: Limits) -> tuple[str, ...]:
+        """Names of the checks in *exam*, read in the jail.
+
+        Raises:
+            ExamError: It cannot be run there.
+        """
+        request = {
+            **self._request([exam.program], function, limits),
+            "exam": exam.to_request(),
+            "collect": True,
+        }
+        try:
+            [(end, text, _)] = self._exchange(request, limits.wall_seconds + START_SECONDS)
+            kind, found = json.loads(text)
+        except _ServerLostError as error:
+            self._restart()
+            raise ExamError(f"reading them ended the jail: {error}") from None
+        except ValueError:
+            raise ExamError(f"reading them ended in {end}") from None
+        if kind == "problem":
+            raise ExamError(str(found))
+        return tuple(map(str, found))
 
     @property
     def server_pid(self) -> int:
@@ -177,6 +216,7 @@ class Sandbox:
                 _BOOT,
                 str(_PACKAGE_FOLDER),
                 json.dumps(self._modules),
+                *self._packages,
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -228,6 +268,22 @@ class Sandbox:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.communicate()
+
+    def _request(self, sources: Sequence[str], function: str, limits: Limits) -> dict[str, object]:
+        """See `agents.se_darwin.jail.fork_server.Request`."""
+        return {
+            "sources": list(sources),
+            "function": function,
+            "module": None,
+            "tests": "",
+            "exam": None,
+            "collect": False,
+            "coverage": False,
+            "parallel": self._parallel,
+            "memory_bytes": limits.memory_bytes,
+            "cpu_seconds": limits.cpu_seconds,
+            "wall_seconds": limits.wall_seconds,
+        }
 
     def _exchange(
         self, request: Mapping[str, object], seconds: float

@@ -14,7 +14,7 @@ CODE = "def solve(x):\n    return x"
     [
         ({"code": "import numpy\n" + CODE}, "imports numpy"),
         ({"code": "def solve(:"}, "not Python"),
-        ({"tests": []}, "at least 1 item"),
+        ({"tests": []}, "give either tests"),
         ({"tests": [((object(),), 1)]}, "plain literals"),
         ({"max_evaluations": 0}, "greater than or equal to 1"),
         ({"budget": 3}, "Extra inputs are not permitted"),

@@ -1,0 +1,103 @@
+"""A repaired program written as its author would: what changed, in the author's own text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agents.se_darwin.edits.edit import Slot, write
+
+_WHOLE = (ast.JoinedStr,)  # Python 3.11 does not know where in the text their parts stand
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Change:
+    """A node to be written anew: where it hangs, what is there, what shall be."""
+
+    slot: Slot
+    old: ast.expr | ast.stmt
+    new: ast.expr | ast.stmt
+
+
+def rewrite(text: str, repaired: str) -> str:
+    """Change *text* as little as will do to make it mean *repaired*.
+
+    Comments, blank lines and layout stay where nothing changed. Where that cannot be done, what
+    is returned is *repaired* itself.
+
+    Args:
+        text: A program as its author wrote it.
+        repaired: The same program with other expressions or statements, in any layout.
+    """
+    old, new = ast.parse(text), ast.parse(repaired)
+    changes = _changes_below(old, new)
+    if changes is None:
+        return repaired
+    offsets = [0]
+    data = text.encode()
+    for line in data.splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line))
+    for change in sorted(changes, key=lambda change: (-change.old.lineno, -change.old.col_offset)):
+        start = offsets[change.old.lineno - 1] + change.old.col_offset
+        end = offsets[(change.old.end_lineno or 0) - 1] + (change.old.end_col_offset or 0)
+        write(change.slot, change.new)
+        wanted = ast.dump(old)
+        for body in _texts(change.new):
+            written = data[:start] + body.encode() + data[end:]
+            if _meaning(written) == wanted:
+                data = written
+                break
+        else:
+            return repaired
+    return data.decode()
+
+
+def _texts(node: ast.expr | ast.stmt) -> Iterator[str]:
+    text = ast.unparse(node)
+    yield text
+    if isinstance(node, ast.expr):
+        yield f"({text})"
+
+
+def _meaning(program: bytes) -> str | None:
+    try:
+        return ast.dump(ast.parse(program))
+    except SyntaxError:
+        return None
+
+
+def _changes(slot: Slot, old: object, new: object) -> list[_Change] | None:
+    """The smallest nodes that differ; None where *old* has no place in the text of its own."""
+    if not isinstance(old, ast.AST) or not isinstance(new, ast.AST):
+        return [] if old == new and type(old) is type(new) else None
+    if ast.dump(old) == ast.dump(new):
+        return []
+    below = None
+    if type(old) is type(new) and not isinstance(old, _WHOLE):
+        below = _changes_below(old, new)
+    if below is not None:
+        return below
+    if isinstance(old, ast.expr | ast.stmt) and isinstance(new, ast.expr | ast.stmt):
+        return [_Change(slot=slot, old=old, new=new)]
+    return None
+
+
+def _changes_below(old: ast.AST, new: ast.AST) -> list[_Change] | None:
+    found: list[_Change] = []
+    for name in old._fields:
+        before, after = getattr(old, name), getattr(new, name)
+        if isinstance(before, list) and isinstance(after, list):
+            if len(before) != len(after):
+                return None
+            parts = [
+                _changes((old, name, index), *pair)
+                for index, pair in enumerate(zip(before, after, strict=True))
+            ]
+        else:
+            parts = [_changes((old, name, None), before, after)]
+        for part in parts:
+            if part is None:
+                return None
+            found += part
+    return found
