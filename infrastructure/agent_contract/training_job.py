@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
 Batch: TypeAlias = "Mapping[str, Tensor]"
+ScheduleCounts: TypeAlias = Literal["attempted", "applied"]
 
 
 class Forward(Protocol):
@@ -108,7 +109,9 @@ class TrainingJob:
         loss: Forward and batch to a float32 scalar; autocast is off inside it.
         evaluate: Held-out evaluation; called without gradients.
         epochs: How many epochs to train.
-        scheduler: Builds a learning-rate scheduler, stepped once per attempted step.
+        scheduler: Builds a learning-rate scheduler, which is stepped by the trainer.
+        scheduler_counts: What steps it: ``attempted`` optimizer steps, so that a schedule as long
+            as the run ends with it; or ``applied`` ones, so that a skipped step holds it back.
         accumulate: Micro-batches per optimizer step.
     """
 
@@ -119,9 +122,14 @@ class TrainingJob:
     evaluate: Callable[[Forward], Evaluation]
     epochs: int
     scheduler: Callable[[Optimizer], LRScheduler] | None = None
+    scheduler_counts: ScheduleCounts = "attempted"
     accumulate: int = 1
 
     def __post_init__(self) -> None:
+        if self.scheduler_counts not in ("attempted", "applied"):
+            raise ValueError(
+                f"scheduler_counts must be attempted or applied, got {self.scheduler_counts!r}"
+            )
         if self.epochs < 1 or self.accumulate < 1:
             raise ValueError(
                 f"epochs and accumulate must be at least 1, got {self.epochs} and {self.accumulate}"

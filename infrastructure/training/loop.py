@@ -33,6 +33,7 @@ from infrastructure.training.random_state import (
     seed_generators,
 )
 from infrastructure.training.ranks import Ranks, Share
+from infrastructure.training.rate_schedule import RateSchedule
 from infrastructure.training.safety_net import SafetyNet
 from infrastructure.training.saved_progress import SavedProgress
 from infrastructure.training.stats_reporter import StatsReporter
@@ -145,10 +146,12 @@ class _TrainingLoop:
         optimizer = job.optimizer(model.parameters())
         config = replace(config, accumulate=job.accumulate)
         self._trainer = FP16Trainer(model, optimizer, config, wish=precision)
-        scheduler = job.scheduler(optimizer) if job.scheduler else None
+        schedule = None
+        if job.scheduler is not None:
+            schedule = RateSchedule(job.scheduler(optimizer), self._trainer, job.scheduler_counts)
         self._progress = SavedProgress(
             trainer=self._trainer,
-            scheduler=scheduler,
+            schedule=schedule,
             checkpoints=checkpoints,
             ranks=ranks,
             seed=options.seed,
@@ -166,7 +169,7 @@ class _TrainingLoop:
             observers.append(BaselineWatch(shadow, options.baseline_interval_steps, emit))
         self._boundary = StepBoundary(
             trainer=self._trainer,
-            scheduler=scheduler,
+            schedule=schedule,
             reporter=self._reporter,
             progress=self._progress,
             safety_net=self._safety_net,

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torch.optim.lr_scheduler import LRScheduler
-
 from infrastructure.events.event import BaseEvent, CheckpointSaved, Notice, Resumed
 from infrastructure.training.checkpoint import CheckpointError
 from infrastructure.training.checkpoint_folder import CheckpointFolder
@@ -18,14 +16,15 @@ from infrastructure.training.random_state import (
     seed_generators,
 )
 from infrastructure.training.ranks import Ranks
+from infrastructure.training.rate_schedule import RateSchedule
 
 
 class SavedProgress:
-    """The position in the data, and its checkpoints together with trainer and scheduler.
+    """The position in the data, and its checkpoints together with trainer and schedule.
 
     Args:
-        trainer: Saved and restored; so is *scheduler*, if there is one.
-        scheduler: Of the learning rate.
+        trainer: Saved and restored; so is *schedule*, if there is one.
+        schedule: Of the learning rate.
         checkpoints: Where they lie.
         ranks: Each calls every method.
         seed: For a resumed training whose number of ranks has changed.
@@ -40,13 +39,13 @@ class SavedProgress:
         self,
         *,
         trainer: FP16Trainer,
-        scheduler: LRScheduler | None,
+        schedule: RateSchedule | None,
         checkpoints: CheckpointFolder,
         ranks: Ranks,
         seed: int,
         emit: Callable[[BaseEvent], None],
     ) -> None:
-        self._trainer, self._scheduler = trainer, scheduler
+        self._trainer, self._schedule = trainer, schedule
         self._checkpoints, self._ranks = checkpoints, ranks
         self._seed, self._emit = seed, emit
         self.epoch = self.batch = 0
@@ -66,7 +65,7 @@ class SavedProgress:
         begun = time.monotonic()
         state = {
             "trainer": self._trainer.state_dict(),
-            "scheduler": self._scheduler.state_dict() if self._scheduler else None,
+            "schedule": self._schedule.state_dict() if self._schedule else None,
             "epoch": self.epoch,
             "batch": self.batch,
             "random": self._ranks.gather(random_state(self._trainer.device)),
@@ -118,8 +117,8 @@ class SavedProgress:
 
     def _load(self, state: dict[str, Any]) -> None:
         self._trainer.load_state_dict(state["trainer"])
-        if self._scheduler is not None and state["scheduler"] is not None:
-            self._scheduler.load_state_dict(state["scheduler"])
+        if self._schedule is not None and state["schedule"] is not None:
+            self._schedule.load_state_dict(state["schedule"])
         self.epoch, self.batch = state["epoch"], state["batch"]
         rank, steps = self._ranks.rank, self._trainer.training_steps
         if len(state["random"]) == self._ranks.count:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from torch.optim.lr_scheduler import LRScheduler
-
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Command, PrecisionState, SaveCheckpoint, SetPrecision
 from infrastructure.events.event import BaseEvent, Notice, PrecisionChanged, StepStats
@@ -15,6 +13,7 @@ from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.precision_choice import PrecisionChoice
 from infrastructure.training.precision_switch import PinnedPrecisionError
 from infrastructure.training.ranks import Ranks
+from infrastructure.training.rate_schedule import RateSchedule
 from infrastructure.training.safety_net import GoBack, SafetyNet
 from infrastructure.training.saved_progress import SavedProgress
 from infrastructure.training.stats_reporter import StatsReporter
@@ -43,7 +42,7 @@ class StepBoundary:
 
     Args:
         trainer: At a step boundary whenever a method is called.
-        scheduler: Of the learning rate, if there is one.
+        schedule: Of the learning rate, if there is one.
         reporter: Emits the statistics.
         progress: Saves checkpoints.
         safety_net: Reacts to the statistics.
@@ -62,7 +61,7 @@ class StepBoundary:
         self,
         *,
         trainer: FP16Trainer,
-        scheduler: LRScheduler | None,
+        schedule: RateSchedule | None,
         reporter: StatsReporter,
         progress: SavedProgress,
         safety_net: SafetyNet,
@@ -73,7 +72,7 @@ class StepBoundary:
         emit: Callable[[BaseEvent], None],
         commands: Callable[[], Iterable[Command]],
     ) -> None:
-        self._trainer, self._scheduler = trainer, scheduler
+        self._trainer, self._schedule = trainer, schedule
         self._reporter, self._progress, self._safety_net = reporter, progress, safety_net
         self._choice, self._observers, self._ranks = choice, observers, ranks
         self._checkpoint_interval_seconds = checkpoint_interval_seconds
@@ -82,13 +81,13 @@ class StepBoundary:
         self.stopped = False
 
     def after_step(self, batch: Batch) -> None:
-        """Advance the scheduler, report, observe and obey.
+        """Advance the schedule, report, observe and obey.
 
         Args:
             batch: The last one, on the device.
         """
-        if self._scheduler is not None and self._trainer.last_step_attempted:
-            self._scheduler.step()
+        if self._schedule is not None:
+            self._schedule.after_step()
         self._unheeded = self._reporter.after_step(self._progress.epoch) or self._unheeded
         for observer in self._observers:
             if self._trainer.training_steps % observer.interval_steps == 0:

@@ -103,6 +103,11 @@ class StepRecord:
         self._finite_losses.zero_()
         self._grad_norm = self._nan
 
+    def skipped_steps(self) -> Tensor:
+        """int64 ``[]`` on the device: steps so far that overflowed or whose loss was not finite."""
+        self._fold()
+        return self._overflow_steps + self._nonfinite_loss_steps
+
     def forget_consecutive(self) -> None:
         """Begin to count non-finite losses in a row anew."""
         self._fold()
