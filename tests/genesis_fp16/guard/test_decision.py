@@ -1,0 +1,158 @@
+"""The ladder: who may climb it when, and that it never flaps."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genesis_fp16.guard import Decision, GuardState, Trigger
+from genesis_fp16.guard.decision import clear, prove, trip, try_again
+from genesis_fp16.guard.finding import Finding
+from genesis_fp16.guard.guard_settings import GuardSettings
+
+AUTO = GuardSettings(guard_reenable="auto")
+MANUAL = GuardSettings()
+HOUR, DAY = 3600.0, 86400.0
+FOUND = Finding(trigger=Trigger.OVERFLOW_STORM, said="so many", numbers={})
+CLEAN = Decision(agent="a")
+TRIPPED = Decision(
+    agent="a",
+    state=GuardState.TRIPPED,
+    at=1000.0,
+    trigger=Trigger.OVERFLOW_STORM,
+    level=1,
+    until=1000.0 + HOUR,
+    run_id="r1",
+)
+PROBATION = replace(TRIPPED, state=GuardState.PROBATION, at=9000.0, until=None, run_id="r2")
+WATCHING = replace(PROBATION, state=GuardState.WATCHING, at=10_000.0)
+
+
+def tripped(last: Decision, now: float) -> Decision | None:
+    return trip(last, FOUND, AUTO, now=now, run_id="r9", step=7)
+
+
+def test_a_trip_says_why_where_and_for_how_long() -> None:
+    expected = replace(TRIPPED, run_id="r9", step=7, reason="so many")
+    assert tripped(CLEAN, 1000.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "hours"),
+    [
+        (PROBATION, 9500.0, 2),  # a relapse
+        (replace(PROBATION, level=4), 9500.0, 16),
+        (replace(PROBATION, level=40), 9500.0, 24),  # the limit
+        (WATCHING, 10_000.0 + HOUR, 2),  # not trusted yet
+        (WATCHING, 10_000.0 + DAY, 1),  # a clean slate
+    ],
+)
+def test_each_relapse_doubles_the_cool_down(last: Decision, now: float, hours: int) -> None:
+    found = tripped(last, now)
+    assert found is not None
+    assert found.until == now + hours * HOUR
+
+
+def test_what_has_tripped_does_not_trip_again() -> None:
+    assert tripped(TRIPPED, 1001.0) is None
+
+
+def test_a_guard_that_is_switched_off_does_not_trip() -> None:
+    off = GuardSettings(guard_enabled=False)
+    assert trip(CLEAN, FOUND, off, now=1.0, run_id="r", step=1) is None
+
+
+def test_after_the_cool_down_a_new_run_tries_again() -> None:
+    over = 1000.0 + HOUR
+    found = try_again(TRIPPED, AUTO, now=over, run_id="r2")
+    assert found is not None
+    assert (found.state, found.level, found.run_id) == ("probation", 1, "r2")
+    assert try_again(TRIPPED, AUTO, now=over - 1, run_id="r2") is None
+    assert try_again(TRIPPED, AUTO, now=over, run_id="r1") is None, "the run that tripped"
+    assert try_again(TRIPPED, MANUAL, now=over, run_id="r2") is None
+    assert try_again(WATCHING, AUTO, now=over, run_id="r2") is None
+
+
+def test_an_operator_need_not_wait() -> None:
+    found = clear(TRIPPED, now=1001.0, actor="ann", reason="driver mended")
+    assert found is not None
+    assert (found.state, found.actor, found.reason) == ("probation", "ann", "driver mended")
+    assert found.level == 1, "a relapse still counts"
+    assert clear(PROBATION, now=1.0, actor="ann", reason="") is None
+    assert clear(CLEAN, now=1.0, actor="ann", reason="") is None
+
+
+def test_a_probation_ends_with_a_run_that_proves_something() -> None:
+    found = prove(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=100)
+    assert found is not None
+    assert (found.state, found.actor, found.level) == ("watching", "guard", 1)
+    assert prove(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=99) is None
+    assert prove(TRIPPED, AUTO, now=9900.0, run_id="r2", half_steps=100) is None
+
+
+STEPS = st.tuples(
+    st.sampled_from(["found", "begin", "succeed", "clear", "wait"]),
+    st.floats(0.0, 2 * HOUR),
+    st.integers(0, 300),
+)
+
+
+def climb(steps, rules: GuardSettings, *, operator: bool) -> list[Decision]:
+    """All decisions that a history of events leads to."""
+    now, number, last, history = 0.0, 0, CLEAN, []
+    for name, seconds, half_steps in steps:
+        now += seconds
+        number += name == "begin"
+        run_id = f"r{number}"
+        decided = None
+        if name == "found":
+            decided = trip(last, FOUND, rules, now=now, run_id=run_id, step=1)
+        elif name == "begin":
+            decided = try_again(last, rules, now=now, run_id=run_id)
+        elif name == "succeed":
+            decided = prove(last, rules, now=now, run_id=run_id, half_steps=half_steps)
+        elif name == "clear" and operator:
+            decided = clear(last, now=now, actor="ann", reason="again")
+        if decided is not None:
+            history.append(decided)
+            last = decided
+    return history
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEPS, max_size=200))
+def test_it_never_flaps(steps) -> None:
+    """Whatever is found: between two trips lies a cool-down, and relapses lengthen it."""
+    history = climb(steps, AUTO, operator=False)
+    elapsed = sum(seconds for _, seconds, _ in steps)
+    trips = [each for each in history if each.state is GuardState.TRIPPED]
+    assert len(trips) <= 1 + elapsed / HOUR
+    assert len(history) <= 3 * len(trips)
+    for before, after in pairwise(trips):
+        assert before.until is not None
+        assert after.at >= before.until
+        if after.at - before.at < DAY:
+            assert after.level == before.level + 1
+    for before, after in pairwise(history):
+        assert (before.state, after.state) in {
+            ("tripped", "probation"),
+            ("probation", "tripped"),
+            ("probation", "watching"),
+            ("watching", "tripped"),
+        }
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(STEPS, max_size=100))
+def test_without_an_operator_a_manual_guard_stays_where_it_fell(steps) -> None:
+    assert len(climb(steps, MANUAL, operator=False)) <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(STEPS, max_size=100))
+def test_an_operator_gets_one_trip_for_each_word(steps) -> None:
+    words = sum(name == "clear" for name, _, _ in steps)
+    trips = [d for d in climb(steps, MANUAL, operator=True) if d.state is GuardState.TRIPPED]
+    assert len(trips) <= 1 + words

@@ -1,0 +1,212 @@
+"""The guard with a real store and real files: decisions at once, written down, heard again."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from genesis_fp16.guard import Decision, GuardState
+from genesis_fp16.guard import decision as ladder
+from genesis_fp16.guard.guard import Guard
+from genesis_fp16.runs import Ending, RunState, Verdict
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Run, RunSummary, Store
+from infrastructure.events.event import StepStats
+
+DONE = Verdict(state=RunState.SUCCEEDED)
+
+
+class World:
+    """A guard, the store beneath it, and a clock."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store, self.settings, self.now = store, settings, 1_000_000.0
+        self.told: list[Decision] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """A new daemon that knows nothing but the store."""
+        self.guard = Guard(self.store, self.settings, self.told.append, clock=lambda: self.now)
+
+    def configure(self, **update: object) -> None:
+        self.settings = self.guard.settings = self.settings.model_copy(update=update)
+
+    def begin(self, twin_of: Run | None = None) -> Run:
+        queue = self.store.enqueue_baseline
+        run = queue(twin_of) if twin_of else self.store.enqueue("a", first_seed=0)
+        assert self.store.begin_attempt(run.id, run.id) is not None
+        self.guard.on_run_state("a", run.id, "starting", None)
+        return run
+
+    def succeed(self, run: Run, metric: float = 1.0, half_steps: int = 0) -> None:
+        summary = RunSummary(
+            primary_metric="mse",
+            primary_value=metric,
+            higher_is_better=False,
+            steps=100,
+            half_steps=half_steps,
+        )
+        [attempt] = self.store.attempts(run.id)
+        self.store.move(run.id, RunState.RUNNING)
+        self.store.update_summary(run.id, summary)
+        self.store.end_attempt(attempt, Ending(exit_code=0), DONE, finished_at=self.store.now())
+        self.guard.on_run_state("a", run.id, "succeeded", "succeeded")
+        self.guard.refresh()
+
+    @property
+    def state(self) -> GuardState:
+        return self.guard.standing("a").state
+
+
+@pytest.fixture
+def world(store: Store, home_settings: Settings) -> World:
+    return World(store, home_settings)
+
+
+@pytest.fixture
+def storm(world: World, stats: Callable[..., StepStats]) -> Callable[[Run], None]:
+    """Send one window of overflows."""
+    return lambda run: world.guard.on_event("a", run.id, stats(overflow=60))
+
+
+def test_a_trip_is_in_force_at_once_and_then_written_down(world, storm) -> None:
+    run = world.begin()
+    assert not world.guard.demands_fp32("a")
+    storm(run)
+    assert world.guard.demands_fp32("a")
+    assert not world.guard.demands_fp32("b")
+    assert world.store.guard.history("a") == [], "no store is needed for it"
+    storm(run)
+    world.guard.refresh()
+    [decision] = world.store.guard.history("a")
+    assert (decision.trigger, decision.run_id, decision.step) == ("overflow_storm", run.id, 100)
+    bundle = json.loads((world.settings.home / decision.evidence).read_text())
+    assert bundle["attempt"] == 1
+    assert bundle["numbers"]["overflows"] == 60
+    assert bundle["statistics"][0]["overflow"] == 60
+    assert bundle["settings"]["guard_storm_ratio"] == 0.3
+    assert bundle["settings"]["fp16_backoff_factor"] == 0.5
+    assert [each.state for each in world.told] == ["tripped"]
+
+
+def test_a_decision_survives_a_restart(world, storm) -> None:
+    storm(world.begin())
+    world.guard.refresh()
+    world.restart()
+    assert world.guard.demands_fp32("a")
+    assert world.guard.standing("a").trigger == "overflow_storm"
+    world.guard.refresh()
+    assert len(world.told) == 1, "old news"
+
+
+def test_an_operator_is_heard_while_the_daemon_runs(world, storm) -> None:
+    storm(world.begin())
+    world.guard.refresh()
+    [last] = world.store.guard.standing().values()
+    word = ladder.clear(last, now=world.now, actor="ann", reason="mended")
+    world.store.guard.add(word)
+    world.guard.refresh()
+    assert world.state == "probation"
+    assert not world.guard.demands_fp32("a")
+    assert [each.actor for each in world.told] == ["guard", "ann"]
+    world.guard.refresh()
+    assert len(world.told) == 2
+
+
+def test_the_whole_ladder_by_itself(world, storm, stats) -> None:
+    world.configure(guard_reenable="auto")
+    run = world.begin()
+    storm(run)
+    world.succeed(run)
+    world.succeed(world.begin())
+    assert world.state == "tripped"
+    world.now += 3600.0
+    run = world.begin()
+    assert world.state == "probation"
+    assert not world.guard.demands_fp32("a")
+    storm(run)
+    assert (world.state, world.guard.standing("a").level) == ("tripped", 2)
+    world.succeed(run)
+    world.now += 3600.0
+    world.succeed(world.begin())
+    assert world.state == "tripped", "the cool-down is doubled"
+    world.now += 3600.0
+    run = world.begin()
+    world.guard.on_event("a", run.id, stats(overflow=1))
+    world.succeed(run)
+    assert world.state == "watching"
+    assert len(list((world.settings.home / "guard" / "a").iterdir())) == 5
+
+
+def test_a_retry_of_the_same_run_is_no_new_run(world, storm) -> None:
+    world.configure(guard_reenable="auto")
+    first = world.begin()
+    storm(first)
+    world.succeed(first)
+    second = world.begin()
+    world.now += 3600.0
+    world.guard.on_run_state("a", second.id, "starting", None)
+    assert world.state == "tripped"
+
+
+def test_fp32_runs_prove_nothing(world, storm, stats) -> None:
+    world.configure(guard_reenable="auto")
+    run = world.begin()
+    storm(run)
+    world.succeed(run)
+    world.now += 3600.0
+    run = world.begin()
+    world.guard.on_event("a", run.id, stats(precision="fp32"))
+    world.succeed(run)
+    assert world.state == "probation"
+
+
+def test_a_guard_that_is_switched_off_lets_go(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.configure(guard_enabled=False)
+    assert not world.guard.demands_fp32("a")
+    world.configure(guard_enabled=True)
+    assert world.guard.demands_fp32("a")
+
+
+def test_three_worse_pairs_are_a_drift(world) -> None:
+    for _ in range(3):
+        run = world.begin()
+        world.succeed(run, metric=1.1, half_steps=100)
+        assert world.state == "watching"
+        world.succeed(world.begin(twin_of=run), metric=1.0)
+    assert world.guard.standing("a").trigger == "metric_drift"
+    world.guard.refresh()
+    [decision] = world.store.guard.history("a")
+    bundle = json.loads((world.settings.home / decision.evidence).read_text())
+    assert [pair["half"] for pair in bundle["numbers"]["pairs"]] == [1.1] * 3
+
+
+def test_a_full_disk_costs_the_evidence_only(world, storm) -> None:
+    world.settings.home.mkdir(exist_ok=True)
+    (world.settings.home / "guard").write_text("in the way")
+    storm(world.begin())
+    world.guard.refresh()
+    [decision] = world.store.guard.history("a")
+    assert decision.evidence == ""
+    assert world.guard.demands_fp32("a")
+
+
+def test_a_store_that_fails_is_tried_again(world, storm, home_settings: Settings) -> None:
+    run = world.begin()
+    quick = Store.open(home_settings, busy_milliseconds=1)
+    world.store = quick
+    world.restart()
+    storm(run)
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OperationalError, match="locked"):
+            world.guard.refresh()
+    assert world.guard.demands_fp32("a")
+    world.guard.refresh()
+    assert len(quick.guard.history("a")) == 1
+    quick.close()
