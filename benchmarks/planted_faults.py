@@ -146,8 +146,8 @@ def faint(factor: float, forward: Forward, batch: Batch) -> Tensor:
 def faint_side(forward: Forward, batch: Batch) -> Tensor:
     """`squared_error`, plus that of the second output so faint that FP16 loses its gradients."""
     outputs: Tensor = forward(batch["x"])
-    main, side = (outputs - batch["y"]).square().mean(0)
-    return main + 1e-12 * side
+    errors: Tensor = (outputs - batch["y"]).square().mean(0)
+    return errors[0] + 1e-12 * errors[1]
 
 
 # Data
@@ -168,6 +168,8 @@ class Plan:
     """What one agent trains.
 
     Attributes:
+        expected: The guard's trigger; empty for a healthy agent.
+        onset: Step at which its fault begins.
         model: Builds it; the generator was seeded before.
         loss, accumulate: See `TrainingJob`.
         inputs: Of a batch's inputs and the step makes the inputs.
@@ -176,6 +178,8 @@ class Plan:
     """
 
     model: Callable[[], nn.Module]
+    expected: str = ""
+    onset: int = 0
     loss: Callable[[Forward, Batch], Tensor] = squared_error
     inputs: Callable[[Tensor, int], Tensor] = clean
     epsilon: float = 1e-8
@@ -184,18 +188,34 @@ class Plan:
 
 
 FAULTS: Mapping[str, Plan] = {
-    "overflow-forward": Plan(model=partial(planted, too_large)),
-    "overflow-backward": Plan(model=partial(planted, too_large_backward)),
-    "underflow": Plan(model=partial(network, 32), loss=partial(faint, 1e-12), epsilon=1e-30),
-    "loss-drift": Plan(model=partial(planted, absorbed)),
-    "metric-drift": Plan(model=TwoHeads, loss=faint_side, epsilon=1e-30, output=1),
-    "nan-in-data": Plan(model=partial(network, 32), inputs=missing),
-    # These two need a loss scale that recovers fast: FP16_GROWTH_INTERVAL=2.
+    "overflow-forward": Plan(
+        expected="nonfinite_loss", onset=ONSET_STEP, model=partial(planted, too_large)
+    ),
+    "overflow-backward": Plan(
+        expected="scale_floor", onset=ONSET_STEP, model=partial(planted, too_large_backward)
+    ),
+    "underflow": Plan(
+        expected="underflow",
+        model=partial(network, 32),
+        loss=partial(faint, 1e-12),
+        epsilon=1e-30,
+    ),
+    "loss-drift": Plan(expected="loss_drift", onset=ONSET_STEP, model=partial(planted, absorbed)),
+    "metric-drift": Plan(
+        expected="metric_drift", model=TwoHeads, loss=faint_side, epsilon=1e-30, output=1
+    ),
+    "nan-in-data": Plan(
+        expected="nonfinite_loss", onset=ONSET_STEP, model=partial(network, 32), inputs=missing
+    ),
+}
+STORMS: Mapping[str, Plan] = {  # for a loss scale that recovers fast: FP16_GROWTH_INTERVAL=2
     "overflow-storm": Plan(
+        expected="overflow_storm",
         model=partial(planted, too_large_at_times("..x"), 0),
         loss=partial(faint, 1e-6),
     ),
     "overflow-sustained": Plan(
+        expected="overflow_sustained",
         model=partial(planted, too_large_at_times("...x"), 0),
         loss=partial(faint, 1e-6),
     ),
@@ -210,6 +230,7 @@ _HEALTHY = (
 HEALTHY: Mapping[str, Plan] = {
     f"healthy-{number:02}": _HEALTHY[number % len(_HEALTHY)] for number in range(HEALTHY_AGENTS)
 }
+PLANS: Mapping[str, Plan] = {**FAULTS, **STORMS, **HEALTHY}
 
 
 class PlannedAgent:
@@ -286,10 +307,9 @@ class _Factories:
 
     def __getattr__(self, attribute: str) -> Callable[[], PlannedAgent]:
         name = attribute.replace("_", "-")
-        plans = {**FAULTS, **HEALTHY}
-        if name not in plans:
+        if name not in PLANS:
             raise AttributeError(attribute)
-        return partial(PlannedAgent, name, plans[name])
+        return partial(PlannedAgent, name, PLANS[name])
 
 
 agents = _Factories()

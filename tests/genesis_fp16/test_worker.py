@@ -1,26 +1,19 @@
 """The worker as its parent sees it: a real process, its event file, its stdin, its exit code."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from pydantic import JsonValue
 
 from genesis_fp16.agent_files import read_preflight
-from genesis_fp16.run_spec import RunSpec, TrainerOptions
-from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
+from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import (
     Evaluated,
-    Finished,
     Notice,
     PhaseStarted,
     PrecisionChanged,
@@ -34,231 +27,29 @@ from infrastructure.events.event import (
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
-
-AGENT = """
-import itertools, sys, time
-import torch
-from pydantic import BaseModel
-from infrastructure.agent_contract import *
-from infrastructure.agent_contract.agent import InsufficientDataError
+Start = Callable[..., Any]
 
 
-class Knobs(BaseModel):
-    epochs: int = 2
-    pause: float = 0.0
-    collect: str = "4"
-    needed: int = 1
-    half: bool = False
+def test_a_twin_repeats_a_run_on_its_data_and_publishes_nothing(
+    start: Start, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    first = start(1, settings={"epochs": 2})
+    assert first.end() == 0, first.log
+    later = start(2, run_folder=tmp_path / "later", settings={"epochs": 1})  # records more
+    assert later.end() == 0, later.log
+    twin = start(3, run_folder=tmp_path / "twin", repeats=run, settings={"epochs": 2})
+    assert twin.end() == 0, twin.log
+    assert [event.phase for event in twin.of(PhaseStarted)] == ["train"]
+    assert [e.metrics for e in twin.of(Evaluated)] == [e.metrics for e in first.of(Evaluated)]
+    assert first.of(Published)
+    assert not twin.of(Published)
+    lost = start(4, run_folder=tmp_path / "other", repeats=tmp_path / "gone")
+    assert lost.end() == 1
+    assert "cannot be repeated" in lost.finished.error
 
 
-class LineAgent:
-    name = "line"
-    contract_version = 1
-
-    def schedule(self):
-        return Schedule(every_seconds=3600)
-
-    def settings_model(self):
-        return Knobs
-
-    def collect(self, context):
-        kind = context.settings.collect
-        count = int(kind) if kind.isdigit() else 2
-        for number in range(count):
-            yield Transition(group=f"g{number}", observation={"x": float(number)}, action={})
-        if kind == "full":
-            raise OSError(28, "No space left on device", "/data/replay")
-        if kind == "dicts":
-            yield {"x": 1.0}
-        if kind == "forks":
-            import subprocess
-            sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-            nested = (
-                "import subprocess; devnull = subprocess.DEVNULL; "
-                "child = subprocess.Popen({!r}, start_new_session=True, stdout=devnull); "
-                "print(child.pid)"
-            )
-            with open(context.run_folder / "pids", "w") as pids:
-                subprocess.run([sys.executable, "-c", nested.format(sleep)], stdout=pids)
-                apart = subprocess.Popen(sleep, start_new_session=True)
-                pids.write(str(apart.pid))
-        if kind == "raises":
-            raise RuntimeError("the simulator is gone")
-        if kind == "exits":
-            sys.exit(0)
-        if kind == "steals":
-            assert sys.stdin.read() == ""
-        if kind == "endless":
-            while True:
-                time.sleep(0.01)
-                yield Transition(group="g", observation={"x": 1.0}, action={})
-
-    def build_job(self, context, transitions):
-        if len(transitions) < context.settings.needed:
-            raise InsufficientDataError("transitions", len(transitions), context.settings.needed)
-        if context.settings.collect == "nothing":
-            return None
-        print("trains on", len(transitions))
-        context.logger.info("building", transitions=len(transitions))
-        x = torch.tensor([[t.observation["x"]] for t in transitions])
-        batch = {"x": x, "y": 2 * x}
-        knobs = context.settings
-
-        def batches(epoch):
-            for _ in range(50):
-                time.sleep(knobs.pause)
-                yield batch
-
-        def loss(forward, batch):
-            return torch.nn.functional.mse_loss(forward(batch["x"]), batch["y"])
-
-        def evaluate(forward):
-            return Evaluation(
-                metrics={"mse": float(loss(forward, batch))}, primary="mse", higher_is_better=False
-            )
-
-        model = torch.nn.Linear(1, 1)
-        return TrainingJob(
-            model=Half() if knobs.half else model,
-            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, fused=True),
-            batches=batches,
-            loss=loss,
-            evaluate=evaluate,
-            epochs=knobs.epochs,
-        )
-
-    def publish(self, context, model, report):
-        torch.save(model.state_dict(), context.agent_folder / "model.pt")
-        return Publication(published=True, reason="first", metrics=report.evaluation.metrics)
-
-
-class Half(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.secretly = torch.nn.Linear(1, 1)
-
-    def forward(self, x):
-        with torch.autocast(x.device.type, dtype=torch.bfloat16):
-            return self.secretly(x)
-"""
-
-
-class Attempt:
-    """One worker process, started as the daemon starts it."""
-
-    def __init__(
-        self,
-        folder: Path,
-        number: int,
-        log: Path | None = None,
-        events: Path | None = None,
-        **changes: object,
-    ) -> None:
-        attempt_folder = folder / "run" / f"attempt-{number}"
-        attempt_folder.mkdir(parents=True)
-        settings: dict[str, JsonValue] = {}
-        values: dict[str, object] = {
-            "run_id": "r1",
-            "attempt": number,
-            "incarnation": f"i{number}",
-            "agent": "line",
-            "entry_point": "line_agent:LineAgent",
-            "agent_folder": folder / "agent",
-            "run_folder": folder / "run",
-            "attempt_folder": attempt_folder,
-            "seed": 3,
-            "device": "cpu",
-            "threads": 1,
-            "precision": FP32,
-            "cpu_half": True,
-            "trainer": TrainerOptions(
-                loss_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
-            ),
-            "budget_seconds": 30.0,
-            "budget_transitions": 1000,
-            "stats_interval_steps": 10,
-            "baseline_interval_steps": 20,
-            "checkpoint_interval_seconds": 60.0,
-            "keep_checkpoints": 2,
-            "settings": settings,
-        }
-        self.spec = RunSpec.model_validate(values | changes)
-        path = attempt_folder / "spec.json"
-        path.write_text(self.spec.model_dump_json())
-        self._tail = EventTail(self.spec.events_path)
-        self.events: list[Event] = []
-        if events is not None:
-            self.spec.events_path.symlink_to(events)
-        with (log or attempt_folder / "worker.log").open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "genesis_fp16.worker", str(path)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    def command(self, command: SetPrecision | Stop) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command.model_dump_json().encode() + b"\n")
-        self.process.stdin.flush()
-
-    def until(self, matches: Callable[[Event], bool]) -> Event:
-        """Wait for an event."""
-        give_up = time.monotonic() + 60
-        while time.monotonic() < give_up:
-            ended = self.process.poll() is not None
-            for event in self._tail.read():
-                self.events.append(event)
-                if matches(event):
-                    return event
-            if ended:
-                break
-            time.sleep(0.02)
-        raise AssertionError(f"no such event among {self.events}\n{self.log}")
-
-    def end(self) -> int:
-        """Wait for the process to end by itself; its stdin stays open meanwhile."""
-        code = self.process.wait(60)
-        self.events.extend(self._tail.read())
-        return code
-
-    def of(self, kind: type) -> list[Event]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def finished(self) -> Finished:
-        last = self.events[-1]
-        assert isinstance(last, Finished), self.log
-        return last
-
-    @property
-    def log(self) -> str:
-        return (self.spec.attempt_folder / "worker.log").read_text()
-
-
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Attempt]]:
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "line_agent.py").write_text(textwrap.dedent(AGENT))
-    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
-    started: list[Attempt] = []
-
-    def start(number: int = 1, **changes: object) -> Attempt:
-        started.append(Attempt(tmp_path, number, **changes))
-        return started[-1]
-
-    yield start
-    for attempt in started:
-        if attempt.process.poll() is None:
-            os.killpg(attempt.process.pid, signal.SIGKILL)
-            attempt.process.wait()
-        assert attempt.process.stdin is not None
-        attempt.process.stdin.close()
-
-
-def test_whole_run(start: Callable[..., Attempt], tmp_path: Path) -> None:
+def test_whole_run(start: Start, tmp_path: Path) -> None:
     attempt = start(precision=FP16)
     assert attempt.end() == 0, attempt.log
     kinds = [event.kind for event in attempt.events]
@@ -286,7 +77,7 @@ def test_whole_run(start: Callable[..., Attempt], tmp_path: Path) -> None:
 
 
 def test_auto_is_measured_in_the_run_and_kept_for_the_next_attempt(
-    start: Callable[..., Attempt], tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     slow = {"pause": 0.01, "epochs": 4}
     auto = PrecisionState(requested="auto", effective="auto", reason="default")
@@ -306,13 +97,13 @@ def test_auto_is_measured_in_the_run_and_kept_for_the_next_attempt(
     assert [event.state for event in second.of(PrecisionChanged)] == [state]
 
 
-def test_budget_of_transitions_ends_collecting(start: Callable[..., Attempt]) -> None:
+def test_budget_of_transitions_ends_collecting(start: Start) -> None:
     attempt = start(budget_transitions=7, settings={"collect": "endless", "epochs": 1})
     assert attempt.end() == 0, attempt.log
     assert "trains on 7" in attempt.log
 
 
-def test_stopped_while_training_resumes_on_the_same_data(start: Callable[..., Attempt]) -> None:
+def test_stopped_while_training_resumes_on_the_same_data(start: Start) -> None:
     slow = {"pause": 0.01, "epochs": 4}
     first = start(1, settings=slow)
     first.until(lambda event: isinstance(event, StepStats))
@@ -331,9 +122,7 @@ def test_stopped_while_training_resumes_on_the_same_data(start: Callable[..., At
     assert steps == 200
 
 
-def test_stop_while_collecting_keeps_what_was_recorded(
-    start: Callable[..., Attempt], tmp_path: Path
-) -> None:
+def test_stop_while_collecting_keeps_what_was_recorded(start: Start, tmp_path: Path) -> None:
     attempt = start(settings={"collect": "endless"})
     attempt.until(lambda event: isinstance(event, Progress) and event.done > 5)
     attempt.command(Stop(reason="test"))
@@ -343,7 +132,7 @@ def test_stop_while_collecting_keeps_what_was_recorded(
     assert sum(text.count("\n") for text in recorded) > 5
 
 
-def test_end_of_stdin_and_sigterm_mean_stop(start: Callable[..., Attempt], tmp_path: Path) -> None:
+def test_end_of_stdin_and_sigterm_mean_stop(start: Start, tmp_path: Path) -> None:
     slow = {"pause": 0.01, "epochs": 50}
     abandoned = start(1, settings=slow)
     told = start(2, settings=slow, agent_folder=tmp_path / "b", run_folder=tmp_path / "b")
@@ -357,7 +146,7 @@ def test_end_of_stdin_and_sigterm_mean_stop(start: Callable[..., Attempt], tmp_p
 
 
 def test_flag_flip_is_acknowledged_and_returns_with_its_scale(
-    start: Callable[..., Attempt],
+    start: Start,
 ) -> None:
     attempt = start(precision=FP16, settings={"pause": 0.005, "epochs": 6})
     attempt.until(lambda event: isinstance(event, StepStats))
@@ -377,7 +166,7 @@ def test_flag_flip_is_acknowledged_and_returns_with_its_scale(
 
 
 def test_flag_flip_within_the_seconds_of_collecting_holds_from_the_first_step(
-    start: Callable[..., Attempt],
+    start: Start,
 ) -> None:
     attempt = start(
         precision=FP16,
@@ -393,7 +182,7 @@ def test_flag_flip_within_the_seconds_of_collecting_holds_from_the_first_step(
 
 
 def test_whatever_collect_raises_is_a_failure_that_keeps_the_recorded(
-    start: Callable[..., Attempt], tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     cases = {"raises": "RuntimeError: the simulator is gone", "exits": "called sys.exit(0)"}
     attempts = {
@@ -417,9 +206,7 @@ WRONG_TYPES = {
 }
 
 
-def test_wrong_types_are_told_in_the_contracts_words(
-    start: Callable[..., Attempt], tmp_path: Path
-) -> None:
+def test_wrong_types_are_told_in_the_contracts_words(start: Start, tmp_path: Path) -> None:
     attempts = {
         kind: start(number, settings={"collect": kind}, run_folder=tmp_path / kind)
         for number, kind in enumerate(WRONG_TYPES)
@@ -429,7 +216,7 @@ def test_wrong_types_are_told_in_the_contracts_words(
         assert said in attempts[kind].finished.error
 
 
-def test_full_disk_is_named_with_its_remedy(start: Callable[..., Attempt]) -> None:
+def test_full_disk_is_named_with_its_remedy(start: Start) -> None:
     """Not even worker.log can be written, as on a disk that is really full."""
     attempt = start(log=Path("/dev/full"), settings={"collect": "full"})
     assert attempt.end() == 1
@@ -443,7 +230,7 @@ def test_full_disk_is_named_with_its_remedy(start: Callable[..., Attempt]) -> No
 
 @pytest.mark.parametrize("how", ["torn", "missing"])
 def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_afresh(
-    start: Callable[..., Attempt], tmp_path: Path, how: str
+    start: Start, tmp_path: Path, how: str
 ) -> None:
     first = start(1, settings={"pause": 0.01, "epochs": 4})
     first.until(lambda event: isinstance(event, StepStats))
@@ -469,7 +256,7 @@ def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_afresh(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
-def test_no_descendant_outlives_the_worker(start: Callable[..., Attempt], tmp_path: Path) -> None:
+def test_no_descendant_outlives_the_worker(start: Start, tmp_path: Path) -> None:
     attempt = start(settings={"collect": "forks", "epochs": 1})
     assert attempt.end() == 0, attempt.log
     pids = [int(pid) for pid in (tmp_path / "run" / "pids").read_text().split()]
@@ -484,7 +271,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_too_little_data_is_a_successful_run(start: Callable[..., Attempt]) -> None:
+def test_too_little_data_is_a_successful_run(start: Start) -> None:
     attempt = start(settings={"needed": 100, "collect": "steals"})
     assert attempt.end() == 0, attempt.log  # nor could the agent read the commands
     published = attempt.of(Published)[0]
@@ -500,9 +287,7 @@ MISCONFIGURED = {
 }
 
 
-def test_what_no_retry_can_help_exits_with_78(
-    start: Callable[..., Attempt], tmp_path: Path
-) -> None:
+def test_what_no_retry_can_help_exits_with_78(start: Start, tmp_path: Path) -> None:
     attempts = {
         case: start(number, run_folder=tmp_path / case, **changes)
         for number, (case, (changes, _)) in enumerate(MISCONFIGURED.items())
