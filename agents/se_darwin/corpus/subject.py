@@ -13,12 +13,13 @@ from agents.se_darwin.corpus.arithmetic import GENERATORS as ARITHMETIC
 from agents.se_darwin.corpus.dates import GENERATORS as DATES
 from agents.se_darwin.corpus.draws import Generator
 from agents.se_darwin.corpus.encodings import GENERATORS as ENCODINGS
+from agents.se_darwin.corpus.parsing import GENERATORS as PARSING
 from agents.se_darwin.corpus.paths import GENERATORS as PATHS
 from agents.se_darwin.corpus.protocols import GENERATORS as PROTOCOLS
 from agents.se_darwin.corpus.sequences import GENERATORS as SEQUENCES
 from agents.se_darwin.corpus.texts import GENERATORS as TEXTS
 
-_GENERATORS = SEQUENCES | TEXTS | PATHS | ARITHMETIC | DATES | ENCODINGS | PROTOCOLS
+_GENERATORS = SEQUENCES | TEXTS | PATHS | ARITHMETIC | DATES | ENCODINGS | PROTOCOLS | PARSING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from agents.se_darwin.corpus import load_subjects
 
 def test_the_corpus_is_wide_enough_to_hold_modules_out() -> None:
     subjects = load_subjects()
-    assert len(subjects) >= 200
+    assert len(subjects) >= 250
     assert len({subject.module for subject in subjects}) >= 50
     assert len({subject.name for subject in subjects}) == len(subjects)
 
