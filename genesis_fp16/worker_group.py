@@ -24,8 +24,7 @@ from genesis_fp16.run_spec import RunSpec
 from infrastructure.events import EventTail, EventWriter
 from infrastructure.events.event import Finished
 
-# torchrun sees a death a moment late and notes the whole second; others fail because of it after.
-_LATE_SECONDS = 1.0
+_FAILED = ("failed", "misconfigured")
 
 
 def main() -> None:
@@ -88,26 +87,30 @@ def judge(
 
     Args:
         spec: Of the attempt.
-        failures: What torchrun saw fail.
+        failures: What torchrun saw fail, by rank.
         words: How the ranks say they ended.
     """
-    deaths = [
-        words[rank] if _failed(words.get(rank)) else _silent_death(spec, rank, failure)
-        for rank, failure in failures.items()
-    ]
-    if deaths:
-        return min(deaths, key=lambda death: death.time)
+    if failures:
+        failed = {rank: word for rank, word in words.items() if word.outcome in _FAILED}
+        first = min(failures, key=lambda rank: _order(failures[rank], failed.get(rank)))
+        return failed.get(first) or _silent_death(spec, first, failures[first])
     log = spec.attempt_folder / "worker.log"
     silence = f"{spec.agent} failed: rank 0 was ended before it could say how; see {log}"
     return words.get(0, Finished(outcome="failed", error=silence))
 
 
-def _failed(word: Finished | None) -> bool:
-    return word is not None and word.outcome in {"failed", "misconfigured"}
+def _order(failure: ProcessFailure, word: Finished | None) -> tuple[bool, float]:
+    """When a rank failed, before those that failed because of it.
+
+    A killed one is seen a moment later, and only the second is noted. SIGTERM comes last: with
+    that torchrun itself ends the others, and one that has just started does not hear it yet.
+    """
+    if word is not None:
+        return False, word.time
+    return failure.exitcode == -signal.SIGTERM, failure.timestamp - 1.0
 
 
 def _silent_death(spec: RunSpec, rank: int, failure: ProcessFailure) -> Finished:
-    """The end of a *rank* that could not say why."""
     if failure.exitcode < 0:
         how = f"was ended by {signal.Signals(-failure.exitcode).name}"
     else:
@@ -116,7 +119,7 @@ def _silent_death(spec: RunSpec, rank: int, failure: ProcessFailure) -> Finished
         f"{spec.agent} failed: rank {rank} of {spec.processes_per_run} {how}; where nobody killed "
         f"it, memory may have run out: see the kernel's log and {spec.attempt_folder}/worker.log"
     )
-    return Finished(outcome="failed", error=error, time=failure.timestamp - _LATE_SECONDS)
+    return Finished(outcome="failed", error=error)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from infrastructure.agent_contract.training_job import Batch
 T = TypeVar("T")
 
 _MEETING_SECONDS = 0.1  # a command waits this long for the ranks to meet, or one step
-_PATIENCE = timedelta(hours=6)  # for a leader who evaluates; a dead one is noticed at once
+_PATIENCE = timedelta(days=366)  # for a leader who collects or evaluates; a dead one is noticed
 
 
 class Share(NamedTuple):

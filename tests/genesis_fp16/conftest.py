@@ -1,6 +1,9 @@
 """What the daemon's tests share."""
 
 import os
+import shutil
+import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -9,9 +12,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
+from genesis_fp16.run_spec import RunSpec, TrainerOptions
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
+from infrastructure.events.command import Stop
+from infrastructure.events.event import Finished
 
 InstallPlugin = Callable[..., None]
 
@@ -106,3 +114,122 @@ def until() -> Callable[[Callable[[], object]], None]:
             time.sleep(0.01)
 
     return wait
+
+
+class WorkerAttempt:
+    """One worker process, started as the daemon starts it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        log: Path | None = None,
+        events: Path | None = None,
+        **changes: object,
+    ) -> None:
+        attempt_folder = folder / "run" / f"attempt-{number}"
+        attempt_folder.mkdir(parents=True)
+        settings: dict[str, JsonValue] = {}
+        values: dict[str, object] = {
+            "run_id": "r1",
+            "attempt": number,
+            "incarnation": f"i{number}",
+            "agent": "line",
+            "entry_point": "line_agent:LineAgent",
+            "agent_folder": folder / "agent",
+            "run_folder": folder / "run",
+            "attempt_folder": attempt_folder,
+            "seed": 3,
+            "device": "cpu",
+            "threads": 1,
+            "precision": PrecisionState(requested="fp16", effective="fp32", reason="flag"),
+            "cpu_half": True,
+            "trainer": TrainerOptions(
+                loss_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
+            ),
+            "budget_seconds": 30.0,
+            "budget_transitions": 1000,
+            "stats_interval_steps": 10,
+            "baseline_interval_steps": 20,
+            "checkpoint_interval_seconds": 60.0,
+            "keep_checkpoints": 2,
+            "settings": settings,
+        }
+        self.spec = RunSpec.model_validate(values | changes)
+        path = attempt_folder / "spec.json"
+        path.write_text(self.spec.model_dump_json())
+        self._tail = EventTail(self.spec.events_path)
+        self.events: list[Event] = []
+        if events is not None:
+            self.spec.events_path.symlink_to(events)
+        module = "worker" if self.spec.processes_per_run == 1 else "worker_group"
+        with (log or attempt_folder / "worker.log").open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", f"genesis_fp16.{module}", str(path)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def command(self, command: SetPrecision | Stop) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command.model_dump_json().encode() + b"\n")
+        self.process.stdin.flush()
+
+    def until(self, matches: Callable[[Event], bool]) -> Event:
+        """Wait for an event."""
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up:
+            ended = self.process.poll() is not None
+            for event in self._tail.read():
+                self.events.append(event)
+                if matches(event):
+                    return event
+            if ended:
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"no such event among {self.events}\n{self.log}")
+
+    def end(self) -> int:
+        """Wait for the process to end by itself; its stdin stays open meanwhile."""
+        code = self.process.wait(60)
+        self.events.extend(self._tail.read())
+        return code
+
+    def of(self, kind: type) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def finished(self) -> Finished:
+        last = self.events[-1]
+        assert isinstance(last, Finished), self.log
+        return last
+
+    @property
+    def log(self) -> str:
+        return (self.spec.attempt_folder / "worker.log").read_text()
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., WorkerAttempt]]:
+    """Start workers of `line_agent.LineAgent`; all are gone afterwards."""
+    site = tmp_path / "site"
+    site.mkdir()
+    shutil.copy(Path(__file__).with_name("line_agent.py"), site)
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    started: list[WorkerAttempt] = []
+
+    def start(number: int = 1, **changes: object) -> WorkerAttempt:
+        started.append(WorkerAttempt(tmp_path, number, **changes))
+        return started[-1]
+
+    yield start
+    for attempt in started:
+        if attempt.process.poll() is None:
+            os.killpg(attempt.process.pid, signal.SIGKILL)
+            attempt.process.wait()
+        assert attempt.process.stdin is not None
+        attempt.process.stdin.close()

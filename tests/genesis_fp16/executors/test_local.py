@@ -36,6 +36,7 @@ def spec(home_settings: Settings) -> Callable[..., RunSpec]:
         run = Run(
             id=secrets.token_hex(4),
             agent="a",
+            number=1,
             trigger="manual",
             state=RunState.STARTING,
             seed=0,
