@@ -53,7 +53,9 @@ def _faults(folder: Path, options: argparse.Namespace) -> int:
 def format_outcomes(outcomes: Iterable[Outcome]) -> str:
     """A table of the faulty agents, and a line about the healthy ones."""
     outcomes = list(outcomes)
-    rows = [("agent", "expected", "fired", "onset", "step", "seconds", "runs")]
+    rows: list[tuple[str, ...]] = [
+        ("agent", "expected", "fired", "onset", "step", "seconds", "runs")
+    ]
     for each in outcomes:
         if each.expected or each.fired:
             found = (each.agent, each.expected or "none", each.fired or "none")
