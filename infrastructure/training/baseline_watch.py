@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import BaseEvent, Notice
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.fp32_shadow import Fp32Shadow
@@ -35,9 +34,8 @@ class BaselineWatch:
         self.interval_steps = min(_FIRST_STEP, interval)
         self._next_step, self._next_at = 0, 0.0
 
-    def observe(self, trainer: FP16Trainer, batch: Batch) -> None:
+    def observe(self, trainer: FP16Trainer) -> None:
         """Compare if it is time; see `StepObserver`."""
-        del batch  # another one at every step, and here one stays the same
         if self._shadow is None or trainer.precision is Precision.FP32:
             return
         if trainer.training_steps < self._next_step or time.monotonic() < self._next_at:

@@ -15,7 +15,6 @@ from typing import Literal
 import torch
 
 from infrastructure.agent_contract import Evaluation, TrainingJob
-from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Command, PrecisionState
 from infrastructure.events.event import BaseEvent, Notice
 from infrastructure.training.baseline_watch import BaselineWatch
@@ -38,6 +37,7 @@ from infrastructure.training.safety_net import SafetyNet
 from infrastructure.training.saved_progress import SavedProgress
 from infrastructure.training.stats_reporter import StatsReporter
 from infrastructure.training.step_boundary import StepBoundary, StepObserver
+from infrastructure.training.step_profile import StepProfile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +47,8 @@ class LoopOptions:
     stats_interval_steps: Steps between two reads of the device.
     checkpoint_interval_seconds: Longest time between two checkpoints.
     keep_checkpoints: How many are kept.
+    profile_steps: Steps to profile at the beginning, into ``profile/`` beside the checkpoints; 0
+        for none. See `StepProfile`.
     parallel: How several ranks share the work; see `spread`.
     baseline_interval_steps: Steps between two comparisons of a half precision with FP32; 0 for
         none; see `Fp32Shadow`.
@@ -56,6 +58,7 @@ class LoopOptions:
     stats_interval_steps: int = 20
     checkpoint_interval_seconds: float = 15.0
     keep_checkpoints: int = 2
+    profile_steps: int = 0
     parallel: Parallel = "ddp"
     baseline_interval_steps: int = 0
 
@@ -167,6 +170,9 @@ class _TrainingLoop:
         elif options.baseline_interval_steps and ranks.leads:
             shadow = Fp32Shadow(self._spread.plain, job.loss, self._first_batch, device)
             observers.append(BaselineWatch(shadow, options.baseline_interval_steps, emit))
+        self._profile = StepProfile(options.profile_steps, folder.parent / "profile", emit)
+        if options.profile_steps and ranks.leads:
+            observers.append(self._profile)
         self._boundary = StepBoundary(
             trainer=self._trainer,
             schedule=schedule,
@@ -184,8 +190,11 @@ class _TrainingLoop:
         self._evaluation: Evaluation | None = None
 
     def run(self) -> TrainingResult:
-        while self._progress.epoch < self._job.epochs and not self._boundary.stopped:
-            self._train_epoch()
+        try:
+            while self._progress.epoch < self._job.epochs and not self._boundary.stopped:
+                self._train_epoch()
+        finally:
+            self._profile.finish()  # of a training that was shorter
         if not self._boundary.stopped:
             self._safety_net.demand_progress()
             if self._evaluation is None:  # resumed after the last epoch
@@ -199,19 +208,18 @@ class _TrainingLoop:
 
     def _train_epoch(self) -> None:
         trainer, progress, boundary = self._trainer, self._progress, self._boundary
-        moved: Batch = {}
         for batch, replay, dealt in self._begin_epoch():
             moved = to_device(batch, self._device)
             trainer.train_batch(moved, self._job.loss, replay=replay)
             progress.batch += dealt
             self._reporter.count_samples(moved, dealt)
             if trainer.at_step_boundary:
-                boundary.after_step(moved)
+                boundary.after_step()
                 if boundary.stopped:
                     return
         if not trainer.at_step_boundary:
             trainer.finish_window()
-            boundary.after_step(moved)
+            boundary.after_step()
             if boundary.stopped:
                 return
         progress.epoch, progress.batch = progress.epoch + 1, 0

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Command, PrecisionState, SaveCheckpoint, SetPrecision
 from infrastructure.events.event import BaseEvent, Notice, PrecisionChanged, StepStats
 from infrastructure.training.fp16_trainer import FP16Trainer
@@ -28,12 +27,11 @@ class StepObserver(Protocol):
 
     interval_steps: int
 
-    def observe(self, trainer: FP16Trainer, batch: Batch) -> None:
+    def observe(self, trainer: FP16Trainer) -> None:
         """Look; change nothing. Every rank is called after the same step.
 
         Args:
             trainer: At a step boundary.
-            batch: The last one that was trained on, on the device.
         """
 
 
@@ -80,19 +78,15 @@ class StepBoundary:
         self._unheeded: StepStats | None = None
         self.stopped = False
 
-    def after_step(self, batch: Batch) -> None:
-        """Advance the schedule, report, observe and obey.
-
-        Args:
-            batch: The last one, on the device.
-        """
+    def after_step(self) -> None:
+        """Advance the schedule, report, observe and obey."""
         if self._schedule is not None:
             self._schedule.after_step()
         self._unheeded = self._reporter.after_step(self._progress.epoch) or self._unheeded
         for observer in self._observers:
             if self._trainer.training_steps % observer.interval_steps == 0:
                 begun = time.monotonic()
-                observer.observe(self._trainer, batch)
+                observer.observe(self._trainer)
                 self._reporter.exclude(time.monotonic() - begun)
         for order in self._ranks.agree(self._orders):
             self._obey(order)
