@@ -1,0 +1,75 @@
+"""One agent on two processes: live flip, death of a rank, stop, success, and nothing left over."""
+
+import signal
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+def _processes(daemon) -> list[psutil.Process]:
+    """What lives of the daemon's attempts: torchrun and the ranks."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "status"])
+        if process.info["status"] != psutil.STATUS_ZOMBIE
+        and any(word.startswith(str(daemon.home)) for word in process.info["cmdline"] or ())
+    ]
+
+
+def _rank(daemon, rank: int) -> psutil.Process:
+    return next(
+        each for each in _processes(daemon) if each.environ().get("LOCAL_RANK") == str(rank)
+    )
+
+
+@pytest.fixture
+def daemon(daemon):
+    """Its quick agent trains on two processes; see `training`."""
+    daemon.configure(GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2)
+    yield daemon
+    for process in _processes(daemon):
+        process.kill()
+
+
+def test_an_agent_on_two_processes_from_flip_to_success(training) -> None:
+    assert len(_processes(training)) == 3
+
+    def in_precision(*expected: str) -> bool:
+        [labels] = training.metrics().labels("genesis_precision_info", agent="quick")
+        return (labels["effective"], labels["reason"]) == expected
+
+    for flag, expected in (("false", ("fp32", "flag")), ("true", ("fp16", "default"))):
+        training.configure(ENABLE_FP16_TRAINING=flag)
+        training.wait_for(lambda expected=expected: in_precision(*expected), 20, str(expected))
+    training.wait_for(lambda: training.events("checkpoint_saved"), 60, "to checkpoint")
+    assert len(training.events("started")) == 1
+    steps = training.events("step_stats")
+    assert sum(event.attempted for event in steps) == steps[-1].step
+
+    checkpoint = training.events("checkpoint_saved")[-1].step
+    _rank(training, 1).kill()
+    training.wait_for(lambda: training.events("resumed"), 90, "to resume")
+    assert training.events("resumed")[-1].step >= checkpoint
+    assert "rank 1 of 2 was ended by SIGKILL" in training.events("finished")[0].error
+    trained = len(training.events("step_stats"))
+    training.wait_for(lambda: len(training.events("step_stats")) > trained, 60, "to train on")
+
+    code, seconds = training.stop(signal.SIGTERM)
+    assert (code, _processes(training)) == (0, [])
+    assert seconds < 10
+    assert training.events("finished")[-1].outcome == "stopped"
+    stopped_at = training.events("step_stats")[-1].step
+    assert training.events("checkpoint_saved")[-1].step == stopped_at
+
+    training.configure(GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1)  # it has trained enough
+    training.start()
+    training.wait_for(
+        lambda: training.metrics().value("genesis_runs_total", result="succeeded") > 0,
+        90,
+        "to succeed",
+    )
+    assert training.events("resumed")[1].step == stopped_at
+    assert training.stop()[0] == 0
+    assert _processes(training) == []
