@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log1p
 
 from agents.se_darwin.edits import EDIT_KINDS, Edit, EditSpace
 from agents.se_darwin.evaluation import Evaluation, suspicion
+from agents.se_darwin.surroundings import SURROUNDING_NUMBERS, Surroundings
 from infrastructure.agent_contract.transition import (
     Box,
     Discrete,
@@ -22,20 +22,17 @@ OPERATORS = ("revision", "recombination", "refinement")
 OUTCOMES = ("worse", "same", "better", "fixed")
 NUMBERS = (
     "suspicion",
+    "suspicion_of_most",
     "suspicion_rank",
+    "more_suspicious",
     "failing_coverage",
     "passing_coverage",
     "depth",
     "position",
     "alternatives",
+    "alternatives_of_line",
     "kind_share",
-    "old_reads",
-    "new_reads",
-    "new_is_unread",
-    "old_repeated_in_statement",
-    "new_repeated_in_statement",
-    "new_is_assigned_there",
-    "name_similarity",
+    *SURROUNDING_NUMBERS,
     "changed",
 )
 SPEC = TransitionSpec(
@@ -106,10 +103,17 @@ class StepFeatures:
         self._symptoms = [name for name, _ in Counter(parent.symptoms).most_common(_MAX_SYMPTOMS)]
         self._alternatives = Counter(edit.node for edit in space.edits)
         self._kinds = Counter(edit.kind for edit in space.edits)
-        self._names = _NameUse(space)
+        self._surroundings = Surroundings(space)
         self._lines = 1 + space.source.count("\n")
-        levels = sorted({self.suspicion(edit.line) for edit in space.edits}, reverse=True)
-        self._ranks = {level: rank / max(1, len(levels)) for rank, level in enumerate(levels)}
+        self._line_edits = Counter(edit.line for edit in space.edits)
+        levels: Counter[float] = Counter()
+        for line, count in self._line_edits.items():
+            levels[self.suspicion(line)] += count
+        self._most, above = max(levels, default=0.0), 0
+        self._ranks: dict[float, tuple[float, float]] = {}
+        for rank, (level, count) in enumerate(sorted(levels.items(), reverse=True)):
+            self._ranks[level] = rank / len(levels), above / len(space.edits)
+            above += count
 
     def suspicion(self, line: int) -> float:
         """Ochiai suspiciousness of a line, in [0, 1]."""
@@ -148,49 +152,14 @@ class StepFeatures:
         ochiai, failing, passing = self._suspicion.get(edit.line, (0.0, 0.0, 0.0))
         return [
             ochiai,
-            self._ranks.get(ochiai, 1.0),
+            ochiai / self._most if self._most else 0.0,
+            *self._ranks.get(ochiai, (1.0, 1.0)),
             failing,
             passing,
             float(len(edit.path)),
             edit.line / self._lines,
             log1p(self._alternatives[edit.node]),
+            log1p(self._line_edits[edit.line]),
             self._kinds[edit.kind] / len(self._space.edits),
-            *self._names.of(edit),
+            *self._surroundings.of(edit),
         ]
-
-
-class _NameUse:
-    """How the names an edit takes away and brings in are used elsewhere."""
-
-    def __init__(self, space: EditSpace) -> None:
-        self._reads: Counter[str] = Counter()
-        self._by_line: dict[int, Counter[str]] = {}
-        self._assigned: dict[int, set[str]] = {}
-        for node in space.nodes:
-            if isinstance(node, ast.Name):
-                if isinstance(node.ctx, ast.Load):
-                    self._reads[node.id] += 1
-                    self._by_line.setdefault(node.lineno, Counter())[node.id] += 1
-                else:
-                    self._assigned.setdefault(node.lineno, set()).add(node.id)
-
-    def of(self, edit: Edit) -> Sequence[float]:
-        """The seven name columns of `NUMBERS`; zeros for edits of other kinds."""
-        if edit.kind != "variable":
-            return (0.0,) * 7
-        there = self._by_line.get(edit.line, Counter())
-        return (
-            log1p(self._reads[edit.old]),
-            log1p(self._reads[edit.new]),
-            float(self._reads[edit.new] == 0),
-            float(there[edit.old] > 1),
-            float(there[edit.new] > 0),
-            float(edit.new in self._assigned.get(edit.line, set())),
-            _similarity(edit.old, edit.new),
-        )
-
-
-def _similarity(first: str, second: str) -> float:
-    """Share of letter pairs in common, in [0, 1]."""
-    pairs = [Counter(name[i : i + 2] for i in range(len(name))) for name in (first, second)]
-    return 2 * (pairs[0] & pairs[1]).total() / max(1, pairs[0].total() + pairs[1].total())
