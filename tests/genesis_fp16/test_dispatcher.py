@@ -56,9 +56,13 @@ class World:
             self._executors[-1],
             self.settings,
             {"a": "x:A", "b": "x:B", "c": "x:C"},
-            lambda run: self.precision[run.agent],
+            self._decide,
             self.recorder,
         )
+
+    def _decide(self, run: Run) -> PrecisionState:
+        self.asked = run
+        return self.precision[run.agent]
 
     def end(self) -> bool:
         """Kill what is left and reap it, for earlier daemons too; whether it is all gone."""
@@ -272,6 +276,17 @@ def test_a_queued_run_can_be_cancelled(world: World, finished) -> None:
     world.store.request_cancel(run_id, actor="me", reason="not needed")
     assert finished(run_id).state is RunState.CANCELLED
     assert world.recorder.states[run_id] == ["queued", "cancelled"]
+
+
+def test_precision_is_decided_for_a_run_that_has_begun(world: World, finished) -> None:
+    """From its first attempt on, and still the same beginning in the next."""
+    world.behave("a", exit=1, failing_attempts=1)
+    run_id = world.enqueue()
+    world.tick()
+    begun_at = world.asked.started_at
+    assert begun_at == world.run(run_id).started_at is not None
+    assert finished(run_id).failures == 1
+    assert world.asked.started_at == begun_at
 
 
 def test_precision_follows_the_decision(world: World, ticking) -> None:

@@ -3,17 +3,21 @@
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 import genesis_fp16.store
 from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
 from genesis_fp16.store.database import HEAD_REVISION, StoreError, database_url, open_database
 from genesis_fp16.store.schema import metadata
 
@@ -53,6 +57,40 @@ def test_opening_again_migrates_nothing(path: Path) -> None:
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT * FROM schedule_state").fetchall() == [("a", 1.0)]
     connection.close()
+
+
+def test_a_database_of_the_first_release_is_brought_here(path: Path) -> None:
+    path.parent.mkdir()
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        runs = (("r1", "a", 1), ("r3", "a", 3), ("r2", "a", 2), ("s", "b", 9))
+        for run_id, agent, created_at in runs:
+            connection.execute(
+                text(
+                    "INSERT INTO runs (id, agent, trigger, state, seed, due_at, created_at, "
+                    "available_at, active_seconds, failures, cancel_requested, steps) VALUES "
+                    f"('{run_id}', '{agent}', 'manual', 'failed', 0, 0, {created_at}, "
+                    "0, 0, 1, 0, 5)"
+                )
+            )
+        connection.execute(
+            text(
+                "INSERT INTO overrides (precision, reason, actor, created_at) "
+                "VALUES ('fp32', 'odd', 'me', 1)"
+            )
+        )
+    engine.dispose()
+    with closing(Store.open(Settings(home=path.parent))) as store:
+        assert {run.id: run.number for run in store.runs()} == {"r1": 1, "r2": 2, "r3": 3, "s": 1}
+        assert store.runs("b")[0].half_steps == 0
+        [override] = store.overrides.in_force()
+        assert (override.reason, override.next_run) == ("odd", False)
+        assert store.enqueue("a", first_seed=0).number == 4
 
 
 def test_several_processes_may_create_it_at_once(path: Path) -> None:

@@ -41,6 +41,23 @@ def test_an_override_expires(overrides, clock) -> None:
     assert not overrides.clear(None, actor="me", reason="late")
 
 
+def test_a_word_for_the_next_run_leaves_the_earlier_one_to_runs_under_way(overrides) -> None:
+    later = replace(ALL, precision="fp16", created_at=10.0, next_run=True)
+    overrides.set(ALL)
+    overrides.set(later)
+    assert overrides.in_force() == [ALL, later]
+    assert overrides.clear(None, actor="me", reason="both")
+    assert overrides.in_force() == []
+
+
+def test_what_was_replaced_does_not_come_back(overrides, clock) -> None:
+    overrides.set(ALL)
+    overrides.set(MINE)
+    overrides.set(replace(ALL, precision="fp16", created_at=10.0, next_run=True, expires_at=20.0))
+    clock[0] = 20.0
+    assert overrides.in_force() == [MINE]
+
+
 def test_clearing_one_scope_leaves_the_other(overrides) -> None:
     overrides.set(ALL)
     overrides.set(MINE)
