@@ -205,6 +205,12 @@ def quick_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def daemon_class() -> type[Daemon]:
+    """For a daemon that many tests share; whoever makes one calls its `clean_up`."""
+    return Daemon
+
+
 @pytest.fixture
 def make_daemon(tmp_path: Path, quick_plugin: Path) -> Iterator[Callable[..., Daemon]]:
     """Build daemons, not yet started, that see the quick agent; all are gone afterwards."""

@@ -1,0 +1,196 @@
+"""One agent: does it learn, in which precision, how fast, and what holds it up."""
+
+from deploy.grafana.fleet import GUARD_STATES
+from deploy.grafana.panels import BLUE, GREEN, Lines, Query, Timeline
+
+IN_FORCE = {1: ("in force", GREEN)}
+IN_STATE = {0: (" ", "transparent"), 1: ("now", BLUE)}
+
+PANELS = (
+    Timeline(
+        title="Precision in force",
+        why="Requested, effective, and who decided. Acknowledged by the worker, not wished.",
+        queries=[
+            Query(
+                expr='genesis_precision_info{agent=~"$agent"}',
+                legend="{{requested}} asked, {{effective}} by {{reason}}",
+            )
+        ],
+        states=IN_FORCE,
+    ),
+    Timeline(
+        title="The run",
+        why="Runs of the agent in each state.",
+        queries=[Query(expr='genesis_run_state{agent=~"$agent"}', legend="{{state}}")],
+        states=IN_STATE,
+    ),
+    Lines(
+        title="Loss",
+        why="Mean finite loss of the last steps; and one frozen batch in both precisions, whose "
+        "two lines should lie on each other.",
+        queries=[
+            Query(expr='genesis_training_loss{agent=~"$agent"}', legend="training"),
+            Query(expr='genesis_fp32_baseline_loss{agent=~"$agent"}', legend="frozen batch, FP32"),
+            Query(expr='genesis_half_baseline_loss{agent=~"$agent"}', legend="frozen batch, half"),
+        ],
+    ),
+    Lines(
+        title="Loss scale, and overflows",
+        why="A red point: steps overflowed since the point before. The scale halves at each and "
+        "doubles after a growth interval; a scale that keeps falling is a reason to roll back.",
+        queries=[
+            Query(expr='genesis_fp16_loss_scale{agent=~"$agent"} > 0', legend="loss scale"),
+            Query(
+                expr='(genesis_fp16_loss_scale{agent=~"$agent"} > 0) '
+                'and increase(genesis_fp16_overflow_steps_total{agent=~"$agent"}'
+                "[$__rate_interval]) > 0",
+                legend="overflow",
+                marks=True,
+            ),
+        ],
+        log_base=2,
+    ),
+    Lines(
+        title="Steps not applied",
+        why="Share of all steps, by cause: gradients or the loss were not finite.",
+        queries=[
+            Query(
+                expr="sum by (outcome) (rate(genesis_training_steps_total"
+                '{agent=~"$agent", outcome!="applied"}[$__rate_interval])) '
+                "/ ignoring (outcome) group_left () "
+                'sum (rate(genesis_training_steps_total{agent=~"$agent"}[$__rate_interval]))',
+                legend="{{outcome}}",
+            ),
+        ],
+        unit="percentunit",
+        warn_above=0.3,
+    ),
+    Lines(
+        title="FP16 steps that overflow",
+        why="Share of the FP16 steps; what GenesisOverflowStorm and the guard look at.",
+        queries=[
+            Query(
+                expr='rate(genesis_fp16_overflow_steps_total{agent=~"$agent"}[$__rate_interval]) '
+                '/ rate(genesis_fp16_training_steps_total{agent=~"$agent"}[$__rate_interval])',
+                legend="overflow",
+            )
+        ],
+        unit="percentunit",
+        warn_above=0.3,
+    ),
+    Lines(
+        title="Losses that were not finite",
+        why="Not overflows: a smaller scale does not help. Look at the data or the model.",
+        queries=[
+            Query(
+                expr='increase(genesis_nonfinite_loss_total{agent=~"$agent"}[$__rate_interval])',
+                legend="NaN or infinite",
+            )
+        ],
+        bars=True,
+    ),
+    Lines(
+        title="Gradient norm",
+        why="The last finite one: unscaled, before clipping.",
+        queries=[Query(expr='genesis_training_grad_norm{agent=~"$agent"}', legend="norm")],
+    ),
+    Lines(
+        title="Throughput",
+        why="Samples and optimizer steps a second.",
+        queries=[
+            Query(
+                expr='rate(genesis_training_samples_total{agent=~"$agent"}[$__rate_interval])',
+                legend="samples",
+            ),
+            Query(
+                expr='sum (rate(genesis_training_steps_total{agent=~"$agent"}[$__rate_interval]))',
+                legend="steps",
+            ),
+        ],
+        unit="ops",
+        log_base=10,
+    ),
+    Lines(
+        title="Duration of a step",
+        why="Mean, and the slowest twentieth, by the precision in force.",
+        queries=[
+            Query(
+                expr="sum by (precision) (rate(genesis_training_step_duration_seconds_sum"
+                '{agent=~"$agent"}[$__rate_interval])) / sum by (precision) '
+                "(rate(genesis_training_step_duration_seconds_count"
+                '{agent=~"$agent"}[$__rate_interval]))',
+                legend="{{precision}}, mean",
+            ),
+            Query(
+                expr="histogram_quantile(0.95, sum by (le, precision) "
+                "(rate(genesis_training_step_duration_seconds_bucket"
+                '{agent=~"$agent"}[$__rate_interval])))',
+                legend="{{precision}}, 95 %",
+            ),
+        ],
+        unit="s",
+    ),
+    Lines(
+        title="GPU memory",
+        why="Peak of the last steps. 0 without a GPU.",
+        queries=[Query(expr='genesis_cuda_memory_allocated_bytes{agent=~"$agent"}', legend="peak")],
+        unit="bytes",
+    ),
+    Timeline(
+        title="The guard",
+        why="Tripped: the guard holds the agent in FP32. Probation: half precision on trial.",
+        queries=[
+            Query(
+                expr='max by (agent) (genesis_guard_state{agent=~"$agent", state="watching"} '
+                'or genesis_guard_state{agent=~"$agent", state="tripped"} * 2 '
+                'or genesis_guard_state{agent=~"$agent", state="probation"} * 3)',
+                legend="{{agent}}",
+            )
+        ],
+        states=GUARD_STATES,
+    ),
+    Lines(
+        title="Age of the newest checkpoint",
+        why="What a lost worker would have to repeat, while a run trains.",
+        queries=[
+            Query(
+                expr='time() - (genesis_last_checkpoint_timestamp_seconds{agent=~"$agent"} > 0)',
+                legend="age",
+            )
+        ],
+        unit="s",
+    ),
+    Lines(
+        title="Writing a checkpoint",
+        why="Mean duration.",
+        queries=[
+            Query(
+                expr="rate(genesis_checkpoint_duration_seconds_sum"
+                '{agent=~"$agent"}[$__rate_interval]) '
+                "/ rate(genesis_checkpoint_duration_seconds_count"
+                '{agent=~"$agent"}[$__rate_interval])',
+                legend="duration",
+            )
+        ],
+        unit="s",
+    ),
+    Lines(
+        title="Size of a checkpoint",
+        why="The newest one.",
+        queries=[Query(expr='genesis_last_checkpoint_bytes{agent=~"$agent"}', legend="size")],
+        unit="bytes",
+    ),
+    Lines(
+        title="Training time of a run",
+        why="Mean of the runs that ended, without collecting and evaluating.",
+        queries=[
+            Query(
+                expr='rate(genesis_training_duration_seconds_sum{agent=~"$agent"}[$__rate_interval])'
+                " / rate(genesis_training_duration_seconds_count"
+                '{agent=~"$agent"}[$__rate_interval])',
+                legend="training",
+            )
+        ],
+        unit="s",
+    ),
+)

@@ -1,0 +1,148 @@
+"""FP16 beside FP32: the same batch under both, and agents in either."""
+
+from deploy.grafana.panels import Lines, Query
+
+IN_FORCE = "on (agent, instance, job) group_left (effective) genesis_precision_info"
+
+PANELS = (
+    Lines(
+        title="One frozen batch, two precisions",
+        why="Same weights, same random numbers: what differs is rounding.",
+        queries=[
+            Query(expr='genesis_fp32_baseline_loss{agent=~"$agent"}', legend="{{agent}}, FP32"),
+            Query(expr='genesis_half_baseline_loss{agent=~"$agent"}', legend="{{agent}}, half"),
+        ],
+    ),
+    Lines(
+        title="Half loss off FP32",
+        why="Relative distance of the two. Above 5 % GenesisLossOffBaseline fires.",
+        queries=[
+            Query(
+                expr='abs(genesis_half_baseline_loss{agent=~"$agent"} '
+                '- genesis_fp32_baseline_loss{agent=~"$agent"}) '
+                '/ abs(genesis_fp32_baseline_loss{agent=~"$agent"})',
+                legend="{{agent}}",
+            )
+        ],
+        unit="percentunit",
+        warn_above=0.05,
+    ),
+    Lines(
+        title="Half gradient off FP32",
+        why="Length of the difference by the length of FP32's gradient, on the same batch.",
+        queries=[
+            Query(
+                expr='genesis_half_gradient_error_ratio{agent=~"$agent"}',
+                legend="{{agent}}",
+            )
+        ],
+        unit="percentunit",
+    ),
+    Lines(
+        title="Time of a pass",
+        why="Forward and backward pass of that batch.",
+        queries=[
+            Query(
+                expr='genesis_baseline_pass_seconds{agent=~"$agent"}',
+                legend="{{agent}}, {{precision}}",
+            )
+        ],
+        unit="s",
+    ),
+    Lines(
+        title="Speed-up of a pass",
+        why="FP32's time by half's. Below 1 half precision costs time; on a CPU it does.",
+        queries=[
+            Query(
+                expr='genesis_baseline_pass_seconds{agent=~"$agent", precision="fp32"} '
+                "/ ignoring (precision) "
+                'genesis_baseline_pass_seconds{agent=~"$agent", precision="half"}',
+                legend="{{agent}}",
+            )
+        ],
+    ),
+    Lines(
+        title="Duration of a step",
+        why="Mean of all steps taken in each precision.",
+        queries=[
+            Query(
+                expr="sum by (agent, precision) (rate(genesis_training_step_duration_seconds_sum"
+                '{agent=~"$agent"}[$__rate_interval])) / sum by (agent, precision) '
+                "(rate(genesis_training_step_duration_seconds_count"
+                '{agent=~"$agent"}[$__rate_interval]))',
+                legend="{{agent}}, {{precision}}",
+            )
+        ],
+        unit="s",
+    ),
+    Lines(
+        title="Steps in each precision",
+        why="Optimizer steps a second over the chosen agents.",
+        queries=[
+            Query(
+                expr="sum by (precision) (rate(genesis_training_step_duration_seconds_count"
+                '{agent=~"$agent"}[$__rate_interval]))',
+                legend="{{precision}}",
+            )
+        ],
+        unit="ops",
+    ),
+    Lines(
+        title="Agents in each precision",
+        why="By what is in force: the share of a canary.",
+        queries=[
+            Query(
+                expr='sum by (effective) (genesis_precision_info{agent=~"$agent"})',
+                legend="{{effective}}",
+            )
+        ],
+    ),
+    Lines(
+        title="Throughput by precision",
+        why="Samples a second of the agents in each precision.",
+        queries=[
+            Query(
+                expr="sum by (effective) (rate(genesis_training_samples_total"
+                f'{{agent=~"$agent"}}[$__rate_interval]) * {IN_FORCE})',
+                legend="{{effective}}",
+            )
+        ],
+        unit="ops",
+    ),
+    Lines(
+        title="Training loss by precision",
+        why="Of each agent, under the precision that is in force.",
+        queries=[
+            Query(
+                expr=f'genesis_training_loss{{agent=~"$agent"}} * {IN_FORCE}',
+                legend="{{agent}}, {{effective}}",
+            )
+        ],
+    ),
+    Lines(
+        title="GPU memory by precision",
+        why="Mean peak of the agents in each precision. 0 without a GPU.",
+        queries=[
+            Query(
+                expr="avg by (effective) (genesis_cuda_memory_allocated_bytes"
+                f'{{agent=~"$agent"}} * {IN_FORCE})',
+                legend="{{effective}}",
+            )
+        ],
+        unit="bytes",
+    ),
+    Lines(
+        title="FP16 steps that overflow",
+        why="Share of the FP16 steps over the chosen agents.",
+        queries=[
+            Query(
+                expr="sum (rate(genesis_fp16_overflow_steps_total"
+                '{agent=~"$agent"}[$__rate_interval])) / sum (rate('
+                'genesis_fp16_training_steps_total{agent=~"$agent"}[$__rate_interval]))',
+                legend="overflow",
+            )
+        ],
+        unit="percentunit",
+        warn_above=0.3,
+    ),
+)

@@ -1,0 +1,357 @@
+"""The real daemon, a real Prometheus, a real Alertmanager: a storm is seen, told and shown.
+
+Prometheus runs the shipped rules with one change: `scaled` divides every duration in them by 60,
+so that a minute passes in a second. Alertmanager's waits are treated alike.
+"""
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import dropwhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infrastructure.events import EventTail
+from infrastructure.events.event import Started
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEED = 60
+PROGRAMS = ("prometheus", "prometheus-alertmanager")
+MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
+needs_prometheus = pytest.mark.skipif(
+    bool(MISSING), reason=f"{' and '.join(MISSING)} not installed: apt-get install them"
+)
+DURATION = re.compile(r"(\d+)([smhd])")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+RATE_INTERVAL = "5s"
+# What each variable stands for when a query is tried, by the dashboard's uid.
+AGENT_OF = {"genesis-agent": "storm", "genesis-comparison": "quick|storm"}
+
+# Queries whose answer cannot move here, or must not, and why.
+STILL = {
+    "sum(genesis_plugin_up)": "no plugin is installed or breaks during the test",
+    "genesis_plugin_up": "the same",
+    "count(genesis_plugin_up) - sum(genesis_plugin_up)": "the same",
+    "genesis_build_info": "the version of a process does not change",
+    "genesis_leader": "a daemon without the lock stops",
+    "genesis_store_up": "the database works",
+    "genesis_schedule_period_seconds": "nobody edits a schedule",
+}
+# Queries whose answer is 0 here, and why.
+ZERO = {
+    "increase(genesis_rounds_failed_total[$__rate_interval])": "no round fails",
+    'genesis_cuda_memory_allocated_bytes{agent=~"$agent"}': "there is no GPU",
+    'avg by (effective) (genesis_cuda_memory_allocated_bytes{agent=~"$agent"} * on (agent, '
+    "instance, job) group_left (effective) genesis_precision_info)": "the same",
+}
+
+
+def scaled(text: str) -> str:
+    """*text* with each duration divided by `SPEED`."""
+    seconds = [f"{int(n) * SECONDS[unit] * 1000 // SPEED}ms" for n, unit in DURATION.findall(text)]
+    return DURATION.sub(lambda _: seconds.pop(0), text)
+
+
+def scaled_rules(path: Path) -> dict[str, Any]:
+    """The rules of *path*, faster: their ``for`` and the ranges of their expressions."""
+    rules = yaml.safe_load(path.read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            rule["expr"] = re.sub(r"\[\w+\]", lambda found: scaled(found[0]), rule["expr"])
+            if "for" in rule:
+                rule["for"] = scaled(rule["for"])
+    return rules
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Receiver(ThreadingHTTPServer):
+    """A webhook as an operator's would be; remembers what Alertmanager posts."""
+
+    def __init__(self) -> None:
+        self.alerts: list[dict[str, Any]] = []
+        remember = self.alerts.extend
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                remember(json.loads(body)["alerts"])
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/"
+
+    def received(self, name: str, agent: str | None = None) -> list[dict[str, Any]]:
+        """The alerts of that *name* that fired, for *agent* if one is given."""
+        return [
+            alert
+            for alert in self.alerts
+            if alert["labels"]["alertname"] == name
+            and alert["status"] == "firing"
+            and agent in (None, alert["labels"].get("agent"))
+        ]
+
+
+class Monitoring:
+    """Prometheus and Alertmanager on free ports, from the shipped files, at `SPEED`."""
+
+    def __init__(self, folder: Path, daemon_port: int, webhook: str) -> None:
+        self.port, alerts_port = free_port(), free_port()
+        shipped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+        [job], [alerting] = shipped["scrape_configs"], shipped["alerting"]["alertmanagers"]
+        shipped["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        shipped["rule_files"] = [str(folder / "*.rules.yml")]
+        job["static_configs"] = [{"targets": [f"127.0.0.1:{daemon_port}"]}]
+        alerting["static_configs"] = [{"targets": [f"127.0.0.1:{alerts_port}"]}]
+        for path in (ROOT / "deploy/prometheus/rules").glob("*.rules.yml"):
+            (folder / path.name).write_text(yaml.safe_dump(scaled_rules(path)))
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(shipped))
+
+        alerts = yaml.safe_load((ROOT / "deploy/alertmanager/alertmanager.yml").read_text())
+        waits = ("group_wait", "group_interval")
+        alerts["route"] |= {wait: scaled(alerts["route"][wait]) for wait in waits}
+        alerts["receivers"][0]["webhook_configs"][0]["url"] = webhook
+        (folder / "alertmanager.yml").write_text(yaml.safe_dump(alerts))
+
+        self._log = (folder / "monitoring.log").open("wb")
+        self._processes = [
+            self._start(
+                "prometheus",
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'tsdb'}",
+                f"--web.listen-address=127.0.0.1:{self.port}",
+            ),
+            self._start(
+                "prometheus-alertmanager",
+                f"--config.file={folder / 'alertmanager.yml'}",
+                f"--storage.path={folder / 'alertmanager'}",
+                f"--web.listen-address=127.0.0.1:{alerts_port}",
+                "--cluster.listen-address=",
+            ),
+        ]
+
+    def _start(self, *command: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait(timeout=20)
+        self._log.close()
+
+    def ask(self, path: str, **parameters: object) -> Any:
+        """What Prometheus answers; an error of a query is raised."""
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def value(self, expr: str) -> float:
+        """Sum of what *expr* is now; 0 if it is nothing or nobody answers yet."""
+        try:
+            return sum(float(one["value"][1]) for one in self.ask("query", query=expr)["result"])
+        except OSError:
+            return 0.0
+
+    def samples(self, expr: str, begin: int, end: int) -> list[dict[str, str]]:
+        """Value of each series at each second from the first at which there is one."""
+        answer = self.ask("query_range", query=expr, start=begin, end=end, step=1)
+        moments: list[dict[str, str]] = [{} for _ in range(begin, end + 1)]
+        for series in answer["result"]:
+            for moment, value in series["values"]:
+                moments[int(moment) - begin][str(series["metric"])] = value
+        return list(dropwhile(lambda values: not values, moments))
+
+    def wait_until_it_scrapes(self) -> None:
+        """Wait until Prometheus has looked for the daemon once."""
+        while not self.value("count(up)"):
+            time.sleep(0.05)
+
+
+class Storm:
+    """What is left of the storm: who was told, and what Prometheus knows from *begin* to *end*."""
+
+    def __init__(self, monitoring: Monitoring, receiver: Receiver, begin: float) -> None:
+        self.monitoring, self.receiver = monitoring, receiver
+        self.begin, self.end = int(begin), int(time.time())
+
+
+def worker_of(agent: str, daemon: Any) -> int:
+    """Process id of the agent's newest worker."""
+    specs = daemon.home.rglob("spec.json")
+    folders = [spec.parent for spec in specs if json.loads(spec.read_text())["agent"] == agent]
+    newest = max(folders, key=lambda folder: folder.stat().st_mtime)
+    events = EventTail(newest / "events.ndjson").read()
+    return next(event.pid for event in events if isinstance(event, Started))
+
+
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the quick agent, the storm agent, and one that cannot be loaded."""
+    folder = tmp_path_factory.mktemp("plugins")
+    for name, entry in {
+        "quick": "quick_agent:QuickAgent",
+        "storm": "storm_agent:StormAgent",
+        "broken": "no_such_module:Agent",
+    }.items():
+        source = Path(__file__).with_name(f"{name}_agent.py")
+        if source.exists():
+            shutil.copy(source, folder)
+        metadata = folder / f"{name}_agent-1.0.dist-info"
+        metadata.mkdir()
+        head = f"Metadata-Version: 2.1\nName: {name}-agent\nVersion: 1.0\n"
+        (metadata / "METADATA").write_text(head)
+        (metadata / "entry_points.txt").write_text(f"[genesis.agents]\n{name} = {entry}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def storm(
+    tmp_path_factory: pytest.TempPathFactory, daemon_class: type, plugins: Path
+) -> Iterator[Storm]:
+    """A storm from its beginning to its end, with everything else that an operator may meet."""
+    folder = tmp_path_factory.mktemp("monitoring")
+    daemon = daemon_class(folder / "daemon", python_path=plugins)
+    daemon.configure(
+        GENESIS_DEVICE="cpu",
+        GENESIS_CPU_HALF="true",
+        GENESIS_SLOTS=2,
+        FP16_GROWTH_INTERVAL=1,  # the loss scale tries its luck after every good step
+        GENESIS_STATS_INTERVAL_STEPS=10,
+        GENESIS_BASELINE_INTERVAL_STEPS=25,
+        GENESIS_GUARD_WINDOW_STEPS=3000,
+        GENESIS_AGENTS__STORM__SCHEDULE='"every 2s"',
+        GENESIS_AGENTS__STORM__SETTINGS__EPOCHS=300,
+        GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"',
+        GENESIS_AGENTS__QUICK__PRECISION="bf16",
+    )
+    receiver = Receiver()
+    serving = threading.Thread(target=receiver.serve_forever, args=(0.1,))
+    serving.start()
+    monitoring = Monitoring(folder, daemon.port, receiver.url)
+    value = monitoring.value
+
+    def told(alert: str, agent: str | None = None) -> None:
+        daemon.wait_for(lambda: receiver.received(alert, agent), 60, f"to cause {alert}")
+
+    def seen(expr: str) -> None:
+        daemon.wait_for(lambda: value(expr) > 0, 60, f"to be seen by {expr}")
+
+    try:
+        begin = time.time()
+        monitoring.wait_until_it_scrapes()  # in vain: there is no daemon yet
+        daemon.start()
+        saved = "genesis_last_checkpoint_bytes"
+        daemon.wait_for(lambda: daemon.metrics().value(saved, agent="storm") > 0, 60, "to save")
+        os.kill(worker_of("storm", daemon), signal.SIGKILL)
+        told("GenesisOverflowStorm", "storm")
+        daemon.configure(ENABLE_FP16_TRAINING="flase")
+        told("GenesisConfigReloadFailed")
+        daemon.configure(ENABLE_FP16_TRAINING="false")
+        seen('genesis_precision_rollbacks_total{agent="quick", reason="flag"}')
+        daemon.configure(ENABLE_FP16_TRAINING="true")
+        seen('genesis_run_resumes_total{agent="storm"}')
+        seen('genesis_runs_total{agent="storm", result="succeeded"}')
+        seen('genesis_guard_trips_total{agent="storm"}')
+        told("GenesisGuardTripped", "storm")
+        seen(f"timestamp(up) > {time.time() + 1}")  # what came last has been scraped twice
+        seen(f"absent(increase(genesis_run_resumes_total[{RATE_INTERVAL}]) > 0)")
+        yield Storm(monitoring, receiver, begin)
+    finally:
+        monitoring.stop()
+        receiver.shutdown()
+        receiver.server_close()
+        serving.join()
+        daemon.clean_up()
+
+
+def _queries() -> Iterator[tuple[str, str]]:
+    """Each query of each panel, with its dashboard's uid."""
+    for path in sorted((ROOT / "deploy/grafana/dashboards").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                yield path.stem, target["expr"]
+
+
+def _filled_in(expr: str, uid: str) -> str:
+    """*expr* as Grafana would send it."""
+    filled = expr.replace("$__rate_interval", RATE_INTERVAL).replace(
+        "$agent", AGENT_OF.get(uid, "")
+    )
+    assert "$" not in filled, filled
+    return filled
+
+
+@needs_prometheus
+def test_the_alert_arrives_with_its_text(storm: Storm) -> None:
+    [alert, *_] = storm.receiver.received("GenesisOverflowStorm", "storm")
+    summary = alert["annotations"]["summary"]
+    found = re.fullmatch(r"storm: ([\d.]+)% of the FP16 steps overflow", summary)
+    assert found, summary
+    assert 30 < float(found[1]) <= 100
+    assert alert["labels"]["severity"] == "critical"
+    assert alert["annotations"]["runbook_url"] == "docs/runbook.md#genesisoverflowstorm"
+    [guard, *_] = storm.receiver.received("GenesisGuardTripped", "storm")
+    assert "storm: the guard demanded FP32 for " in guard["annotations"]["summary"]
+
+
+@needs_prometheus
+def test_nobody_is_told_of_a_healthy_agent(storm: Storm) -> None:
+    about_quick = [
+        a["labels"] for a in storm.receiver.alerts if a["labels"].get("agent") == "quick"
+    ]
+    assert {labels["alertname"] for labels in about_quick} <= {"GenesisPrecisionRolledBack"}
+    assert storm.receiver.received("GenesisPluginQuarantined", "broken")
+
+
+@needs_prometheus
+def test_every_query_has_an_answer_that_moves(storm: Storm) -> None:
+    """Pre-created series make "not empty" worth nothing: samples must change and not be zero."""
+    still, zero = set(), set()
+    for uid, expr in _queries():
+        moments = storm.monitoring.samples(_filled_in(expr, uid), storm.begin, storm.end)
+        values = [float(value) for series in moments for value in series.values()]
+        if not any(value != 0 and math.isfinite(value) for value in values):
+            zero.add(expr)  # or nothing at all
+        elif all(series == moments[0] for series in moments):
+            still.add(expr)
+    assert zero == ZERO.keys()
+    assert still <= STILL.keys()
+    assert STILL.keys() <= {expr for _, expr in _queries()}
+
+
+@needs_prometheus
+def test_every_variable_has_values(storm: Storm) -> None:
+    seen = 0
+    for path in (ROOT / "deploy/grafana/dashboards").glob("*.json"):
+        for variable in json.loads(path.read_text())["templating"]["list"]:
+            if variable["type"] == "query":
+                found = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
+                assert found, variable["query"]
+                values = storm.monitoring.ask(f"label/{found[2]}/values", **{"match[]": found[1]})
+                assert set(values) == {"broken", "quick", "storm"}
+                seen += 1
+    assert seen == len(AGENT_OF)
