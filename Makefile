@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check bench format clean everything install uninstall boot-test
+.PHONY: run test check bench format clean everything install uninstall drill manifests boot-test
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -23,6 +23,12 @@ install:  ## Install or upgrade the systemd service, as root; DEVICE=cuda for GP
 
 uninstall:  ## Take the service away; PURGE=1 also its settings and data
 	deploy/systemd/uninstall.sh
+
+drill: $(STAMP)  ## Rehearse the rollback with a real daemon, in a minute
+	$(BIN)/python deploy/drill/drill.py
+
+manifests:  ## Make the Kubernetes rules anew from Prometheus' own
+	$(PYTHON) deploy/kubernetes/monitoring/prometheusrule.py
 
 boot-test: $(STAMP)  ## The service in a real systemd; root, debootstrap, systemd-nspawn, minutes
 	$(BIN)/python -m pytest -m boot -v tests/deploy/test_boot.py

@@ -27,7 +27,7 @@ $install --constraint constraints.txt "$source[postgres]"
 if [ -f "$config/plugins.txt" ]; then
     $install --constraint constraints.txt --requirement "$config/plugins.txt"
 fi
-cp -r docs "$release/docs"
+cp -r docs deploy/drill "$release/"
 
 getent passwd $user >/dev/null ||
     useradd --system --user-group --home-dir $home --shell /usr/sbin/nologin $user

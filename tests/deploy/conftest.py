@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,11 @@ import psutil
 import pytest
 
 PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,make,procps"
+WANTED = ["--constraint", "constraints.txt", ".[postgres]", "setuptools>=77", "wheel"]
+NSPAWN = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit"]
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PIP = ["PIP_NO_INDEX=1", "PIP_FIND_LINKS=/srv/wheels"]
+ENTER = ["--all", "env", "-i", PATH, "HOME=/root", *PIP, "sh", "-c"]
 HOME = "/var/lib/genesis-fp16"
 AGENT = """\
 [build-system]
@@ -40,13 +46,15 @@ class Machine:
         self.home = folder / HOME[1:]
         self._console = (folder.parent / "console.log").open("wb")
         self._container = subprocess.Popen(
-            ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit"]
-            + [f"--directory={folder}"],
+            [*NSPAWN, f"--directory={folder}"],
             stdin=subprocess.DEVNULL,
             stdout=self._console,
             stderr=subprocess.STDOUT,
         )
-        self.wait_for(lambda: self.run("systemctl is-system-running --wait", check=False) != "", 60)
+        self.wait_for(self._is_up, 60)
+
+    def _is_up(self) -> bool:
+        return self.run("systemctl is-system-running", check=False) in ("running", "degraded")
 
     def run(self, command: str, *, check: bool = True, seconds: float = 400) -> str:
         """What *command* prints in the machine, where it runs as root."""
@@ -54,9 +62,7 @@ class Machine:
         if not first:
             return ""
         done = subprocess.run(
-            ["nsenter", f"--target={first[0].pid}", "--all", "env", "-i"]
-            + ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"]
-            + ["PIP_NO_INDEX=1", "PIP_FIND_LINKS=/srv/wheels", "sh", "-c", f"cd /srv; {command}"],
+            ["nsenter", f"--target={first[0].pid}", *ENTER, f"cd /srv; {command}"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -64,7 +70,7 @@ class Machine:
             check=False,
         )
         if check and done.returncode:
-            pytest.fail(f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}\n{self.log}")
+            pytest.fail(f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}{self.last}")
         return done.stdout.strip()
 
     def json(self, command: str):
@@ -83,8 +89,13 @@ class Machine:
 
     @property
     def log(self) -> str:
-        """The end of what the service has said."""
-        return self.run("journalctl -q -n 60 -o cat -u genesis-fp16.service", check=False)
+        """What the service, and systemd about it, have said."""
+        return self.run("journalctl -q -o cat -u genesis-fp16.service", check=False)
+
+    @property
+    def last(self) -> str:
+        """The end of it."""
+        return "\n".join(self.log.splitlines()[-30:])
 
     def events(self, kind: str) -> list[dict]:
         """Events of *kind* of all attempts, oldest first."""
@@ -100,7 +111,7 @@ class Machine:
         begun = time.monotonic()
         while not holds():
             if time.monotonic() - begun > seconds:
-                pytest.fail(f"not within {seconds} s\n{self.log}")
+                pytest.fail(f"not within {seconds} s\n{self.last}")
             time.sleep(0.2)
 
     def switch_off(self) -> None:
@@ -131,8 +142,7 @@ def machine(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ma
         )
         (bare / "srv" / "complete").touch()
     subprocess.run(
-        [root / ".venv" / "bin" / "pip", "download", "--quiet", "--dest", wheels]
-        + ["--constraint", "constraints.txt", ".[postgres]", "setuptools>=77", "wheel"],
+        [sys.executable, "-m", "pip", "download", "--quiet", "--dest", wheels, *WANTED],
         cwd=root,
         check=True,
     )

@@ -1,0 +1,186 @@
+"""The rollback, rehearsed: a real daemon trains in FP16 on this machine, and is taken back.
+
+``make drill``, or ``python drill.py`` beside an installed genesis-fp16. It works in a folder of its
+own with its own daemon and touches no other. Exit code 0: each step took effect within two seconds.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+DEADLINE_SECONDS = 2.0
+START_SECONDS = 120.0
+GENESIS = Path(sys.executable).with_name("genesis-fp16")
+SETTINGS = """\
+ENABLE_FP16_TRAINING={flag}
+GENESIS_CPU_HALF=true
+GENESIS_METRICS_PORT=0
+GENESIS_LOG_FORMAT=json
+GENESIS_AGENTS__SE_DARWIN__ENABLED=false
+"""
+
+
+class DrillError(Exception):
+    """A step did not take effect in time."""
+
+
+def main() -> int:
+    """Rehearse; say what is done, what it does, and how long it takes."""
+    with tempfile.TemporaryDirectory(prefix="genesis-drill-") as name:
+        drill = _Drill(Path(name))
+        try:
+            with drill.daemon():
+                _rehearse(drill)
+        except DrillError as error:
+            print(f"\nThe drill failed: {error}\n{drill.log[-3000:]}")
+            return 1
+    print("\nThe drill is over: FP32 was reached in time by flag and by override.")
+    return 0
+
+
+def _rehearse(drill: _Drill) -> None:
+    drill.say("A daemon starts here, and with it an agent that trains in FP16 on the CPU.")
+    drill.await_precision("fp16", "default", START_SECONDS)
+
+    drill.say("Everything to FP32: ENABLE_FP16_TRAINING=false in the settings file.")
+    drill.set_flag("false")
+    drill.await_precision("fp32", "flag", DEADLINE_SECONDS)
+    drill.say("And back: the loss scale returns as it was.")
+    drill.set_flag("true")
+    drill.await_precision("fp16", "default", DEADLINE_SECONDS)
+
+    drill.say("One agent to FP32 for a day, by its operator, with the reason on record.")
+    drill.command("precision", "set", "fp32", "--agent", "drill", "--for", "24h", "--now")
+    drill.await_precision("fp32", "operator", DEADLINE_SECONDS)
+    drill.say("Who has a say now?")
+    drill.command("precision", "show")
+    drill.say("The override is withdrawn.")
+    drill.command("precision", "clear", "--agent", "drill")
+    drill.await_precision("fp16", "default", DEADLINE_SECONDS)
+
+    drill.say("What happened in this run, and why it trains as it does?")
+    [run] = json.loads(drill.ask("runs", "--json"))
+    drill.command("runs", "show", run["id"])
+    drill.command("precision", "explain", "drill")
+    drill.say("The daemon stops; the run checkpoints, and the next start would resume it.")
+
+
+class _Drill:
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._log = folder, folder / "daemon.log"
+        self._environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(folder)}
+        self._step, self._address = 0, ""
+        shutil.copy(Path(__file__).with_name("drill_agent.py"), folder)
+        about = folder / "drill_agent-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: drill-agent\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(
+            "[genesis.agents]\ndrill = drill_agent:DrillAgent\n"
+        )
+        self.set_flag("true", told=False)
+
+    @property
+    def log(self) -> str:
+        """All that the daemon has said."""
+        return self._log.read_text()
+
+    @contextmanager
+    def daemon(self) -> Iterator[None]:
+        """Serve until the block ends."""
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                [GENESIS, "serve"], cwd=self._folder, env=self._environ, stderr=log
+            )
+        try:
+            self._wait_for(lambda: '"listening"' in self.log, START_SECONDS, "a daemon")
+            line = next(line for line in self.log.splitlines() if '"listening"' in line)
+            self._address = urlsplit(json.loads(line)["metrics"]).netloc
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                print(f"   exit code {process.wait(30)}")
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def say(self, what: str) -> None:
+        """Announce the next step."""
+        self._step += 1
+        print(f"\n{self._step}. {what}", flush=True)
+
+    def set_flag(self, value: str, *, told: bool = True) -> None:
+        """Replace the settings file by one with that flag."""
+        written = self._folder / ".env.new"
+        written.write_text(SETTINGS.format(flag=value))
+        written.rename(self._folder / ".env")
+        if told:
+            print(f"   $ sed -i s/^ENABLE_FP16_TRAINING=.*/ENABLE_FP16_TRAINING={value}/ .env")
+
+    def ask(self, *words: str) -> str:
+        """What a command of genesis-fp16 answers."""
+        done = subprocess.run(
+            [GENESIS, *words],
+            cwd=self._folder,
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise DrillError(f"genesis-fp16 {' '.join(words)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def command(self, *words: str) -> None:
+        """Run a command as an operator would, and show what it answers."""
+        if words[1] in ("set", "clear"):
+            words = (*words, "--reason", "a drill")
+        shown = " ".join(f'"{word}"' if " " in word else word for word in words)
+        print(f"   $ genesis-fp16 {shown}", flush=True)
+        for line in self.ask(*words).splitlines():
+            print(f"     {line}")
+
+    def await_precision(self, effective: str, reason: str, seconds: float) -> None:
+        """Wait until the worker has acknowledged that precision, and say how long it took.
+
+        Raises:
+            DrillError: It has not within *seconds*.
+        """
+        begun = time.monotonic()
+        self._wait_for(lambda: (effective, reason) == self._precision(), seconds, effective)
+        took = time.monotonic() - begun
+        print(f"   the worker trains in {effective} (reason: {reason}) after {took:.2f} s")
+
+    def _precision(self) -> tuple[str, str]:
+        connection = http.client.HTTPConnection(self._address, timeout=10)
+        with closing(connection):
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == "genesis_precision_info" and sample.value:
+                    return sample.labels["effective"], sample.labels["reason"]
+        return "", ""
+
+    def _wait_for(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        begun = time.monotonic()
+        while not holds():
+            if time.monotonic() - begun > seconds:
+                raise DrillError(f"no {what} within {seconds:.0f} s")
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What the drill trains: a sine, in FP16, for as long as the drill takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch.nn import functional
+
+from infrastructure.agent_contract import (
+    CONTRACT_VERSION,
+    Evaluation,
+    EvaluationReport,
+    Publication,
+    RunContext,
+    Schedule,
+    TrainingJob,
+    Transition,
+)
+
+SAMPLES, EPOCHS, BATCHES = 64, 1_000_000, 500
+
+
+class DrillAgent:
+    """An agent whose run does not end by itself."""
+
+    name = "drill"
+    contract_version = CONTRACT_VERSION
+
+    def schedule(self) -> Schedule:
+        """Due at once, and again each day."""
+        return Schedule.parse("every 1d")
+
+    def settings_model(self) -> None:
+        """It has none."""
+
+    def collect(self, context: RunContext) -> Iterator[Transition]:
+        """Points of a sine."""
+        for index in range(SAMPLES):
+            angle = 2 * math.pi * index / SAMPLES
+            yield Transition(
+                group=f"{context.run_id}/{index % 8}",
+                observation={"angle": angle},
+                action={},
+                reward=math.sin(angle),
+            )
+
+    def build_job(self, context: RunContext, buffer: Iterable[Transition]) -> TrainingJob:
+        """A small network that learns it."""
+        rows = sorted({(each.observation["angle"], each.reward) for each in buffer})
+        inputs_B1 = torch.tensor([[angle] for angle, _ in rows], dtype=torch.float32)
+        outputs_B1 = torch.tensor([[value] for _, value in rows], dtype=torch.float32)
+        torch.manual_seed(context.seed)
+        model = torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+        batch = {"inputs": inputs_B1, "outputs": outputs_B1}
+        return TrainingJob(
+            model=model,
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, fused=True),
+            batches=lambda _epoch: (batch for _ in range(BATCHES)),
+            loss=lambda forward, batch: functional.mse_loss(
+                forward(batch["inputs"]), batch["outputs"]
+            ),
+            evaluate=lambda forward: Evaluation(
+                metrics={"mse": float(functional.mse_loss(forward(inputs_B1), outputs_B1))},
+                primary="mse",
+                higher_is_better=False,
+            ),
+            epochs=EPOCHS,
+        )
+
+    def publish(
+        self, _context: RunContext, _model: torch.nn.Module, report: EvaluationReport
+    ) -> Publication:
+        """Nobody uses this model."""
+        metrics = dict(report.evaluation.metrics)
+        return Publication(published=False, reason="a drill", metrics=metrics)

@@ -1,0 +1,43 @@
+"""An option for machines that must lack nothing: there a test that skips has failed."""
+
+from collections.abc import Generator
+
+import pytest
+from _pytest.reports import CollectReport, TestReport
+
+NOBODY_HAS = "CUDA"  # in the reason of a skip that is one everywhere
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fail-on-skip",
+        action="store_true",
+        help=f"a skip fails, unless its reason names {NOBODY_HAS}",
+    )
+
+
+def _judge(report: CollectReport | TestReport, config: pytest.Config) -> None:
+    if not (config.getoption("fail_on_skip") and report.skipped) or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if NOBODY_HAS not in reason:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{reason}: --fail-on-skip takes that for a failure; install what it lacks"
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, TestReport, TestReport]:
+    report = yield
+    _judge(report, item.config)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, CollectReport, CollectReport]:
+    report = yield
+    _judge(report, collector.config)
+    return report

@@ -1,0 +1,26 @@
+"""The drill that an operator rehearses works."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+def test_the_drill_succeeds_and_shows_who_did_what(root: Path) -> None:
+    drill = [sys.executable, root / "deploy" / "drill" / "drill.py"]
+    done = subprocess.run(drill, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [line.split(" after ")[0].strip() for line in done.stdout.splitlines()]
+    assert [line.removeprefix("the worker trains in ") for line in told if "(reason: " in line] == [
+        "fp16 (reason: default)",
+        "fp32 (reason: flag)",
+        "fp16 (reason: default)",
+        "fp32 (reason: operator)",
+        "fp16 (reason: default)",
+    ]
+    assert "override: fp32 for drill until" in done.stdout
+    assert "precision set for drill: a drill" in done.stdout
+    assert "exit code 0" in done.stdout
