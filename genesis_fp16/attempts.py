@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from genesis_fp16.run_spec import RunSpec, TrainerOptions
+from genesis_fp16.run_spec import RunSpec
 from genesis_fp16.runs import StopCause
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Attempt, Run, RunSummary
@@ -60,18 +60,14 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "device": settings.device,
         "threads": settings.worker_threads,
         "cpu_half": settings.cpu_half,
-        "trainer": TrainerOptions(
-            loss_scale=settings.fp16_loss_scale,
-            growth_factor=settings.fp16_growth_factor,
-            backoff_factor=settings.fp16_backoff_factor,
-            growth_interval=settings.fp16_growth_interval,
-        ),
+        "trainer": settings.trainer_options(),
         "budget_seconds": settings.budget_seconds,
         "budget_transitions": settings.budget_transitions,
         "stats_interval_steps": settings.stats_interval_steps,
         "baseline_interval_steps": settings.baseline_interval_steps,
         "checkpoint_interval_seconds": settings.checkpoint_interval_seconds,
         "keep_checkpoints": settings.keep_checkpoints,
+        "profile_steps": settings.profile_steps,
         "settings": settings.for_agent(agent).settings,
     }
 

@@ -1,8 +1,8 @@
 """Hot settings: notices a change of the settings file and applies what may change live.
 
-Hot are ``ENABLE_FP16_TRAINING``, the four ``FP16_*``, ``GENESIS_PRECISION``, the guard's and the
-canary's settings, and each agent's ``PRECISION``. A change of any other setting is reported as
-needing a restart.
+Hot are ``ENABLE_FP16_TRAINING``, ``GENESIS_PRECISION``, the settings of the training step, of the
+guard and of the canary, and each agent's ``PRECISION``. A change of any other setting is reported
+as needing a restart.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from genesis_fp16.env_file import read_bounded
 from genesis_fp16.guard.guard_settings import GuardSettings
 from genesis_fp16.settings import (
     AGENTS_PREFIX,
-    FP16_FIELDS,
     AgentSettings,
     Settings,
     SettingsError,
     load_settings,
     variable_name,
 )
+from genesis_fp16.trainer_settings import TrainerSettings
 
-HOT_FIELDS = (*FP16_FIELDS, "precision", *GuardSettings.model_fields)
+HOT_FIELDS = (
+    "enable_fp16_training",
+    "precision",
+    *TrainerSettings.model_fields,
+    *GuardSettings.model_fields,
+)
 POLL_SECONDS = 0.5
 CONFIRM_SECONDS = 0.1
 

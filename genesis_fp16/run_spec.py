@@ -13,13 +13,21 @@ Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
 
 
 class TrainerOptions(BaseModel):
-    """The ``FP16_*`` settings."""
+    """The trainer's settings, by their names in its configuration; None: the worker decides."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    loss_scale: float
-    growth_factor: float
-    backoff_factor: float
-    growth_interval: int
+    preset: Literal["precision-rl"] | None = None
+    loss_scale: float | None = None
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int | None = None
+    adaptive_growth_interval: bool = False
+    min_loss_scale: float = 2.0**-16
+    floor_policy: Literal["skip", "fallback_fp32", "halt"] = "fallback_fp32"
+    max_grad_norm: float | None = 1.0
+    adaptive_clip: bool = False
+    detect_anomaly: bool = False
+    cuda_graph: bool = False
 
 
 class RunSpec(BaseModel):
@@ -47,6 +55,7 @@ class RunSpec(BaseModel):
         baseline_interval_steps: Steps between two comparisons with FP32; 0 for none.
         checkpoint_interval_seconds: Longest time between two checkpoints.
         keep_checkpoints: How many are kept.
+        profile_steps: Steps to profile; 0 for none.
         processes_per_run: Ranks that train together, each a process on this machine.
         parallel: How they share the model; see `infrastructure.training.distributed.spread`.
         task: ``train``, or ``preflight`` to measure the job and leave it at that.
@@ -75,6 +84,7 @@ class RunSpec(BaseModel):
     baseline_interval_steps: int
     checkpoint_interval_seconds: float
     keep_checkpoints: int
+    profile_steps: int = 0
     processes_per_run: int = 1
     parallel: Parallel = "ddp"
     task: Literal["train", "preflight"] = "train"

@@ -36,17 +36,11 @@ from genesis_fp16.setting_types import (
     ScheduleText,
     Seconds,
 )
+from genesis_fp16.trainer_settings import TrainerSettings
 from infrastructure.events.precision_state import PrecisionWish
 
 DEFAULT_ENV_FILE = Path(".env")
 AGENTS_PREFIX = "GENESIS_AGENTS__"
-FP16_FIELDS = (
-    "enable_fp16_training",
-    "fp16_loss_scale",
-    "fp16_growth_factor",
-    "fp16_backoff_factor",
-    "fp16_growth_interval",
-)
 _CREDENTIALS = re.compile(r"(?<=://).*@")
 _TRUE = ("true", "1", "yes", "on", "t", "y")
 
@@ -81,19 +75,11 @@ class AgentSettings(BaseModel):
     """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
 
 
-class Settings(GuardSettings):
+class Settings(TrainerSettings, GuardSettings):
     """Every setting with its default. Construct it directly in tests: it reads nothing itself."""
 
     enable_fp16_training: bool = True
     """The rollback switch: false means FP32 for every agent within 2 seconds. Hot."""
-    fp16_loss_scale: Annotated[float, Field(ge=2.0**-16, le=2.0**64)] = 65536.0
-    """Initial loss scale of new runs. Hot."""
-    fp16_growth_factor: Annotated[float, Field(gt=1, le=1024)] = 2.0
-    """The scale is multiplied by it after a growth interval without overflow. Hot."""
-    fp16_backoff_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """The scale is multiplied by it after an overflow. Hot."""
-    fp16_growth_interval: Annotated[int, Field(ge=1, le=2**31 - 1)] = 2000
-    """Steps without overflow before the scale grows. Hot."""
     precision: Literal["fp16", "bf16", "auto"] = "fp16"
     """Half type where nobody demands FP32: fp16, bf16, or auto for what measures best. Hot."""
     cpu_half: bool = False
@@ -198,7 +184,8 @@ def variable_name(field: str) -> str:
     """
     if field not in Settings.model_fields:
         raise KeyError(f"{field!r} is no setting; there are {', '.join(Settings.model_fields)}")
-    return field.upper() if field in FP16_FIELDS else f"GENESIS_{field.upper()}"
+    own = field.startswith(("fp16_", "enable_fp16_"))  # names that others have promised
+    return field.upper() if own else f"GENESIS_{field.upper()}"
 
 
 VARIABLES = {variable_name(name): name for name in Settings.model_fields if name != "agents"}

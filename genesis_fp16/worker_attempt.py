@@ -20,6 +20,7 @@ from genesis_fp16.run_data import kept_snapshot
 from genesis_fp16.run_spec import RunSpec
 from genesis_fp16.worker_channel import CommandInbox, Emit, ProgressReporter, run_logger
 from genesis_fp16.worker_collection import Collection
+from genesis_fp16.worker_config import trainer_config
 from genesis_fp16.worker_ranks import StoppedError, join, led
 from infrastructure.agent_contract import (
     Agent,
@@ -40,7 +41,6 @@ from infrastructure.events.event import (
     Published,
     Started,
 )
-from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.fp32_check import check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import resolve_device
@@ -190,7 +190,7 @@ class Attempt:
             job = self._build_job(self._recorded(self._spec.run_folder / "replay"))
         self.doing = "measuring the training job"
         check_fp32_step(job, self._device)
-        report = preflight(job, self._device, self._trainer_config())
+        report = preflight(job, self._device, trainer_config(self._spec, self._device))
         self._tell(PreflightDone(report=report))
 
     def _tell(self, event: BaseEvent) -> None:
@@ -205,28 +205,26 @@ class Attempt:
     def _train(self, job: TrainingJob) -> TrainingResult:
         spec = self._spec
         precision = led(self._ranks, self._heard)
+        config = led(self._ranks, lambda: trainer_config(spec, self._device))
         self._begin("train", "training")
         return train(
             job,
             device=self._device,
             precision=precision,
-            config=self._trainer_config(),
+            config=config,
             options=LoopOptions(
                 seed=spec.seed,
                 stats_interval_steps=spec.stats_interval_steps,
                 baseline_interval_steps=spec.baseline_interval_steps,
                 checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
                 keep_checkpoints=spec.keep_checkpoints,
+                profile_steps=spec.profile_steps,
                 parallel=spec.parallel,
             ),
             folder=spec.run_folder / "checkpoints",
             emit=self._tell,
             commands=self._inbox.drain,
         )
-
-    def _trainer_config(self) -> FP16TrainingConfig:
-        spec = self._spec
-        return FP16TrainingConfig(cpu_half=spec.cpu_half, **spec.trainer.model_dump())
 
     def _publish(self, job: TrainingJob, result: TrainingResult) -> None:
         if result.evaluation is None:

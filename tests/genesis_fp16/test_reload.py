@@ -48,7 +48,7 @@ def test_hot_settings_change(running: Running) -> None:
     assert outcome.settings.for_agent("se-darwin").precision == "fp32"
     assert outcome.changed == {
         "ENABLE_FP16_TRAINING": "True -> False",
-        "FP16_LOSS_SCALE": "65536.0 -> 8.0",
+        "FP16_LOSS_SCALE": "None -> 8.0",
         "GENESIS_PRECISION": "fp16 -> bf16",
         "GENESIS_AGENTS__SE_DARWIN__PRECISION": "None -> fp32",
     }
