@@ -28,7 +28,7 @@ import yaml
 from infrastructure.events import EventTail
 from infrastructure.events.event import Started
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEED = 60

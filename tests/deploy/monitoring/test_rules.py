@@ -1,0 +1,84 @@
+"""Alerts: each is tried by promtool, explained in the runbook, and about metrics that exist."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Alerts = dict[str, dict[str, Any]]
+
+
+def _run(program: str, *arguments: object) -> None:
+    """Run it; skip where it is not installed."""
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} not installed: apt-get install prometheus prometheus-alertmanager")
+    command = [program, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _tests(root: Path) -> list[Path]:
+    return sorted((root / "deploy/prometheus/tests").glob("*.test.yml"))
+
+
+def test_promtool_accepts_configuration_and_rules(root: Path) -> None:
+    _run("promtool", "check", "config", root / "deploy/prometheus/prometheus.yml")
+    _run("promtool", "check", "rules", *(root / "deploy/prometheus/rules").glob("*.yml"))
+
+
+def test_amtool_accepts_the_configuration(root: Path) -> None:
+    _run("amtool", "check-config", root / "deploy/alertmanager/alertmanager.yml")
+
+
+def test_alerts_fire_with_their_text_and_else_are_silent(root: Path) -> None:
+    _run("promtool", "test", "rules", *_tests(root))
+
+
+def test_each_alert_has_a_case_that_fires_and_one_that_does_not(root: Path, alerts: Alerts) -> None:
+    cases = [
+        case
+        for path in _tests(root)
+        for test in yaml.safe_load(path.read_text())["tests"]
+        for case in test["alert_rule_test"]
+    ]
+    firing = {case["alertname"] for case in cases if case["exp_alerts"]}
+    silent = {case["alertname"] for case in cases if not case["exp_alerts"]}
+    assert firing == silent == alerts.keys()
+
+
+def test_an_alert_says_whom_it_is_about_and_what_to_read(alerts: Alerts) -> None:
+    for name, alert in alerts.items():
+        assert set(alert["labels"]) == {"severity"}, name
+        assert alert["labels"]["severity"] in {"critical", "warning", "info"}, name
+        summary, runbook = alert["annotations"]["summary"], alert["annotations"]["runbook_url"]
+        assert runbook == f"docs/runbook.md#{name.lower()}"
+        if name != "GenesisNoLeader":  # nobody is left to be named
+            assert re.search(r"\$labels\.(agent|instance)", summary), name
+
+
+def test_the_runbook_has_an_entry_for_each_alert_and_no_other(root: Path, alerts: Alerts) -> None:
+    sections = re.split(r"^## ", (root / "docs/runbook.md").read_text(), flags=re.MULTILINE)[1:]
+    entries = {section.split()[0]: section for section in sections if section.startswith("Genesis")}
+    assert list(entries) == list(alerts), "in the order of the rules"
+    for name, entry in entries.items():
+        for part in ("**Means.**", "**Look.**", "**Do.**"):
+            assert part in entry, f"{name}: {part}"
+        assert f"`{alerts[name]['labels']['severity']}`" in entry, name
+
+
+def test_every_metric_is_asked_for_and_every_metric_asked_for_exists(
+    declared: set[str], asked: dict[str, set[str]]
+) -> None:
+    """A metric that no rule and no panel shows is one that nobody sees."""
+    assert asked["rules"] - declared == asked["dashboards"] - declared == set()
+    assert declared - asked["rules"] - asked["dashboards"] == set()
+
+
+def test_recorded_series_are_used(rules: list[dict[str, Any]]) -> None:
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    used = {name for rule in rules for name in re.findall(r"\bagent:\w+:\w+", rule["expr"])}
+    assert used == recorded
