@@ -3,30 +3,41 @@
 import json
 import sys
 import time
+from dataclasses import replace
 
-from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
+from agents.se_darwin.sandbox import Exam, Limits, Sandbox, TestCase
+
+HONEST = "def solve(x):\n    return x + 1\n"
+TESTS = """
+from program import solve
+
+def test_small():
+    assert solve(0) == 1
+    assert solve(1) == 2
+
+def test_large():
+    assert solve(2) == 3
+"""
+LIMITS = Limits(cpu_seconds=0.1, wall_seconds=1.0)
 
 
 def main() -> None:
     programs = json.load(sys.stdin)
-    tests = [TestCase.returning((number,), number + 1) for number in range(3)]
-    honest = "def solve(x):\n    return x + 1\n"
     report = {}
-    with Sandbox(modules=["builtins", "json", "shutil", "subprocess"]) as sandbox:
+    with Sandbox(modules=["builtins", "json", "shutil", "subprocess"], parallel=4) as sandbox:
+        cases = [TestCase.returning((number,), number + 1) for number in range(3)]
+        exam = Exam.prepare(TESTS, program=HONEST, module="program")
+        exam = replace(exam, checks=sandbox.collect(exam, function="solve", limits=LIMITS))
         for name, source in programs.items():
             started = time.monotonic()
             judged = [
-                [test.passes(output) for test, output in zip(tests, run.outputs, strict=True)]
-                for run in sandbox.run(
-                    [source, honest],
-                    tests,
-                    function="solve",
-                    limits=Limits(cpu_seconds=0.1, wall_seconds=1.0),
-                )
+                [case.passes(output) for case, output in zip(tests, run.outputs, strict=True)]
+                for tests, material in ((cases, cases), (exam.cases(), exam))
+                for run in sandbox.run([source, HONEST], material, function="solve", limits=LIMITS)
             ]
             report[name] = {
-                "passed": any(judged[0]),
-                "neighbour": all(judged[1]),
+                "passed": any(judged[0] + judged[2]),
+                "neighbour": all(judged[1] + judged[3]),
                 "seconds": time.monotonic() - started,
             }
         report["restarts"] = sandbox.restarts

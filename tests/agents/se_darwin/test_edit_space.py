@@ -122,11 +122,13 @@ def test_every_edit_of_the_corpus_compiles_and_is_undone() -> None:
 
 
 def test_edits_have_inverses_in_the_space_of_what_they_make() -> None:
-    """Not all: what stood in a string or a constant may be forgotten."""
+    """Not all: what stood in a string or a constant may be forgotten, and ``+ 1`` is taken away
+    everywhere but put only where indices stand."""
     forgetful = ("string", "constant", "assignment")
     for space in corpus_spaces():
         for edit in space.edits[::40]:
-            if edit.kind not in forgetful:
+            elsewhere = edit.kind == "offset" and edit.path[0] not in ("slice", "lower", "upper")
+            if edit.kind not in forgetful and not elsewhere:
                 made = EditSpace(space.program([edit]), space.function)
                 assert any(made.program([back]) == space.source for back in made.edits), edit
 

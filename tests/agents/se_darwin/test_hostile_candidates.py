@@ -238,6 +238,56 @@ HOSTILE = {
         def solve(x):
             return x
         """,
+    "answers before it is asked": """
+        import json, os
+        for descriptor in range(3, 256):
+            for _ in range(9):
+                for answer in ({"value": "held", "lines": []}, [0, "value", "held", "", []]):
+                    try:
+                        os.write(descriptor, (json.dumps(answer) + chr(10)).encode())
+                    except OSError:
+                        break
+        def solve(x):
+            return None
+        """,
+    "rewrites what the tests expect": """
+        import sys
+        for name in ("tests", "program", "jail.check", "jail.examiner", "jail.stand_in"):
+            module = sys.modules.get(name)
+            for key in list(vars(module) if module else ()):
+                try:
+                    setattr(module, key, lambda *_, **__: True)
+                except (AttributeError, TypeError):
+                    pass
+        def solve(x):
+            return x
+        """,
+    "looks for the examiner in its callers and in memory": """
+        import gc, sys
+        def solve(x):
+            frame = sys._getframe()
+            while frame is not None:
+                for name, value in list(frame.f_locals.items()):
+                    if name in ("exam", "tests", "checks", "wanted", "expected"):
+                        return value
+                frame = frame.f_back
+            for found in gc.get_objects():
+                if type(found).__name__ in ("Check", "Examiner", "TestCase"):
+                    found.failure, found.made = None, True
+            return x
+        """,
+    "raises what the harness catches": """
+        import sys
+        def solve(x):
+            raise sys.modules["jail.stand_in"].CandidateLostError
+        """,
+    "an instance of a class that only it has": """
+        class Yes:
+            def __eq__(self, other):
+                return True
+        def solve(x):
+            return Yes()
+        """,
     "tracer of the server": """
         import os, sys
         def solve(x):

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agents.se_darwin.sandbox import Exam, ExamError, Execution, Limits, Sandbox
+
+PROGRAM = """
+from dataclasses import dataclass
+
+@dataclass
+class Point:
+    x: int
+
+class WrongError(Exception):
+    pass
+
+def twice(x):
+    return 2 * solve(x)
+
+def solve(x, low=0):
+    if x == "point":
+        return Point(low)
+    if x < low:
+        raise WrongError("below", low)
+    return x + 1
+"""
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=5.0)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(modules=["pytest"], packages=[Path(pytest.__file__).parents[1]]) as sandbox:
+        yield sandbox
+
+
+def prepare(sandbox: Sandbox, tests: str, program: str = PROGRAM, module: str = "mod") -> Exam:
+    exam = Exam.prepare(tests, program=program, module=module)
+    return replace(exam, checks=sandbox.collect(exam, function="solve", limits=LIMITS))
+
+
+def run(
+    sandbox: Sandbox, exam: Exam, source: str = PROGRAM, *, coverage: bool = False
+) -> Execution:
+    [execution] = sandbox.run([source], exam, function="solve", limits=LIMITS, coverage=coverage)
+    return execution
+
+
+def passed(sandbox: Sandbox, tests: str, source: str = PROGRAM) -> dict[str, bool]:
+    exam = prepare(sandbox, tests)
+    outputs = run(sandbox, exam, source).outputs
+    pairs = zip(exam.cases(), outputs, strict=True)
+    return {str(case.arguments[0]): case.passes(output) for case, output in pairs}
+
+
+def test_every_assert_is_a_check_and_the_rest_goes_on(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    assert solve(1) == 3, "wrong"
+    for x in (1, 2):
+        assert solve(x) == x + 1
+    if solve(0):
+        assert solve(2) == 4
+def test_b():
+    assert solve(1)
+"""
+    assert passed(sandbox, tests) == {
+        "test_a, line 4": False,
+        "test_a, line 6": True,
+        "test_a, line 8": False,
+        "test_a": True,
+        "test_b, line 10": True,
+    }
+
+
+def test_what_a_test_catches_itself_is_left_to_it(sandbox: Sandbox) -> None:
+    tests = """
+import pytest
+import mod
+def test_raises():
+    with pytest.raises(mod.WrongError, match="below"):
+        assert mod.solve(-1)
+    try:
+        assert mod.solve(1) == 5
+    except AssertionError:
+        pass
+    assert mod.solve(0.5) == pytest.approx(1.5)
+"""
+    assert passed(sandbox, tests) == {"test_raises, line 11": True}
+
+
+def test_a_test_that_stops_early_fails_what_it_did_not_reach(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    assert solve(1) == 2
+    solve(-5)
+    assert solve(2) == 3
+"""
+    exam = prepare(sandbox, tests)
+    held, lost = run(sandbox, exam, coverage=True).outputs
+    assert held is not None
+    assert lost is not None
+    assert (held.text, lost.kind, lost.text) == ("held", "raise", "WrongError")
+    assert held.lines & lost.lines  # both came by `if x < low`
+    assert held.lines != lost.lines
+
+
+def test_what_was_got_and_wanted_is_told(sandbox: Sandbox) -> None:
+    exam = prepare(sandbox, "import mod\ndef test_a():\n    assert mod.solve(4) == 6")
+    [output] = run(sandbox, exam).outputs
+    assert output is not None
+    assert (output.kind, output.text, output.arguments) == ("value", "5", "6")
+
+
+def test_parametrized_tests_are_as_many(sandbox: Sandbox) -> None:
+    tests = """
+import pytest
+from mod import solve
+@pytest.mark.parametrize("x, y", [(1, 2), pytest.param(2, 9, id="odd")])
+@pytest.mark.parametrize("low", [0, 1])
+def test_a(x, y, low):
+    assert solve(x, low=low) == y
+@pytest.mark.skip
+def test_b():
+    assert False
+"""
+    assert sorted(passed(sandbox, tests).values()) == [False, False, True, True]
+
+
+def test_the_program_is_there_with_its_classes_and_other_functions(sandbox: Sandbox) -> None:
+    tests = """
+from package.mod import Point, solve, twice
+def test_a():
+    assert twice(2) == 6
+    assert solve("point", 4) == Point(4)
+"""
+    wrong = PROGRAM.replace("x + 1", "x + 2")
+    assert list(passed(sandbox, tests).values()) == [True, True]
+    assert list(passed(sandbox, tests, wrong).values()) == [False, True]
+
+
+def test_arguments_are_changed_as_the_candidate_changed_them(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+class Box:
+    pass
+def test_a():
+    items, names, seen = [3, 1], {"a": 1}, {1}
+    solve(items, names, seen=seen)
+    assert (items, names, seen) == ([1, 3], {"b": 2}, {1, 2})
+"""
+    program = """
+def solve(items, names, seen):
+    items.sort()
+    names.clear()
+    names["b"] = 2
+    seen.add(2)
+"""
+    exam = prepare(sandbox, tests, program)
+    [output] = run(sandbox, exam, program).outputs
+    assert output is not None
+    assert output.text == "held"
+
+
+def test_a_candidate_cannot_lend_the_programs_classes_its_own_equality(sandbox: Sandbox) -> None:
+    tests = "import mod\ndef test_a():\n    assert mod.solve('point', 1) == mod.Point(9)"
+    lenient = PROGRAM.replace(
+        "    x: int\n", "    x: int\n    def __eq__(self, other):\n        return True\n"
+    )
+    assert passed(sandbox, tests, lenient) == {"test_a, line 3": False}
+
+
+def test_a_hang_leaves_the_rest_undone(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    assert solve(1) == 2
+    assert solve(2) == 3
+def test_b():
+    assert solve(1) == 2
+"""
+    hangs = PROGRAM.replace("return x + 1", "while x == 2: pass\n    return x + 1")
+    execution = run(sandbox, prepare(sandbox, tests), hangs)
+    assert execution.end == "timeout"
+    assert [output is not None for output in execution.outputs] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        ("def test_a(:", "not Python"),
+        ("def test_a():\n    assert 1", "do not import the program"),
+        ("import mod, numpy\ndef test_a(): pass", "import numpy"),
+        ("import mod\nfrom . import other\ndef test_a(): pass", r"import \."),
+        ("import mod", "no function"),
+        ("import mod\nclass TestA: pass", "no plain function"),
+        ("import mod\nasync def test_a(): pass", "no plain function"),
+        ("import mod\ndef test_a(tmp_path): pass", "fixtures are not supported"),
+        ("import mod\n1 / 0\ndef test_a(): pass", "importing them raised ZeroDivisionError"),
+        ("from mod import nothing\ndef test_a(): pass", "cannot import name 'nothing'"),
+        ("import mod\nwhile True: pass\ndef test_a(): pass", "ended in timeout"),
+        (
+            "import mod, pytest\n@pytest.mark.xfail\ndef test_a(): pass",
+            "only parametrize and skip",
+        ),
+    ],
+)
+def test_tests_that_cannot_be_run_are_refused_by_name(
+    sandbox: Sandbox, tests: str, message: str
+) -> None:
+    with pytest.raises(ExamError, match=message):
+        prepare(sandbox, tests)

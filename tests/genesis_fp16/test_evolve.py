@@ -1,0 +1,153 @@
+"""``genesis-fp16 evolve`` on real files, with the real agent in a real child."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from genesis_fp16.cli import app
+from genesis_fp16.evolve import EvolveError, evolve
+from genesis_fp16.settings import load_settings
+
+PROGRAM = Path(sys.executable).parent / "genesis-fp16"
+PRICES = '''"""Prices."""
+
+
+def total(amounts, threshold=100):
+    amount = sum(amounts)   # before the discount
+    if amount > threshold:  # at the threshold too
+        amount -= 10
+    return amount
+'''
+TESTS = """
+from prices import total
+
+def test_small():
+    assert total([]) == 0
+    assert total([30, 69]) == 99
+    assert total([99.5]) == 99.5
+
+def test_discount():
+    assert total([100]) == 90
+    assert total([60, 60]) == 110
+"""
+
+Evolve = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in list(os.environ):
+        if name.startswith(("GENESIS_", "FP16_", "ENABLE_FP16")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prices.py").write_text(PRICES)
+    (tmp_path / "test_prices.py").write_text(TESTS)
+    return tmp_path
+
+
+def test_a_function_is_repaired_and_the_diff_applies(folder: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["evolve", "prices.py::total", "--tests", "test_prices.py", "--seed", "1"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "repaired: 5 of 5 checks pass" in result.stdout
+    assert "chosen by suspicion: no world model is published yet" in result.stdout
+    assert "revision: line 6: comparison Gt -> GtE (0.80 -> 1.00)" in result.stdout
+    assert (folder / "prices.py").read_text() == PRICES
+    subprocess.run(["git", "apply", "-"], input=result.stdout, text=True, check=True)
+    assert (folder / "prices.py").read_text() == PRICES.replace(
+        "amount > threshold:", "amount >= threshold:"
+    )
+    assert list(folder.glob("genesis-evolve-*")) == []
+
+
+def test_what_was_not_repaired_is_not_claimed(folder: Path) -> None:
+    (folder / "test_prices.py").write_text(
+        "from prices import total\ndef test_a():\n    assert total([1]) == 'never'\n"
+    )
+    arguments = ["prices.py::total", "--tests", "test_prices.py", "--max-evaluations", "9"]
+    result = CliRunner().invoke(app, ["evolve", *arguments, "--json"])
+    assert result.exit_code == 1
+    answer = json.loads(result.stdout)
+    assert not answer["success"]
+    assert answer["pool_statistics"]["evaluations"] == 9
+
+
+@pytest.mark.parametrize(
+    ("files", "target", "message", "code"),
+    [
+        ({}, "nothere.py::total", "there is no file nothere.py", os.EX_NOINPUT),
+        ({}, "prices.py", "write FILE::FUNCTION", os.EX_USAGE),
+        ({}, "prices.py::sum", "no function 'sum' at its top level; there are total", 65),
+        ({"prices.py": "def total(:"}, "prices.py::total", "prices.py:1 is not Python", 65),
+        ({"prices.py": "\0"}, "prices.py::total", "prices.py.* is not Python", 65),
+        ({"test_prices.py": "x ="}, "prices.py::total", "test_prices.py:1 is not Python", 65),
+        ({"test_prices.py": None}, "prices.py::total", "no file test_prices.py", os.EX_NOINPUT),
+        ({"test_prices.py": b"\xff"}, "prices.py::total", "cannot be read", os.EX_NOINPUT),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named_at_once(
+    folder: Path, files: dict[str, str | bytes | None], target: str, message: str, code: int
+) -> None:
+    for name, content in files.items():
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(EvolveError, match=message) as caught:
+        evolve(load_settings(), "se-darwin", target, Path("test_prices.py"))
+    assert caught.value.exit_code == code
+
+
+def test_an_agent_that_is_not_installed_is_named() -> None:
+    with pytest.raises(EvolveError, match=r"no agent 'nobody' is installed; there are .*se-darwin"):
+        evolve(load_settings(), "nobody", "prices.py::total", Path("test_prices.py"))
+
+
+@pytest.mark.parametrize(
+    ("tests", "said"),
+    [
+        (
+            "from prices import total\ndef test_a():\n    assert total([1]) == 1",
+            "nothing to repair",
+        ),
+        ("import prices\ndef test_a(tmp_path): pass", "fixtures are not supported"),
+    ],
+)
+def test_tests_that_say_nothing_of_it_are_refused(folder: Path, tests: str, said: str) -> None:
+    (folder / "test_prices.py").write_text(tests)
+    run = subprocess.run(
+        [PROGRAM, "evolve", "prices.py::total", "--tests", "test_prices.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert said in run.stdout + run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_ctrl_c_leaves_nothing_behind(folder: Path) -> None:
+    (folder / "prices.py").write_text("def total(amounts):\n    while True:\n        pass\n")
+    process = subprocess.Popen(
+        [PROGRAM, "evolve", "prices.py::total", "--tests", "test_prices.py"],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(folder)},
+        text=True,
+    )
+    while not list(folder.glob("genesis-evolve-*/se-darwin-*")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == os.EX_TEMPFAIL
+    assert "interrupted: nothing was changed" in errors
+    assert list(folder.glob("genesis-evolve-*")) == []
