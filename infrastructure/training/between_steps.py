@@ -55,15 +55,20 @@ class BetweenSteps:
     def set_precision(self, wish: PrecisionState) -> PrecisionState:
         """Change precision between two optimizer steps.
 
-        Leaving FP16 parks its scale and growth tracker; coming back restores them. Returns what
-        is in force now: the wish, held against the hardware.
+        Leaving FP16 parks its scale and growth tracker; coming back restores them, or begins anew
+        where FP16 was left at the floor of its scale. Returns what is in force now: the wish, held
+        against the hardware.
 
         Raises:
             RuntimeError: Inside an accumulation window: gradients of two scales would mix.
             PinnedPrecisionError: A `MixedPrecisionPolicy` holds the model to another precision.
         """
         self._demand_step_boundary("precision can change")
-        return self._switch.apply(wish)
+        before = self.precision
+        state = self._switch.apply(wish)
+        if self.precision.scales_loss and before is not self.precision:
+            self._loss_scale.leave_floor()
+        return state
 
     @property
     def precision_state(self) -> PrecisionState:

@@ -41,6 +41,16 @@ class LossScale:
         )
         self.scale.clamp_(min=self._config.min_loss_scale)
 
+    def leave_floor(self) -> None:
+        """Begin anew with the initial scale, if the scale lies at its floor; else do nothing.
+
+        FP16 was left there, not at a level it had found, and thousands of steps would have to
+        pass before the scale had grown to one.
+        """
+        at_floor = self.scale <= self._config.min_loss_scale
+        self.scale.copy_(torch.where(at_floor, self._config.loss_scale, self.scale))
+        self.tracker.mul_(~at_floor)
+
     def state_dict(self) -> dict[str, float | int]:
         """Scale and tracker as plain numbers; reads the device."""
         return {"loss_scale": self.scale.item(), "growth_tracker": int(self.tracker.item())}

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from infrastructure.training.checkpoint import CheckpointError
 from infrastructure.training.distributed import is_sharded, unwrapped
 from infrastructure.training.loss_scale import LossScale
+from infrastructure.training.precision import Precision
 from infrastructure.training.precision_switch import PrecisionSwitch
 from infrastructure.training.ranks import Ranks
 from infrastructure.training.sharded_checkpoint import read_state, write_state
@@ -75,6 +76,8 @@ class TrainerState:
                 raise ValueError(f"the state is of another model: {error}") from error
             self._optimizer.load_state_dict(state["optimizer"])
         self._loss_scale.load_state_dict(state["loss_scale"])
+        if state["precision"] != Precision.FP16.value:
+            self._loss_scale.leave_floor()
         if self._adaptive_clip is not None and state.get("adaptive_clip"):
             self._adaptive_clip.load_state_dict(state["adaptive_clip"])
         self._record.forget_consecutive()

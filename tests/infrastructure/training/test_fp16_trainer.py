@@ -183,6 +183,29 @@ def test_the_scale_grows_after_the_interval_and_stays_put_outside_fp16(
     assert trainer.get_stats()["current_scale"] == 64.0
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_fp16_that_was_left_at_its_floor_begins_anew(make_trainer, batch, resumed):
+    trainer = make_trainer(min_loss_scale=64.0, loss_scale=256.0)
+
+    def overflow(forward, batch):
+        value = forward(batch["x"]).mean()
+        return (value - value.detach()) * 1e38
+
+    for expected in (128.0, 64.0, 64.0):
+        trainer.train_batch(batch, overflow)
+        assert trainer.get_stats()["current_scale"] == expected
+    half = trainer.precision_state
+    trainer.set_precision(half)  # no flip: it stays where it is
+    assert trainer.get_stats()["current_scale"] == 64.0
+    trainer.set_precision(PrecisionState(requested="fp16", effective="fp32", reason="guard"))
+    if resumed:
+        state = trainer.state_dict()
+        trainer = make_trainer(min_loss_scale=64.0, loss_scale=256.0)
+        trainer.load_state_dict(state)
+    trainer.set_precision(half)
+    assert trainer.get_stats()["current_scale"] == 256.0
+
+
 def test_a_flip_changes_what_computes_and_the_counters_tell(make_trainer, batch, loss_fn):
     trainer = run(make_trainer("fp16"), batch, loss_fn, 4)
     seen = []
