@@ -11,24 +11,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def test_faults_are_caught_and_the_healthy_left_alone(tmp_path: Path) -> None:
+    """All but the drift of a held-out metric, which takes many runs: `benchmarks.guard` has it."""
+    faults = {name: plan for name, plan in FAULTS.items() if name != "metric-drift"}
     healthy = dict(list(HEALTHY.items())[:3])
-    outcomes = try_agents(
-        {**FAULTS, **healthy},
-        tmp_path,
-        pairs=1,
-        seconds=500,
-        settings={"GENESIS_GUARD_PAIRS": 2},
-    )
-    fired = {outcome.agent: outcome.fired for outcome in outcomes}
-    assert fired == {
+    outcomes = try_agents({**faults, **healthy}, tmp_path, pairs=1, seconds=500, settings={})
+    assert {outcome.agent: outcome.fired for outcome in outcomes} == {
         "overflow-forward": "nonfinite_loss",
         "overflow-backward": "scale_floor",
         "underflow": "underflow",
         "loss-drift": "loss_drift",
-        "metric-drift": "metric_drift",
         "nan-in-data": "nonfinite_loss",
         **dict.fromkeys(healthy, ""),
     }
-    late = {o.agent: o.step for o in outcomes if o.fired and not o.onset < o.step <= o.onset + 1000}
-    assert late.keys() <= {"metric-drift"}  # that is known when a run and its twin have ended
-    assert all(outcome.runs >= 1 for outcome in outcomes)
+    late = [o for o in outcomes if o.fired and not o.onset < o.step <= o.onset + 1000]
+    assert late == []
+    assert all(outcome.runs == 1 for outcome in outcomes if not outcome.fired)
