@@ -3,7 +3,7 @@
 set -euo pipefail
 [ "$(id -u)" = 0 ] || { echo "uninstall.sh removes from /opt and /etc: run it as root" >&2; exit 1; }
 
-if [ -d /run/systemd/system ]; then
+if [ -d /run/systemd/system ] && [ -e /etc/systemd/system/genesis-fp16.service ]; then
     systemctl disable --quiet --now genesis-fp16.service
 fi
 rm -rf /opt/genesis-fp16 /etc/systemd/system/genesis-fp16.service{,.d} /usr/local/bin/genesis-fp16
