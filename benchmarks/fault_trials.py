@@ -88,7 +88,10 @@ def try_agents(
 
 
 def _pairs(plan: Plan, pairs: int) -> int:
-    return METRIC_PAIRS if plan.expected == "metric_drift" else pairs
+    """A drift of many runs needs many; any other fault shows in one, or not at all."""
+    if plan.expected == "metric_drift":
+        return METRIC_PAIRS
+    return 1 if plan.expected else pairs
 
 
 def _is_over(daemon: FaultDaemon, agent: str, plan: Plan, pairs: int) -> bool:
