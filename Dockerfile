@@ -18,8 +18,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY genesis_fp16 genesis_fp16
 COPY infrastructure infrastructure
 COPY agents agents
-RUN /opt/genesis-fp16/bin/pip install --constraint constraints.txt '.[postgres]' \
-    && /opt/genesis-fp16/bin/python -m compileall -q /opt/genesis-fp16/lib
+RUN /opt/genesis-fp16/bin/pip install --constraint constraints.txt '.[postgres]'
 
 FROM ${BASE}
 # tini is the first process: the daemon waits for its own children only, and a worker that is
