@@ -52,6 +52,7 @@ class Metrics:
         self._run_states: dict[str, tuple[str, RunState]] = {}
         self._training_seconds: defaultdict[str, float] = defaultdict(float)
         self._acknowledged: dict[str, PrecisionState] = {}
+        self._compared: set[str] = set()  # runs
         self._series = Series(self.registry)
         ProcessCollector(registry=self.registry)
 
@@ -70,9 +71,12 @@ class Metrics:
         elif isinstance(event, PrecisionChanged):
             self._acknowledge(agent, event)
         elif isinstance(event, BaselineCompared):
+            self._compared.add(run_id)
             self._compare(agent, event)
         elif isinstance(event, Evaluated) and event.fp32_baseline_loss is not None:
-            self._series.fp32_baseline_loss.labels(agent).set(event.fp32_baseline_loss)
+            if run_id not in self._compared:  # else the two losses were not of one moment
+                self._series.fp32_baseline_loss.labels(agent).set(event.fp32_baseline_loss)
+                self._series.half_baseline_loss.labels(agent).set(math.nan)
         elif isinstance(event, CheckpointSaved):
             series = self._series
             series.checkpoint_seconds.labels(agent).observe(event.seconds, {"run_id": run_id})
@@ -105,9 +109,10 @@ class Metrics:
     def _compare(self, agent: str, event: BaselineCompared) -> None:
         series = self._series
         series.fp32_baseline_loss.labels(agent).set(event.fp32_loss)
-        series.half_baseline_loss.labels(agent).set(event.loss)
-        if event.gradient_error is not None:
-            series.half_gradient_error.labels(agent).set(event.gradient_error)
+        error = event.gradient_error if event.comparable else None
+        loss = event.loss if event.comparable else math.nan
+        series.half_baseline_loss.labels(agent).set(loss)
+        series.half_gradient_error.labels(agent).set(math.nan if error is None else error)
         if event.seconds is not None and event.fp32_seconds is not None:
             series.baseline_seconds.labels(agent, "half").set(event.seconds)
             series.baseline_seconds.labels(agent, "fp32").set(event.fp32_seconds)
@@ -148,6 +153,7 @@ class Metrics:
             self._run_states[run_id] = (agent, current)
             self._series.run_state.labels(agent, current.value).inc()
             return
+        self._compared.discard(run_id)
         self._series.runs.labels(agent, current.value).inc(exemplar={"run_id": run_id})
         if current is RunState.SUCCEEDED:
             self.set_last_success(agent, self._clock())

@@ -167,6 +167,22 @@ def test_a_frozen_batch_is_compared(metrics: Metrics, value: Value) -> None:
     assert value("genesis_half_gradient_error_ratio", agent="a") == 0.001
     assert value("genesis_baseline_pass_seconds", agent="a", precision="half") == 0.1
     assert value("genesis_baseline_pass_seconds", agent="a", precision="fp32") == 0.3
+    spoilt = BaselineCompared(loss=9.0, fp32_loss=0.4, comparable=False, **compared, **times)
+    metrics.on_event("a", "r", spoilt)
+    assert value("genesis_fp32_baseline_loss", agent="a") == 0.4
+    assert math.isnan(value("genesis_half_baseline_loss", agent="a") or 0)
+    assert math.isnan(value("genesis_half_gradient_error_ratio", agent="a") or 0)
+
+
+def test_losses_of_different_moments_are_no_pair(metrics: Metrics, value: Value) -> None:
+    compared = BaselineCompared(step=9, precision="fp16", loss_scale=1.0, loss=0.5, fp32_loss=0.5)
+    evaluated = Evaluated(epoch=1, metrics={}, primary="x", fp32_baseline_loss=0.25)
+    metrics.on_event("a", "r", compared)
+    metrics.on_event("a", "r", evaluated)
+    assert value("genesis_fp32_baseline_loss", agent="a") == 0.5
+    metrics.on_event("a", "r2", evaluated)
+    assert value("genesis_fp32_baseline_loss", agent="a") == 0.25
+    assert math.isnan(value("genesis_half_baseline_loss", agent="a") or 0)
 
 
 def test_space_is_asked_at_each_scrape(metrics: Metrics, value: Value, tmp_path: Path) -> None:
