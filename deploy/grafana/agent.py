@@ -116,15 +116,15 @@ PANELS = (
         queries=[
             Query(
                 expr="sum by (precision) (rate(genesis_training_step_duration_seconds_sum"
-                '{agent=~"$agent"}[$__rate_interval])) / sum by (precision) '
+                '{agent=~"$agent"}[$__rate_interval])) / (sum by (precision) '
                 "(rate(genesis_training_step_duration_seconds_count"
-                '{agent=~"$agent"}[$__rate_interval]))',
+                '{agent=~"$agent"}[$__rate_interval])) > 0)',
                 legend="{{precision}}, mean",
             ),
             Query(
                 expr="histogram_quantile(0.95, sum by (le, precision) "
                 "(rate(genesis_training_step_duration_seconds_bucket"
-                '{agent=~"$agent"}[$__rate_interval])))',
+                '{agent=~"$agent"}[$__rate_interval]))) >= 0',
                 legend="{{precision}}, 95 %",
             ),
         ],

@@ -67,9 +67,9 @@ PANELS = (
         queries=[
             Query(
                 expr="sum by (agent, precision) (rate(genesis_training_step_duration_seconds_sum"
-                '{agent=~"$agent"}[$__rate_interval])) / sum by (agent, precision) '
+                '{agent=~"$agent"}[$__rate_interval])) / (sum by (agent, precision) '
                 "(rate(genesis_training_step_duration_seconds_count"
-                '{agent=~"$agent"}[$__rate_interval]))',
+                '{agent=~"$agent"}[$__rate_interval])) > 0)',
                 legend="{{agent}}, {{precision}}",
             )
         ],
