@@ -10,13 +10,12 @@ from agents.se_darwin.archive import Archive
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.evaluation import Evaluation
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
-from agents.se_darwin.operators import recombine, refine, revise
+from agents.se_darwin.operators import refine
 from agents.se_darwin.policy import Choice, Policy, Ranker, choose_ranked, choose_weighted
+from agents.se_darwin.proposer import EditProposer, Proposer
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.tasks import RepairTask
 
-RECOMBINATION_CHANCE = 0.2
-REFINEMENT_CHANCE = 0.1
 LEAST_WEIGHT = 0.05
 
 
@@ -57,6 +56,7 @@ class Evolution:
         sandbox: Where candidates run.
         rng: Source of chance.
         policy: Which candidates are run.
+        proposer: Where candidates come from; small edits by default.
 
     Attributes:
         archive: What was kept.
@@ -69,10 +69,12 @@ class Evolution:
         sandbox: Sandbox,
         rng: Random,
         policy: Policy,
+        proposer: Proposer | None = None,
     ) -> None:
         self._task, self._sandbox, self._rng, self._policy = task, sandbox, rng, policy
-        self._tried: set[frozenset[Edit]] = {frozenset()}
+        self._proposer = proposer or EditProposer(task.space)
         self._prospects: dict[Evaluation, _Prospects] = {}
+        self._failures: Counter[int] = Counter()
         [root] = self._run([(frozenset(), task.space.source)], coverage=True)
         self.archive = Archive(root)
         self.evaluations = 0
@@ -84,28 +86,32 @@ class Evolution:
             most: At most so many candidates.
 
         Returns:
-            What was run; empty when that parent has no candidate left, which counts against it.
+            What was run; empty when that parent had no candidate left, and is chosen no more.
         """
         parent = self.archive.choose_parent(self._rng)
+        if parent is None:
+            return []
         prospects = self._prospects_of(parent)
-        steps = self._propose(parent, prospects)
+        steps = self._proposer.propose(parent, self.archive, self._rng)
+        if not steps:
+            self.archive.exhaust(parent)
         chosen: list[tuple[Step, Choice, str]] = []
         for choice in self._choose(
             prospects, steps, min(self._policy.batch, most or self._policy.batch)
         ):
             step = steps[choice.index]
-            self._tried.add(step.edits)
             source = self._task.space.program(step.edits)
-            if self.archive.claim(source):
+            if self.archive.claim(step.edits, source):
                 chosen.append((step, choice, source))
         if not chosen:
-            self.archive.count_attempt(parent)
             return []
         children = self._run([(step.edits, source) for step, _, source in chosen])
         self.evaluations += len(children)
         outcomes = []
         for (step, choice, _), child in zip(chosen, children, strict=True):
             self.archive.add(child, parent)
+            if child.score <= parent.score:
+                self._failures.update(edit.node for edit in step.changed)
             outcomes.append(
                 Outcome(
                     step=step,
@@ -128,22 +134,10 @@ class Evolution:
                 return self.minimise(child)
         return repaired
 
-    def _propose(self, parent: Evaluation, prospects: _Prospects) -> list[Step]:
-        """Steps not tried yet, all of one operator."""
-        draw = self._rng.random()
-        steps: list[Step] = []
-        if draw < RECOMBINATION_CHANCE:
-            mate = self.archive.choose_mate(self._rng, parent)
-            steps = recombine(parent.edits, mate.edits) if mate else []
-        elif draw < RECOMBINATION_CHANCE + REFINEMENT_CHANCE:
-            steps = refine(parent.edits)
-        untried = [step for step in steps if step.edits not in self._tried]
-        return untried or [step for step in prospects.revisions if step.edits not in self._tried]
-
     def _choose(self, prospects: _Prospects, steps: list[Step], count: int) -> list[Choice]:
         ranker, epsilon = self._policy.ranker, self._policy.epsilon
         if ranker is None:
-            weights = [prospects.weight(step) for step in steps]
+            weights = [prospects.weight(step, self._failures) for step in steps]
             return choose_weighted(self._rng, weights, count, epsilon)
         order = prospects.rank(ranker, steps)
         return choose_ranked(self._rng, order, count, epsilon)
@@ -168,26 +162,22 @@ class _Prospects:
     def __init__(self, task: RepairTask, parent: Evaluation, covered: Evaluation) -> None:
         self.observation = observe(task.space, parent)
         self.features = StepFeatures(task.space, covered)
-        self.revisions = revise(task.space, parent.edits)
         self._alternatives = Counter(edit.node for edit in task.space.edits)
         self._places: dict[frozenset[Edit], int] = {}
 
     def rank(self, ranker: Ranker, steps: list[Step]) -> list[int]:
-        """Positions in *steps*, best first; revisions are ranked once for all generations."""
-        if not steps or steps[0].operator != "revision":
-            return self._order(ranker, steps)
-        if not self._places:
-            order = self._order(ranker, self.revisions)
-            self._places = {self.revisions[index].edits: place for place, index in enumerate(order)}
-        return sorted(range(len(steps)), key=lambda index: self._places[steps[index].edits])
+        """Positions in *steps*, best first; the many that stay to be tried are ranked once."""
+        if all(step.edits in self._places for step in steps):
+            return sorted(range(len(steps)), key=lambda index: self._places[steps[index].edits])
+        order = ranker.rank(self.observation, [self.features.describe(step) for step in steps])
+        if len(steps) > len(self._places):
+            self._places = {steps[index].edits: place for place, index in enumerate(order)}
+        return order
 
-    def _order(self, ranker: Ranker, steps: list[Step]) -> list[int]:
-        actions = [self.features.describe(step) for step in steps]
-        return ranker.rank(self.observation, actions) if actions else []
-
-    def weight(self, step: Step) -> float:
-        """Suspiciousness, shared out among the edits of the same node."""
+    def weight(self, step: Step, failures: Counter[int]) -> float:
+        """Suspiciousness, shared out among the edits of a node, less where edits have failed."""
         return sum(
-            (self.features.suspicion(edit.line) ** 2 + LEAST_WEIGHT) / self._alternatives[edit.node]
+            (self.features.suspicion(edit.line) ** 2 + LEAST_WEIGHT)
+            / (self._alternatives[edit.node] * (1 + failures[edit.node]))
             for edit in step.changed
         )

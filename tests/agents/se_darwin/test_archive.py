@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from agents.se_darwin.archive import Archive
+from agents.se_darwin.archive import NEUTRAL_SHARE, Archive
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.evaluation import Evaluation
 from agents.se_darwin.sandbox import Execution
@@ -38,6 +38,24 @@ def test_weights_are_those_of_the_darwin_goedel_machine() -> None:
     assert archive.weights() == pytest.approx([sigmoids[0] / 3, sigmoids[1]])
 
 
+def test_neutral_moves_share_a_part_of_the_first_ones_weight() -> None:
+    archive = Archive(ROOT)
+    for number in range(4):
+        archive.add(program(f"neutral {number}", 1, 0, 0, 0), ROOT)
+    root, *neutral = archive.weights()
+    assert sum(neutral) == pytest.approx(NEUTRAL_SHARE * root)
+
+
+def test_the_exhausted_are_chosen_no_more() -> None:
+    archive = Archive(ROOT)
+    better = program("better", 1, 1, 1, 0)
+    archive.add(better, ROOT)
+    archive.exhaust(better)
+    assert {archive.choose_parent(Random(seed)) for seed in range(20)} == {ROOT}
+    archive.exhaust(ROOT)
+    assert archive.choose_parent(Random(0)) is None
+
+
 def test_parents_are_drawn_by_weight() -> None:
     archive = Archive(ROOT)
     archive.add(program("better", 1, 1, 1, 0), ROOT)
@@ -47,21 +65,29 @@ def test_parents_are_drawn_by_weight() -> None:
     assert drawn["better"] / 500 == pytest.approx(weights[1] / sum(weights), abs=0.05)
 
 
-def test_what_improves_or_behaves_as_none_before_is_kept() -> None:
+def test_all_but_what_is_worse_is_kept() -> None:
     archive = Archive(ROOT)
     assert archive.add(program("better", 1, 1, 0, 0), ROOT)
     assert archive.add(program("other tests", 0, 0, 1, 0), ROOT)
-    assert not archive.add(program("no change", 1, 0, 0, 0), ROOT)
-    assert not archive.add(program("the same other tests", 0, 0, 1, 0), ROOT)
+    assert archive.add(program("neutral", 1, 0, 0, 0), ROOT)
     assert not archive.add(program("worse", 0, 0, 0, 0), ROOT)
-    assert [member.source for member in archive.members] == ["root", "better", "other tests"]
+    assert [member.source for member in archive.members] == [
+        "root",
+        "better",
+        "other tests",
+        "neutral",
+    ]
 
 
-def test_a_source_is_new_once() -> None:
+def test_a_source_is_new_once_and_edits_are_tried_once() -> None:
     archive = Archive(ROOT)
-    assert not archive.claim("root")
-    assert archive.claim("other")
-    assert not archive.claim("other")
+    edits = program("other", 1, 1, 1, 1).edits
+    assert not archive.is_untried(ROOT.edits)
+    assert not archive.claim(frozenset(), "root")
+    assert archive.is_untried(edits)
+    assert archive.claim(edits, "other")
+    assert not archive.is_untried(edits)
+    assert not archive.claim(edits, "other")
 
 
 def test_the_best_has_the_highest_score_and_the_fewest_edits() -> None:

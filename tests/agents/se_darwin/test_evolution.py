@@ -5,9 +5,11 @@ from random import Random
 
 import pytest
 
+from agents.se_darwin.archive import Archive
 from agents.se_darwin.edits import EditSpace
+from agents.se_darwin.evaluation import Evaluation
 from agents.se_darwin.evolution import Evolution, Outcome
-from agents.se_darwin.features import NUMBERS, Fields
+from agents.se_darwin.features import NUMBERS, Fields, Step
 from agents.se_darwin.policy import Policy
 from agents.se_darwin.sandbox import Sandbox, TestCase
 from agents.se_darwin.tasks import RepairTask
@@ -120,6 +122,20 @@ def test_needless_edits_are_dropped(sandbox: Sandbox, two_faults: RepairTask) ->
 
 def test_an_exhausted_parent_gives_way(sandbox: Sandbox, two_faults: RepairTask) -> None:
     evolution = Evolution(two_faults, sandbox, Random(0), policy=Policy(batch=10_000))
-    before = evolution.archive.weights()[0]
-    evolution.generation()
-    assert evolution.archive.weights()[0] < before
+    root = evolution.archive.members[0]
+    while evolution.archive.weights()[0]:
+        evolution.generation()
+    assert evolution.archive.choose_parent(Random(0)) is not root
+
+
+class Silent:
+    """A proposer that has no idea."""
+
+    def propose(self, parent: Evaluation, archive: Archive, rng: Random) -> list[Step]:
+        return []
+
+
+def test_a_search_without_candidates_ends(sandbox: Sandbox, two_faults: RepairTask) -> None:
+    evolution = Evolution(two_faults, sandbox, Random(0), Policy(), proposer=Silent())
+    assert evolution.generation() == evolution.generation() == []
+    assert evolution.archive.choose_parent(Random(0)) is None
