@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -106,10 +106,10 @@ def _timeline(
     seen: dict[str, str] = {}
     for one in series:
         row = rows.index(one.name)
-        for time, value in zip(one.times, one.values, strict=True):
+        for value, begin, end in _stretches(one, window.step):
             state = words.get(value, {"text": f"{value:g}", "color": FAINT})
             color = COLORS.get(state["color"], state["color"])
-            axes.barh(row, _days(window.step), 0.7, left=_days(time), color=color, linewidth=0)
+            axes.barh(row, _days(end - begin), 0.7, left=_days(begin), color=color, linewidth=0)
             if color != PANE:
                 seen[state["text"]] = color
     axes.set_yticks(range(len(rows)), rows)
@@ -125,6 +125,18 @@ def _timeline(
         labelcolor=INK,
         handlelength=0.8,
     )
+
+
+def _stretches(one: Series, step: float) -> Iterator[tuple[float, float, float]]:
+    """Each value with the beginning and the end of the time through which it held."""
+    begin = before = one.times[0]
+    held = one.values[0]
+    for time, value in zip(one.times, one.values, strict=True):
+        if value != held or time - before > 1.5 * step:
+            yield held, begin, before + step
+            begin, held = time, value
+        before = time
+    yield held, begin, before + step
 
 
 def _number(axes: Axes, panel: Mapping[str, Any], series: Sequence[Series]) -> None:

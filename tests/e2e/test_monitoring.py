@@ -4,6 +4,7 @@ Prometheus runs the shipped rules with one change: `scaled` divides every durati
 so that a minute passes in a second. Alertmanager's waits are treated alike.
 """
 
+import io
 import json
 import math
 import os
@@ -31,6 +32,7 @@ from infrastructure.events.event import Started
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
+DASHBOARDS = ROOT / "deploy/grafana/dashboards"
 SPEED = 60
 PROGRAMS = ("prometheus", "prometheus-alertmanager")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -119,7 +121,8 @@ class Monitoring:
     """Prometheus and Alertmanager on free ports, from the shipped files, at `SPEED`."""
 
     def __init__(self, folder: Path, daemon_port: int, webhook: str) -> None:
-        self.port, alerts_port = free_port(), free_port()
+        port, alerts_port = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{port}"
         shipped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
         [job], [alerting] = shipped["scrape_configs"], shipped["alerting"]["alertmanagers"]
         shipped["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
@@ -142,7 +145,7 @@ class Monitoring:
                 "prometheus",
                 f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'tsdb'}",
-                f"--web.listen-address=127.0.0.1:{self.port}",
+                f"--web.listen-address=127.0.0.1:{port}",
             ),
             self._start(
                 "prometheus-alertmanager",
@@ -165,7 +168,7 @@ class Monitoring:
 
     def ask(self, path: str, **parameters: object) -> Any:
         """What Prometheus answers; an error of a query is raised."""
-        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]
 
@@ -277,8 +280,8 @@ def storm(
         seen('genesis_runs_total{agent="storm", result="succeeded"}')
         seen('genesis_guard_trips_total{agent="storm"}')
         told("GenesisGuardTripped", "storm")
-        seen(f"timestamp(up) > {time.time() + 1}")  # what came last has been scraped twice
         seen(f"absent(increase(genesis_run_resumes_total[{RATE_INTERVAL}]) > 0)")
+        seen(f"timestamp(up) > {time.time() + 1}")  # what came last has been scraped twice
         yield Storm(monitoring, receiver, begin)
     finally:
         monitoring.stop()
@@ -290,7 +293,7 @@ def storm(
 
 def _queries() -> Iterator[tuple[str, str]]:
     """Each query of each panel, with its dashboard's uid."""
-    for path in sorted((ROOT / "deploy/grafana/dashboards").glob("*.json")):
+    for path in sorted(DASHBOARDS.glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel["targets"]:
                 yield path.stem, target["expr"]
@@ -346,7 +349,7 @@ def test_every_query_has_an_answer_that_moves(storm: Storm) -> None:
 @needs_prometheus
 def test_every_variable_has_values(storm: Storm) -> None:
     seen = 0
-    for path in (ROOT / "deploy/grafana/dashboards").glob("*.json"):
+    for path in DASHBOARDS.glob("*.json"):
         for variable in json.loads(path.read_text())["templating"]["list"]:
             if variable["type"] == "query":
                 found = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
@@ -355,3 +358,21 @@ def test_every_variable_has_values(storm: Storm) -> None:
                 assert set(values) == {"broken", "quick", "storm"}
                 seen += 1
     assert seen == len(AGENT_OF)
+
+
+@needs_prometheus
+def test_a_dashboard_can_be_drawn(storm: Storm) -> None:
+    pytest.importorskip("matplotlib", reason="not installed: the extra 'bench' has it")
+    from deploy.grafana.answers import Prometheus, Window
+    from deploy.grafana.pictures import picture
+
+    dashboard = json.loads((DASHBOARDS / "genesis-agent.json").read_text())
+    prometheus = Prometheus(storm.monitoring.url, {"agent": "storm"})
+    window = Window(begin=storm.begin, end=storm.end, step=1.0, rate_interval=5.0)
+    figure = picture(dashboard, prometheus, window)
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        panel["title"] for panel in dashboard["panels"]
+    ]
+    empty = [axes.get_title("left") for axes in figure.axes if axes.texts]
+    assert empty == [], "No data"
+    figure.savefig(io.BytesIO())

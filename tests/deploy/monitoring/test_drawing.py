@@ -64,9 +64,11 @@ def test_a_gap_stays_a_gap_and_a_mark_is_a_point(axes, dashboards: Dashboards) -
 
 
 def test_a_state_has_its_word_and_colour(axes, dashboards: Dashboards) -> None:
-    states = series("se-darwin", {0.0: 2.0, 10.0: 1.0})
+    states = series("se-darwin", {0.0: 2.0, 10.0: 2.0, 20.0: 1.0, 60.0: 1.0})
     draw(axes, panel(dashboards, "genesis-fleet", "Precision in force"), [states], WINDOW)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["FP16", "FP32"]
+    stretches = [(patch.get_x() * 86400, patch.get_width() * 86400) for patch in axes.patches[:3]]
+    assert stretches == [pytest.approx(one) for one in ((0, 20), (20, 10), (60, 10))]
     assert axes.patches[0].get_facecolor() == pytest.approx(rgba(COLORS["green"]))
 
 
