@@ -14,7 +14,14 @@ import pytest
 
 PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,make,procps"
 WANTED = ["--constraint", "constraints.txt", ".[postgres]", "setuptools>=77", "wheel"]
-NSPAWN = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit"]
+NSPAWN = [
+    "systemd-nspawn",
+    "--quiet",
+    "--boot",
+    "--private-network",
+    "--register=no",
+    "--keep-unit",
+]
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PIP = ["PIP_NO_INDEX=1", "PIP_FIND_LINKS=/srv/wheels"]
 ENTER = ["--all", "env", "-i", PATH, "HOME=/root", *PIP, "sh", "-c"]
