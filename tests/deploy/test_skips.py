@@ -1,5 +1,6 @@
 """On a machine that must lack nothing, a skip is a failure: unless it is for want of CUDA."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,10 @@ def test_that_is_known_to_fail():
 
 def _run(folder: Path, *options: str) -> tuple[int, str]:
     arguments = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, folder]
-    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
+    environ = {"PATH": os.environ["PATH"], "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        arguments, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stdout
 
 
