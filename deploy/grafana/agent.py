@@ -1,9 +1,8 @@
 """One agent: does it learn, in which precision, how fast, and what holds it up."""
 
-from deploy.grafana.fleet import GUARD_STATES
-from deploy.grafana.panels import BLUE, GREEN, Lines, Query, Timeline
+from deploy.grafana.fleet import GUARD_STATES, PRECISION_STATES
+from deploy.grafana.panels import BLUE, Lines, Query, Timeline
 
-IN_FORCE = {1: ("in force", GREEN)}
 IN_STATE = {0: (" ", "transparent"), 1: ("now", BLUE)}
 
 PANELS = (
@@ -12,11 +11,13 @@ PANELS = (
         why="Requested, effective, and who decided. Acknowledged by the worker, not wished.",
         queries=[
             Query(
-                expr='genesis_precision_info{agent=~"$agent"}',
+                expr='genesis_precision_info{agent=~"$agent", effective="fp32"} '
+                'or genesis_precision_info{agent=~"$agent", effective="fp16"} * 2 '
+                'or genesis_precision_info{agent=~"$agent", effective="bf16"} * 3',
                 legend="{{requested}} asked, {{effective}} by {{reason}}",
             )
         ],
-        states=IN_FORCE,
+        states=PRECISION_STATES,
     ),
     Timeline(
         title="The run",

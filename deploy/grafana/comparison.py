@@ -51,7 +51,7 @@ PANELS = (
     ),
     Lines(
         title="Speed-up of a pass",
-        why="FP32's time by half's. Below 1 half precision costs time; on a CPU it does.",
+        why="FP32's time by half's. Below 1 half precision costs time. On a CPU it proves nothing.",
         queries=[
             Query(
                 expr='genesis_baseline_pass_seconds{agent=~"$agent", precision="fp32"} '

@@ -79,7 +79,7 @@ PANELS = (
         why="Applied, or refused with the old ones staying in force.",
         queries=[
             Query(
-                expr="increase(genesis_config_reloads_total[$__rate_interval]) > 0",
+                expr="round(increase(genesis_config_reloads_total[$__rate_interval])) > 0",
                 legend="{{result}}",
             )
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,7 @@ def draw(axes: Axes, panel: Mapping[str, Any], series: Sequence[Series], window:
 def _lines(axes: Axes, panel: Mapping[str, Any], series: Sequence[Series], window: Window) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     scale, style = defaults["custom"]["scaleDistribution"], defaults["custom"]["drawStyle"]
+    height: defaultdict[float, float] = defaultdict(float)  # of the bars so far
     for index, one in enumerate(series):
         color = PALETTE[index % len(PALETTE)]
         if one.mark:
@@ -57,14 +59,17 @@ def _lines(axes: Axes, panel: Mapping[str, Any], series: Sequence[Series], windo
             axes.plot(days, one.values, "o", color=COLORS["red"], markersize=3, label=one.name)
         elif style == "bars":
             days = [_days(time) for time in one.times]
-            axes.bar(days, one.values, _days(window.step), color=color, alpha=0.8, label=one.name)
+            below = [height[time] for time in one.times]
+            axes.bar(days, one.values, _days(window.step), below, color=color, label=one.name)
+            for time, value in zip(one.times, one.values, strict=True):
+                height[time] += value
         else:
             times, values = _with_gaps(one, window.step)
             axes.plot(times, values, color=color, linewidth=1.3, label=one.name)
     if scale["type"] == "log":
         axes.set_yscale("log", base=scale["log"])
     elif not any(value < 0 for one in series for value in one.values):
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, None if any(any(one.values) for one in series) else 1)
     axes.grid(axis="y", color=FAINT, linewidth=0.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: said(value, defaults["unit"])))
     for step in defaults.get("thresholds", {}).get("steps", []):

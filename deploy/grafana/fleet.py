@@ -90,8 +90,8 @@ PANELS = (
         why="By agent and by whoever decided: flag, operator, guard, agent, hardware.",
         queries=[
             Query(
-                expr="sum by (agent, reason) "
-                "(increase(genesis_precision_rollbacks_total[$__rate_interval])) > 0",
+                expr="round(sum by (agent, reason) "
+                "(increase(genesis_precision_rollbacks_total[$__rate_interval]))) > 0",
                 legend="{{agent}}, {{reason}}",
             )
         ],
@@ -102,8 +102,8 @@ PANELS = (
         why="Times the guard demanded FP32, by what it saw.",
         queries=[
             Query(
-                expr="sum by (agent, trigger) "
-                "(increase(genesis_guard_trips_total[$__rate_interval])) > 0",
+                expr="round(sum by (agent, trigger) "
+                "(increase(genesis_guard_trips_total[$__rate_interval]))) > 0",
                 legend="{{agent}}, {{trigger}}",
             )
         ],
@@ -125,7 +125,7 @@ PANELS = (
         why="By result, over all agents.",
         queries=[
             Query(
-                expr="sum by (result) (increase(genesis_runs_total[$__rate_interval])) > 0",
+                expr="round(sum by (result) (increase(genesis_runs_total[$__rate_interval]))) > 0",
                 legend="{{result}}",
             )
         ],
@@ -147,7 +147,8 @@ PANELS = (
         why="Attempts that went on from a checkpoint: each one is an attempt that ended early.",
         queries=[
             Query(
-                expr="sum by (agent) (increase(genesis_run_resumes_total[$__rate_interval])) > 0",
+                expr="round(sum by (agent) "
+                "(increase(genesis_run_resumes_total[$__rate_interval]))) > 0",
                 legend="{{agent}}",
             )
         ],

@@ -97,6 +97,8 @@ class Lines(Panel):
             )
             .tooltip(common.VizTooltipOptions().mode(model.TooltipDisplayMode.MULTI))
         )
+        if self.bars:
+            panel.stacking(common.StackingConfig().mode(model.StackingMode.NORMAL).group("A"))
         if self.warn_above is not None:
             panel.thresholds(_thresholds({None: GREEN, self.warn_above: RED}))
             panel.thresholds_style(

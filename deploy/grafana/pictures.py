@@ -47,11 +47,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prometheus", default="http://127.0.0.1:9090", help="its address")
     parser.add_argument("--minutes", type=float, default=10.0, help="how far to look back")
+    parser.add_argument("--ago", type=float, default=0.0, help="minutes from its end to now")
     parser.add_argument("--scrape-seconds", type=float, default=15.0, help="its scrape interval")
     parser.add_argument("--agent", required=True, help="whose page to draw")
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the pictures")
     given = parser.parse_args()
-    end, seconds = time.time(), 60 * given.minutes
+    end, seconds = time.time() - 60 * given.ago, 60 * given.minutes
     window = Window(
         begin=end - seconds,
         end=end,

@@ -52,7 +52,7 @@ class Metrics:
         self._run_states: dict[str, tuple[str, RunState]] = {}
         self._training_seconds: defaultdict[str, float] = defaultdict(float)
         self._acknowledged: dict[str, PrecisionState] = {}
-        self._compared: set[str] = set()  # runs
+        self._compared: dict[str, str] = {}  # agent to its run that compares with FP32
         self._series = Series(self.registry)
         ProcessCollector(registry=self.registry)
 
@@ -71,12 +71,12 @@ class Metrics:
         elif isinstance(event, PrecisionChanged):
             self._acknowledge(agent, event)
         elif isinstance(event, BaselineCompared):
-            self._compared.add(run_id)
+            self._compared[agent] = run_id
             self._compare(agent, event)
         elif isinstance(event, Evaluated) and event.fp32_baseline_loss is not None:
-            if run_id not in self._compared:  # else the two losses were not of one moment
+            if self._compared.get(agent) != run_id:  # else the losses were not of one moment
+                self._series.forget_comparison(agent)
                 self._series.fp32_baseline_loss.labels(agent).set(event.fp32_baseline_loss)
-                self._series.half_baseline_loss.labels(agent).set(math.nan)
         elif isinstance(event, CheckpointSaved):
             series = self._series
             series.checkpoint_seconds.labels(agent).observe(event.seconds, {"run_id": run_id})
@@ -128,6 +128,9 @@ class Metrics:
             lowered = before.effective != "fp32" and state.effective == "fp32"
             if lowered and state.reason not in NO_ROLLBACKS:
                 self._series.rollbacks.labels(agent, state.reason).inc()
+        if state.effective == "fp32":  # nothing is compared from here on
+            self._compared.pop(agent, None)
+            self._series.forget_comparison(agent)
         now = (state.requested, state.effective, state.reason)
         self._series.precision.labels(agent, *now).set(1)
         self._acknowledged[agent] = state
@@ -153,7 +156,6 @@ class Metrics:
             self._run_states[run_id] = (agent, current)
             self._series.run_state.labels(agent, current.value).inc()
             return
-        self._compared.discard(run_id)
         self._series.runs.labels(agent, current.value).inc(exemplar={"run_id": run_id})
         if current is RunState.SUCCEEDED:
             self.set_last_success(agent, self._clock())

@@ -48,11 +48,7 @@ class Series:
             *(self.lag, self.next_fire, self.period),
         ):
             metric.labels(agent)
-        losses = (self.fp32_baseline_loss, self.half_baseline_loss)
-        for unmeasured in (*losses, self.half_gradient_error):
-            unmeasured.labels(agent).set(math.nan)
-        for side in ("half", "fp32"):
-            self.baseline_seconds.labels(agent, side).set(math.nan)
+        self.forget_comparison(agent)
         for precision in PRECISIONS:
             self.step_seconds.labels(agent, precision)
         for outcome in STEP_OUTCOMES:
@@ -63,6 +59,14 @@ class Series:
             self.guard_trips.labels(agent, trigger.value)
         for state in RunState:
             (self.runs if state in TERMINAL else self.run_state).labels(agent, state.value)
+
+    def forget_comparison(self, agent: str) -> None:
+        """Show no comparison with FP32 where none is made."""
+        losses = (self.fp32_baseline_loss, self.half_baseline_loss)
+        for measured in (*losses, self.half_gradient_error):
+            measured.labels(agent).set(math.nan)
+        for side in ("half", "fp32"):
+            self.baseline_seconds.labels(agent, side).set(math.nan)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self._registry)

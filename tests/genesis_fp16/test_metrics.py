@@ -185,6 +185,18 @@ def test_losses_of_different_moments_are_no_pair(metrics: Metrics, value: Value)
     assert math.isnan(value("genesis_half_baseline_loss", agent="a") or 0)
 
 
+def test_in_fp32_no_comparison_is_shown(metrics: Metrics, value: Value) -> None:
+    compared = {"step": 9, "precision": "fp16", "loss_scale": 1.0, "loss": 0.5, "fp32_loss": 0.5}
+    times = {"seconds": 0.1, "fp32_seconds": 0.3, "gradient_error": 0.001}
+    metrics.on_event("a", "r", BaselineCompared.model_validate(compared | times))
+    metrics.on_event("a", "r", changed(BY_FLAG, scale=1.0))
+    for name in ("half_baseline_loss", "half_gradient_error_ratio", "fp32_baseline_loss"):
+        assert math.isnan(value(f"genesis_{name}", agent="a") or 0), name
+    assert math.isnan(value("genesis_baseline_pass_seconds", agent="a", precision="half") or 0)
+    metrics.on_event("a", "r", Evaluated(epoch=2, metrics={}, primary="x", fp32_baseline_loss=0.3))
+    assert value("genesis_fp32_baseline_loss", agent="a") == 0.3
+
+
 def test_space_is_asked_at_each_scrape(metrics: Metrics, value: Value, tmp_path: Path) -> None:
     metrics.watch_home(tmp_path / "not there yet")
     assert math.isnan(value("genesis_home_free_bytes") or 0)
