@@ -168,7 +168,9 @@ class EvolutionRequest(BaseModel):
     def _exam(self) -> Exam | None:
         if not self.test_code:
             return None
-        return Exam.prepare(self.test_code, program=self.code, module=self.module)
+        return Exam.prepare(
+            self.test_code, program=self.code, module=self.module, function=self.function
+        )
 
     def _check_given(self, given: Evaluation) -> None:
         """Refuse tests that say nothing of the function."""

@@ -119,7 +119,7 @@ def test_an_agent_that_is_not_installed_is_named() -> None:
             "from prices import total\ndef test_a():\n    assert total([1]) == 1",
             "nothing to repair",
         ),
-        ("import prices\ndef test_a(tmp_path): pass", "fixtures are not supported"),
+        ("import prices\ndef test_a(tmp_path): prices.total([])", "fixtures are not supported"),
     ],
 )
 def test_tests_that_say_nothing_of_it_are_refused(folder: Path, tests: str, said: str) -> None:

@@ -11,6 +11,7 @@ from itertools import count
 from agents.se_darwin.jail.check import HELD
 from agents.se_darwin.jail.examiner import CHECK_NAME
 from agents.se_darwin.sandbox.execution import TestCase
+from agents.se_darwin.sandbox.mentions import reaches
 
 _CONTEXT_NAME = "__held__"
 
@@ -46,11 +47,13 @@ class Exam:
     checks: tuple[str, ...] = ()
 
     @classmethod
-    def prepare(cls, tests: str, *, program: str, module: str) -> Exam:
+    def prepare(cls, tests: str, *, program: str, module: str, function: str) -> Exam:
         """Read *tests*, a module that imports *module*, whose source is *program*.
 
+        Tests that have nothing to do with *function* are left out.
+
         Raises:
-            ExamError: It is not Python, has no tests, or imports what the jail does not have.
+            ExamError: It is not Python, has no such tests, or imports what the jail does not have.
         """
         try:
             tree = ast.parse(tests)
@@ -61,23 +64,13 @@ class Exam:
             raise ExamError(
                 f"the tests do not import the program: write `from {module} import ...` in them"
             )
-        asserts: dict[str, tuple[int, ...]] = {}
-        ends = []
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef | ast.AsyncFunctionDef):
-                if node.name.lower().startswith("test"):
-                    raise ExamError(
-                        f"{node.name} is no plain function: of tests only `def test_...():` at "
-                        "the top level are run"
-                    )
-            elif isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
-                if not isinstance(node.body[-1], ast.Assert):
-                    ends.append(node.name)
-                asserts[node.name] = tuple(_split(node.body, count()))
-        if not asserts:
-            raise ExamError(
-                "the tests hold no function `def test_...():`: write one, with plain asserts"
-            )
+        functions = _tests_in(tree)
+        about = (tree, ast.parse(program))
+        chosen = [node for node in functions if reaches(node.name, function, about)]
+        if not chosen:
+            raise ExamError(f"no test calls {function}: there is nothing to judge it by")
+        ends = [node.name for node in chosen if not isinstance(node.body[-1], ast.Assert)]
+        asserts = {node.name: tuple(_split(node.body, count())) for node in chosen}
         return cls(
             program=program,
             names=(module, *(name for name in names if name != module)),
@@ -100,6 +93,24 @@ class Exam:
     def cases(self) -> tuple[TestCase, ...]:
         """A test case per check."""
         return tuple(TestCase(arguments=(check,), expected=HELD) for check in self.checks)
+
+
+def _tests_in(tree: ast.Module) -> list[ast.FunctionDef]:
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.AsyncFunctionDef):
+            if node.name.lower().startswith("test"):
+                raise ExamError(
+                    f"{node.name} is no plain function: of tests only `def test_...():` at the "
+                    "top level are run"
+                )
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            found.append(node)
+    if not found:
+        raise ExamError(
+            "the tests hold no function `def test_...():`: write one, with plain asserts"
+        )
+    return found
 
 
 def _imports(tree: ast.Module, module: str) -> tuple[list[str], set[str]]:

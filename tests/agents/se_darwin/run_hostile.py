@@ -26,7 +26,7 @@ def main() -> None:
     report = {}
     with Sandbox(modules=["builtins", "json", "shutil", "subprocess"], parallel=4) as sandbox:
         cases = [TestCase.returning((number,), number + 1) for number in range(3)]
-        exam = Exam.prepare(TESTS, program=HONEST, module="program")
+        exam = Exam.prepare(TESTS, program=HONEST, module="program", function="solve")
         exam = replace(exam, checks=sandbox.collect(exam, function="solve", limits=LIMITS))
         for name, source in programs.items():
             started = time.monotonic()

@@ -38,7 +38,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def prepare(sandbox: Sandbox, tests: str, program: str = PROGRAM, module: str = "mod") -> Exam:
-    exam = Exam.prepare(tests, program=program, module=module)
+    exam = Exam.prepare(tests, program=program, module=module, function="solve")
     return replace(exam, checks=sandbox.collect(exam, function="solve", limits=LIMITS))
 
 
@@ -127,7 +127,7 @@ def test_a(x, y, low):
     assert solve(x, low=low) == y
 @pytest.mark.skip
 def test_b():
-    assert False
+    assert solve(1) == 5
 """
     assert sorted(passed(sandbox, tests).values()) == [False, False, True, True]
 
@@ -175,6 +175,22 @@ def test_a_candidate_cannot_lend_the_programs_classes_its_own_equality(sandbox: 
     assert passed(sandbox, tests, lenient) == {"test_a, line 3": False}
 
 
+def test_tests_of_other_things_are_left_out(sandbox: Sandbox) -> None:
+    tests = """
+import mod
+from mod import Point, twice as double
+VALUES = [1, 2]
+def check(value):
+    assert double(value) == 2 * value + 2
+def test_point():
+    while Point(1): pass
+def test_a():
+    for value in VALUES:
+        check(value)
+"""
+    assert passed(sandbox, tests) == {"test_a": True}
+
+
 def test_a_hang_leaves_the_rest_undone(sandbox: Sandbox) -> None:
     tests = """
 from mod import solve
@@ -195,17 +211,21 @@ def test_b():
     [
         ("def test_a(:", "not Python"),
         ("def test_a():\n    assert 1", "do not import the program"),
-        ("import mod, numpy\ndef test_a(): pass", "import numpy"),
-        ("import mod\nfrom . import other\ndef test_a(): pass", r"import \."),
+        ("import mod, numpy\ndef test_a(): mod.solve(1)", "import numpy"),
+        ("import mod\nfrom . import other\ndef test_a(): mod.solve(1)", r"import \."),
         ("import mod", "no function"),
+        ("import mod\ndef test_a():\n    assert mod.Point(1)", "no test calls solve"),
         ("import mod\nclass TestA: pass", "no plain function"),
-        ("import mod\nasync def test_a(): pass", "no plain function"),
-        ("import mod\ndef test_a(tmp_path): pass", "fixtures are not supported"),
-        ("import mod\n1 / 0\ndef test_a(): pass", "importing them raised ZeroDivisionError"),
-        ("from mod import nothing\ndef test_a(): pass", "cannot import name 'nothing'"),
-        ("import mod\nwhile True: pass\ndef test_a(): pass", "ended in timeout"),
+        ("import mod\nasync def test_a(): mod.solve(1)", "no plain function"),
+        ("import mod\ndef test_a(tmp_path): mod.solve(1)", "fixtures are not supported"),
         (
-            "import mod, pytest\n@pytest.mark.xfail\ndef test_a(): pass",
+            "import mod\n1 / 0\ndef test_a(): mod.solve(1)",
+            "importing them raised ZeroDivisionError",
+        ),
+        ("from mod import nothing, solve\ndef test_a(): solve(1)", "cannot import name 'nothing'"),
+        ("import mod\nwhile True: pass\ndef test_a(): mod.solve(1)", "ended in timeout"),
+        (
+            "import mod, pytest\n@pytest.mark.xfail\ndef test_a(): mod.solve(1)",
             "only parametrize and skip",
         ),
     ],
