@@ -14,8 +14,8 @@ COPY constraints.txt ./
 RUN python3 -m venv /opt/genesis-fp16 \
     && if [ "$DEVICE" = cpu ]; then set -- --extra-index-url https://download.pytorch.org/whl/cpu; fi \
     && /opt/genesis-fp16/bin/pip install "$@" --constraint constraints.txt torch \
-    && rm -r /opt/genesis-fp16/lib/python3*/site-packages/torch/test \
-             /opt/genesis-fp16/lib/python3*/site-packages/torch/include
+    && rm -rf /opt/genesis-fp16/lib/python3*/site-packages/torch/test \
+              /opt/genesis-fp16/lib/python3*/site-packages/torch/include
 COPY pyproject.toml README.md LICENSE ./
 COPY genesis_fp16 genesis_fp16
 COPY infrastructure infrastructure
