@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
@@ -18,6 +17,9 @@ from genesis_fp16.errors import GenesisError
 from genesis_fp16.evolve_worker import EvolveAnswer, Evolved, EvolveRequest
 from genesis_fp16.plugins import agent_entry_points, check_not_shadowed
 from genesis_fp16.settings import Settings
+from genesis_fp16.signals import Signals
+
+_LOOK_SECONDS = 0.1
 
 
 class EvolveError(GenesisError, RuntimeError):
@@ -130,14 +132,16 @@ def _answer_of(request: EvolveRequest, folder: Path) -> EvolveAnswer:
     asked.write_text(request.model_dump_json())
     with asked.open() as stdin, (folder / "answer.json").open("w+") as answers:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "genesis_fp16.evolve_worker", str(answers.fileno())],
+            [
+                *(sys.executable, "-P", "-m", "genesis_fp16.evolve_worker"),
+                *(str(answers.fileno()), str(os.getpid())),
+            ],
             stdin=stdin,
             stdout=subprocess.DEVNULL,
             pass_fds=(answers.fileno(),),
             start_new_session=True,
         )
-        with _killing(child):
-            status = child.wait()
+        status = _end_of(child)
         answers.seek(0)
         try:
             return EvolveAnswer.model_validate_json(answers.read())
@@ -149,13 +153,15 @@ def _answer_of(request: EvolveRequest, folder: Path) -> EvolveAnswer:
             ) from None
 
 
-@contextmanager
-def _killing(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End the child's process group whatever happens, also at Ctrl-C."""
+def _end_of(child: subprocess.Popen[bytes]) -> int:
+    """Wait for the child; a signal to this process ends it and all that belongs to it."""
     try:
-        yield
-    except KeyboardInterrupt:
-        raise EvolveError("interrupted: nothing was changed", os.EX_TEMPFAIL) from None
+        with Signals() as signals:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    return child.wait(_LOOK_SECONDS)
+                if signals.stops:
+                    raise EvolveError("interrupted: nothing was changed", os.EX_TEMPFAIL)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

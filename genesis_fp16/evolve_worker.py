@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from genesis_fp16.descendants import die_with
 from genesis_fp16.probe import AgentRefusedError, load_agent, one_line
 
 
@@ -105,7 +106,8 @@ def answer(request: EvolveRequest) -> EvolveAnswer:
 
 
 def main() -> None:
-    """Answer the request on stdin through the descriptor that the only argument names."""
+    """Answer the request on stdin through a descriptor; both it and the parent are arguments."""
+    die_with(int(sys.argv[2]))
     request = EvolveRequest.model_validate_json(sys.stdin.read())
     tempfile.tempdir = str(request.folder)
     with os.fdopen(int(sys.argv[1]), "w", closefd=False) as channel:

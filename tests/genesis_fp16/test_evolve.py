@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -135,7 +136,8 @@ def test_tests_that_say_nothing_of_it_are_refused(folder: Path, tests: str, said
     assert "Traceback" not in run.stderr
 
 
-def test_ctrl_c_leaves_nothing_behind(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_nothing_behind(folder: Path, number: signal.Signals) -> None:
     (folder / "prices.py").write_text("def total(amounts):\n    while True:\n        pass\n")
     process = subprocess.Popen(
         [PROGRAM, "evolve", "prices.py::total", "--tests", "test_prices.py"],
@@ -146,8 +148,25 @@ def test_ctrl_c_leaves_nothing_behind(folder: Path) -> None:
     while not list(folder.glob("genesis-evolve-*/se-darwin-*")):
         assert process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == os.EX_TEMPFAIL
     assert "interrupted: nothing was changed" in errors
     assert list(folder.glob("genesis-evolve-*")) == []
+
+
+def test_a_killed_command_leaves_no_process(folder: Path) -> None:
+    (folder / "prices.py").write_text("def total(amounts):\n    while True:\n        pass\n")
+    process = subprocess.Popen(
+        [PROGRAM, "evolve", "prices.py::total", "--tests", "test_prices.py"],
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    while not list(folder.glob("genesis-evolve-*/se-darwin-*")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert children
+    assert alive == []
