@@ -123,6 +123,13 @@ def test_the_published_model_chooses_the_candidates(context: RunContext) -> None
     assert context.logger.events["candidates_chosen_by"] == {"ranker": "model"}
     likely = [t for t in transitions if (t.propensity or 0.0) >= 0.8]
     assert len(likely) > 0.6 * len(transitions)  # all but the share of exploration
+    request = {"code": BROKEN, "function": "area", "tests": TESTS, "max_evaluations": 16}
+    for folder, chooser in (
+        (context.agent_folder, "published world model"),
+        (context.run_folder, "suspicion: no world model is published yet"),
+    ):
+        answer = agent.evolve_solution("", request | {"agent_folder": folder})
+        assert asyncio.run(answer)["ranked_by"] == chooser
 
 
 def test_evolve_solution_repairs_the_callers_function() -> None:
