@@ -14,6 +14,7 @@ from genesis_fp16.guard.decision import GUARD, Decision
 from genesis_fp16.guard.evidence import settings_in_force, write_evidence
 from genesis_fp16.guard.finding import Finding
 from genesis_fp16.guard.metric_pairs import judge
+from genesis_fp16.guard.overflow_windows import Scaling
 from genesis_fp16.guard.trigger import GuardState
 from genesis_fp16.guard.watch import Watch
 from genesis_fp16.runs import RunState
@@ -82,7 +83,10 @@ class Guard:
             event,
             self.settings,
             strict=charge.standing.state is GuardState.PROBATION,
-            backoff_factor=self.settings.fp16_backoff_factor,
+            scaling=Scaling(
+                backoff_factor=self.settings.fp16_backoff_factor,
+                floor=self.settings.fp16_min_loss_scale,
+            ),
         )
         if found is not None:
             self.trip(agent, found)

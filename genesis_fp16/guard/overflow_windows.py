@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
 
 from genesis_fp16.guard.finding import Finding
 from genesis_fp16.guard.guard_settings import MOST_KEPT, GuardSettings
 from genesis_fp16.guard.trigger import Trigger
 from infrastructure.events.event import StepStats
 
-SCALE_FLOOR = 2.0**-16  # the trainer's own, see `FP16TrainingConfig.min_loss_scale`
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scaling:
+    """How the trainer scales its loss.
+
+    Attributes:
+        backoff_factor: An overflow multiplies the scale by it.
+        floor: The scale falls no further.
+    """
+
+    backoff_factor: float = 0.5
+    floor: float = 2.0**-16
+
+    def backoffs_from(self, loss_scale: float) -> int:
+        """How many overflows lead from *loss_scale* to the floor."""
+        above_floor = max(1.0, loss_scale / self.floor)
+        return math.ceil(-math.log(above_floor) / math.log(self.backoff_factor))
 
 
 class OverflowWindows:
@@ -22,14 +39,14 @@ class OverflowWindows:
     """
 
     def __init__(self) -> None:
+        self._floor = 0.0
         self._ratios: deque[float] = deque(maxlen=MOST_KEPT)
         self._steps = self._overflows = 0
         self._searchable = 0
 
-    def begin(self, loss_scale: float, backoff_factor: float) -> None:
-        """Half precision begins, at *loss_scale*: a search may follow."""
-        above_floor = max(1.0, loss_scale / SCALE_FLOOR)
-        self._searchable = math.ceil(-math.log(above_floor) / math.log(backoff_factor))
+    def begin(self, loss_scale: float, scaling: Scaling) -> None:
+        """FP16 begins, at *loss_scale*: a search may follow."""
+        self._floor, self._searchable = scaling.floor, scaling.backoffs_from(loss_scale)
 
     def add(self, stats: StepStats, settings: GuardSettings, *, strict: bool) -> Finding | None:
         """Take in steps made in half precision.
@@ -43,7 +60,7 @@ class OverflowWindows:
         self._searchable = 0 if stats.applied else self._searchable - spared
         self._steps += stats.attempted - spared
         self._overflows += stats.overflow - spared
-        if stats.precision == "fp16" and stats.overflow and stats.loss_scale <= SCALE_FLOOR:
+        if stats.precision == "fp16" and stats.overflow and stats.loss_scale <= self._floor:
             return self._at_floor(stats)
         if self._steps < settings.guard_window_steps:
             return None
@@ -55,7 +72,7 @@ class OverflowWindows:
             f"floor, {stats.loss_scale:g}: no scale fits these gradients"
         )
         numbers: dict[str, object] = {"steps": stats.attempted, "overflows": stats.overflow}
-        numbers |= {"loss_scale": stats.loss_scale, "floor": SCALE_FLOOR}
+        numbers |= {"loss_scale": stats.loss_scale, "floor": self._floor}
         return Finding(trigger=Trigger.SCALE_FLOOR, said=said, numbers=numbers)
 
     def _close(self, settings: GuardSettings, *, strict: bool) -> Finding | None:

@@ -7,7 +7,7 @@ from collections import deque
 from genesis_fp16.guard.comparisons import Comparisons
 from genesis_fp16.guard.finding import Finding
 from genesis_fp16.guard.guard_settings import GuardSettings
-from genesis_fp16.guard.overflow_windows import OverflowWindows
+from genesis_fp16.guard.overflow_windows import OverflowWindows, Scaling
 from genesis_fp16.guard.trigger import Trigger
 from infrastructure.events import Event
 from infrastructure.events.event import (
@@ -49,7 +49,7 @@ class Watch:
         settings: GuardSettings,
         *,
         strict: bool,
-        backoff_factor: float,
+        scaling: Scaling,
     ) -> Finding | None:
         """Take in what a worker said; return what speaks against half precision.
 
@@ -58,7 +58,7 @@ class Watch:
             event: What it said.
             settings: Hold the limits.
             strict: On probation, less is enough.
-            backoff_factor: By which an overflow lowers the loss scale.
+            scaling: Of the loss, in attempts that begin now.
         """
         if run_id != self.run_id:
             self.run_id, self.step, self._checkpoint = run_id, 0, None
@@ -67,7 +67,7 @@ class Watch:
                 self._device = event.device
             case PrecisionChanged():
                 if event.state.effective == "fp16":
-                    self._windows.begin(event.loss_scale, backoff_factor)
+                    self._windows.begin(event.loss_scale, scaling)
             case CheckpointSaved():
                 self._checkpoint = event
             case StepStats():

@@ -3,10 +3,11 @@
 import pytest
 
 from genesis_fp16.guard.guard_settings import GuardSettings
-from genesis_fp16.guard.overflow_windows import SCALE_FLOOR, OverflowWindows
-from infrastructure.training import FP16TrainingConfig
+from genesis_fp16.guard.overflow_windows import OverflowWindows, Scaling
 
 SETTINGS = GuardSettings()
+SCALE_FLOOR = 2.0**-16
+HALVING = Scaling(backoff_factor=0.5, floor=SCALE_FLOOR)
 
 
 @pytest.fixture
@@ -17,10 +18,6 @@ def windows() -> OverflowWindows:
 def add(windows: OverflowWindows, event, strict: bool = False) -> str | None:
     found = windows.add(event, SETTINGS, strict=strict)
     return found.trigger if found else None
-
-
-def test_the_floor_is_the_trainers() -> None:
-    assert FP16TrainingConfig().min_loss_scale == SCALE_FLOOR
 
 
 @pytest.mark.parametrize(
@@ -56,6 +53,7 @@ def test_on_probation_one_window_is_enough(windows, stats) -> None:
 
 
 def test_overflow_at_the_floor_needs_no_window(windows, stats) -> None:
+    windows.begin(65536.0, HALVING)
     assert add(windows, stats(steps=1, overflow=0, loss_scale=SCALE_FLOOR)) is None
     assert add(windows, stats(steps=1, overflow=1, loss_scale=SCALE_FLOOR)) == "scale_floor"
 
@@ -63,7 +61,7 @@ def test_overflow_at_the_floor_needs_no_window(windows, stats) -> None:
 @pytest.mark.parametrize("scale", [65536.0, 2.0**34])
 def test_the_search_for_a_scale_is_no_storm(windows, stats, scale) -> None:
     """All overflow at once, down to a scale that fits: slow steps, one statistic each."""
-    windows.begin(scale, 0.5)
+    windows.begin(scale, HALVING)
     for backoffs in range(1, 31):
         event = stats(steps=1, overflow=1, loss_scale=scale * 0.5**backoffs)
         assert add(windows, event) is None
@@ -71,24 +69,30 @@ def test_the_search_for_a_scale_is_no_storm(windows, stats, scale) -> None:
 
 
 def test_the_search_may_share_an_event_with_steps_that_fit(windows, stats) -> None:
-    windows.begin(65536.0, 0.5)
+    windows.begin(65536.0, HALVING)
     assert add(windows, stats(steps=132, overflow=32)) is None, "100 of 100 fitted"
     assert add(windows, stats(overflow=31)) == "overflow_storm", "the search is over"
 
 
 def test_the_search_ends_where_the_floor_would_be(windows, stats) -> None:
-    windows.begin(65536.0, 0.5)
+    windows.begin(65536.0, HALVING)
     found = windows.add(stats(steps=132, overflow=82), SETTINGS, strict=False)
     assert found is not None
     assert found.said.startswith("50 of 100 steps overflowed")
 
 
 def test_a_slow_backoff_searches_longer(windows, stats) -> None:
-    windows.begin(65536.0, 0.9)
+    windows.begin(65536.0, Scaling(backoff_factor=0.9, floor=SCALE_FLOOR))
     assert add(windows, stats(steps=211, overflow=211)) is None
     assert add(windows, stats(steps=100, overflow=100)) == "overflow_storm"
 
 
 def test_a_scale_at_the_floor_has_nowhere_to_search(windows, stats) -> None:
-    windows.begin(SCALE_FLOOR, 0.5)
+    windows.begin(SCALE_FLOOR, HALVING)
     assert add(windows, stats(overflow=50)) == "overflow_storm"
+
+
+def test_the_floor_is_as_set(windows, stats) -> None:
+    windows.begin(8.0, Scaling(floor=4.0))
+    assert add(windows, stats(steps=1, overflow=1, loss_scale=8.0)) is None
+    assert add(windows, stats(steps=1, overflow=1, loss_scale=4.0)) == "scale_floor"

@@ -3,6 +3,7 @@
 import pytest
 
 from genesis_fp16.guard.guard_settings import GuardSettings
+from genesis_fp16.guard.overflow_windows import Scaling
 from genesis_fp16.guard.watch import Watch
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import CheckpointSaved, PrecisionChanged, Started
@@ -17,7 +18,7 @@ def watch() -> Watch:
 
 
 def take(watch: Watch, event: Event, run_id: str = "r", strict: bool = False) -> str | None:
-    found = watch.take(run_id, event, SETTINGS, strict=strict, backoff_factor=0.5)
+    found = watch.take(run_id, event, SETTINGS, strict=strict, scaling=Scaling())
     return found.trigger if found else None
 
 
