@@ -40,7 +40,7 @@ _BY_PARTS: dict[type, Callable[[Any], Any]] = {
 }
 _FROM_PARTS = {kind.__name__: kind for kind in _BY_PARTS} | {"Counter": lambda p: Counter(dict(p))}
 _BY_ARGUMENTS: dict[type, Callable[[Any], list[object]]] = {
-    kind: lambda value: list(value.__reduce__()[1])
+    kind: lambda value: list(value.__reduce_ex__(4)[1])
     for kind in (range, Fraction, date, datetime, time, timedelta, timezone)
 }
 _FROM_ARGUMENTS = {kind.__name__: kind for kind in _BY_ARGUMENTS}
