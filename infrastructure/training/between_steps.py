@@ -153,8 +153,10 @@ class BetweenSteps:
         The precision in force stays: it is the operator's choice of today.
 
         Raises:
+            RuntimeError: Inside an accumulation window: its gradients are of other weights.
             ValueError: The state is of another model.
         """
+        self._demand_step_boundary("a state can be loaded")
         self.state.load(state)
 
     def save_checkpoint(self, path: Path | str) -> None:
@@ -171,5 +173,7 @@ class BetweenSteps:
 
         Raises:
             CheckpointError: It is missing, incomplete, corrupt, or of another model.
+            RuntimeError: Inside an accumulation window: its gradients are of other weights.
         """
+        self._demand_step_boundary("a state can be loaded")
         self.state.load_file(Path(path), self.device)

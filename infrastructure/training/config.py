@@ -72,21 +72,28 @@ class FP16TrainingConfig:
         )
         _require(1.0 < self.growth_factor <= 1024.0, "growth_factor", "above 1, at most 1024", self)
         _require(0.0 < self.backoff_factor < 1.0, "backoff_factor", "between 0 and 1", self)
-        _require(self.growth_interval >= 1, "growth_interval", "at least 1", self)
+        for name in ("growth_interval", "nonfinite_loss_patience", "accumulate"):
+            value = getattr(self, name)
+            _require(
+                isinstance(value, int) and value >= 1, name, "a whole number, at least 1", self
+            )
         _require(
             self.max_grad_norm is None or 0.0 < self.max_grad_norm < math.inf,
             "max_grad_norm",
             "None, or finite and above 0",
             self,
         )
-        _require(self.nonfinite_loss_patience >= 1, "nonfinite_loss_patience", "at least 1", self)
         _require(
             self.floor_policy in ("skip", "fallback_fp32", "halt"),
             "floor_policy",
             "skip, fallback_fp32 or halt",
             self,
         )
-        _require(self.accumulate >= 1, "accumulate", "at least 1", self)
+        _require(
+            self.precision in ("auto", *Precision), "precision", "fp32, fp16, bf16 or auto", self
+        )
+        if self.precision != "auto":  # its name will do
+            object.__setattr__(self, "precision", Precision(self.precision))
 
     @classmethod
     def preset(cls, name: Literal["precision-rl"]) -> FP16TrainingConfig:

@@ -137,8 +137,9 @@ def is_spread(module: Module) -> bool:
 
 
 def unwrapped(module: Module) -> Module:
-    """The module inside DDP, whose names are those of a single process."""
-    return module.module if isinstance(module, DistributedDataParallel) else module
+    """The module inside DDP and `torch.compile`, whose names are those of a plain one."""
+    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    return cast("Module", getattr(inner, "_orig_mod", inner))
 
 
 def whole_tensor(value: Any) -> Any:

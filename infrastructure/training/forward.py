@@ -50,7 +50,10 @@ class PrecisionForward:
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._enabled:
-            return function(*args, **kwargs)  # inside loss_region autocast is off already
+            if not torch.is_autocast_enabled(self._device_type):  # as within compute_loss
+                return function(*args, **kwargs)
+            with self._off:
+                return function(*args, **kwargs)
         with self._on:
             result = function(*args, **kwargs)
         return to_float32(result)

@@ -73,6 +73,7 @@ class FP16Trainer(BetweenSteps):
         self.optimizer = optimizer
         self.device = device_of(model)
         self._parameters = float32_parameters(model, optimizer)
+        self._groups = len(optimizer.param_groups)
         self._loss_scale = loss_scale_of(config, self.device)
         self._anomalies = AnomalyDetector(model) if config.detect_anomaly else None
         self._backward = self._anomalies.backward if self._anomalies else Tensor.backward
@@ -176,7 +177,12 @@ class FP16Trainer(BetweenSteps):
             loss: float32 ``[]`` from `training_step`, of one micro-batch.
             replay: The micro-batch is another rank's: this rank has none left and only keeps
                 step with the others. It counts for nothing.
+
+        Raises:
+            RuntimeError: A parameter group was added inside an accumulation window.
         """
+        if len(self.optimizer.param_groups) != self._groups:
+            self._take_in_new_groups()
         if replay:
             loss = loss * 0.0
             self._replays += 1
@@ -191,6 +197,13 @@ class FP16Trainer(BetweenSteps):
             self.finish_window()
         elif self._ranks is not None:
             self._ranks.begin_micro_batch(self._micro_batches)
+
+    def _take_in_new_groups(self) -> None:
+        self._demand_step_boundary("parameter groups can be added")
+        with self._switch.float32_parameters():
+            self._parameters[:] = float32_parameters(self.model, self.optimizer)
+        self._optimizer_step.choose_path()
+        self._groups = len(self.optimizer.param_groups)
 
     def finish_window(self) -> None:
         """Attempt a step with the micro-batches accumulated so far; none: do nothing.

@@ -56,6 +56,7 @@ class LossScale:
         return {"loss_scale": self.scale.item(), "growth_tracker": int(self.tracker.item())}
 
     def load_state_dict(self, state: dict[str, float | int]) -> None:
-        """Restore what `state_dict` returned; the scale is held to this configuration's floor."""
+        """Restore what `state_dict` returned, held to this configuration's floor and interval."""
         self.scale.fill_(max(state["loss_scale"], self._config.min_loss_scale))
-        self.tracker.fill_(state["growth_tracker"])
+        # torch grows where the tracker meets the interval: one beyond it would never meet it.
+        self.tracker.fill_(min(state["growth_tracker"], self._config.growth_interval - 1))

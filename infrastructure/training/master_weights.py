@@ -7,37 +7,43 @@ the last place of an FP16 weight would be lost; the FP32 master keeps it.
 from __future__ import annotations
 
 import torch
-from torch.nn import Module, Parameter
+from torch.nn import BatchNorm1d, BatchNorm2d, BatchNorm3d, Module, Parameter, SyncBatchNorm
 from torch.optim import Optimizer
+
+_BATCH_NORMS = (BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm)
 
 
 class MasterWeights:
     """Casts a model's float32 parameters to FP16 and puts FP32 masters into the optimizer.
 
     Args:
-        model: Its parameters stay the same objects; only their data are cast. Buffers, such as
-            the statistics of a normalisation, stay float32.
+        model: Its parameters stay the same objects; only their data are cast. Buffers stay
+            float32, and so do the parameters of a batch normalisation, whose kernels demand that
+            they match its statistics.
         optimizer: Its groups and state are moved to the masters.
         chosen: Parameters the optimizer updates.
 
     Attributes:
-        parameters: The masters, float32, in the order of *chosen*.
+        parameters: What the optimizer updates now, float32, in the order of *chosen*: masters,
+            and what is not cast.
     """
 
     def __init__(self, model: Module, optimizer: Optimizer, chosen: list[Parameter]) -> None:
-        self._model, self._optimizer, self._chosen = model, optimizer, chosen
-        self._frozen = [p for p in model.parameters() if not any(p is q for q in chosen)]
-        self._frozen_data = [p.data for p in self._frozen]
-        self.parameters = [Parameter(p.detach().clone()) for p in chosen]
-        _swap(optimizer, dict(zip(chosen, self.parameters, strict=True)))
-        for parameter in model.parameters():
-            if parameter.dtype == torch.float32:
-                parameter.data = parameter.data.half()
-                parameter.grad = None
+        self._optimizer, self._chosen = optimizer, chosen
+        norms = (module for module in model.modules() if isinstance(module, _BATCH_NORMS))
+        kept = {p for norm in norms for p in norm.parameters(recurse=False)}
+        cast = {p: p.data for p in model.parameters() if p.dtype == torch.float32 and p not in kept}
+        self._masters = {p: Parameter(p.detach().clone()) for p in chosen if p in cast}
+        self._others = {p: data for p, data in cast.items() if p not in self._masters}
+        self.parameters = [self._masters.get(p, p) for p in chosen]
+        _swap(optimizer, self._masters)
+        for parameter in cast:
+            parameter.data = parameter.data.half()
+            parameter.grad = None
 
     def take_gradients(self) -> None:
         """Add the FP16 gradients of one micro-batch to the masters' in float32."""
-        for half, master in zip(self._chosen, self.parameters, strict=True):
+        for half, master in self._masters.items():
             if half.grad is None:
                 continue
             if master.grad is None:
@@ -48,7 +54,7 @@ class MasterWeights:
 
     def update_model(self) -> None:
         """Copy the masters into the model's FP16 parameters."""
-        for half, master in zip(self._chosen, self.parameters, strict=True):
+        for half, master in self._masters.items():
             half.data.copy_(master.data)
 
     def remove(self) -> list[Parameter]:
@@ -57,11 +63,11 @@ class MasterWeights:
         Returns:
             The model's parameters, in the order of *chosen*.
         """
-        for half, master in zip(self._chosen, self.parameters, strict=True):
+        for half, master in self._masters.items():
             half.data = master.data
-        for parameter, data in zip(self._frozen, self._frozen_data, strict=True):
+        for parameter, data in self._others.items():
             parameter.data = data
-        _swap(self._optimizer, dict(zip(self.parameters, self._chosen, strict=True)))
+        _swap(self._optimizer, {master: half for half, master in self._masters.items()})
         return self._chosen
 
 

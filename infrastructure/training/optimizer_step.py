@@ -51,19 +51,35 @@ class OptimizerStep:
     ) -> None:
         self._optimizer, self._parameters = optimizer, parameters
         self._max_grad_norm = config.max_grad_norm
-        device = parameters[0].device
-        self.adaptive_clip = AdaptiveClip(device) if config.adaptive_clip else None
+        self._device = parameters[0].device
+        self.adaptive_clip = AdaptiveClip(self._device) if config.adaptive_clip else None
         closure = signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is Parameter.empty:
             raise ValueError(
                 f"{type(optimizer).__name__} computes the loss several times a step, by a closure, "
                 "and a loss scale holds for one gradient: choose an optimizer without a closure"
             )
-        self.fold_refused = documented_path_reason(optimizer, device)
+        self.fold_refused: str | None = None
+        self.choose_path()
+        optimizer.register_load_state_dict_pre_hook(self._stay_fused)
+        optimizer.register_load_state_dict_post_hook(lambda _: self.choose_path())
+
+    def choose_path(self) -> None:
+        """Look at the optimizer's groups and state, which may be new, and prepare for them."""
+        before = self.fold_refused
+        self.fold_refused = documented_path_reason(self._optimizer, self._device)
         if self.fold_refused is None:
-            _fill_momentum(optimizer)
-        else:
+            _fill_momentum(self._optimizer)
+        elif self.fold_refused != before:
             log.info("documented_optimizer_path", reason=self.fold_refused, reads_per_step=1)
+
+    def _stay_fused(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        """A state that another kind of step has left says ``fused=False``; that is not its due."""
+        groups = [dict(group) for group in state["param_groups"]]
+        if self.fold_refused is None:
+            for group, own in zip(groups, optimizer.param_groups, strict=False):
+                group["fused"] = own["fused"]  # torch itself complains of a wrong number of groups
+        return {**state, "param_groups": groups}
 
     def __call__(self, norm: Tensor, divisor: Tensor | None, bad: Tensor) -> None:
         """Update the parameters unless *bad*.

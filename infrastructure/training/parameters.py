@@ -20,19 +20,19 @@ def device_of(model: Module) -> torch.device:
 
 
 def float32_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:
-    """The parameters the optimizer updates.
+    """The parameters in the optimizer; those that are frozen too, since they may be unfrozen.
 
     Raises:
         ValueError: One of the model or the optimizer is not float32, or there is none to update.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
-    chosen = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    chosen = [p for group in optimizer.param_groups for p in group["params"]]
     for parameter in {**names, **dict.fromkeys(chosen)}:
         if parameter.dtype != torch.float32 and parameter.is_floating_point():
             raise ValueError(
                 f"parameter {names.get(parameter, '(not in the model)')} is {parameter.dtype}: "
                 "keep parameters float32 (model.float()); autocast makes the half copies"
             )
-    if not chosen:
+    if not any(p.requires_grad for p in chosen):
         raise ValueError("the optimizer updates no parameter: pass it model.parameters()")
     return chosen

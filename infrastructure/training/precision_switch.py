@@ -90,8 +90,10 @@ class PrecisionSwitch:
     def float32_parameters(self) -> Iterator[None]:
         """Give the model its float32 parameters back for a while."""
         self._uncast()
-        yield
-        self._cast_or_not()
+        try:
+            yield
+        finally:
+            self._cast_or_not()
 
     def after_backward(self) -> None:
         """Move the gradients of a cast model to its masters."""

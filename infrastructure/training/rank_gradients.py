@@ -49,8 +49,9 @@ class RankGradients:
             self._group = self._ddp.process_group
             self._ranks, self._replicas = dist.get_world_size(self._group), 1
         else:
-            self._group, self._ranks, self._replicas = _mesh(parameters)
-            _demand_sharded_step(optimizer, parameters[0])
+            trained = [p for p in parameters if p.requires_grad]
+            self._group, self._ranks, self._replicas = _mesh(trained)
+            _demand_sharded_step(optimizer, trained[0])
         self.begin_micro_batch(0)
 
     @classmethod
@@ -94,10 +95,11 @@ class RankGradients:
 
     @torch.no_grad()
     def _average_late(self) -> None:
-        for parameter in self._parameters:
+        trained = [p for p in self._parameters if p.requires_grad]
+        for parameter in trained:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        grads = [cast("Tensor", parameter.grad) for parameter in self._parameters]
+        grads = [cast("Tensor", parameter.grad) for parameter in trained]
         flat = torch.cat([grad.flatten() for grad in grads])
         dist.all_reduce(flat, group=self._group)
         flat /= self._ranks

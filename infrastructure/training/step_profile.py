@@ -64,18 +64,24 @@ class StepProfile:
         self._marked.remove()
         done.stop()
         steps = self._seen - _FIRST_STEPS
+        if steps == 0:
+            self._refuse("the training ended before the first step to be profiled did")
+            return
         times = _times(done)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             done.export_chrome_trace(str(self._folder / "trace.json"))
             (self._folder / "phases.txt").write_text(_table(done, times, steps))
         except OSError as error:  # nobody must lose a training to a full disk
-            fields = {"error": str(error)}
-            self._emit(Notice(level="warning", event="profile_not_written", fields=fields))
+            self._refuse(str(error))
             return
         means = ", ".join(f"{name} {1e-3 * host / steps:.3f} ms" for name, host, _ in times)
         fields = {"folder": str(self._folder), "steps": str(steps), "host_time_per_step": means}
         self._emit(Notice(event="profile_written", fields=fields))
+
+    def _refuse(self, error: str) -> None:
+        fields = {"error": error}
+        self._emit(Notice(level="warning", event="profile_not_written", fields=fields))
 
 
 class _MarkedPhases:

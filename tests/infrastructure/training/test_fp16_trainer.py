@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 
@@ -233,11 +234,24 @@ def test_no_flip_inside_an_accumulation_window(make_trainer, batch, loss_fn):
         trainer.state_dict()
 
 
+def test_no_state_is_loaded_inside_an_accumulation_window(make_trainer, batch, loss_fn, tmp_path):
+    trainer = make_trainer("fp16", accumulate=2)
+    state = trainer.state_dict()
+    trainer.save_checkpoint(tmp_path / "a.pt")
+    run(trainer, batch, loss_fn, 1)
+    with pytest.raises(RuntimeError, match="can be loaded only between optimizer steps"):
+        trainer.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="can be loaded only between optimizer steps"):
+        trainer.load_checkpoint(tmp_path / "a.pt")
+
+
 def test_fp32_holds_inside_a_callers_autocast(make_trainer, batch, loss_fn):
     trainer = make_trainer("fp32")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = trainer.training_step(batch, loss_fn)
+        alone = trainer.forward(batch["x"])
     assert torch.equal(inside, trainer.training_step(batch, loss_fn))
+    assert torch.equal(alone, trainer.forward(batch["x"]))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -388,11 +402,19 @@ def test_an_optimizer_with_a_closure_is_refused():
         {"max_grad_norm": -1.0},
         {"min_loss_scale": 0.0},
         {"accumulate": 0},
+        {"accumulate": 1.5},
+        {"growth_interval": 2.5},
+        {"precision": "half"},
+        {"precision": torch.float16},
     ],
 )
 def test_a_wrong_configuration_is_named(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         FP16TrainingConfig(**change)
+
+
+def test_a_precision_may_be_named():
+    assert FP16TrainingConfig(precision="bf16").precision is Precision.BF16
 
 
 def test_a_preset_is_a_published_recipe():
@@ -420,6 +442,53 @@ def test_checkpoints_load_under_every_precision(
         run(second, batch, loss_fn, 7)
         assert torch.equal(weights(first), weights(second))
         assert first.get_stats() == second.get_stats()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_state_of_a_loop_optimizer_goes_on_fused(batch, loss_fn, kind, steps):
+    def made(seed, **options):
+        torch.manual_seed(seed)
+        model = nn.Linear(4, 1)
+        momentum = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+        optimizer = kind(model.parameters(), lr=0.01, **momentum, **options)
+        return FP16Trainer(model, optimizer, FP16TrainingConfig(cpu_half=True, loss_scale=256.0))
+
+    loop, fused = made(0), made(1, fused=True)
+    run(loop, batch, loss_fn, steps)
+    fused.load_state_dict(copy.deepcopy(loop.state_dict()))  # torch shares the tensors of a state
+    assert all(group["fused"] for group in fused.optimizer.param_groups)
+    for trainer in (loop, fused):
+        run(trainer, batch, infinite_gradient, 1)  # finds momenta that were never made
+        run(trainer, batch, loss_fn, 5)
+    assert fused.get_stats()["overflow_steps"] == 1
+    torch.testing.assert_close(weights(fused), weights(loop), rtol=1e-5, atol=1e-6)
+
+
+def test_a_lower_growth_interval_is_met_by_a_scale_that_has_waited_longer(
+    make_trainer, batch, loss_fn
+):
+    patient = run(make_trainer(growth_interval=50, loss_scale=256.0), batch, loss_fn, 30)
+    eager = make_trainer(growth_interval=10, loss_scale=256.0)
+    eager.load_state_dict(patient.state_dict())
+    run(eager, batch, loss_fn, 11)
+    assert eager.get_stats()["current_scale"] == 1024.0
+
+
+def test_a_compiled_model_and_a_plain_one_share_checkpoints(
+    make_trainer, batch, loss_fn, tmp_path: Path
+):
+    plain, inner = make_trainer(), make_trainer(seed=1).model
+    compiled = FP16Trainer(
+        torch.compile(inner, backend="eager"),
+        torch.optim.AdamW(inner.parameters(), lr=1e-2, fused=True),
+        FP16TrainingConfig(cpu_half=True),
+    )
+    run(compiled, batch, loss_fn, 2)
+    compiled.save_checkpoint(tmp_path / "a.pt")
+    plain.load_checkpoint(tmp_path / "a.pt")
+    assert torch.equal(weights(plain), weights(compiled))
+    compiled.load_state_dict(plain.state_dict())
 
 
 def test_a_checkpoint_of_another_model_is_refused(make_trainer, tmp_path: Path):

@@ -118,3 +118,25 @@ def test_overflow_leaves_masters_and_model_alone(make_trainer, batch):
     trainer.step(trainer.training_step(batch, lambda f, b: f(b["x"]).mean() * 1e6))
     assert trainer.get_stats()["overflow_steps"] == 1
     assert torch.equal(weights(trainer), before)
+
+
+def test_batch_normalisation_stays_float32(batch, loss_fn):
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    trainer = FP16Trainer(model, optimizer, FP16TrainingConfig(cpu_half=True, **SCALE))
+    before = model[1].weight.detach().clone()
+    trainer.cast_model_to_fp16()
+    run(trainer, batch, loss_fn, 3)
+    assert trainer.get_stats()["applied_steps"] == 3
+    assert (model[0].weight.dtype, model[1].weight.dtype) == (torch.float16, torch.float32)
+    assert not torch.equal(model[1].weight, before)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_state_that_does_not_fit_leaves_the_cast_in_force(make_trainer):
+    trainer = make_trainer("fp16", **SCALE)
+    trainer.cast_model_to_fp16()
+    state = {**trainer.state_dict(), "model": {"other": torch.ones(1)}}
+    with pytest.raises(ValueError, match="another model"):
+        trainer.load_state_dict(state)
+    assert {p.dtype for p in trainer.model.parameters()} == {torch.float16}

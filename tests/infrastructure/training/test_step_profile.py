@@ -48,6 +48,19 @@ def test_a_training_that_ends_before_its_profile_leaves_what_there_is(make_job, 
     assert notice.fields["steps"] == "3"  # of eight
 
 
+def test_what_ends_the_first_profiled_step_is_what_is_raised(make_job, loss_fn, tmp_path: Path):
+    calls = []
+
+    def loss(forward, batch):
+        calls.append(1)
+        if len(calls) == 6:  # the profile begins after five steps
+            raise KeyError("the loss's own")
+        return loss_fn(forward, batch)
+
+    with pytest.raises(KeyError, match="the loss's own"):
+        run(make_job(epochs=1, loss=loss), tmp_path, steps=6)
+
+
 def test_without_a_profile_nothing_is_written_or_wrapped(make_job, tmp_path: Path):
     assert run(make_job(epochs=1), tmp_path, steps=0) == []
     assert not (tmp_path / "profile").exists()
