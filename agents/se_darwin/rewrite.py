@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from agents.se_darwin.edits.edit import Slot, write
 
-_WHOLE = (ast.JoinedStr,)  # Python 3.11 does not know where in the text their parts stand
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Change:
@@ -74,7 +72,7 @@ def _changes(slot: Slot, old: object, new: object) -> list[_Change] | None:
     if ast.dump(old) == ast.dump(new):
         return []
     below = None
-    if type(old) is type(new) and not isinstance(old, _WHOLE):
+    if type(old) is type(new):
         below = _changes_below(old, new)
     if below is not None:
         return below
