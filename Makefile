@@ -9,8 +9,8 @@ STAMP := $(VENV)/.installed
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
 
-test: $(STAMP)  ## The whole test suite; PYTEST_FLAGS reach pytest
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+test: $(STAMP)  ## The whole test suite on two cores; PYTEST_FLAGS reach pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_FLAGS)
 
 check: $(STAMP)  ## Lint, types, import direction
 	$(BIN)/ruff check .
