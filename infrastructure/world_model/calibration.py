@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 import torch
+from torch import Tensor
 
 from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.metrics import Z_90, categorical_nll
@@ -21,8 +22,9 @@ from infrastructure.world_model.outlook import (
     Outlook,
     TargetOutlook,
 )
+from infrastructure.world_model.scoring import label_nll
 
-_TEMPERATURES = torch.logspace(-1.0, 1.0, 81, dtype=torch.float64)
+_TEMPERATURES = torch.logspace(-0.7, 0.7, 57, dtype=torch.float64)
 _SCALE_BOUNDS = (1e-2, 1e2)
 
 
@@ -44,11 +46,10 @@ class Calibration:
             expected = outlook[name]
             if isinstance(expected, DiscreteOutlook):
                 nll = [
-                    categorical_nll(_tempered(expected, float(t)).probabilities, outcomes[name])
+                    float(_label_nll(_tempered(expected, float(t)), outcomes[name], codec, name))
                     for t in _TEMPERATURES
                 ]
-                best = int(torch.stack(nll).mean(1).argmin())
-                temperatures[name] = float(_TEMPERATURES[best])
+                temperatures[name] = float(_TEMPERATURES[nll.index(min(nll))])
             else:
                 error_NC = (outcomes[name] - expected.mean).abs() / expected.variance.sqrt()
                 scale_C = (error_NC.quantile(0.9, dim=0) / Z_90).clamp(*_SCALE_BOUNDS)
@@ -87,6 +88,14 @@ class Calibration:
             temperatures=dict(cast(Mapping[str, float], value["temperatures"])),
             scales={name: tuple(scale) for name, scale in scales.items()},
         )
+
+
+def _label_nll(expected: DiscreteOutlook, label_N: Tensor, codec: TargetCodec, name: str) -> Tensor:
+    """Mean; of the success target, that of success alone: it is what is ranked by."""
+    success = codec.spec.success
+    if success is not None and success[0] == name:
+        return label_nll(expected, label_N, codec.labels(name).index(success[1])).mean()
+    return categorical_nll(expected.probabilities, label_N).mean()
 
 
 def _tempered(expected: DiscreteOutlook, temperature: float) -> DiscreteOutlook:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -82,33 +82,31 @@ def fit_candidates(data: TrainingData, ensemble: Module) -> dict[Family, FittedM
         data: See `TrainingData`.
         ensemble: Trained; is moved to the CPU.
     """
-    uncalibrated = Calibration(temperatures={}, scales={})
-    linear_model = FittedModel(
-        encoder=data.encoder,
-        codec=data.codec,
-        ensemble=ensemble.cpu().eval(),
-        linear=fit_linear(data),
-        ensemble_weight=0.0,
-        calibration=uncalibrated,
-    )
-    blends = [_calibrated(linear_model, weight, data) for weight in _BLEND_WEIGHTS]
-    return {
-        "linear": _calibrated(linear_model, 0.0, data),
-        "ensemble": _calibrated(linear_model, 1.0, data),
-        "blend": min(blends, key=lambda model: calibration_nll(model, data)),
-    }
+    ensemble, linear, part = ensemble.cpu().eval(), fit_linear(data), data.calibration
+    inputs, rows = part.features.inputs(), len(part.features)
+    with torch.no_grad():
+        first = outlook_of(ensemble(inputs), data.codec, rows)
+        second = outlook_of(linear(inputs), data.codec, rows)
+
+    def fit(weight: float) -> tuple[float, FittedModel]:
+        raw = blend(first, second, weight)
+        calibration = Calibration.fit(raw, part.outcomes, data.codec)
+        model = FittedModel(
+            encoder=data.encoder,
+            codec=data.codec,
+            ensemble=ensemble,
+            linear=linear,
+            ensemble_weight=weight,
+            calibration=calibration,
+        )
+        nll_N = row_nll(calibration.apply(raw), part.outcomes, data.codec)
+        return float(nll_N.mean()), model
+
+    _, blended = min(map(fit, _BLEND_WEIGHTS), key=lambda fitted: fitted[0])
+    return {"linear": fit(0.0)[1], "ensemble": fit(1.0)[1], "blend": blended}
 
 
 def calibration_nll(model: FittedModel, data: TrainingData) -> float:
     """Mean negative log-likelihood on the calibration groups: what a candidate is chosen by."""
     part = data.calibration
     return float(row_nll(model.outlook(part.features), part.outcomes, data.codec).mean())
-
-
-def _calibrated(model: FittedModel, weight: float, data: TrainingData) -> FittedModel:
-    raw = replace(
-        model, ensemble_weight=weight, calibration=Calibration(temperatures={}, scales={})
-    )
-    part = data.calibration
-    calibration = Calibration.fit(raw.outlook(part.features), part.outcomes, data.codec)
-    return replace(raw, calibration=calibration)

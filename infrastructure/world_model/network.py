@@ -145,6 +145,10 @@ class LinearNetwork(nn.Module):
         output_NO = inputs["dense"] @ self.weight + self.bias
         for name, table in zip(self.shape.texts, self.embeddings, strict=True):
             output_NO = output_NO + table(inputs[f"{name}.buckets"], inputs[f"{name}.offsets"])
+        return self.heads(output_NO)
+
+    def heads(self, output_NO: Tensor) -> dict[str, Tensor]:
+        """Raw head outputs from sums: means of all `Box` targets, then all logits."""
         boxes = len(self.log_variance)
         variance_NB = self.log_variance.expand(len(output_NO), boxes)
         moments_NO = _interleave(self.shape, output_NO[:, :boxes], variance_NB)

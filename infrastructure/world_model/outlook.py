@@ -18,6 +18,7 @@ from infrastructure.agent_contract.transition import Transition
 from infrastructure.trajectories.schema import as_vector, label_of, target_value
 from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.heads import bound_log_variance
+from infrastructure.world_model.metrics import SMALLEST_PROBABILITY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,12 +89,17 @@ def base_outlook(codec: TargetCodec, rows: int) -> dict[str, TargetOutlook]:
 
 
 def blend(ensemble: Outlook, linear: Outlook, weight: float) -> dict[str, TargetOutlook]:
-    """Mix two outlooks, *weight* on the ensemble's; what is epistemic stays the ensemble's."""
+    """Mix two outlooks, *weight* on the ensemble's; what is epistemic stays the ensemble's.
+
+    Probabilities are multiplied rather than added: an event that either thinks impossible stays
+    improbable, which ranks rare successes better.
+    """
     mixed: dict[str, TargetOutlook] = {}
     for name, first in ensemble.items():
         second = linear[name]
         if isinstance(first, DiscreteOutlook) and isinstance(second, DiscreteOutlook):
-            probabilities = weight * first.probabilities + (1 - weight) * second.probabilities
+            first_log, second_log = map(_log, (first.probabilities, second.probabilities))
+            probabilities = (weight * first_log + (1 - weight) * second_log).softmax(dim=1)
             mixed[name] = DiscreteOutlook(probabilities=probabilities, epistemic=first.epistemic)
         elif isinstance(first, BoxOutlook) and isinstance(second, BoxOutlook):
             mean = weight * first.mean + (1 - weight) * second.mean
@@ -143,6 +149,10 @@ def _discrete(logits_MNL: Tensor) -> DiscreteOutlook:
     total_N, aleatoric_N = _entropy(mean_NL), _entropy(members_MNL).mean(0)
     share_N = ((total_N - aleatoric_N) / total_N.clamp(min=1e-9)).clamp(0.0, 1.0)
     return DiscreteOutlook(probabilities=mean_NL, epistemic=share_N)
+
+
+def _log(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp(min=SMALLEST_PROBABILITY).log()
 
 
 def _entropy(probabilities: Tensor) -> Tensor:

@@ -27,15 +27,27 @@ PRIMARY = "nll_skill"
 def row_nll(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec) -> Tensor:
     """Negative log-likelihood of each row in nats, ``[N]`` float64: what a model is judged by.
 
-    It is that of the target decided by, the spec's ``success``, where it names one; a rare
-    outlier of a target that nobody ranks by must not decide what is published. Elsewhere it is
-    the mean over all targets. In recorded units, so that models with different statistics
-    compare. *codec* says which targets and dimensions vary, and so count.
+    Where the spec names a ``success``, it is that of whether that label came true: candidates
+    are ranked by its probability, and neither how well failures are told from each other nor a
+    rare outlier of another target must decide what is published. Elsewhere it is the mean over
+    all targets. In recorded units, so that models with different statistics compare. *codec*
+    says which targets and dimensions vary, and so count.
     """
     success = codec.spec.success
-    decisive = [name for name in codec.heads if success is not None and name == success[0]]
-    names = decisive or list(codec.heads)
+    if success is not None and success[0] in codec.heads:
+        name, label = success
+        expected = outlook[name]
+        if isinstance(expected, DiscreteOutlook):
+            return label_nll(expected, outcomes[name], codec.labels(name).index(label))
+    names = list(codec.heads)
     return torch.stack([_nll(outlook, outcomes, codec, name) for name in names]).mean(0)
+
+
+def label_nll(expected: DiscreteOutlook, label_N: Tensor, label: int) -> Tensor:
+    """Negative log-likelihood of whether *label* came true, ``[N]``."""
+    probability_N = expected.probabilities[:, label]
+    happened_N = (label_N == label).long()
+    return categorical_nll(torch.stack([1.0 - probability_N, probability_N], dim=1), happened_N)
 
 
 def measure(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec) -> dict[str, float]:

@@ -40,7 +40,7 @@ class TrainingPlan:
     epochs: int
     steps_per_epoch: int
     batch_size: int = 256
-    learning_rate: float = 5e-4
+    learning_rate: float = 2e-3
     weight_decay: float = 1e-2
     seed: int = 0
     device: str = "cpu"
