@@ -37,10 +37,10 @@ Fault = Callable[[Tensor, int], Tensor]
 
 
 class FaultSettings(BaseModel):
-    """How long a run lasts."""
+    """How long a run lasts; by default as long as its `Plan` says."""
 
     model_config = ConfigDict(extra="forbid")
-    epochs: int = 20
+    epochs: int | None = None
     batches_per_epoch: int = 100
 
 
@@ -175,6 +175,7 @@ class Plan:
         inputs: Of a batch's inputs and the step makes the inputs.
         epsilon: Of Adam; tiny where faint gradients are to count.
         output: Which output the held-out metric is about.
+        epochs: Of a run.
     """
 
     model: Callable[[], nn.Module]
@@ -185,6 +186,7 @@ class Plan:
     epsilon: float = 1e-8
     output: int = 0
     accumulate: int = 1
+    epochs: int = 20
 
 
 FAULTS: Mapping[str, Plan] = {
@@ -200,7 +202,12 @@ FAULTS: Mapping[str, Plan] = {
         loss=partial(faint, 1e-12),
         epsilon=1e-30,
     ),
-    "loss-drift": Plan(expected="loss_drift", onset=ONSET_STEP, model=partial(planted, absorbed)),
+    "loss-drift": Plan(
+        expected="loss_drift",
+        onset=ONSET_STEP,
+        model=partial(planted, absorbed),
+        epochs=100,  # comparisons come a few times a second, however fast the machine steps
+    ),
     "metric-drift": Plan(
         expected="metric_drift", model=TwoHeads, loss=faint_side, epsilon=1e-30, output=1
     ),
@@ -289,7 +296,7 @@ class PlannedAgent:
             batches=batches,
             loss=plan.loss,
             evaluate=evaluate,
-            epochs=settings.epochs,
+            epochs=settings.epochs or plan.epochs,
             accumulate=plan.accumulate,
         )
 
