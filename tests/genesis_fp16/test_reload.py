@@ -56,6 +56,14 @@ def test_hot_settings_change(running: Running) -> None:
     assert running.look() is None
 
 
+def test_guard_and_canary_change(running: Running) -> None:
+    outcome = running.write("GENESIS_SLOTS=2\nGENESIS_GUARD_ENABLED=no\nGENESIS_CANARY_SHARE=0.1\n")
+    assert outcome is not None
+    assert not outcome.settings.guard_enabled
+    assert outcome.settings.canary_share == 0.1
+    assert outcome.cold == ()
+
+
 def test_cold_settings_wait_for_a_restart(running: Running) -> None:
     outcome = running.write("GENESIS_SLOTS=3\nGENESIS_AGENTS__A__ENABLED=false\n")
     assert outcome is not None

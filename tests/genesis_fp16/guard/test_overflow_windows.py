@@ -74,6 +74,12 @@ def test_the_search_may_share_an_event_with_steps_that_fit(windows, stats) -> No
     assert add(windows, stats(overflow=31)) == "overflow_storm", "the search is over"
 
 
+def test_the_first_step_that_fits_ends_the_search(windows, stats) -> None:
+    windows.begin(65536.0, HALVING)
+    assert add(windows, stats(steps=95, overflow=5)) is None
+    assert add(windows, stats(steps=100, overflow=100)) == "overflow_storm", "100 of 190"
+
+
 def test_the_search_ends_where_the_floor_would_be(windows, stats) -> None:
     windows.begin(65536.0, HALVING)
     found = windows.add(stats(steps=132, overflow=82), SETTINGS, strict=False)
