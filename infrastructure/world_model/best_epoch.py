@@ -20,7 +20,7 @@ from infrastructure.world_model.artefact import ModelFileError, read_tensors, wr
 class Kept(TypedDict):
     """What the file holds."""
 
-    nll: float
+    loss: float
     network: dict[str, Tensor]
 
 
@@ -36,21 +36,21 @@ class BestEpoch:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.nll = float("inf")
+        self.loss = float("inf")
         if path.exists():
-            self.nll = self._read()["nll"]
+            self.loss = self._read()["loss"]
 
-    def consider(self, nll: float, network: Module) -> None:
-        """Keep the weights of *network* if *nll* is the lowest yet."""
-        if not nll < self.nll:
+    def consider(self, loss: float, network: Module) -> None:
+        """Keep the weights of *network* if *loss* is the lowest yet."""
+        if not loss < self.loss:
             return
-        self.nll = nll
+        self.loss = loss
         buffer = BytesIO()
-        torch.save({"nll": nll, "network": network.state_dict()}, buffer)
+        torch.save({"loss": loss, "network": network.state_dict()}, buffer)
         write_durably(self._path, buffer.getvalue())
 
     def restore(self, network: Module) -> None:
-        """Give *network* the weights kept; none are kept while no epoch had a finite NLL.
+        """Give *network* the weights kept; none are kept while no epoch had a finite loss.
 
         Raises:
             ModelFileError: They are damaged, or of another network.
@@ -64,6 +64,6 @@ class BestEpoch:
 
     def _read(self) -> Kept:
         kept = read_tensors(self._path, self._path.read_bytes())
-        if not isinstance(kept, dict) or kept.keys() != {"nll", "network"}:
+        if not isinstance(kept, dict) or kept.keys() != {"loss", "network"}:
             raise ModelFileError(self._path, "it holds no weights of an epoch")
         return cast(Kept, kept)

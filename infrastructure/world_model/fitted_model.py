@@ -17,7 +17,7 @@ from infrastructure.world_model.calibration import Calibration
 from infrastructure.world_model.linear_fit import fit_linear
 from infrastructure.world_model.network import LinearNetwork
 from infrastructure.world_model.outlook import Outlook, blend, outlook_of
-from infrastructure.world_model.scoring import row_nll
+from infrastructure.world_model.scoring import decision_loss
 from infrastructure.world_model.training_data import TrainingData
 
 Family = Literal["linear", "ensemble", "blend"]
@@ -63,7 +63,7 @@ class FittedModel:
         inputs, rows = features.inputs(), len(features)
         ensemble = outlook_of(self.ensemble(inputs), self.codec, rows)
         linear = outlook_of(self.linear(inputs), self.codec, rows)
-        return self.calibration.apply(blend(ensemble, linear, self.ensemble_weight))
+        return self.calibration.apply(blend(ensemble, linear, self.ensemble_weight), self.codec)
 
     def expect(self, transitions: Sequence[Transition]) -> Outlook:
         """`outlook` of recorded transitions, encoded from observation and action alone."""
@@ -99,14 +99,13 @@ def fit_candidates(data: TrainingData, ensemble: Module) -> dict[Family, FittedM
             ensemble_weight=weight,
             calibration=calibration,
         )
-        nll_N = row_nll(calibration.apply(raw), part.outcomes, data.codec)
-        return float(nll_N.mean()), model
+        return decision_loss(calibration.apply(raw, data.codec), part, data.codec), model
 
     _, blended = min(map(fit, _BLEND_WEIGHTS), key=lambda fitted: fitted[0])
     return {"linear": fit(0.0)[1], "ensemble": fit(1.0)[1], "blend": blended}
 
 
-def calibration_nll(model: FittedModel, data: TrainingData) -> float:
-    """Mean negative log-likelihood on the calibration groups: what a candidate is chosen by."""
+def calibration_loss(model: FittedModel, data: TrainingData) -> float:
+    """`decision_loss` on the calibration groups: what a candidate is chosen by."""
     part = data.calibration
-    return float(row_nll(model.outlook(part.features), part.outcomes, data.codec).mean())
+    return decision_loss(model.outlook(part.features), part, data.codec)

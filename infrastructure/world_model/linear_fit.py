@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ from torch.nn import functional
 
 from infrastructure.trajectories.features import Tokens
 from infrastructure.trajectories.targets import TargetCodec
+from infrastructure.world_model.choice import CHOICE_WEIGHT, choice_nll
 from infrastructure.world_model.network import LinearNetwork, NetworkShape
 from infrastructure.world_model.outlook import outlook_of
-from infrastructure.world_model.scoring import row_nll
+from infrastructure.world_model.scoring import decision_loss, success_label
 from infrastructure.world_model.training_data import DataPart, TrainingData
 
 PENALTIES = (3e-2, 3e-3, 3e-4, 3e-5, 1e-5)
@@ -28,13 +30,14 @@ def fit_linear(data: TrainingData) -> LinearNetwork:
     """
     network = LinearNetwork(NetworkShape.of(data.encoder, data.codec))
     outputs = _outputs(network, data.train)
-    best, best_nll = network, float("inf")
+    best, best_loss = network, float("inf")
     for penalty in PENALTIES:  # from strong to weak: each starts where the one before ended
-        _minimise(network, outputs, data.train.targets, penalty)
-        nll = _held_out_nll(network, data.calibration, data.codec)
-        if nll >= best_nll:
+        _minimise(network, outputs, partial(_fit_loss, part=data.train, codec=data.codec), penalty)
+        _set_variances(network, data.train)
+        loss = _held_out_loss(network, data.calibration, data.codec)
+        if loss >= best_loss:
             break
-        best, best_nll = copy.deepcopy(network), nll
+        best, best_loss = copy.deepcopy(network), loss
     return best.eval()
 
 
@@ -95,7 +98,7 @@ def _outputs(network: LinearNetwork, part: DataPart) -> Callable[[], Tensor]:
 def _minimise(
     network: LinearNetwork,
     outputs: Callable[[], Tensor],
-    targets: Mapping[str, Tensor],
+    fit_loss: Callable[[Mapping[str, Tensor]], Tensor],
     penalty: float,
 ) -> None:
     weights = [parameter for parameter in network.parameters() if parameter is not network.bias]
@@ -106,32 +109,43 @@ def _minimise(
     def closure() -> Tensor:
         optimizer.zero_grad()
         shrinkage = torch.stack([weight.square().sum() for weight in weights]).sum()
-        loss = _fit_loss(network.heads(outputs()), targets) + penalty * shrinkage
+        loss = fit_loss(network.heads(outputs())) + penalty * shrinkage
         loss.backward()
         return loss
 
     optimizer.step(closure)
-    with torch.no_grad():
-        raw = network.heads(outputs())
-        residuals = [
-            (raw[f"{name}.mean"][0] - targets[name]).square().mean(0)
-            for name in network.shape.boxes
-        ]
-        if residuals:
-            network.log_variance.copy_(torch.cat(residuals).clamp(min=1e-4).log())
 
 
-def _fit_loss(raw: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
+def _fit_loss(raw: Mapping[str, Tensor], part: DataPart, codec: TargetCodec) -> Tensor:
     losses = [
         functional.cross_entropy(raw[f"{name}.logits"][0], target)
         if f"{name}.logits" in raw
         else 0.5 * functional.mse_loss(raw[f"{name}.mean"][0], target)
-        for name, target in targets.items()
+        for name, target in part.targets.items()
     ]
+    success = success_label(codec)
+    if success is not None:
+        name, label = success
+        logits_NL = raw[f"{name}.logits"][0]
+        others_NL = logits_NL.index_fill(1, torch.tensor(label), float("-inf"))
+        log_odds_N = logits_NL[:, label] - others_NL.logsumexp(1)
+        succeeded_N = part.targets[name] == label
+        losses.append(CHOICE_WEIGHT * choice_nll(log_odds_N, succeeded_N, part.states))
     return torch.stack(losses).sum()
 
 
 @torch.no_grad()
-def _held_out_nll(network: LinearNetwork, part: DataPart, codec: TargetCodec) -> float:
+def _held_out_loss(network: LinearNetwork, part: DataPart, codec: TargetCodec) -> float:
     outlook = outlook_of(network(part.features.inputs()), codec, len(part.features))
-    return float(row_nll(outlook, part.outcomes, codec).mean())
+    return decision_loss(outlook, part, codec)
+
+
+@torch.no_grad()
+def _set_variances(network: LinearNetwork, part: DataPart) -> None:
+    raw = network(part.features.inputs())
+    residuals = [
+        (raw[f"{name}.mean"][0] - part.targets[name]).square().mean(0)
+        for name in network.shape.boxes
+    ]
+    if residuals:
+        network.log_variance.copy_(torch.cat(residuals).clamp(min=1e-4).log())

@@ -44,6 +44,10 @@ class DiscreteOutlook:
     probabilities: Tensor
     epistemic: Tensor
 
+    def log_odds(self, label: int) -> Tensor:
+        """Of *label* against all others, ``[N]``."""
+        return _log(self.probabilities[:, label]) - _log(1.0 - self.probabilities[:, label])
+
 
 TargetOutlook: TypeAlias = BoxOutlook | DiscreteOutlook
 Outlook: TypeAlias = Mapping[str, TargetOutlook]

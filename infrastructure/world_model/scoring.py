@@ -6,6 +6,12 @@ import torch
 from torch import Tensor
 
 from infrastructure.trajectories.targets import TargetCodec
+from infrastructure.world_model.choice import (
+    CHOICE_WEIGHT,
+    MIN_CHOICES,
+    choice_nll,
+    count_choices,
+)
 from infrastructure.world_model.metrics import (
     auroc,
     categorical_nll,
@@ -20,6 +26,7 @@ from infrastructure.world_model.outlook import (
     Outlook,
     base_outlook,
 )
+from infrastructure.world_model.training_data import DataPart
 
 PRIMARY = "nll_skill"
 
@@ -33,14 +40,37 @@ def row_nll(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec) -> Tensor:
     all targets. In recorded units, so that models with different statistics compare. *codec*
     says which targets and dimensions vary, and so count.
     """
-    success = codec.spec.success
-    if success is not None and success[0] in codec.heads:
+    success = success_label(codec)
+    if success is not None:
         name, label = success
         expected = outlook[name]
         if isinstance(expected, DiscreteOutlook):
-            return label_nll(expected, outcomes[name], codec.labels(name).index(label))
+            return label_nll(expected, outcomes[name], label)
     names = list(codec.heads)
     return torch.stack([_nll(outlook, outcomes, codec, name) for name in names]).mean(0)
+
+
+def decision_loss(outlook: Outlook, part: DataPart, codec: TargetCodec) -> float:
+    """What models are chosen by: mean `row_nll`, and how well successes are told from rivals."""
+    loss = float(row_nll(outlook, part.outcomes, codec).mean())
+    success = success_label(codec)
+    if success is None:
+        return loss
+    name, label = success
+    expected, succeeded_N = outlook[name], part.outcomes[name] == label
+    choices = count_choices(succeeded_N, part.states)
+    if isinstance(expected, DiscreteOutlook) and choices >= MIN_CHOICES:
+        log_odds_N = expected.log_odds(label)
+        loss += CHOICE_WEIGHT * float(choice_nll(log_odds_N, succeeded_N, part.states))
+    return loss
+
+
+def success_label(codec: TargetCodec) -> tuple[str, int] | None:
+    """Target and position of the label that the spec calls success, if that target varies."""
+    success = codec.spec.success
+    if success is None or success[0] not in codec.heads:
+        return None
+    return success[0], codec.labels(success[0]).index(success[1])
 
 
 def label_nll(expected: DiscreteOutlook, label_N: Tensor, label: int) -> Tensor:
@@ -85,9 +115,9 @@ def _nll(outlook: Outlook, outcomes: Outcomes, codec: TargetCodec, name: str) ->
 def _discrete_metrics(
     expected: DiscreteOutlook, label_N: Tensor, codec: TargetCodec, name: str
 ) -> dict[str, float]:
-    success = codec.spec.success
+    success = success_label(codec)
     if success is not None and success[0] == name:
-        index = codec.labels(name).index(success[1])
+        index = success[1]
         probability_N, happened_N = expected.probabilities[:, index], label_N == index
         metrics = {f"{name}.auroc": auroc(probability_N, happened_N)}
     else:

@@ -15,6 +15,7 @@ from infrastructure.trajectories.encoding import FeatureEncoder
 from infrastructure.trajectories.features import Features
 from infrastructure.trajectories.schema import input_problem, target_problem
 from infrastructure.trajectories.targets import TargetCodec
+from infrastructure.world_model.choice import number_states
 from infrastructure.world_model.outlook import Outcomes, outcomes_of
 
 MIN_TRAINING_TRANSITIONS = 100
@@ -33,12 +34,14 @@ class DataPart:
         features: Their encoded inputs.
         targets: Their encoded varying targets.
         outcomes: Their targets in recorded units.
+    states: ``[N]`` int64; equal numbers are rivals, see `choice.number_states`.
     """
 
     transitions: Sequence[Transition]
     features: Features
     targets: Mapping[str, Tensor]
     outcomes: Outcomes
+    states: Tensor
 
     @property
     def groups(self) -> list[str]:
@@ -141,6 +144,7 @@ def _encode(
         ),
         targets=codec.encode(transitions),
         outcomes=outcomes_of(codec, transitions),
+        states=number_states(transitions),
     )
 
 

@@ -19,7 +19,7 @@ from infrastructure.world_model.batches import BatchStream
 from infrastructure.world_model.best_epoch import BestEpoch
 from infrastructure.world_model.heads import ensemble_loss
 from infrastructure.world_model.outlook import Outlook, outlook_of
-from infrastructure.world_model.scoring import PRIMARY, measure, row_nll
+from infrastructure.world_model.scoring import PRIMARY, decision_loss, measure
 from infrastructure.world_model.training_data import DataPart, TrainingData
 
 
@@ -87,8 +87,7 @@ def _evaluate(
     data: TrainingData, network: Module, device: str, best: BestEpoch, forward: Forward
 ) -> Evaluation:
     held_out = _outlook(data, data.calibration, device, forward)
-    nll = row_nll(held_out, data.calibration.outcomes, data.codec).mean()
-    best.consider(float(nll), network)
+    best.consider(decision_loss(held_out, data.calibration, data.codec), network)
     outlook = _outlook(data, data.test, device, forward)
     metrics = measure(outlook, data.test.outcomes, data.codec)
     return Evaluation(metrics=metrics, primary=PRIMARY, higher_is_better=True)

@@ -26,7 +26,7 @@ from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.artefact import BuildNetwork, load_model, save_model
 from infrastructure.world_model.best_epoch import BestEpoch
-from infrastructure.world_model.fitted_model import FittedModel, calibration_nll, fit_candidates
+from infrastructure.world_model.fitted_model import FittedModel, calibration_loss, fit_candidates
 from infrastructure.world_model.network import EnsembleNetwork, NetworkShape, build_seeded
 from infrastructure.world_model.prediction import (
     Prediction,
@@ -146,7 +146,7 @@ class WorldModel:
             )
             best.restore(network)
         candidates = fit_candidates(data, network)
-        self._model = min(candidates.values(), key=lambda model: calibration_nll(model, data))
+        self._model = min(candidates.values(), key=lambda model: calibration_loss(model, data))
         outlook = self._model.outlook(data.test.features)
         self.metrics = measure(outlook, data.test.outcomes, data.codec)
         self.training_history += recorder.epochs

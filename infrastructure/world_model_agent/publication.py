@@ -14,7 +14,7 @@ from infrastructure.world_model.artefact import BuildNetwork
 from infrastructure.world_model.fitted_model import (
     Family,
     FittedModel,
-    calibration_nll,
+    calibration_loss,
     fit_candidates,
 )
 from infrastructure.world_model.metrics import clustered_standard_error
@@ -53,7 +53,7 @@ def judge(
         build_network: Builds the network whose weights lie there.
     """
     candidates = fit_candidates(data, ensemble)
-    family = min(candidates, key=lambda name: calibration_nll(candidates[name], data))
+    family = min(candidates, key=lambda name: calibration_loss(candidates[name], data))
     candidate, test = candidates[family], data.test
     nll_N = row_nll(candidate.outlook(test.features), test.outcomes, data.codec)
     base_N = row_nll(base_outlook(data.codec, len(nll_N)), test.outcomes, data.codec)

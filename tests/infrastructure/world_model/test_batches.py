@@ -14,6 +14,7 @@ def _stream(rows, batch_size, steps, seed=0):
         features=Features(dense=numbers[:, None].float(), texts={}),
         targets={"reward": numbers[:, None].float()},
         outcomes={},
+        states=numbers,
     )
     return BatchStream(part=part, batch_size=batch_size, steps_per_epoch=steps, seed=seed)
 

@@ -2,9 +2,12 @@ import math
 import random
 
 import pytest
+import torch
 
-from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
-from infrastructure.world_model.linear_fit import fit_linear
+from infrastructure.agent_contract.transition import Box, Discrete, Text, Transition, TransitionSpec
+from infrastructure.world_model.choice import count_choices
+from infrastructure.world_model.linear_fit import _outputs, fit_linear
+from infrastructure.world_model.network import LinearNetwork, NetworkShape
 from infrastructure.world_model.outlook import outlook_of
 from infrastructure.world_model.training_data import prepare
 
@@ -40,3 +43,68 @@ def test_it_finds_the_regression_that_made_the_data():
     assert outlook["y"].variance[:, 0].tolist() == pytest.approx([0.25, 0.25], abs=0.05)
     expected = [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(4))]
     assert outlook["label"].probabilities[:, 1].tolist() == pytest.approx(expected, abs=0.05)
+
+
+def test_it_ranks_rivals_even_where_states_differ_more_than_actions():
+    """Most success is owed to the state; only the choice among rivals teaches what to do."""
+    generator = random.Random(2)
+    transitions = []
+    for state in range(300):
+        hope = generator.gauss(-4.0, 2.0)
+        for _ in range(8):
+            good = generator.gauss(0, 1)
+            chance = 1 / (1 + math.exp(-(hope + 1.5 * good)))
+            label = "yes" if generator.random() < chance else "no"
+            transitions.append(
+                Transition(
+                    group=f"g{state // 5}",
+                    observation={"x": (float(state % 7), float(state % 11))},
+                    action={"good": good},
+                    next_observation={"y": 0.0, "label": label},
+                )
+            )
+    spec = TransitionSpec(
+        observation=SPEC.observation,
+        action={"good": Box()},
+        targets={"label": Discrete(values=("no", "yes"))},
+        success=("label", "yes"),
+    )
+    data = prepare(spec, transitions)
+    assert count_choices(data.train.outcomes["label"] == 1, data.train.states) > 50
+    network = fit_linear(data)
+    observations = [{"x": (1.0, 1.0)}] * 3
+    features = data.encoder.encode(observations, [{"good": g} for g in (-1.0, 0.0, 1.0)])
+    odds = outlook_of(network(features.inputs()), data.codec, 3)["label"].log_odds(1)
+    assert (odds[1:] - odds[:-1]).tolist() == pytest.approx([1.5, 1.5], abs=0.6)
+
+
+def test_its_fast_gradient_is_that_of_the_network():
+    spec = TransitionSpec(
+        observation={"words": Text(buckets=16)},
+        action={},
+        targets={"label": Discrete(values=("no", "yes"))},
+        success=("label", "yes"),
+    )
+    generator = random.Random(0)
+    transitions = [
+        Transition(
+            group=f"g{row // 10}",
+            observation={"words": [generator.choice("abcde") for _ in range(row % 4)]},
+            action={},
+            next_observation={"label": generator.choice(("no", "yes"))},
+        )
+        for row in range(400)
+    ]
+    data = prepare(spec, transitions)
+    network = LinearNetwork(NetworkShape.of(data.encoder, data.codec))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(1))
+    plain = network(data.train.features.inputs())["label.logits"][0]
+    fast = _outputs(network, data.train)()
+    assert torch.allclose(fast, plain, atol=1e-5)
+    weight = torch.randn(plain.shape, generator=torch.Generator().manual_seed(2))
+    expected = torch.autograd.grad((plain * weight).sum(), list(network.parameters()))
+    found = torch.autograd.grad((fast * weight).sum(), list(network.parameters()))
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, atol=1e-4)

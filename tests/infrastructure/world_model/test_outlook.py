@@ -137,7 +137,7 @@ def test_calibration_mends_a_model_that_is_too_sure(codec, outcomes):
     before = measure(sure, outcomes, codec)
     calibration = Calibration.fit(sure, outcomes, codec)
     fresh = outcomes_of(codec, _transitions(seed=1))
-    after = measure(calibration.apply(sure), fresh, codec)
+    after = measure(calibration.apply(sure, codec), fresh, codec)
     assert before["y.coverage_90"] < 0.5
     assert after["y.coverage_90"] == pytest.approx(0.9, abs=0.02)
     assert calibration.temperatures["label"] == pytest.approx(4.0, rel=0.2)
@@ -149,3 +149,24 @@ def test_calibration_mends_a_model_that_is_too_sure(codec, outcomes):
 def test_variances_stay_within_bounds():
     bounded = bound_log_variance(torch.tensor([-1e4, 0.0, 1e4]))
     assert bounded.tolist() == pytest.approx([-8.0, 0.0, 4.0], abs=0.03)
+
+
+def test_a_ranking_on_a_scale_of_its_own_becomes_a_probability(codec, transitions, outcomes):
+    """Platt's line: log-odds that are three times too steep and shifted are put right."""
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.randn(4000, generator=generator, dtype=torch.float64) - 1.0
+    labels = (torch.rand(4000, generator=generator, dtype=torch.float64) < truth.sigmoid()).long()
+    wrong = (3.0 * truth + 4.0).sigmoid()
+    raw = {
+        "label": DiscreteOutlook(
+            probabilities=torch.stack([1 - wrong, wrong], 1), epistemic=torch.zeros(4000)
+        )
+    }
+    only = replace(
+        codec, standardisers={}, spec=replace(SPEC, targets={"label": SPEC.targets["label"]})
+    )
+    happened = {"label": labels}
+    calibrated = Calibration.fit(raw, happened, only).apply(raw, only)["label"].probabilities
+    assert calibrated.sum(1).tolist() == pytest.approx([1.0] * 4000)
+    assert measure(raw, happened, only)["label.ece"] > 0.2
+    assert (calibrated[:, 1] - truth.sigmoid()).abs().mean() < 0.02

@@ -42,7 +42,7 @@ def test_prediction_encodes_and_computes_as_training_did(fitted, spec, record):
     mixed = blend(ensemble, linear, model.ensemble_weight)
     observations = [t.observation for t in data.train.transitions]
     actions = [t.action for t in data.train.transitions]
-    trained = predictions_of(spec, model.calibration.apply(mixed), observations, "")
+    trained = predictions_of(spec, model.calibration.apply(mixed, data.codec), observations, "")
     served = fitted.predict_batch(observations, actions)
     for one, other in zip(trained, served, strict=True):
         assert one.success_probability == other.success_probability
