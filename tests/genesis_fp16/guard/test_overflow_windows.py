@@ -76,8 +76,8 @@ def test_the_search_may_share_an_event_with_steps_that_fit(windows, stats) -> No
 
 def test_the_first_step_that_fits_ends_the_search(windows, stats) -> None:
     windows.begin(65536.0, HALVING)
-    assert add(windows, stats(steps=95, overflow=5)) is None
-    assert add(windows, stats(steps=100, overflow=100)) == "overflow_storm", "100 of 190"
+    assert add(windows, stats(steps=105, overflow=5)) is None
+    assert add(windows, stats(steps=100, overflow=40)) == "overflow_storm"
 
 
 def test_the_search_ends_where_the_floor_would_be(windows, stats) -> None:
