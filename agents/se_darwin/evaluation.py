@@ -60,6 +60,14 @@ class Evaluation:
         return all(self.passed)
 
 
+def outcome_of(parent: Evaluation, child: Evaluation) -> str:
+    """One of `agents.se_darwin.features.OUTCOMES`."""
+    if child.fixed:
+        return "fixed"
+    change = child.score - parent.score
+    return "better" if change > 0 else "worse" if change < 0 else "same"
+
+
 def _symptom(test: TestCase, output: Output | None) -> str:
     if output is None:
         return "unfinished"

@@ -8,7 +8,7 @@ from random import Random
 
 from agents.se_darwin.archive import Archive
 from agents.se_darwin.edits import Edit
-from agents.se_darwin.evaluation import Evaluation
+from agents.se_darwin.evaluation import Evaluation, outcome_of
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
 from agents.se_darwin.operators import refine
 from agents.se_darwin.policy import Choice, Policy, Ranker, choose_ranked, choose_weighted
@@ -42,10 +42,7 @@ class Outcome:
     @property
     def label(self) -> str:
         """One of `agents.se_darwin.features.OUTCOMES`."""
-        if self.child.fixed:
-            return "fixed"
-        change = self.child.score - self.parent.score
-        return "better" if change > 0 else "worse" if change < 0 else "same"
+        return outcome_of(self.parent, self.child)
 
 
 class Evolution:

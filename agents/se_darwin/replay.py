@@ -6,16 +6,18 @@ replayed exactly, at no further cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
 from agents.se_darwin.edits import Edit
+from agents.se_darwin.evaluation import outcome_of
 from agents.se_darwin.features import NUMBERS, Fields, Step, StepFeatures, observe
 from agents.se_darwin.operators import revise
 from agents.se_darwin.policy import Ranker
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.tasks import RepairTask
+from infrastructure.agent_contract import Transition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,13 +28,19 @@ class ReplayTask:
         name: The function's.
         observation: Fields of the broken program.
         actions: Fields of each candidate.
-        fixed: Whether each candidate passes every visible test.
+        outcomes: What came of each: one of `agents.se_darwin.features.OUTCOMES`.
+        deltas: Change of the share of tests passed.
+        nodes: Which node of the tree each changes.
+        repairs: Source of each candidate that passes every visible test, by its position.
     """
 
     name: str
     observation: Fields
     actions: tuple[Fields, ...]
-    fixed: tuple[bool, ...]
+    outcomes: tuple[str, ...]
+    deltas: tuple[float, ...] = ()
+    nodes: tuple[int, ...] = ()
+    repairs: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def execute(cls, sandbox: Sandbox, task: RepairTask) -> ReplayTask:
@@ -51,15 +59,41 @@ class ReplayTask:
             name=task.name,
             observation=observe(task.space, root),
             actions=tuple(features.describe(step) for step in candidates.values()),
-            fixed=tuple(child.fixed for child in children),
+            outcomes=tuple(outcome_of(root, child) for child in children),
+            deltas=tuple(child.score - root.score for child in children),
+            nodes=tuple(edit.node for step in candidates.values() for edit in step.changed),
+            repairs={place: child.source for place, child in enumerate(children) if child.fixed},
         )
 
-    def executions_to_repair(self, ranker: Ranker) -> int:
-        """Candidates run, in the ranker's order, up to the first repair; all if there is none."""
-        for executed, index in enumerate(ranker.rank(self.observation, self.actions), 1):
-            if self.fixed[index]:
+    @property
+    def fixed(self) -> tuple[bool, ...]:
+        """Whether each candidate passes every visible test."""
+        return tuple(outcome == "fixed" for outcome in self.outcomes)
+
+    def transitions(self, group: str) -> list[Transition]:
+        """Each candidate as the agent would have recorded it."""
+        return [
+            Transition(
+                group=group,
+                observation=self.observation,
+                action=action,
+                reward=delta,
+                next_observation={"outcome": outcome, "score_delta": delta},
+                terminated=outcome == "fixed",
+            )
+            for action, outcome, delta in zip(self.actions, self.outcomes, self.deltas, strict=True)
+        ]
+
+    def executions_in(self, order: Sequence[int]) -> int:
+        """Candidates run, in that order, up to the first repair; all if there is none."""
+        for executed, index in enumerate(order, 1):
+            if self.outcomes[index] == "fixed":
                 return executed
-        return len(self.fixed)
+        return len(self.outcomes)
+
+    def executions_to_repair(self, ranker: Ranker) -> int:
+        """`executions_in` the ranker's order."""
+        return self.executions_in(ranker.rank(self.observation, self.actions))
 
 
 def mean_executions(tasks: Sequence[ReplayTask], ranker: Ranker) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,7 +16,7 @@ from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.calibration import Calibration
 from infrastructure.world_model.linear_fit import fit_linear
 from infrastructure.world_model.network import LinearNetwork
-from infrastructure.world_model.outlook import Outlook, blend, outlook_of
+from infrastructure.world_model.outlook import Outlook, blend, outcomes_of, outlook_of
 from infrastructure.world_model.scoring import decision_loss
 from infrastructure.world_model.training_data import TrainingData
 
@@ -65,6 +65,17 @@ class FittedModel:
         linear = outlook_of(self.linear(inputs), self.codec, rows)
         return self.calibration.apply(blend(ensemble, linear, self.ensemble_weight), self.codec)
 
+    def recalibrated(self, transitions: Sequence[Transition]) -> FittedModel:
+        """The same model, calibrated on *transitions*: what a policy chose, of unseen groups.
+
+        Probabilities that are right over all actions are not right over those that a ranking
+        picks, since it picks where the model errs in their favour.
+        """
+        raw = replace(self, calibration=Calibration(temperatures={}, scales={}))
+        outcomes = outcomes_of(self.codec, transitions)
+        calibration = Calibration.fit(raw.expect(transitions), outcomes, self.codec)
+        return replace(self, calibration=calibration)
+
     def expect(self, transitions: Sequence[Transition]) -> Outlook:
         """`outlook` of recorded transitions, encoded from observation and action alone."""
         observations = [transition.observation for transition in transitions]
@@ -72,7 +83,9 @@ class FittedModel:
         return self.outlook(self.encoder.encode(observations, actions))
 
 
-def fit_candidates(data: TrainingData, ensemble: Module) -> dict[Family, FittedModel]:
+def fit_candidates(
+    data: TrainingData, ensemble: Module, linear: LinearNetwork | None = None
+) -> dict[Family, FittedModel]:
     """Fit the linear baseline, the blend's weight and each family's calibration.
 
     The weight and the calibrations come from the calibration groups; the test groups are not
@@ -81,8 +94,10 @@ def fit_candidates(data: TrainingData, ensemble: Module) -> dict[Family, FittedM
     Args:
         data: See `TrainingData`.
         ensemble: Trained; is moved to the CPU.
+        linear: Fitted on the same data before; fitted here by default.
     """
-    ensemble, linear, part = ensemble.cpu().eval(), fit_linear(data), data.calibration
+    ensemble, part = ensemble.cpu().eval(), data.calibration
+    linear = linear or fit_linear(data)
     inputs, rows = part.features.inputs(), len(part.features)
     with torch.no_grad():
         first = outlook_of(ensemble(inputs), data.codec, rows)

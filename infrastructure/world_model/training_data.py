@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -104,6 +105,24 @@ def prepare(
     for part in ("calibration", "test"):
         groups = len({transition.group for transition in split[part]})
         _require(f"{part} groups", groups, MIN_HELD_OUT_GROUPS)
+    return encode_split(spec, split, unusable)
+
+
+def encode_split(
+    spec: TransitionSpec,
+    split: Mapping[Part, Sequence[Transition]],
+    unusable: Mapping[str, int] = MappingProxyType({}),
+) -> TrainingData:
+    """Encode transitions that were split and checked by the caller.
+
+    Args:
+        spec: Declares the fields.
+        split: All three parts; no group may be in two of them.
+        unusable: What was left out, for the record.
+
+    Raises:
+        InsufficientDataError: No target varies.
+    """
     observations = [transition.observation for transition in split["train"]]
     actions = [transition.action for transition in split["train"]]
     encoder = FeatureEncoder.fit(spec, observations, actions)

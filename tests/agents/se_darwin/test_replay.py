@@ -71,7 +71,8 @@ def test_executions_are_counted_up_to_the_first_repair() -> None:
             return [0, 1, 2]
 
     for fixed, expected in (((False, True, True), 2), ((True, False, False), 1), ((False,) * 3, 3)):
-        task = ReplayTask(name="any", observation={}, actions=({},) * 3, fixed=fixed)
+        outcomes = tuple("fixed" if done else "same" for done in fixed)
+        task = ReplayTask(name="any", observation={}, actions=({},) * 3, outcomes=outcomes)
         assert task.executions_to_repair(InOrder()) == expected
 
 

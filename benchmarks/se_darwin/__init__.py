@@ -1,0 +1,1 @@
+"""``python -m benchmarks.se_darwin``: does the world model save SE-Darwin executions?"""

@@ -1,0 +1,130 @@
+"""Mutation operators outside the agent's edit grammar: none is an inverse of one of its edits."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator
+
+Mutate = Callable[[ast.AST], ast.AST | list[ast.stmt] | None]
+"""What takes the place of a node; None where the operator does not apply."""
+
+
+def _delete_statement(node: ast.AST) -> ast.AST | None:
+    """An assignment or a call for its effect is gone."""
+    return ast.Pass() if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr) else None
+
+
+def _drop_guard(node: ast.AST) -> ast.AST | None:
+    """An ``if`` without ``else`` never happens."""
+    return ast.Pass() if isinstance(node, ast.If) and not node.orelse else None
+
+
+def _always(node: ast.AST) -> list[ast.stmt] | None:
+    """The body of an ``if`` always happens, its ``else`` never."""
+    return node.body if isinstance(node, ast.If) else None
+
+
+def _repeat_statement(node: ast.AST) -> list[ast.stmt] | None:
+    """A statement is run twice."""
+    if isinstance(node, ast.AugAssign | ast.Expr):
+        return [node, copy.deepcopy(node)]
+    return None
+
+
+def _unwrap_call(node: ast.AST) -> ast.AST | None:
+    """``f(x)`` is only ``x``."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        argument = node.args[0]
+        return None if isinstance(argument, ast.Starred | ast.GeneratorExp) else argument
+    return None
+
+
+def _drop_operand(node: ast.AST) -> ast.AST | None:
+    """``a and b`` is only ``a``."""
+    return node.values[0] if isinstance(node, ast.BoolOp) else None
+
+
+def _drop_term(node: ast.AST) -> ast.AST | None:
+    """``a + b`` is only ``a``; not where the second is 1, which the agent can add."""
+    if not isinstance(node, ast.BinOp):
+        return None
+    is_one = isinstance(node.right, ast.Constant) and node.right.value == 1
+    return None if is_one else node.left
+
+
+def _far_constant(node: ast.AST) -> ast.AST | None:
+    """A number is off by more than the agent's edits reach."""
+    if isinstance(node, ast.Constant) and type(node.value) is int and node.value not in (0, 1):
+        return ast.Constant(node.value * 3 + 7)
+    return None
+
+
+def _cut_string(node: ast.AST) -> ast.AST | None:
+    """A string lacks its last character."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > 1:
+        return ast.Constant(node.value[:-1])
+    return None
+
+
+FOREIGN: dict[str, Mutate] = {
+    "statement deleted": _delete_statement,
+    "guard dropped": _drop_guard,
+    "branch always taken": _always,
+    "statement repeated": _repeat_statement,
+    "call unwrapped": _unwrap_call,
+    "operand dropped": _drop_operand,
+    "term dropped": _drop_term,
+    "constant far off": _far_constant,
+    "string cut short": _cut_string,
+}
+
+
+def foreign_mutants(source: str, function: str) -> Iterator[tuple[str, str]]:
+    """Operator and source of every mutant of *function* by one operator at one place."""
+    normal = ast.unparse(ast.parse(source))
+    for kind, mutate in FOREIGN.items():
+        place = 0
+        while True:
+            tree = ast.parse(normal)
+            visitor = _Once(mutate, place)
+            for definition in tree.body:
+                if isinstance(definition, ast.FunctionDef) and definition.name == function:
+                    definition.body = _flat([visitor.visit(item) for item in definition.body])
+            if not visitor.done:
+                break
+            try:
+                mutant = ast.unparse(ast.parse(ast.unparse(ast.fix_missing_locations(tree))))
+            except (SyntaxError, ValueError):
+                mutant = normal  # what it made is no program
+            if mutant != normal:
+                yield kind, mutant
+            place += 1
+
+
+class _Once(ast.NodeTransformer):
+    """Mutates the place of that number, in the order of the tree."""
+
+    def __init__(self, mutate: Mutate, place: int) -> None:
+        self._mutate, self._left, self.done = mutate, place, False
+
+    def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt]:
+        if not self.done:
+            made = self._mutate(node)
+            if made is not None:
+                if self._left == 0:
+                    self.done = True
+                    return made
+                self._left -= 1
+        visited: ast.AST = self.generic_visit(node)
+        return visited
+
+
+def _flat(body: list[ast.AST | list[ast.stmt]]) -> list[ast.stmt]:
+    flat: list[ast.stmt] = []
+    for item in body:
+        if isinstance(item, list):
+            flat += item
+        elif isinstance(item, ast.stmt):
+            flat.append(item)
+    return flat
