@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _WARM_UP_STEPS = 3  # real ones: they make optimizer state and libraries' workspaces
 _MOST_SHAPES = 8
+# Before, a failed recording left random generator and allocator unusable (#176752, #180395).
+_SURVIVES_FAILURE = "2.13"
 
 log = structlog.get_logger()
 
@@ -49,8 +51,6 @@ def graph_refusal(
     """
     reasons = {
         f"CUDA graphs exist on CUDA only, and the model is on {device}": device.type != "cuda",
-        # Before, one that failed left random generator and allocator unusable (#176752, #180395).
-        f"torch {torch.__version__} is older than 2.13": torch.__version__ < "2.13",
         f"the optimizer's step reads the device: {fold_refused}": fold_refused is not None,
         "micro-batches are accumulated": config.accumulate > 1,
         "the model is spread over ranks": spread,
@@ -141,6 +141,12 @@ class GraphedSteps:
             try:
                 shape.graph = self._recorded(StaticBatch(batch, tensors), compute_loss)
             except Exception as error:  # if it was not the recording's fault, it comes again below
+                if torch.__version__ < _SURVIVES_FAILURE:
+                    raise RuntimeError(
+                        f"a step could not be recorded as a CUDA graph ({error}), which torch "
+                        f"{torch.__version__} does not survive: set cuda_graph=False, or use torch "
+                        f"{_SURVIVES_FAILURE} or newer"
+                    ) from error
                 trainer.refuse_graphs(f"{type(error).__name__} while recording: {error}")
                 trainer.train_batch(batch, compute_loss)
                 return

@@ -125,8 +125,18 @@ def global_norm(grads: list[Tensor]) -> Tensor:
     """L2 norm over all of *grads*, ``[]``; inf or NaN if any element is.
 
     A finite element above about 1e19 overflows the squares and counts as non-finite.
+
+    Raises:
+        TypeError: A gradient is sparse.
     """
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    try:
+        norms = torch._foreach_norm(grads)
+    except NotImplementedError as error:
+        raise TypeError(
+            "a gradient is sparse, and clipping and overflow checks need dense ones: build "
+            "Embedding and EmbeddingBag with sparse=False"
+        ) from error
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm
 
 

@@ -515,3 +515,10 @@ def test_read_window_gives_mean_loss_and_last_norm(make_trainer, batch, loss_fn)
     assert empty is not None
     assert math.isnan(empty.loss)
     assert math.isnan(empty.grad_norm)
+
+
+def test_sparse_gradients_are_refused_by_name():
+    model = nn.EmbeddingBag(4, 2, sparse=True)
+    trainer = FP16Trainer(model, torch.optim.SparseAdam(model.parameters()))
+    with pytest.raises(TypeError, match="sparse=False"):
+        trainer.step(model(torch.tensor([[0, 1]])).mean())

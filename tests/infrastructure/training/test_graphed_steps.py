@@ -9,6 +9,7 @@ import pytest
 import structlog
 import torch
 from torch import nn
+from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -252,6 +253,19 @@ def test_a_recording_that_fails_changes_nothing(make_trainer, loss, reason):
     assert counts(trainers[0]) == counts(trainers[1])
     for ours, eager in zip(*map(everything, trainers), strict=True):
         assert torch.equal(ours, eager)
+
+
+def test_a_recording_that_fails_ends_the_run_on_a_torch_that_does_not_survive_it(
+    make_trainer, monkeypatch
+):
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.11.0"))
+    trainer = make_trainer()
+    graphed(trainer)
+    *warm_up, recorded = batches(4)
+    for batch in warm_up:
+        trainer.train_batch(batch, nothing)
+    with pytest.raises(RuntimeError, match=r"set cuda_graph=False, or use torch 2\.13"):
+        trainer.train_batch(recorded, nothing)
 
 
 def test_a_gradient_that_first_appears_while_recording_is_not_recorded(make_trainer):
