@@ -121,15 +121,22 @@ class StepFeatures:
 
     def describe(self, step: Step) -> Fields:
         """Action fields; several edits are merged: all their tokens, the mean of their numbers."""
-        edits = sorted(step.changed, key=lambda edit: (edit.node, edit.kind, edit.new))
-        tokens = list(dict.fromkeys(token for edit in edits for token in self._tokens(edit)))
-        rows = [self._numbers(edit) for edit in edits]
-        means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        if len(step.changed) == 1:
+            [edit] = step.changed
+            kind, numbers = edit.kind, self._numbers(edit)
+            tokens = [step.operator, *self._tokens(edit)]
+        else:
+            edits = sorted(step.changed, key=lambda edit: (edit.node, edit.kind, edit.new))
+            kind = "several"
+            columns = zip(*map(self._numbers, edits), strict=True)
+            numbers = [sum(column) / len(edits) for column in columns]
+            found = (token for edit in edits for token in self._tokens(edit))
+            tokens = [step.operator, *dict.fromkeys(found)]
         return {
             "operator": step.operator,
-            "kind": edits[0].kind if len(edits) == 1 else "several",
-            "tokens": [step.operator, *tokens],
-            "numbers": [*means, float(len(edits))],
+            "kind": kind,
+            "tokens": tokens,
+            "numbers": [*numbers, float(len(step.changed))],
         }
 
     def _tokens(self, edit: Edit) -> list[str]:

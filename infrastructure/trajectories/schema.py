@@ -22,6 +22,9 @@ MAX_MAGNITUDE = 1e15
 
 Values = Mapping[str, object]
 
+_PLAIN_NUMBERS = {float, int, bool}  # told by their type alone, ten times faster than as `Real`
+_PLAIN_TEXT = {str}
+
 
 def is_usable(number: float) -> bool:
     """Whether *number* is finite and of a magnitude that float32 arithmetic survives."""
@@ -105,13 +108,14 @@ def _value_problem(field: FieldType, value: object) -> str | None:
 
 def _is_box(field: Box, value: object) -> bool:
     if field.shape == ():
-        return isinstance(value, Real | np.bool_)
+        return type(value) in _PLAIN_NUMBERS or isinstance(value, Real | np.bool_)
     return _is_numbers(value, field.shape[0])
 
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) or (
-        isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
+        isinstance(value, Sequence)
+        and (set(map(type, value)) <= _PLAIN_TEXT or all(isinstance(item, str) for item in value))
     )
 
 
@@ -122,5 +126,7 @@ def _is_numbers(value: object, length: int) -> bool:
         isinstance(value, Sequence)
         and not isinstance(value, str)
         and len(value) == length
-        and all(isinstance(item, Real) for item in value)
+        and (
+            set(map(type, value)) <= _PLAIN_NUMBERS or all(isinstance(item, Real) for item in value)
+        )
     )

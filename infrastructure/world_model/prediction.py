@@ -92,6 +92,22 @@ def predictions_of(
     ]
 
 
+def by_promise(spec: TransitionSpec, outlook: Outlook) -> list[int]:
+    """Rows by success probability, ties by expected improvement, then as they came; best first."""
+    rows = len(next(iter(outlook.values())).epistemic)
+    keys = []
+    if spec.success is not None:
+        name, label = spec.success
+        target, expected = spec.targets[name], outlook[name]
+        if isinstance(target, Discrete) and isinstance(expected, DiscreteOutlook):
+            keys.append(expected.probabilities[:, target.values.index(label)].tolist())
+    gains = _column(outlook, improvement_target(spec))
+    if gains is not None:
+        keys.append(gains)
+    promise = list(zip(*keys, strict=True)) if keys else [()] * rows
+    return sorted(range(rows), key=promise.__getitem__, reverse=True)
+
+
 def _next_values(
     name: str, target: Box, expected: BoxOutlook, observations: Sequence[Values]
 ) -> list[FieldValue]:

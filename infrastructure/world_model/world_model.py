@@ -30,6 +30,7 @@ from infrastructure.world_model.fitted_model import FittedModel, calibration_los
 from infrastructure.world_model.network import EnsembleNetwork, NetworkShape, build_seeded
 from infrastructure.world_model.prediction import (
     Prediction,
+    by_promise,
     predictions_of,
     untrained_prediction,
 )
@@ -200,9 +201,14 @@ class WorldModel:
 
         By success probability, ties by expected improvement; in their given order before any
         fit.
+
+        Raises:
+            ValueError: A field is missing or of another type than the spec declares.
         """
-        predictions = self.predict_batch([observation] * len(actions), actions)
-        return sorted(range(len(actions)), key=lambda row: _promise(predictions[row]))
+        if self._model is None or not actions:
+            return list(range(len(actions)))
+        features = self._model.encoder.encode([observation] * len(actions), actions)
+        return by_promise(self.spec, self._model.outlook(features))
 
     def save(self, folder: Path) -> None:
         """Put the model in *folder* atomically.
@@ -244,8 +250,3 @@ def _as_values(part: str, fields: Mapping[str, object], value: Values | str) -> 
             f"pass a mapping"
         )
     return {next(iter(fields)): value}
-
-
-def _promise(prediction: Prediction) -> tuple[float, float]:
-    """Sort key: smaller is better."""
-    return -(prediction.success_probability or 0.0), -(prediction.expected_improvement or 0.0)
