@@ -11,7 +11,14 @@ from agents.se_darwin.edits import Edit
 from agents.se_darwin.evaluation import Evaluation, outcome_of
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
 from agents.se_darwin.operators import refine
-from agents.se_darwin.policy import Choice, Policy, Ranker, choose_ranked, choose_weighted
+from agents.se_darwin.policy import (
+    Choice,
+    Policy,
+    Ranker,
+    choose_ranked,
+    choose_weighted,
+    decay_places,
+)
 from agents.se_darwin.proposer import EditProposer, Proposer
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.tasks import RepairTask
@@ -137,6 +144,9 @@ class Evolution:
             weights = [prospects.weight(step, self._failures) for step in steps]
             return choose_weighted(self._rng, weights, count, epsilon)
         order = prospects.rank(ranker, steps)
+        if self._policy.node_decay:
+            failures = [sum(self._failures[e.node] for e in step.changed) for step in steps]
+            order = decay_places(order, failures)
         return choose_ranked(self._rng, order, count, epsilon)
 
     def _prospects_of(self, parent: Evaluation) -> _Prospects:

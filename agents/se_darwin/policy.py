@@ -39,11 +39,14 @@ class Policy:
             by the suspiciousness of the lines they change, as GenProg does.
         batch: Candidates per generation.
         epsilon: Share of random choices either way, in (0, 1].
+        node_decay: Whether a ranked candidate falls back where others of its node have failed;
+            see `decay_places`.
     """
 
     ranker: Ranker | None = None
     batch: int = 8
     epsilon: float = 0.1
+    node_decay: bool = False
 
     def __post_init__(self) -> None:
         if self.batch < 1 or not 0.0 < self.epsilon <= 1.0:
@@ -51,6 +54,17 @@ class Policy:
                 f"a policy needs batch >= 1 and epsilon in (0, 1], got {self.batch} and "
                 f"{self.epsilon}"
             )
+
+
+def decay_places(order: Sequence[int], failures: Sequence[int]) -> list[int]:
+    """*order* with each place multiplied by one plus the failures that speak against it.
+
+    Args:
+        order: All candidates, best first.
+        failures: By candidate: how often others that change the same nodes have failed.
+    """
+    places = {index: place * (1 + failures[index]) for place, index in enumerate(order, 1)}
+    return sorted(order, key=places.__getitem__)
 
 
 def choose_ranked(rng: Random, order: Sequence[int], count: int, epsilon: float) -> list[Choice]:

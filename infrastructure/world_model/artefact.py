@@ -26,7 +26,7 @@ from infrastructure.world_model.calibration import Calibration
 from infrastructure.world_model.fitted_model import FittedModel
 from infrastructure.world_model.network import EnsembleNetwork, LinearNetwork, NetworkShape
 
-FORMAT = 1
+FORMAT = 2
 _INDEX = "model.json"
 
 BuildNetwork = Callable[[NetworkShape], Module]
@@ -71,6 +71,7 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
         "codec": model.codec.to_json(),
         "calibration": model.calibration.to_json(),
         "ensemble_weight": model.ensemble_weight,
+        "caution": model.caution,
         "network": model.ensemble.sizes if type(model.ensemble) is EnsembleNetwork else None,
         "weights": {"file": weights.name, "sha256": digest},
         "extra": dict(extra),
@@ -152,6 +153,7 @@ def _rebuild(
         linear=linear.eval(),
         ensemble_weight=float(cast(float, description["ensemble_weight"])),
         calibration=Calibration.from_json(description["calibration"]),
+        caution=str(description["caution"]),
     )
 
 

@@ -16,8 +16,15 @@ from infrastructure.trajectories.targets import TargetCodec
 from infrastructure.world_model.calibration import Calibration
 from infrastructure.world_model.linear_fit import fit_linear
 from infrastructure.world_model.network import LinearNetwork
-from infrastructure.world_model.outlook import Outlook, blend, outcomes_of, outlook_of
-from infrastructure.world_model.scoring import decision_loss
+from infrastructure.world_model.outlook import (
+    DiscreteOutlook,
+    Outlook,
+    blend,
+    outcomes_of,
+    outlook_of,
+)
+from infrastructure.world_model.policy_shift import check_shift
+from infrastructure.world_model.scoring import decision_loss, success_label
 from infrastructure.world_model.training_data import TrainingData
 
 Family = Literal["linear", "ensemble", "blend"]
@@ -36,6 +43,8 @@ class FittedModel:
         linear: The baseline.
         ensemble_weight: 0 is the linear model alone, 1 the ensemble alone.
         calibration: Fitted on the calibration groups.
+        caution: Why its probabilities may be wrong under another policy than the one that
+            collected the calibration groups; empty if nothing speaks against it.
     """
 
     encoder: FeatureEncoder
@@ -44,6 +53,7 @@ class FittedModel:
     linear: LinearNetwork
     ensemble_weight: float
     calibration: Calibration
+    caution: str = ""
 
     @property
     def spec(self) -> TransitionSpec:
@@ -74,7 +84,10 @@ class FittedModel:
         raw = replace(self, calibration=Calibration(temperatures={}, scales={}))
         outcomes = outcomes_of(self.codec, transitions)
         calibration = Calibration.fit(raw.expect(transitions), outcomes, self.codec)
-        return replace(self, calibration=calibration)
+        model = replace(raw, calibration=calibration)
+        return replace(
+            model, caution=caution_of(model.expect(transitions), transitions, self.codec)
+        )
 
     def expect(self, transitions: Sequence[Transition]) -> Outlook:
         """`outlook` of recorded transitions, encoded from observation and action alone."""
@@ -114,10 +127,25 @@ def fit_candidates(
             ensemble_weight=weight,
             calibration=calibration,
         )
-        return decision_loss(calibration.apply(raw, data.codec), part, data.codec), model
+        calibrated = calibration.apply(raw, data.codec)
+        model = replace(model, caution=caution_of(calibrated, part.transitions, data.codec))
+        return decision_loss(calibrated, part, data.codec), model
 
     _, blended = min(map(fit, _BLEND_WEIGHTS), key=lambda fitted: fitted[0])
     return {"linear": fit(0.0)[1], "ensemble": fit(1.0)[1], "blend": blended}
+
+
+def caution_of(outlook: Outlook, transitions: Sequence[Transition], codec: TargetCodec) -> str:
+    """See `FittedModel.caution`; of models without a success label nothing is known."""
+    success = success_label(codec)
+    if success is None:
+        return ""
+    name, label = success
+    expected = outlook[name]
+    if not isinstance(expected, DiscreteOutlook):
+        return ""
+    happened_N = outcomes_of(codec, transitions)[name] == label
+    return check_shift(expected.probabilities[:, label], happened_N, transitions).caution
 
 
 def calibration_loss(model: FittedModel, data: TrainingData) -> float:

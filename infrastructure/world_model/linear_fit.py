@@ -49,12 +49,12 @@ class _SummedRows(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, table_BO: Tensor, bag: _Bag) -> Tensor:  # noqa: ANN401 - torch's own
+    def forward(ctx: Any, table_BO: Tensor, bag: _Bag) -> Tensor:
         ctx.bag = bag
         return functional.embedding_bag(bag.buckets, table_BO, bag.offsets, mode="sum")
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401 - the same
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         bag, [gradient_NO] = ctx.bag, gradients
         return functional.embedding_bag(
             bag.rows, gradient_NO.contiguous(), bag.row_offsets, mode="sum"

@@ -38,12 +38,21 @@ def auroc(score_N: Tensor, positive_N: Tensor) -> float:
     return float((ranks - positives * (positives + 1) / 2) / (positives * negatives))
 
 
-def expected_calibration_error(probability_N: Tensor, happened_N: Tensor) -> float:
-    """Mean distance between predicted and observed frequency over 15 equally wide bins."""
+def expected_calibration_error(
+    probability_N: Tensor, happened_N: Tensor, weight_N: Tensor | None = None
+) -> float:
+    """Mean distance between predicted and observed frequency over 15 equally wide bins.
+
+    Args:
+        probability_N: Predicted.
+        happened_N: Whether it did.
+        weight_N: Of each row; equal by default.
+    """
+    weight_N = torch.ones_like(probability_N) if weight_N is None else weight_N
     bins_N = (probability_N * CALIBRATION_BINS).long().clamp(0, CALIBRATION_BINS - 1)
     gap = torch.zeros(CALIBRATION_BINS, dtype=torch.float64)
-    gap.index_add_(0, bins_N, probability_N.double() - happened_N.double())
-    return float(gap.abs().sum() / len(probability_N))
+    gap.index_add_(0, bins_N, weight_N.double() * (probability_N.double() - happened_N.double()))
+    return float(gap.abs().sum() / weight_N.double().sum())
 
 
 def coverage_90(mean: Tensor, variance: Tensor, value: Tensor) -> float:

@@ -184,6 +184,8 @@ class WorldModel:
             return []
         outlook = self._model.outlook(self._model.encoder.encode(observations, actions))
         reasoning = f"{self._model.family} model, calibrated on held-out groups"
+        if self._model.caution:
+            reasoning += f"; not to be trusted under another policy: {self._model.caution}"
         return predictions_of(self.spec, outlook, observations, reasoning)
 
     async def predict(self, state: Values | str, action: Values | str) -> Prediction:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from agents.se_darwin.policy import Policy, choose_ranked, choose_weighted
+from agents.se_darwin.policy import Policy, choose_ranked, choose_weighted, decay_places
 
 
 def test_a_ranking_is_followed_but_for_a_share_of_chance() -> None:
@@ -50,3 +50,9 @@ def test_nothing_is_chosen_twice(count: int) -> None:
 def test_a_policy_without_chance_is_refused() -> None:
     with pytest.raises(ValueError, match="epsilon"):
         Policy(epsilon=0.0)
+
+
+def test_candidates_fall_back_where_others_of_their_node_have_failed() -> None:
+    assert decay_places([2, 0, 1], [0, 0, 0]) == [2, 0, 1]
+    assert decay_places([2, 0, 1], [0, 0, 2]) == [0, 2, 1]  # places 2, 3 and 3: ties as they came
+    assert decay_places([2, 0, 1], [0, 0, 9]) == [0, 1, 2]

@@ -59,7 +59,7 @@ def test_damaged_weights_are_named_with_the_remedy(saved, damage):
         lambda text: "",
         lambda text: "[1, 2]",
         lambda text: "{}",
-        lambda text: text.replace('"format": 1', '"format": 2'),
+        lambda text: text.replace('"format": 2', '"format": 1'),
         lambda text: text.replace('"members": 3', '"members": 4'),
         lambda text: text.replace("0.", "1.", 1),
     ],

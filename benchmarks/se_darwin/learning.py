@@ -1,0 +1,259 @@
+"""What is learned from the training modules of a fold: the world model and its classical rivals.
+
+All see the same transitions. The world model holds a part of them back to calibrate itself and
+to choose its family; the rivals, which have nothing to choose, are trained on that part too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agents.se_darwin.features import SPEC
+from agents.se_darwin.replay import ReplayTask
+from benchmarks.loops import NotRunError
+from benchmarks.se_darwin.dataset import Case
+from infrastructure.events import PrecisionState
+from infrastructure.events.precision_state import PRECISIONS, PrecisionName
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.loop import LoopOptions, train
+from infrastructure.trajectories.encoding import FeatureEncoder
+from infrastructure.trajectories.features import Features
+from infrastructure.world_model.best_epoch import BestEpoch
+from infrastructure.world_model.fitted_model import Family, FittedModel, fit_candidates
+from infrastructure.world_model.linear_fit import fit_linear
+from infrastructure.world_model.network import (
+    EnsembleNetwork,
+    LinearNetwork,
+    NetworkShape,
+    build_seeded,
+)
+from infrastructure.world_model.scoring import decision_loss
+from infrastructure.world_model.training_data import TrainingData, encode_split
+from infrastructure.world_model.training_job import TrainingPlan, training_job
+
+FIXED = SPEC.targets["outcome"].values.index("fixed")  # type: ignore[union-attr]  # a Discrete
+CALIBRATION_SHARE = 0.15
+EPOCHS = 6
+
+Scores = NDArray[np.float64]
+
+
+class Scorer(Protocol):
+    """Learned; higher is run earlier."""
+
+    def score(self, task: ReplayTask) -> Scores:
+        """One number per candidate of *task*."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fold:
+    """Attributes:
+    number: Which modules are held out.
+    data: Train and calibration of the other modules; test holds the held-out ones.
+    calibration: Cases of the calibration modules.
+    test: Cases of the held-out modules.
+    """
+
+    number: int
+    data: TrainingData
+    calibration: Sequence[Case]
+    test: Sequence[Case]
+
+
+def make_fold(cases: Sequence[Case], fold_of: dict[str, int], number: int) -> Fold:
+    """Encode what may be learned when the modules of fold *number* are held out."""
+    split: dict[str, list[Case]] = {"train": [], "calibration": [], "test": []}
+    for case in cases:
+        module = case.bug.module
+        share = zlib.crc32(f"{number}/{module}".encode()) / 2**32
+        part = "calibration" if share < CALIBRATION_SHARE else "train"
+        split["test" if fold_of[module] == number else part].append(case)
+    transitions = {
+        part: [
+            transition for case in chosen for transition in case.replay.transitions(case.bug.module)
+        ]
+        for part, chosen in split.items()
+    }
+    return Fold(
+        number=number,
+        data=encode_split(SPEC, transitions),  # type: ignore[arg-type]  # the three parts
+        calibration=split["calibration"],
+        test=split["test"],
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorldModelScorer:
+    """The log-odds of a repair, by a fitted world model."""
+
+    model: FittedModel
+
+    def score(self, task: ReplayTask) -> Scores:
+        """See `Scorer`."""
+        features = self.model.encoder.encode([task.observation] * len(task.actions), task.actions)
+        outlook: Any = self.model.outlook(features)["outcome"]
+        scores: Scores = outlook.log_odds(FIXED).numpy()
+        return scores
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """The world model of one fold in one precision.
+
+    Attributes:
+        network: The ensemble alone, as trained.
+        families: Linear, ensemble and blend, each calibrated.
+        chosen: Which of them the calibration modules prefer.
+    """
+
+    network: EnsembleNetwork
+    families: dict[Family, FittedModel]
+    chosen: Family
+
+    @property
+    def model(self) -> FittedModel:
+        """The one that would be published."""
+        return self.families[self.chosen]
+
+
+def train_ensemble(
+    data: TrainingData, precision: PrecisionName, steps: int, seed: int
+) -> EnsembleNetwork:
+    """Train through `FP16Trainer`; half precision is forced on a CPU too."""
+    shape = NetworkShape.of(data.encoder, data.codec)
+    network = build_seeded(EnsembleNetwork, shape, seed)
+    if not isinstance(network, EnsembleNetwork):
+        raise TypeError("the ensemble is an EnsembleNetwork")
+    plan = TrainingPlan(epochs=EPOCHS, steps_per_epoch=max(1, steps // EPOCHS), seed=seed)
+    with tempfile.TemporaryDirectory(prefix="se-darwin-bench-") as folder:
+        best = BestEpoch(Path(folder) / "best.pt")
+        train(
+            training_job(data, network, plan, best),
+            device=torch.device("cpu"),
+            precision=PrecisionState(requested=precision, effective=precision, reason="agent"),
+            config=FP16TrainingConfig(cpu_half=True),
+            options=LoopOptions(seed=seed, checkpoint_interval_seconds=float("inf")),
+            folder=Path(folder),
+            emit=lambda _: None,
+            commands=lambda: (),
+        )
+        best.restore(network)
+    return network
+
+
+def learn(data: TrainingData, steps: int, seed: int) -> dict[PrecisionName, Learned]:
+    """Fit the world model in every precision; the linear part is the same in all."""
+    linear = fit_linear(data)
+    return {
+        precision: choose(data, train_ensemble(data, precision, steps, seed), linear)
+        for precision in PRECISIONS
+    }
+
+
+def choose(data: TrainingData, network: EnsembleNetwork, linear: LinearNetwork) -> Learned:
+    """Blend, calibrate, and choose a family on the calibration modules."""
+    families = fit_candidates(data, network, linear)
+    part = data.calibration
+    losses = {
+        family: decision_loss(model.outlook(part.features), part, data.codec)
+        for family, model in families.items()
+    }
+    return Learned(network=network, families=families, chosen=min(losses, key=losses.__getitem__))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RivalScorer:
+    """A scikit-learn classifier of repairs on the same encoded features."""
+
+    encoder: FeatureEncoder
+    classifier: Any
+    words: bool
+
+    def score(self, task: ReplayTask) -> Scores:
+        """See `Scorer`."""
+        features = self.encoder.encode([task.observation] * len(task.actions), task.actions)
+        table = _table(features, self.encoder, self.words)
+        scores: Scores = self.classifier.predict_log_proba(table)[:, 1]
+        return scores
+
+
+def learn_rivals(data: TrainingData, seed: int) -> dict[str, RivalScorer]:
+    """Fit logistic regression, on all features, and gradient boosting, on all but the words.
+
+    The strength of the logistic regression's penalty is chosen on the calibration modules, as
+    the world model's is.
+
+    Raises:
+        NotRunError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.metrics import log_loss
+    except ImportError as error:
+        raise NotRunError(
+            "scikit-learn is not installed: pip install --constraint constraints.txt "
+            "--editable '.[bench]'"
+        ) from error
+    parts = (data.train, data.calibration)
+    fixed = [(part.outcomes["outcome"] == FIXED).numpy() for part in parts]
+    rivals = {}
+    for name in ("logistic", "boosting"):
+        words = name == "logistic"
+        tables = [_table(part.features, data.encoder, words) for part in parts]
+        if words:
+            build = partial(LogisticRegression, max_iter=300)
+            loss = {
+                strength: log_loss(
+                    fixed[1], build(C=strength).fit(tables[0], fixed[0]).predict_proba(tables[1])
+                )
+                for strength in (0.03, 0.1, 0.3)
+            }
+            classifier = build(C=min(loss, key=loss.__getitem__))
+        else:
+            classifier = HistGradientBoostingClassifier(
+                max_iter=150,
+                learning_rate=0.06,
+                max_leaf_nodes=15,
+                min_samples_leaf=40,
+                l2_regularization=5.0,
+                random_state=seed,
+            )
+        classifier.fit(_stack(tables), np.concatenate(fixed))
+        rivals[name] = RivalScorer(encoder=data.encoder, classifier=classifier, words=words)
+    return rivals
+
+
+def _table(features: Features, encoder: FeatureEncoder, words: bool) -> Any:
+    """Dense columns, and a sparse column per bucket of words where asked for."""
+    dense = features.dense.numpy().astype(np.float64)
+    if not words:
+        return dense
+    from scipy import sparse
+
+    columns = [sparse.csr_matrix(dense)]
+    for name, buckets in encoder.text_buckets.items():
+        tokens = features.texts[name]
+        starts = np.append(tokens.offsets.numpy(), len(tokens.buckets))
+        ones = np.ones(len(tokens.buckets))
+        shape = (len(features), buckets)
+        columns.append(sparse.csr_matrix((ones, tokens.buckets.numpy(), starts), shape=shape))
+    return sparse.hstack(columns).tocsr()
+
+
+def _stack(tables: Sequence[Any]) -> Any:
+    if isinstance(tables[0], np.ndarray):
+        return np.vstack(tables)
+    from scipy import sparse
+
+    return sparse.vstack(tables).tocsr()
