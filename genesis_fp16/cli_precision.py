@@ -15,6 +15,7 @@ import typer
 from genesis_fp16.cli_output import JsonFlag, moment, print_json
 from genesis_fp16.cli_runs import existing_store
 from genesis_fp16.settings import Settings, load_settings
+from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import WISHES, PrecisionWish
 
 if TYPE_CHECKING:
@@ -34,13 +35,20 @@ def _precision(text: str) -> str:
     return text
 
 
+_LONGEST_REASON = 500  # characters
+_LONGEST_SECONDS = 10 * 366 * 86400.0
+
+
 def _seconds(text: str | None) -> float | None:
     if text is None:
         return None
     match = _DURATION.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
         raise typer.BadParameter(f"a duration reads 90s, 30m, 24h or 7d, got {text!r}")
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
+    seconds = float(match[1]) * _UNIT_SECONDS[match[2]]
+    if seconds > _LONGEST_SECONDS:
+        raise typer.BadParameter("an override lasts ten years at most; leave --for out for no end")
+    return seconds
 
 
 @app.callback(invoke_without_command=True)
@@ -224,9 +232,10 @@ def _known_agent(name: str | None) -> str | None:
 
 
 def _said(reason: str) -> str:
-    if not reason.strip():
+    said = " ".join(plain(reason, longest=_LONGEST_REASON).split())
+    if not said:
         raise typer.BadParameter("say why: the audit trail needs a reason")
-    return reason.strip()
+    return said
 
 
 def _actor() -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from sqlalchemy import Engine, RowMapping, func, insert, select
+import structlog
+from sqlalchemy import Engine, RowMapping, insert, select
 
 from genesis_fp16.guard.decision import GUARD, Decision
 from genesis_fp16.guard.trigger import GuardState, Trigger
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.schema import guard_decisions
+
+log = structlog.get_logger()
 
 _COLUMNS = [guard_decisions.c[name] for name in Decision.__dataclass_fields__]
 
@@ -41,22 +44,35 @@ class GuardDecisions:
         query = select(guard_decisions.c.id, *_COLUMNS).where(guard_decisions.c.id > entry)
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(guard_decisions.c.id)).mappings().all()
-        return (rows[-1]["id"] if rows else entry), [_decision(row) for row in rows]
+        return (rows[-1]["id"] if rows else entry), _readable(rows)
 
     def standing(self) -> dict[str, Decision]:
         """The last decision on each agent that was ever decided about."""
-        last = select(func.max(guard_decisions.c.id)).group_by(guard_decisions.c.agent)
-        query = select(*_COLUMNS).where(guard_decisions.c.id.in_(last))
-        with reading(self._engine) as connection:
-            found = [_decision(row) for row in connection.execute(query).mappings()]
-        return {decision.agent: decision for decision in found}
+        return {decision.agent: decision for decision in self.since(0)[1]}
 
     def history(self, agent: str, limit: int = 20) -> list[Decision]:
         """Decisions on *agent*, newest first."""
-        query = select(*_COLUMNS).where(guard_decisions.c.agent == agent)
+        query = select(guard_decisions.c.id, *_COLUMNS).where(guard_decisions.c.agent == agent)
         newest = query.order_by(guard_decisions.c.id.desc()).limit(limit)
         with reading(self._engine) as connection:
-            return [_decision(row) for row in connection.execute(newest).mappings()]
+            return _readable(connection.execute(newest).mappings().all())
+
+
+def _readable(rows: Sequence[RowMapping]) -> list[Decision]:
+    """The decisions in *rows*; one that somebody else wrote wrongly costs nothing but itself."""
+    decisions = []
+    for row in rows:
+        try:
+            decisions.append(_decision(row))
+        except ValueError as error:
+            log.warning(
+                "guard_decision_unreadable",
+                agent=row["agent"],
+                entry=row["id"],
+                error=str(error),
+                remedy="the agent's earlier decision stands; delete the row of guard_decisions",
+            )
+    return decisions
 
 
 def _decision(row: RowMapping) -> Decision:

@@ -172,6 +172,8 @@ def test_override_is_set_shown_audited_and_cleared(
         (["set", "fp32"], "--reason"),
         (["set", "fp32", "--reason", "  "], "say why"),
         (["set", "fp32", "--reason", "x", "--for", "soon"], "24h or 7d, got 'soon'"),
+        (["set", "fp32", "--reason", "x", "--for", "3000000d"], "ten years at most"),
+        (["set", "fp32", "--reason", "x", "--for", "9" * 400 + "d"], "ten years at most"),
         (["set", "fp32", "--reason", "x", "--agent", "nobody"], "no agent is named 'nobody'"),
     ],
 )
@@ -180,6 +182,14 @@ def test_wrong_override_is_refused(ask: Ask, arguments: list[str], said: str) ->
     assert result.exit_code == 2
     assert said in result.output
     assert not Path(".genesis").exists()
+
+
+def test_a_reason_is_one_plain_line(ask: Ask, ask_json: Callable[..., object]) -> None:
+    reason = "odd\n\x1b[31mloss\r" + "!" * 900
+    assert ask("precision", "set", "fp32", "--reason", reason).exit_code == 0
+    [override] = ask_json("precision")["overrides"]
+    assert override["reason"].startswith("odd loss!!")
+    assert len(override["reason"]) <= 500
 
 
 def test_flag_that_outranks_an_override_is_said(ask: Ask, folder: Path) -> None:

@@ -1,9 +1,15 @@
 """The guard's journal: appended to by two processes, read by both."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+
+import structlog
+from sqlalchemy import insert
 
 from genesis_fp16.guard import Decision, GuardState, Trigger
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from genesis_fp16.store.database import database_url, open_database
+from genesis_fp16.store.schema import guard_decisions
 
 TRIPPED = Decision(
     agent="a",
@@ -44,3 +50,16 @@ def test_only_an_operators_decision_is_audited(store: Store) -> None:
     store.guard.add(CLEARED)
     [change] = store.overrides.audit()
     assert (change.actor, change.action, change.subject) == ("ann", "guard clear", "a")
+
+
+def test_a_row_that_nobody_can_read_costs_only_itself(store: Store, any_settings: Settings) -> None:
+    store.guard.add(TRIPPED)
+    row = {**asdict(TRIPPED), "state": "bogus"}
+    engine = open_database(database_url(any_settings))
+    with engine.begin() as connection:
+        connection.execute(insert(guard_decisions).values(row))
+    engine.dispose()
+    with structlog.testing.capture_logs() as logs:
+        assert store.guard.standing() == {"a": TRIPPED}
+        assert store.guard.history("a") == [TRIPPED]
+    assert {entry["event"] for entry in logs} == {"guard_decision_unreadable"}
