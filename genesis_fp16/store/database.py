@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
@@ -86,11 +87,11 @@ def _engine(url: URL) -> Engine:
         connection.isolation_level = None  # the driver's implicit BEGIN leaves DDL outside
         for pragma in (
             f"busy_timeout = {BUSY_TIMEOUT_MILLISECONDS}",
-            "journal_mode = WAL",
             "synchronous = NORMAL",
             "foreign_keys = ON",
         ):
             connection.execute(f"PRAGMA {pragma}").close()
+        _write_ahead(connection)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -101,6 +102,22 @@ def _engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN" if _READS in options else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to SQLite's write-ahead log; of several that switch a new file, all but one wait.
+
+    The busy timeout does not cover it: SQLite refuses at once where waiting might deadlock.
+    """
+    give_up = time.monotonic() + BUSY_TIMEOUT_MILLISECONDS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").close()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.02)
 
 
 def _migrate(engine: Engine, shown: str) -> None:
