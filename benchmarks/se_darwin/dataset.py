@@ -35,6 +35,7 @@ class Effort:
     folds: Parts that the modules are dealt to.
     steps: Optimizer steps of each training.
     seeds: Paired seeds of the precision comparison.
+    swing_steps: Steps of each pendulum that is swung up by planning.
     resamples: Of the bootstrap.
     """
 
@@ -45,6 +46,7 @@ class Effort:
     folds: int
     steps: int
     seeds: int
+    swing_steps: int
     resamples: int
 
 
@@ -56,10 +58,19 @@ FULL = Effort(
     folds=5,
     steps=3000,
     seeds=5,
+    swing_steps=80,
     resamples=4000,
 )
 QUICK = Effort(
-    functions=45, bugs_each=1, foreign=9, two_edits=8, folds=2, steps=300, seeds=2, resamples=500
+    functions=30,
+    bugs_each=1,
+    foreign=6,
+    two_edits=6,
+    folds=2,
+    steps=300,
+    seeds=2,
+    swing_steps=20,
+    resamples=500,
 )
 
 

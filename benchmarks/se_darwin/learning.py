@@ -73,10 +73,12 @@ class Fold:
 def make_fold(cases: Sequence[Case], fold_of: dict[str, int], number: int) -> Fold:
     """Encode what may be learned when the modules of fold *number* are held out."""
     split: dict[str, list[Case]] = {"train": [], "calibration": [], "test": []}
+    learned_from = [module for module, fold in fold_of.items() if fold != number]
+    learned_from.sort(key=lambda module: zlib.crc32(f"{number}/{module}".encode()))
+    calibrated_on = set(learned_from[: max(1, round(CALIBRATION_SHARE * len(learned_from)))])
     for case in cases:
         module = case.bug.module
-        share = zlib.crc32(f"{number}/{module}".encode()) / 2**32
-        part = "calibration" if share < CALIBRATION_SHARE else "train"
+        part = "calibration" if module in calibrated_on else "train"
         split["test" if fold_of[module] == number else part].append(case)
     transitions = {
         part: [
@@ -183,7 +185,7 @@ class RivalScorer:
         """See `Scorer`."""
         features = self.encoder.encode([task.observation] * len(task.actions), task.actions)
         table = _table(features, self.encoder, self.words)
-        scores: Scores = self.classifier.predict_log_proba(table)[:, 1]
+        scores: Scores = self.classifier.decision_function(table)
         return scores
 
 

@@ -1,0 +1,37 @@
+"""Shuffled labels: a model that learns from noise must know nothing, on every head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from benchmarks.se_darwin.learning import choose, train_ensemble
+from infrastructure.agent_contract import Transition
+from infrastructure.world_model.linear_fit import fit_linear
+from infrastructure.world_model.scoring import measure
+from infrastructure.world_model.training_data import DataPart, TrainingData, encode_split
+
+
+def shuffled(data: TrainingData, seed: int) -> TrainingData:
+    """The same inputs, each with the outcome of another row of its part."""
+    return encode_split(
+        data.spec,
+        {part: _shuffled_part(content, seed) for part, content in data.parts.items()},
+    )
+
+
+def measure_chance(data: TrainingData, steps: int, seed: int) -> dict[str, float]:
+    """Held-out metrics of the chosen family after learning from shuffled labels."""
+    noise = shuffled(data, seed)
+    learned = choose(noise, train_ensemble(noise, "fp32", steps, seed), fit_linear(noise))
+    outlook = learned.model.outlook(noise.test.features)
+    return measure(outlook, noise.test.outcomes, noise.codec)
+
+
+def _shuffled_part(part: DataPart, seed: int) -> list[Transition]:
+    outcomes = [(row.next_observation, row.reward) for row in part.transitions]
+    Random(seed).shuffle(outcomes)
+    return [
+        replace(row, next_observation=following, reward=reward)
+        for row, (following, reward) in zip(part.transitions, outcomes, strict=True)
+    ]

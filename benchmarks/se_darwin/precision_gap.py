@@ -1,0 +1,101 @@
+"""What half precision costs: trainings that differ in nothing else, paired by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from benchmarks.se_darwin.control import plan_swing
+from benchmarks.se_darwin.learning import choose, train_ensemble
+from benchmarks.se_darwin.statistics import Interval, upper_bound_of_mean
+from benchmarks.se_darwin.study import Taught
+from infrastructure.events.precision_state import PRECISIONS, PrecisionName
+from infrastructure.world_model.fitted_model import FittedModel
+from infrastructure.world_model.linear_fit import fit_linear
+from infrastructure.world_model.metrics import categorical_nll, gaussian_nll
+from infrastructure.world_model.outlook import (
+    BoxOutlook,
+    DiscreteOutlook,
+    TargetOutlook,
+    base_outlook,
+)
+from infrastructure.world_model.training_data import TrainingData
+
+HALVES: tuple[PrecisionName, ...] = ("fp16", "bf16")
+Losses = dict[PrecisionName, dict[str, float]]
+
+
+def losses_of(model: FittedModel, data: TrainingData) -> dict[str, float]:
+    """Error of each `Box`, and what is left of each target's NLL, on the test groups.
+
+    A density's NLL may be 0 or below, and no share of it makes sense. What does is the share of
+    the gain over the base rate: ``NLL kept`` is ``1 - (base - NLL)`` in nats, so that less is
+    better, and `gaps` divides by the gain.
+    """
+    outlook, outcomes = model.outlook(data.test.features), data.test.outcomes
+    base = base_outlook(data.codec, len(data.test.features))
+    losses = {}
+    for name in data.codec.heads:
+        expected, value = outlook[name], outcomes[name]
+        losses[f"{name} NLL"] = 1.0 - _nll(base[name], value) + _nll(expected, value)
+        if isinstance(expected, BoxOutlook):
+            error = (value - expected.mean) / value.std(0)
+            losses[f"{name} error"] = float(error.square().mean().sqrt())
+    return losses
+
+
+def repair_gap(taught: Sequence[Taught]) -> list[Losses]:
+    """The ensembles of the study: one seed a fold, three precisions each."""
+    return [
+        {
+            precision: losses_of(learned.families["ensemble"], item.fold.data)
+            for precision, learned in item.ours.items()
+        }
+        for item in taught
+    ]
+
+
+def control_gap(
+    data: TrainingData, steps: int, swing_steps: int, seeds: Iterable[int]
+) -> tuple[list[Losses], list[dict[PrecisionName, float]]]:
+    """The example agent's pendulum, its dynamics learned anew for each seed.
+
+    Returns:
+        The losses, and the returns of planning in each model from the same starts.
+    """
+    pairs, returns = [], []
+    linear = fit_linear(data)
+    for seed in seeds:
+        models = {
+            precision: choose(data, train_ensemble(data, precision, steps, seed), linear).families[
+                "ensemble"
+            ]
+            for precision in PRECISIONS
+        }
+        pairs.append({name: losses_of(model, data) for name, model in models.items()})
+        returns.append(
+            {name: plan_swing(model, swing_steps, seed) for name, model in models.items()}
+        )
+    return pairs, returns
+
+
+def gaps(pairs: Sequence[Losses]) -> dict[str, Interval]:
+    """Relative to FP32: mean over seeds; ``high`` is the one-sided 95 % bound."""
+    return {
+        f"{half} {name}": upper_bound_of_mean([_gap(pair, half, name) for pair in pairs])
+        for half in HALVES
+        for name in pairs[0]["fp32"]
+    }
+
+
+def _gap(pair: Losses, half: PrecisionName, name: str) -> float:
+    lost = pair[half][name] - pair["fp32"][name]
+    full = pair["fp32"][name]
+    return lost / (1.0 - full) if name.endswith("NLL") else lost / full
+
+
+def _nll(expected: TargetOutlook, value: torch.Tensor) -> float:
+    if isinstance(expected, DiscreteOutlook):
+        return float(categorical_nll(expected.probabilities, value).mean())
+    return float(gaussian_nll(expected.mean, expected.variance, value).mean())

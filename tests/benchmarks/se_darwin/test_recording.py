@@ -1,0 +1,41 @@
+from agents.se_darwin.collection import CORPUS_LIMITS
+from agents.se_darwin.sandbox import Sandbox, TestCase
+from benchmarks.se_darwin.recording import RecordingSandbox
+
+TESTS = (TestCase.returning((3,), 9), TestCase.returning((-1,), 1))
+PROGRAMS = [
+    "def f(x):\n    return x * x",
+    "def f(x):\n    raise ValueError(x)",
+    "def f(x):\n    return object()",
+    "def f(x):\n    while x < 0:\n        pass\n    return x * x",
+]
+
+
+def test_a_record_is_what_the_sandbox_said(recorded):
+    with Sandbox(modules=["math"], limits=CORPUS_LIMITS) as plain:
+        expected = plain.run(PROGRAMS, TESTS, function="f", coverage=True)
+    before = recorded.executed
+    first = recorded.run(PROGRAMS, TESTS, function="f", coverage=True)
+    again = recorded.run(PROGRAMS[::-1], TESTS, function="f", coverage=True)[::-1]
+    assert recorded.executed == before + len(PROGRAMS)
+    assert [one.outputs for one in again] == [one.outputs for one in expected]
+    assert [(one.outputs, one.end) for one in again] == [(one.outputs, one.end) for one in first]
+    assert first[3].outputs[1] is None
+
+
+def test_records_outlive_the_process_and_know_what_they_belong_to(tmp_path):
+    def run(tests, **how):
+        path = tmp_path / "executions.sqlite"
+        sandbox = RecordingSandbox(path, modules=["math"], limits=CORPUS_LIMITS, parallel=1)
+        before = sandbox.executed  # its own escape probe is never on record
+        try:
+            sandbox.run(PROGRAMS[:2], tests, function="f", **how)
+            return sandbox.executed - before
+        finally:
+            sandbox.close()
+
+    assert run(TESTS) == 2
+    assert run(TESTS) == 0
+    assert run(TESTS[:1]) == 2
+    assert run(TESTS, coverage=True) == 2
+    assert run(TESTS, module="math") == 2
