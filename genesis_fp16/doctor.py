@@ -232,6 +232,15 @@ def check_plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[Finding
         yield Finding("plugin", verdict, f"{said}: {plugin.reason}" if plugin.reason else said)
     if not any(plugin.state == "ready" for plugin in plugins):
         yield Finding("plugin", "fail", "no agent is ready", "install or mend one")
+    ready = [plugin.name for plugin in plugins if plugin.state == "ready"]
+    for name in settings.canaries:
+        if name not in ready:
+            some = set(ready).intersection(settings.canaries)
+            found = f"GENESIS_CANARY_AGENTS names {name}, which is no agent that is ready"
+            effect = "" if some else "; so every agent stays in FP32"
+            close = difflib.get_close_matches(name, ready, n=1)
+            remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(ready)}"
+            yield Finding("canary", "warn" if some else "fail", found + effect, remedy)
     keys = {plugin.name.replace("-", "_") for plugin in plugins}
     for key in settings.agents.keys() - keys:
         close = difflib.get_close_matches(key, keys, n=1)

@@ -162,10 +162,20 @@ class Daemon:
         known = {plugin.name.replace("-", "_") for plugin in self._findings.plugins}
         for key in self.settings.agents.keys() - known:
             log.warning("settings_of_unknown_agent", key=key, installed=sorted(known))
+        self._tell_of_canaries()
         if not self._findings.entry_points:
             log.warning("no_agent_ready", remedy="see the reasons above, or genesis-fp16 agents")
         self._log_precision()
         log.info("daemon_ready", next="genesis-fp16 agents, runs, doctor; Ctrl-C stops")
+
+    def _tell_of_canaries(self) -> None:
+        """Say which canaries are no agents; where none is, every agent stays in FP32."""
+        agents = {plugin.name for plugin in self._findings.plugins if plugin.state == "ready"}
+        wanted = set(self.settings.canaries)
+        if missing := sorted(wanted - agents):
+            tell = log.warning if wanted & agents else log.error
+            effect = "" if wanted & agents else "every agent stays in FP32"
+            tell("canaries_are_no_agents", canaries=missing, ready=sorted(agents), effect=effect)
 
     def _guard_decided(self, decision: Decision) -> None:
         self._metrics.set_guard_state(decision.agent, decision.state)
@@ -230,6 +240,7 @@ class Daemon:
         outcome.tell()
         self.settings = self._desk.settings = self._dispatcher.settings = outcome.settings
         if outcome.changed:
+            self._tell_of_canaries()
             self._log_precision()
 
     def _show(self) -> None:

@@ -8,12 +8,11 @@ it can take effect in a running daemon.
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -22,8 +21,10 @@ from pydantic import (
     JsonValue,
     PrivateAttr,
     ValidationError,
+    ValidationInfo,
+    field_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from genesis_fp16.env_file import ENV_FILE_VARIABLE, ROLLBACK_FLAG, Variable, is_ours, read_env_file
 from genesis_fp16.errors import GenesisError
@@ -31,17 +32,25 @@ from genesis_fp16.guard.guard_settings import GuardSettings
 from genesis_fp16.run_spec import Parallel
 from genesis_fp16.setting_types import (
     EMPTY_IS_NONE,
+    Count,
+    CountOrNone,
     DatabaseUrl,
     HomeFolder,
+    Host,
     ScheduleText,
     Seconds,
 )
+from genesis_fp16.settings_rules import INITIAL_LOSS_SCALE, ORDERS, contradicted
+from genesis_fp16.settings_tree import tree_of, why_no_text
 from genesis_fp16.trainer_settings import TrainerSettings
 from infrastructure.events.precision_state import PrecisionWish
 
 DEFAULT_ENV_FILE = Path(".env")
 AGENTS_PREFIX = "GENESIS_AGENTS__"
 _CREDENTIALS = re.compile(r"(?<=://).*@")
+_AGENT_VARIABLE = re.compile(rf"{AGENTS_PREFIX}[A-Z0-9_]*?__[A-Z0-9_]*")
+LONGEST_SHOWN = 200  # characters of a wrong value
+MOST_UNKNOWN = 50  # whose likeness is looked up: each takes a millisecond
 _TRUE = ("true", "1", "yes", "on", "t", "y")
 
 
@@ -78,6 +87,8 @@ class AgentSettings(BaseModel):
 class Settings(TrainerSettings, GuardSettings):
     """Every setting with its default. Construct it directly in tests: it reads nothing itself."""
 
+    model_config = ConfigDict(validate_default=True)  # a default may contradict what is set
+
     enable_fp16_training: bool = True
     """The rollback switch: false means FP32 for every agent within 2 seconds. Hot."""
     precision: Literal["fp16", "bf16", "auto"] = "fp16"
@@ -94,13 +105,13 @@ class Settings(TrainerSettings, GuardSettings):
     """Torch CPU threads of a worker; small models gain nothing from more; 0: torch's default."""
     budget_seconds: Seconds = 30.0
     """Seconds a run may spend on collecting."""
-    budget_transitions: Annotated[int, Field(ge=1)] = 20000
+    budget_transitions: Count = 20000
     """Transitions a run may collect."""
-    stats_interval_steps: Annotated[int, Field(ge=1)] = 20
+    stats_interval_steps: Count = 20
     """Steps between two reads of the device for the metrics."""
-    baseline_interval_steps: Annotated[int, Field(ge=0)] = 500
+    baseline_interval_steps: CountOrNone = 500
     """Steps between two comparisons of half precision with FP32 on one frozen batch; 0: none."""
-    baseline_every_runs: Annotated[int, Field(ge=0)] = 0
+    baseline_every_runs: CountOrNone = 0
     """After so many runs in half precision the last is repeated in FP32, to compare; 0: never."""
     checkpoint_interval_seconds: Seconds = 15.0
     """Seconds, at most, between two checkpoints."""
@@ -126,7 +137,7 @@ class Settings(TrainerSettings, GuardSettings):
     """SQLAlchemy URL of the database; empty: SQLite in GENESIS_HOME."""
     env_file: Path = DEFAULT_ENV_FILE
     """The file settings are read from; only the environment can name it."""
-    metrics_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    metrics_host: Host = "127.0.0.1"
     """Address /metrics, /healthz and /readyz listen on."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9464
     """Port of the same; 0 takes a free one."""
@@ -141,6 +152,17 @@ class Settings(TrainerSettings, GuardSettings):
 
     _variables: dict[str, Variable] = PrivateAttr(default_factory=dict)
     _shadowed: tuple[str, ...] = PrivateAttr(default=())
+
+    @field_validator(*{field for order in ORDERS for field in order})
+    @classmethod
+    def _agrees_with_the_others(cls, value: object, info: ValidationInfo) -> object:
+        found = contradicted(info.field_name or "", value, info.data)
+        if found is None:
+            return value
+        relation, other = found
+        bound = info.data[other] or INITIAL_LOSS_SCALE
+        message = f"must not be {relation} {variable_name(other)}={bound}: change either"
+        raise PydanticCustomError("contradiction", message)
 
     @property
     def shadowed(self) -> tuple[str, ...]:
@@ -214,7 +236,10 @@ def load_settings(
     flag = from_file.get(ROLLBACK_FLAG)
     if flag is not None and flag.value.lower() not in _TRUE:
         merged[ROLLBACK_FLAG] = flag  # false outranks the environment; a wrong value is reported
-    problems += [_unknown(*item) for item in merged.items() if not _is_known(item[0])]
+    unknown = [item for item in merged.items() if not _is_known(item[0])]
+    problems += [_unknown(*item) for item in unknown[:MOST_UNKNOWN]]
+    if more := unknown[MOST_UNKNOWN:]:
+        problems.append(f"{len(more)} further names are no settings: see .env.example")
     settings = _validate({k: v for k, v in merged.items() if _is_known(k)}, problems)
     if problems or settings is None:
         raise SettingsError(problems)
@@ -227,33 +252,20 @@ def load_settings(
 
 
 def _validate(variables: Mapping[str, Variable], problems: list[str]) -> Settings | None:
-    data: dict[str, Any] = {}
+    texts = {}
     for name, variable in variables.items():
-        if name in VARIABLES:
-            data[VARIABLES[name]] = variable.value
-            continue
-        node = data.setdefault("agents", {})
-        *path, leaf = name.removeprefix(AGENTS_PREFIX).lower().split("__")
-        for part in path:
-            node = node.setdefault(part, {}) if isinstance(node, dict) else None
-        if not isinstance(node, dict) or isinstance(node.get(leaf), dict):
-            problems.append(f"{name} ({variable.source}) is set both whole and in parts: keep one")
+        if why := why_no_text(variable.value):
+            problems.append(f"{name} ({variable.source}): {why}")
         else:
-            node[leaf] = _json_or_text(variable.value)
+            texts[name] = variable
+    data: dict[str, object] = {VARIABLES[k]: v.value for k, v in texts.items() if k in VARIABLES}
+    if agents := tree_of(texts, AGENTS_PREFIX, problems):
+        data["agents"] = agents
     try:
         return Settings.model_validate(data)
     except ValidationError as error:
         problems += [_problem(details, variables) for details in error.errors()]
         return None
-
-
-def _json_or_text(text: str) -> object:
-    if text[:1] in ("[", "{"):
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text  # the agent's own settings model will judge it
-    return text
 
 
 def _problem(details: ErrorDetails, variables: Mapping[str, Variable]) -> str:
@@ -264,13 +276,14 @@ def _problem(details: ErrorDetails, variables: Mapping[str, Variable]) -> str:
         name = AGENTS_PREFIX + "__".join(part for part in rest if part != "[key]").upper()
         if details["type"] == "extra_forbidden":
             remedy = f"; there are {', '.join(key.upper() for key in AgentSettings.model_fields)}"
-    else:
+    elif details["type"] != "contradiction":
         default = Settings.model_fields[field].default
         remedy = f"; the default is {name}={'' if default is None else _written(default)}"
     found = [v.source for k, v in variables.items() if k == name or k.startswith(f"{name}__")]
     value = _shown(name, details["input"])
+    value = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}..."
     message = details["msg"].removeprefix("Value error, ")
-    return f"{name}={value} ({', '.join(found) or 'environment'}): {message}{remedy}"
+    return f"{name}={value} ({', '.join(found) or 'default'}): {message}{remedy}"
 
 
 def _unknown(name: str, variable: Variable) -> str:
@@ -290,7 +303,7 @@ def _unknown(name: str, variable: Variable) -> str:
 
 def _is_known(name: str) -> bool:
     if name.startswith(AGENTS_PREFIX):
-        return name.isupper() and name.count("__") >= 2
+        return _AGENT_VARIABLE.fullmatch(name) is not None
     return name in VARIABLES
 
 

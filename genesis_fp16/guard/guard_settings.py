@@ -6,11 +6,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from genesis_fp16.setting_types import Seconds
+from genesis_fp16.setting_types import AgentNames, Seconds
 
 MOST_KEPT = 64  # windows, comparisons or pairs of runs that the guard looks back on
 
 _Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+_Drift: TypeAlias = Annotated[float, Field(gt=0, le=1000)]
 _Count: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]
 _Few: TypeAlias = Annotated[int, Field(ge=1, le=MOST_KEPT)]
 
@@ -40,19 +41,19 @@ class GuardSettings(BaseModel):
     """nonfinite_loss: so many losses in a row are not finite. Hot."""
     guard_comparisons: _Few = 3
     """loss_drift, underflow, slower_than_fp32: so many comparisons with FP32 agree. Hot."""
-    guard_loss_drift: Annotated[float, Field(gt=0)] = 0.05
+    guard_loss_drift: _Drift = 0.05
     """loss_drift: the half loss of a frozen batch is off FP32's by a larger share. Hot."""
     guard_underflow: _Share = 0.2
     """underflow: a larger share of the gradient is lost to zero, and the rest is wrong. Hot."""
     guard_min_speedup: Annotated[float, Field(ge=0, le=100)] = 0.95
     """slower_than_fp32: FP32's time by half precision's is below it, on accelerators. Hot."""
-    guard_metric_drift: Annotated[float, Field(gt=0)] = 0.02
+    guard_metric_drift: _Drift = 0.02
     """metric_drift: held-out metric worse than the paired FP32 runs' by a larger share. Hot."""
     guard_pairs: Annotated[int, Field(ge=2, le=MOST_KEPT)] = 3
     """Pairs of runs, at least, before metric_drift is judged. Hot."""
     canary_share: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of each agent's runs that may run in half precision; the rest runs in FP32. Hot."""
-    canary_agents: Annotated[str, Field(pattern=r"^[a-z0-9, -]*$")] = ""
+    canary_agents: AgentNames = ""
     """Agents that may run in half precision, comma-separated; empty: all. Hot."""
 
     @property

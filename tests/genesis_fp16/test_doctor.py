@@ -143,3 +143,21 @@ def test_plugins() -> None:
     assert found["no agent is ready"].verdict == "fail"
     unknown = found["settings of BROKE, an agent that is not installed"]
     assert (unknown.verdict, unknown.remedy) == ("warn", "did you mean BROKEN?")
+
+
+def test_canaries_that_are_no_agents() -> None:
+    plugins = [
+        Plugin(name="good", distribution="d", version="1", entry_point="m:A", state="ready"),
+        Plugin(name="off", distribution="d", version="1", entry_point="m:A", state="disabled"),
+    ]
+
+    def look(names: str) -> list[tuple[str, str, str]]:
+        found = check_plugins(Settings(canary_agents=names), plugins)
+        return [(f.verdict, f.found[-40:], f.remedy) for f in found if f.check == "canary"]
+
+    assert look("") == look("good") == []
+    [(verdict, found, remedy)] = look("good, goood")
+    assert (verdict, remedy) == ("warn", "did you mean good?")
+    [(verdict, found, remedy)] = look("off")
+    assert (verdict, remedy) == ("fail", "there are good")
+    assert found.endswith("every agent stays in FP32")

@@ -111,13 +111,21 @@ def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
     assert "genesis_leader 1.0" in daemon.get("/metrics")
     assert psutil.Process(daemon.process.pid).memory_info().rss < NEXT_TO_NOTHING
 
-    (daemon.folder / ".env").write_text("ENABLE_FP16_TRAINING=false\nGENESIS_SLOTS=9\n")
+    (daemon.folder / ".env").write_text(
+        "ENABLE_FP16_TRAINING=false\nGENESIS_SLOTS=9\nGENESIS_CANARY_AGENTS=nosuch\n"
+    )
     daemon.process.send_signal(signal.SIGHUP)
     while b"RELOADING=1" not in notices.recv(100):
         pass
     assert notices.recv(100) in (b"READY=1", b"WATCHDOG=1")
     changed = daemon.wait_for("settings_reloaded")["changed"]
-    assert changed == {"ENABLE_FP16_TRAINING": "True -> False"}
+    assert changed == {
+        "ENABLE_FP16_TRAINING": "True -> False",
+        "GENESIS_CANARY_AGENTS": " -> nosuch",
+    }
+    warned = daemon.wait_for("canaries_are_no_agents")
+    assert (warned["canaries"], warned["ready"]) == (["nosuch"], ["any"])
+    assert (warned["level"], warned["effect"]) == ("error", "every agent stays in FP32")
     assert "GENESIS_SLOTS" in daemon.wait_for("settings_need_restart")["settings"]
     assert daemon.lines("precision")[-1]["reason"] == "flag"
 

@@ -1,11 +1,13 @@
 """What wins, what is refused and how it is said, and that .env.example tells the truth."""
 
+import json
 import re
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 from agents.se_darwin.settings import SEDarwinSettings
@@ -183,6 +185,154 @@ def test_describe_redacts_and_names_each_source(env_file: Path) -> None:
     assert rows["GENESIS_DATABASE_URL"] == ("postgresql://***@db/x", f"{env_file} line 1")
     assert rows["GENESIS_SLOTS"] == ("1", "default")
     assert rows.keys() == VARIABLES.keys()
+
+
+def _wrong(path: Path, **variables: object) -> str:
+    """What is said against *variables*."""
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path, {name: str(value) for name, value in variables.items()})
+    return str(caught.value)
+
+
+FLOATS = [
+    name
+    for name, field in VARIABLES.items()
+    if isinstance(Settings.model_fields[field].default, float) or name == "FP16_LOSS_SCALE"
+]
+
+
+@pytest.mark.parametrize("text", ["inf", "-inf", "nan", "1e400", "-1e-9", "1e300"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_number_is_finite_and_in_range(env_file: Path, name: str, text: str) -> None:
+    assert f"{name}={text} (environment)" in _wrong(env_file, **{name: text})
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, f in VARIABLES.items() if type(Settings.model_fields[f].default) is int]
+)
+def test_every_count_is_in_range(env_file: Path, name: str) -> None:
+    for text in ("-1", "99999999999999999999", "nan"):
+        assert f"{name}={text} (environment)" in _wrong(env_file, **{name: text})
+
+
+@pytest.mark.parametrize(
+    ("variables", "blamed", "other"),
+    [
+        (
+            {"GENESIS_GUARD_SUSTAINED_RATIO": 0.5, "GENESIS_GUARD_STORM_RATIO": 0.4},
+            "GENESIS_GUARD_SUSTAINED_RATIO=0.5 (environment)",
+            "above GENESIS_GUARD_STORM_RATIO=0.4",
+        ),
+        (
+            {"GENESIS_GUARD_STORM_RATIO": 0.05},
+            "GENESIS_GUARD_SUSTAINED_RATIO=0.1 (default)",
+            "above GENESIS_GUARD_STORM_RATIO=0.05",
+        ),
+        (
+            {"GENESIS_GUARD_COOLDOWN_SECONDS": 100_000},
+            "GENESIS_GUARD_COOLDOWN_LIMIT_SECONDS=86400.0 (default)",
+            "below GENESIS_GUARD_COOLDOWN_SECONDS=100000.0",
+        ),
+        (
+            {"FP16_MIN_LOSS_SCALE": 131072},
+            "FP16_MIN_LOSS_SCALE=131072 (environment)",
+            "above FP16_LOSS_SCALE=65536.0",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    env_file: Path, variables: dict[str, object], blamed: str, other: str
+) -> None:
+    message = _wrong(env_file, **variables)
+    assert f"{blamed}: must not be {other}: change either" in message
+    assert len(message.splitlines()) == 1 + 1
+
+
+def test_settings_may_be_equal_to_their_bound(env_file: Path) -> None:
+    load_settings(
+        env_file,
+        {
+            "GENESIS_GUARD_STORM_RATIO": "0.1",
+            "GENESIS_GUARD_COOLDOWN_LIMIT_SECONDS": "3600",
+            "FP16_LOSS_SCALE": "8",
+            "FP16_MIN_LOSS_SCALE": "8",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("GENESIS_HOME", "~no-such-user/x", "names nobody's home"),
+        ("GENESIS_HOME", "a\0b", "no text"),
+        ("GENESIS_HOME", "a\udcff", "no text"),
+        ("GENESIS_METRICS_HOST", "http://127.0.0.1", "pattern"),
+        ("GENESIS_METRICS_HOST", "a" * 300, "253"),
+        ("GENESIS_DATABASE_URL", "postgresql://host:port/db", "no URL"),
+        ("GENESIS_DATABASE_URL", "postgresql+asyncpg://host/db", "begin with one of"),
+        ("GENESIS_CANARY_AGENTS", "se-darwin waltzrl", "by commas"),
+        ("GENESIS_CANARY_AGENTS", "se_darwin", "by commas"),
+        ("GENESIS_AGENTS__A__SCHEDULE", "cron 0 0 31 2 *", "never comes"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", "[" * 5000, "nested deeper"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", "[" * 17 + "]" * 17, "nested deeper"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", '{"a": [NaN]}', "finite"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", "[1e999]", "finite"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", r'["\ud800"]', "no text"),
+        ("GENESIS_AGENTS__A__SETTINGS" + "__X" * 3000, "1", "parts"),
+        ("GENESIS_AGENTS__A__SETTINGS__\udcff", "1", "is no setting"),
+    ],
+)
+def test_what_would_fail_later_is_refused_here(
+    env_file: Path, name: str, text: str, why: str
+) -> None:
+    message = _wrong(env_file, **{name: text})
+    assert why in message
+    assert name[:60] in message
+    assert len(message) < 1000
+
+
+def test_a_flood_of_names_costs_little(env_file: Path) -> None:
+    message = _wrong(env_file, **{f"GENESIS_X{number}": 1 for number in range(1000)})
+    assert "950 further names are no settings" in message
+
+
+ODD = ["inf", "nan", "1e400", "~x", "", "[[", '{"a":1}', "every 1s", "cron * * * * *", "sqlite:///"]
+ANY_NAME = st.one_of(
+    st.sampled_from([*VARIABLES]),
+    st.builds(
+        f"{AGENTS_PREFIX}A__{{}}".format,
+        st.sampled_from([field.upper() for field in AgentSettings.model_fields] + ["SETTINGS__X"]),
+    ),
+)
+ANY_TEXT = st.one_of(
+    st.text(st.characters(exclude_characters="\0"), max_size=20),
+    st.sampled_from(ODD),
+    st.floats().map(str),
+    st.integers().map(str),
+    st.sampled_from([str(field.default) for field in Settings.model_fields.values()]),
+)
+
+
+def _problems(variables: dict[str, str]) -> list[str]:
+    try:
+        load_settings(Path("/nowhere/.env"), variables)
+    except SettingsError as error:
+        return error.problems
+    return []
+
+
+@settings_of_hypothesis(max_examples=300)
+@given(variables=st.dictionaries(ANY_NAME, ANY_TEXT, max_size=4))
+def test_any_text_gives_settings_or_an_error_that_names_it(variables: dict[str, str]) -> None:
+    problems = _problems(variables)
+    for problem in problems:
+        assert any(name in problem for name in [*variables, *VARIABLES]), problem
+        assert re.search(": .{8}", problem), problem
+    if not problems:
+        found = load_settings(Path("/nowhere/.env"), variables)
+        json.dumps(found.model_dump(mode="json"), allow_nan=False).encode()
+        assert Settings.model_validate(found.model_dump()).model_dump() == found.model_dump()
+        assert found.describe()
 
 
 @given(

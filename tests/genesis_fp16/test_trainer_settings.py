@@ -94,7 +94,7 @@ def test_what_is_set_outranks_the_preset(tmp_path: Path, variables, interval: in
 
 
 def test_a_floor_above_the_initial_scale_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"FP16_MIN_LOSS_SCALE=16.*initial loss scale, 8"):
+    with pytest.raises(SettingsError, match=r"FP16_MIN_LOSS_SCALE=16.*above FP16_LOSS_SCALE=8"):
         load_settings(tmp_path / ".env", {"FP16_MIN_LOSS_SCALE": "16", "FP16_LOSS_SCALE": "8"})
 
 
