@@ -2,32 +2,81 @@
 # Installs genesis-fp16 as a service, or upgrades it in place. `make install` runs it, as root.
 #
 # A release is a virtual environment of its own below /opt/genesis-fp16/releases, and the link
-# `current` names the one in use: the daemon that serves meanwhile never sees a half-written one,
-# and the way back is to name the old one again. Settings and data are left as they are.
+# `current` names the one in use: the daemon that serves meanwhile never sees a half-written one.
+# Unit, command and link are replaced only once the new release accepts the settings, by renaming;
+# whatever fails or interrupts, what was there before is what is there afterwards. Settings and
+# data are left as they are.
 #
 #   DEVICE=cuda   let the service see GPUs
+#   PYTHON=...    the Python to build the release with, 3.11 or newer
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 prefix=/opt/genesis-fp16 config=/etc/genesis-fp16 home=/var/lib/genesis-fp16 user=genesis-fp16
-units=/etc/systemd/system
+units=/etc/systemd/system command=/usr/local/bin/genesis-fp16 python=${PYTHON:-python3}
 
-[ "$(id -u)" = 0 ] || { echo "install.sh writes below /opt and /etc: run it as root" >&2; exit 1; }
+fail() { echo "install.sh: $1" >&2; exit 1; }
+
+[ "$(id -u)" = 0 ] || fail "it writes below /opt and /etc: run it as root"
+for tool in "$python" flock getent install mktemp setpriv systemctl useradd; do
+    command -v "$tool" >/dev/null || fail "needs $tool, which is not on the PATH; nothing was changed"
+done
+"$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' ||
+    fail "$python must be 3.11 or newer with venv (python3-venv); nothing was changed"
 
 umask 022
-release=$prefix/releases/$(date -u +%Y%m%dT%H%M%SZ)
-source=$(mktemp -d)
-trap 'rm -rf "$source"' EXIT
-cp -r pyproject.toml README.md LICENSE genesis_fp16 infrastructure agents "$source"
+mkdir -p $prefix/releases
+exec 9>$prefix/.lock
+flock -n 9 || fail "another one is at work"
 
-mkdir -p "$prefix/releases"
-"${PYTHON:-python3}" -m venv "$release"
+placed=("$units/genesis-fp16.service" "$command" "$prefix/current")
+if [ "${DEVICE:-}" = cuda ]; then placed+=("$units/genesis-fp16.service.d/gpu.conf"); fi
+source=$(mktemp -d)
+release=$(mktemp -d "$prefix/releases/$(date -u +%Y%m%dT%H%M%SZ).XXXX")
+before=$(readlink $prefix/current || true)
+replaced='' finished=''
+
+there() { [ -e "$1" ] || [ -L "$1" ]; }
+
+serves=''  # whether there is a daemon to restart
+case $(systemctl is-active genesis-fp16.service 2>/dev/null || true) in
+active | activating | reloading) serves=yes ;;
+esac
+
+restart() {
+    [ -d /run/systemd/system ] || return 0
+    systemctl daemon-reload
+    [ ! "$serves" ] || systemctl restart genesis-fp16.service
+}
+
+leave() {  # however it ends
+    trap '' INT TERM HUP
+    if [ "$replaced" ] && [ ! "$finished" ]; then
+        for path in "${placed[@]}"; do
+            if there "$path.old"; then mv -T "$path.old" "$path"; else rm -f "$path"; fi
+        done
+        restart || echo "install.sh: and the old one does not start: systemctl status genesis-fp16" >&2
+    fi
+    if [ ! "$finished" ]; then
+        rm -rf "$release"
+        echo "install.sh: not installed; ${before:-nothing} is in use as before" >&2
+    fi
+    for path in "${placed[@]}"; do rm -f "$path.new" "$path.old" || true; done
+    rm -rf "$source"
+}
+trap leave EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+chmod 0755 "$release"
+cp -r pyproject.toml README.md LICENSE genesis_fp16 infrastructure agents "$source"
+"$python" -m venv "$release"
 install="$release/bin/python -m pip install --quiet --disable-pip-version-check"
-$install --constraint constraints.txt "$source[postgres]"
-if [ -f "$config/plugins.txt" ]; then
-    $install --constraint constraints.txt --requirement "$config/plugins.txt"
+$install --constraint constraints.txt "${source}[postgres]"
+if [ -f $config/plugins.txt ]; then
+    $install --constraint constraints.txt --requirement $config/plugins.txt
 fi
-cp -r docs deploy/drill "$release/"
+cp -r docs deploy/drill deploy/systemd "$release/"
 
 getent passwd $user >/dev/null ||
     useradd --system --user-group --home-dir $home --shell /usr/sbin/nologin $user
@@ -36,24 +85,29 @@ install -d -m 0700 -o $user -g $user $home
 [ -f $config/.env ] || install -m 0640 -o root -g $user .env.example $config/.env
 [ -f $config/plugins.txt ] || install -m 0644 deploy/systemd/plugins.txt $config/plugins.txt
 
-install -m 0644 deploy/systemd/genesis-fp16.service $units/
-install -m 0755 deploy/systemd/genesis-fp16.sh /usr/local/bin/genesis-fp16
-if [ "${DEVICE:-}" = cuda ]; then
-    install -D -m 0644 deploy/systemd/gpu.conf $units/genesis-fp16.service.d/gpu.conf
-fi
-
 # The settings must suit the new release, or the old one goes on.
-before=$(readlink $prefix/current || true)
-ln -sfn "$release" $prefix/current.new
-RELEASE=$release genesis-fp16 config show >/dev/null
-mv -T $prefix/current.new $prefix/current
+RELEASE=$release sh deploy/systemd/genesis-fp16.sh config show >/dev/null ||
+    fail "the new release does not run for $user, see above: mend $config/.env, or PYTHON=/usr/bin/python3"
+
+# All that needs room on the disk comes before the first renaming.
+for path in "${placed[@]}"; do
+    mkdir -p "${path%/*}"
+    rm -f "$path.old"
+    if there "$path"; then cp -P --preserve=all "$path" "$path.old"; fi
+done
+install -T -m 0644 deploy/systemd/genesis-fp16.service $units/genesis-fp16.service.new
+install -T -m 0755 deploy/systemd/genesis-fp16.sh $command.new
+ln -sfT "$release" $prefix/current.new
+if [ "${DEVICE:-}" = cuda ]; then
+    install -T -m 0644 deploy/systemd/gpu.conf $units/genesis-fp16.service.d/gpu.conf.new
+fi
+replaced=yes
+for path in "${placed[@]}"; do mv -T "$path.new" "$path"; done
+restart || fail "the new release does not start: journalctl -u genesis-fp16"
+finished=yes
+
 for old in "$prefix"/releases/*; do
     case $old in "$release" | "$before") ;; *) rm -rf "$old" ;; esac
 done
-
-if [ -d /run/systemd/system ]; then
-    systemctl daemon-reload
-    systemctl try-restart genesis-fp16.service
-fi
 echo "installed $release; settings are in $config/.env"
-systemctl is-active --quiet genesis-fp16.service || echo "next: systemctl enable --now genesis-fp16"
+[ "$serves" ] || echo "next: systemctl enable --now genesis-fp16"
