@@ -68,8 +68,11 @@ def serve() -> None:
     """Start the daemon in the foreground; Ctrl-C checkpoints and stops."""
     settings = load_settings()
     from genesis_fp16.service import serve as serve_until_stopped
+    from genesis_fp16.store.database import failures_told
 
-    raise typer.Exit(serve_until_stopped(settings))
+    with failures_told(settings):
+        code = serve_until_stopped(settings)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -77,8 +80,10 @@ def run(agent: str, as_json: JsonFlag = False) -> None:
     """Do one run of AGENT now, in the foreground; through the daemon if one serves."""
     settings = load_settings()
     from genesis_fp16.foreground import run_once
+    from genesis_fp16.store.database import failures_told
 
-    code = run_once(settings, agent)
+    with failures_told(settings):
+        code = run_once(settings, agent)
     if as_json:
         with cli_runs.existing_store(settings) as store:
             runs = store.runs(agent, limit=1) if store is not None else []

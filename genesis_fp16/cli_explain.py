@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from genesis_fp16.cli_output import JsonFlag, moment, print_json, print_table
+from genesis_fp16.cli_names import installed_agent
+from genesis_fp16.cli_output import JsonFlag, moment, print_json, print_line, print_table
 from genesis_fp16.cli_precision import told_override
 from genesis_fp16.cli_runs import existing_store
 from genesis_fp16.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from genesis_fp16.guard import Decision
     from genesis_fp16.store import Run, Store
 
 _WHO = {
@@ -38,32 +41,35 @@ def explain(agent: str, as_json: JsonFlag = False) -> None:
     """Tell who decided the agent's precision, when, on what numbers, and how to undo it."""
     settings = load_settings()
     with existing_store(settings) as store:
+        installed_agent(agent, store)
         answer = {"agent": agent, **(_story(settings, store, agent) if store else {})}
     if as_json:
         print_json(answer)
         return
     if not answer.get("run") and not answer.get("decisions"):
-        typer.echo(f"{agent} has not run yet in {settings.home}: see genesis-fp16 agents")
+        print_line(f"{agent} has not run yet in {settings.home}: see genesis-fp16 agents")
+        for line in _operators(answer):
+            print_line(line)
         return
     for line in (*_now(answer), *_guard(settings, answer), *_operators(answer)):
-        typer.echo(line)
+        print_line(line)
     _print_decisions(answer["decisions"])
     _print_comparison(answer["outcomes"])
 
 
 def _story(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
     """Everything that is known."""
-    from genesis_fp16.guard.evidence import read_evidence
-
     run = next((run for run in store.runs(agent) if run.precision), None)
     decisions = store.guard.history(agent, limit=50)
     last_trip = next((each for each in decisions if each.state == "tripped"), None)
     home = settings.home.absolute()
+    evidence, trouble = _evidence(home, last_trip) if last_trip else (None, "")
     return {
         "run": _run(run) if run else None,
         "decisions": [asdict(decision) for decision in decisions],
-        "evidence": read_evidence(home, last_trip) if last_trip else None,
+        "evidence": evidence,
         "evidence_file": str(home / last_trip.evidence) if last_trip else None,
+        "evidence_trouble": trouble,
         "overrides": [
             asdict(each) for each in store.overrides.in_force() if each.agent in (None, agent)
         ],
@@ -77,6 +83,17 @@ def _story(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
             for each in store.compared.outcomes(agent)
         ],
     }
+
+
+def _evidence(home: Path, decision: Decision) -> tuple[dict[str, Any] | None, str]:
+    """The bundle, and else why there is none."""
+    from genesis_fp16.guard.evidence import EvidenceError, read_evidence
+
+    try:
+        bundle = read_evidence(home, decision)
+    except EvidenceError as error:
+        return None, str(error)
+    return (bundle.model_dump(exclude_unset=True), "") if bundle else (None, "")
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -127,7 +144,9 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
         yield f"Modules       {', '.join(modules)}"
     if checkpoint := seen.get("checkpoint"):
         yield f"Checkpoint    of step {checkpoint['step']}: {checkpoint['path']}"
-    if trip["evidence"]:
+    if answer["evidence_trouble"]:
+        yield f"No numbers    {answer['evidence_trouble']}"
+    elif trip["evidence"]:
         yield f"All numbers   {answer['evidence_file']}"
 
 
@@ -144,9 +163,9 @@ def _what_now(settings: Settings, last: dict[str, Any]) -> str:
 
 
 def _operators(answer: dict[str, Any]) -> Iterator[str]:
-    for override in answer["overrides"]:
+    for override in answer.get("overrides", ()):
         yield f"Override      {told_override(override)}"
-    for change in answer["audit"][:3]:
+    for change in answer.get("audit", [])[:3]:
         said = f"{change['action']} for {change['subject']}: {change['reason']}"
         yield f"By hand       {moment(change['at'])} {change['actor']}: {said}"
 

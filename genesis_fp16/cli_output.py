@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from genesis_fp16.json_text import json_text
 from infrastructure.events.plain_text import plain
 
 LONGEST_CELL = 300
@@ -21,7 +21,12 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON, on stdou
 
 def print_json(value: object) -> None:
     """Print *value* as JSON."""
-    typer.echo(json.dumps(value, indent=2, default=str))
+    typer.echo(json_text(value))
+
+
+def print_line(text: str) -> None:
+    """Print *text* on one line, without what a terminal would obey."""
+    typer.echo(" ".join(plain(text).split("\n")))
 
 
 def print_table(
@@ -49,10 +54,13 @@ def print_table(
 
 
 def moment(timestamp: float | None) -> str:
-    """Unix seconds as UTC to the second."""
+    """Unix seconds as UTC to the second; what is no time of the calendar is said to be so."""
     if timestamp is None:
         return ""
-    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%SZ}"
+    try:
+        return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (OSError, OverflowError, ValueError):  # beyond the calendar, or NaN
+        return "unreadable time"
 
 
 def duration(seconds: float | None) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 import time
-from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genesis_fp16.cli_output import JsonFlag, moment, print_json
-from genesis_fp16.cli_runs import existing_store
+from genesis_fp16.cli_names import installed_agent
+from genesis_fp16.cli_output import JsonFlag, moment, print_json, print_line
+from genesis_fp16.cli_runs import existing_store, opened_store
 from genesis_fp16.settings import Settings, load_settings
 from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import WISHES, PrecisionWish
@@ -25,7 +23,7 @@ app = typer.Typer(help="The precision in force, and the operator's override of i
 
 AgentOption = Annotated[str | None, typer.Option("--agent", help="One agent; else all.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")]
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_DURATION = re.compile(r"([0-9]{1,400}(?:\.[0-9]{1,20})?)([smhd])")
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -43,9 +41,9 @@ def _seconds(text: str | None) -> float | None:
     if text is None:
         return None
     match = _DURATION.fullmatch(text.strip())
-    if match is None or float(match[1]) == 0:
-        raise typer.BadParameter(f"a duration reads 90s, 30m, 24h or 7d, got {text!r}")
-    seconds = float(match[1]) * _UNIT_SECONDS[match[2]]
+    seconds = 0.0 if match is None else float(match[1]) * _UNIT_SECONDS[match[2]]
+    if match is None or seconds < 1:
+        raise typer.BadParameter(f"a duration reads 90s, 30m, 24h or 7d, got {text[:80]!r}")
     if seconds > _LONGEST_SECONDS:
         raise typer.BadParameter("an override lasts ten years at most; leave --for out for no end")
     return seconds
@@ -67,21 +65,21 @@ def show(as_json: JsonFlag = False) -> None:
         return
     flag = answer["flag"]
     allowed = "allows half precision" if flag["value"] else "demands FP32 for all"
-    typer.echo(f"ENABLE_FP16_TRAINING {allowed} ({flag['source']})")
-    typer.echo(f"GENESIS_PRECISION is {answer['default']} where nobody demands FP32")
+    print_line(f"ENABLE_FP16_TRAINING {allowed} ({flag['source']})")
+    print_line(f"GENESIS_PRECISION is {answer['default']} where nobody demands FP32")
     for override in answer["overrides"]:
-        typer.echo(f"override: {told_override(override)}")
+        print_line(f"override: {told_override(override)}")
     for agent, said in answer["agents"].items():
-        typer.echo(f"setting of {agent}: {said}")
+        print_line(f"setting of {agent}: {said}")
     for agent, stands in answer["guard"].items():
         if stands["state"] != "watching":
-            typer.echo(
+            print_line(
                 f"guard: {agent} {stands['state']} since {moment(stands['at'])} "
                 f"({stands['trigger']}); see genesis-fp16 precision explain {agent}"
             )
     for agent, state in answer["acknowledged"].items():
         said = " ".join(f"{name}={state[name]}" for name in ("requested", "effective", "reason"))
-        typer.echo(f"{agent} acknowledged {said} in run {state['run']}")
+        print_line(f"{agent} acknowledged {said} in run {state['run']}")
 
 
 @app.command("set")
@@ -101,22 +99,22 @@ def set_override(
     as_json: JsonFlag = False,
 ) -> None:
     """Override the precision; a running daemon obeys within two seconds."""
+    from genesis_fp16.cli_actor import actor
     from genesis_fp16.precision_policy import Override
-    from genesis_fp16.store import Store
 
     settings = load_settings()
     now, seconds = time.time(), _seconds(valid_for)
     name: PrecisionWish = next(each for each in WISHES if each == precision)
     override = Override(
-        agent=_known_agent(agent),
+        agent=installed_agent(agent),
         precision=name,
         reason=_said(reason),
-        actor=_actor(),
+        actor=actor(),
         created_at=now,
         expires_at=None if seconds is None else now + seconds,
         next_run=next_run,
     )
-    with closing(Store.open(settings)) as store:
+    with opened_store(settings) as store:
         store.overrides.set(override)
     if as_json:
         print_json(asdict(override))
@@ -139,18 +137,21 @@ def clear(
     as_json: JsonFlag = False,
 ) -> None:
     """Withdraw the override of one agent, or the one of all; or end a rollback by the guard."""
+    from genesis_fp16.cli_actor import actor
+
     settings = load_settings()
     if guard is not None and agent is not None:
         raise typer.BadParameter("either --agent, for its override, or --guard; not both")
+    said = _said(reason)
     scope = agent or "all agents"
     with existing_store(settings) as store:
+        known = installed_agent(agent if guard is None else guard, store)
         if store is None:
             cleared = False
         elif guard is not None:
-            cleared = _clear_guard(settings, store, guard, _said(reason))
+            cleared = _clear_guard(settings, store, guard, said)
         else:
-            known = _known_agent(agent)
-            cleared = store.overrides.clear(known, actor=_actor(), reason=_said(reason))
+            cleared = store.overrides.clear(known, actor=actor(), reason=said)
     if as_json:
         print_json({**({"guard": guard} if guard else {"agent": agent}), "cleared": cleared})
     elif guard is not None:
@@ -165,13 +166,16 @@ def clear(
 
 def _clear_guard(settings: Settings, store: Store, agent: str, reason: str) -> bool:
     """Put the agent on probation, with evidence of what that ends; False if nothing tripped."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from genesis_fp16.cli_actor import actor
     from genesis_fp16.guard import decision as ladder
     from genesis_fp16.guard.evidence import settings_in_force, write_evidence
 
     last = store.guard.standing().get(agent)
     if last is None:
         return False
-    cleared = ladder.clear(last, now=time.time(), actor=_actor(), reason=reason)
+    cleared = ladder.clear(last, now=time.time(), actor=actor(), reason=reason)
     if cleared is None:
         return False
     seen = {"ends": asdict(last), "settings": settings_in_force(settings, agent)}
@@ -179,7 +183,12 @@ def _clear_guard(settings: Settings, store: Store, agent: str, reason: str) -> b
         cleared = write_evidence(settings.home.absolute(), cleared, seen)
     except OSError as error:  # a full disk is no reason to keep the rollback
         typer.echo(f"the evidence could not be written: {error}", err=True)
-    store.guard.add(cleared)
+    try:
+        store.guard.add(cleared)
+    except SQLAlchemyError:  # it is not in force, so nothing may say that it is
+        if cleared.evidence:
+            (settings.home / cleared.evidence).unlink(missing_ok=True)
+        raise
     return True
 
 
@@ -222,24 +231,8 @@ def _voices(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _known_agent(name: str | None) -> str | None:
-    """Refuse a misspelt agent: its override would never speak."""
-    from genesis_fp16.plugins import agent_names
-
-    if name is not None and name not in (names := agent_names()):
-        raise typer.BadParameter(f"no agent is named {name!r}; installed: {', '.join(names)}")
-    return name
-
-
 def _said(reason: str) -> str:
     said = " ".join(plain(reason, longest=_LONGEST_REASON).split())
     if not said:
         raise typer.BadParameter("say why: the audit trail needs a reason")
     return said
-
-
-def _actor() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # containers run under ids that no passwd file knows
-        return f"uid {os.getuid()}"

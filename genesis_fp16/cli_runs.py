@@ -34,12 +34,24 @@ class UnknownRunError(GenesisError, KeyError):
 @contextmanager
 def existing_store(settings: Settings) -> Iterator[Store | None]:
     """Open the store if there is one; None where no daemon has served yet."""
-    if settings.database_url is None and not (settings.home / "genesis.db").exists():
+    from genesis_fp16.store.database import database_exists
+
+    if not database_exists(settings):
         yield None
         return
-    from genesis_fp16.store import Store
+    with opened_store(settings) as store:
+        yield store
 
-    with closing(Store.open(settings)) as store:
+
+@contextmanager
+def opened_store(settings: Settings) -> Iterator[Store]:
+    """Open the store, made where there is none; what fails in it is told with a remedy."""
+    from genesis_fp16.log import keep_stdout_clear
+    from genesis_fp16.store import Store
+    from genesis_fp16.store.database import failures_told
+
+    keep_stdout_clear()
+    with failures_told(settings), closing(Store.open(settings)) as store:
         yield store
 
 

@@ -144,6 +144,8 @@ def _run_here(
             time.sleep(TICK_SECONDS)
     finally:
         drain(dispatcher, life.signals, settings.stop_timeout_seconds)
+        with trouble.tolerated():
+            desk.refresh()  # writes down what the guard has decided meanwhile
     return run
 
 

@@ -50,6 +50,14 @@ def configure_logging(settings: Settings) -> None:
     logging.captureWarnings(capture=True)
 
 
+def keep_stdout_clear() -> None:
+    """Send what the library logs in a command to stderr: stdout is for the command's answer."""
+    structlog.configure(
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
 def _head_first(_logger: object, _name: str, line: EventDict) -> EventDict:
     """Begin each line with what every line has."""
     return {name: line.pop(name) for name in ("timestamp", "level", "event")} | dict(line)

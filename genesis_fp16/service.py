@@ -31,7 +31,6 @@ from genesis_fp16.signals import Signals
 from genesis_fp16.startup import Findings, StoppedEarlyError, look_around
 from genesis_fp16.store import DaemonLock, Store
 from genesis_fp16.store_trouble import StoreTrouble
-from infrastructure.agent_contract import Schedule
 
 TICK_SECONDS = 0.2
 VERIFY_LOCK_SECONDS = 1.0
@@ -141,6 +140,8 @@ class Daemon:
         self._timetable = Timetable(store, settings.seed)
         self._reloader = SettingsReloader(settings)
         self._trouble = StoreTrouble()
+        ready = [plugin for plugin in findings.plugins if plugin.state == "ready"]
+        self._unscheduled = {each.name: each.schedule for each in ready if each.schedule}
 
     def start(self) -> None:
         """Say what there is, take over what an earlier daemon left, fill the timetable."""
@@ -155,10 +156,11 @@ class Daemon:
             fields = {"agent": plugin.name, "from": f"{plugin.distribution} {plugin.version}"}
             if plugin.state == "ready":
                 log.info("plugin_ready", **fields)
-                self._schedule(plugin.name, plugin.schedule)
             else:
                 tell = log.warning if plugin.state == "quarantined" else log.info
                 tell(f"plugin_{plugin.state}", **fields, reason=plugin.reason)
+        with self._trouble.tolerated():
+            self._schedule()
         known = {plugin.name.replace("-", "_") for plugin in self._findings.plugins}
         for key in self.settings.agents.keys() - known:
             log.warning("settings_of_unknown_agent", key=key, installed=sorted(known))
@@ -182,17 +184,18 @@ class Daemon:
         if decision.state is GuardState.TRIPPED and decision.trigger is not None:
             self._metrics.guard_tripped(decision.agent, decision.trigger)
 
-    def _schedule(self, agent: str, own: Schedule | None) -> None:
-        if own is None:
-            return
-        schedule, now = schedule_of(self.settings.for_agent(agent), own), self._store.now()
-        try:
-            self._timetable.add(agent, schedule, now)
-        except ValueError as error:
-            log.error("schedule_refused", agent=agent, schedule=str(schedule), error=str(error))
-            return
-        next_run = self._timetable.next_runs()[agent]
-        log.info("scheduled", agent=agent, schedule=str(schedule), next_run=_moment(next_run))
+    def _schedule(self) -> None:
+        """Put agents on the timetable; where the store fails, the next round tries again."""
+        for agent, own in list(self._unscheduled.items()):
+            schedule, now = schedule_of(self.settings.for_agent(agent), own), self._store.now()
+            try:
+                self._timetable.add(agent, schedule, now)
+            except ValueError as error:
+                log.error("schedule_refused", agent=agent, schedule=str(schedule), error=str(error))
+            else:
+                due = _moment(self._timetable.next_runs()[agent])
+                log.info("scheduled", agent=agent, schedule=str(schedule), next_run=due)
+            del self._unscheduled[agent]
 
     def _log_precision(self) -> None:
         """Say what was decided; what is in force is what a worker acknowledges."""
@@ -226,6 +229,7 @@ class Daemon:
             self._desk.refresh()
             self._dispatcher.tick(now)
             self._baselines.tick()
+            self._schedule()
             self._timetable.tick(self._store.now())
         self._metrics.set_store_up(not self._trouble.text)
         self._show()
@@ -255,6 +259,8 @@ class Daemon:
     def drain(self, signals: Signals) -> None:
         """Let the workers checkpoint and stop; a further signal kills them."""
         drain(self._dispatcher, signals, self.settings.stop_timeout_seconds)
+        with self._trouble.tolerated():
+            self._desk.refresh()  # writes down what the guard has decided meanwhile
 
 
 def _loop(daemon: Daemon, signals: Signals, lock: DaemonLock, health: _Health) -> None:
@@ -318,6 +324,6 @@ def drain(dispatcher: Dispatcher, signals: Signals, stop_seconds: float) -> None
 
 
 def _moment(seconds: float | None) -> str:
-    if seconds is None:
-        return "never"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (
+        "never" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    )

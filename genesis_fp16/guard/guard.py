@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from genesis_fp16.guard import decision as ladder
 from genesis_fp16.guard.decision import GUARD, Decision
-from genesis_fp16.guard.evidence import settings_in_force, write_evidence
+from genesis_fp16.guard.evidence import settings_in_force, unrecorded, write_evidence
 from genesis_fp16.guard.finding import Finding
 from genesis_fp16.guard.metric_pairs import judge
 from genesis_fp16.guard.overflow_windows import Scaling
@@ -60,11 +61,13 @@ class Guard:
         self.settings = settings
         self._store, self._told, self._clock = store, told, clock
         self._charges: dict[str, _Charge] = {}
-        self._unwritten: deque[tuple[Decision, dict[str, object]]] = deque()
+        self._without_evidence: deque[tuple[Decision, dict[str, object]]] = deque()
+        self._unwritten: deque[Decision] = deque()
         self._to_compare: list[str] = []
         self._entry, decisions = store.guard.since(0)
         for decision in decisions:
             self._charge(decision.agent).standing = decision
+        self._take_over({decision.evidence for decision in decisions})
 
     def standing(self, agent: str) -> Decision:
         """What stands for *agent*."""
@@ -110,12 +113,13 @@ class Guard:
 
     def refresh(self) -> None:
         """Write down what was decided, and hear operators; a failing store is tried again."""
+        self._write_evidence()
         while self._to_compare:
             self._compare(self._to_compare[-1])
             self._to_compare.pop()
+        self._write_evidence()
         while self._unwritten:
-            decision, seen = self._unwritten[0]
-            self._store.guard.add(self._with_evidence(decision, seen))
+            self._store.guard.add(self._unwritten[0])
             self._unwritten.popleft()
         self._entry, decisions = self._store.guard.since(self._entry)
         for decision in decisions:
@@ -139,6 +143,20 @@ class Guard:
         if found is not None:
             self.trip(agent, found)
 
+    def _take_over(self, recorded: set[str]) -> None:
+        """Let decisions stand that an earlier daemon could write to the disk, not to the store."""
+        for decision in unrecorded(self.settings.home.absolute(), recorded):
+            charge = self._charge(decision.agent)
+            if decision.at > charge.standing.at:
+                self._unwritten.append(decision)
+                charge.standing = decision
+                log.warning(
+                    "guard_decision_recovered",
+                    agent=decision.agent,
+                    state=decision.state,
+                    evidence=decision.evidence,
+                )
+
     def _charge(self, agent: str) -> _Charge:
         if agent not in self._charges:
             self._charges[agent] = _Charge(Decision(agent=agent))
@@ -147,7 +165,7 @@ class Guard:
     def _decide(self, charge: _Charge, decision: Decision, numbers: dict[str, object]) -> None:
         settings = settings_in_force(self.settings, decision.agent)
         seen = {**numbers, **charge.watch.seen(), "settings": settings}
-        self._unwritten.append((decision, seen))
+        self._without_evidence.append((decision, seen))
         self._stand(charge, decision)
 
     def _stand(self, charge: _Charge, decision: Decision) -> None:
@@ -164,8 +182,17 @@ class Guard:
         )
         self._told(decision)
 
+    def _write_evidence(self) -> None:
+        """Needs the disk only: it is what outlives a daemon that ends while its store fails."""
+        while self._without_evidence:
+            self._unwritten.append(self._with_evidence(*self._without_evidence[0]))
+            self._without_evidence.popleft()
+
     def _with_evidence(self, decision: Decision, seen: dict[str, object]) -> Decision:
-        attempts = self._store.attempts(decision.run_id) if decision.run_id else []
+        try:
+            attempts = self._store.attempts(decision.run_id) if decision.run_id else []
+        except SQLAlchemyError:  # known later perhaps, but the rest is safe now
+            attempts = []
         attempt = attempts[-1].number if attempts else None
         try:
             home = self.settings.home.absolute()

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
-from genesis_fp16.errors import GenesisError
 from genesis_fp16.settings import Settings
+from genesis_fp16.store.failure import StoreError, failure, shown
 
 HEAD_REVISION = "0002"
 BUSY_TIMEOUT_MILLISECONDS = 5000
 _READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options
 _MIGRATION_LOCK = 0x67656E65_73697301  # any constant that no other program uses
-
-
-class StoreError(GenesisError, RuntimeError):
-    """The database cannot be used; the message names it and the remedy."""
-
-    exit_code = os.EX_DATAERR
 
 
 def database_url(settings: Settings) -> URL:
@@ -45,36 +40,51 @@ def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) 
         StoreError: It is corrupt, belongs to something else or to a newer release, or does
             not answer.
     """
-    shown = _shown(url)
     try:
         if url.get_backend_name() == "sqlite" and url.database:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         engine = _engine(url)
-        _migrate(engine, shown)
+        _migrate(engine, shown(url))
     except (SQLAlchemyError, OSError) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        raise StoreError(f"database {shown} cannot be used: {cause}; {_remedy(url)}") from error
+        raise failure(url, error) from error
     except ModuleNotFoundError as error:
         raise StoreError(
-            f"database {shown} needs the module {error.name}: install genesis-fp16[postgres]"
+            f"database {shown(url)} needs the module {error.name}: install genesis-fp16[postgres]"
         ) from error
     return engine.execution_options(**{_BUSY: busy_milliseconds})
+
+
+def database_exists(settings: Settings) -> bool:
+    """Whether there may be a database already; one on a server may always be there.
+
+    Raises:
+        StoreError: This user may not look.
+    """
+    url = database_url(settings)
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return True
+    try:
+        return Path(url.database).exists()
+    except OSError as error:
+        raise failure(url, error) from error
+
+
+@contextmanager
+def failures_told(settings: Settings) -> Iterator[None]:
+    """Turn what SQLAlchemy raises in the block into an error with a remedy.
+
+    Raises:
+        StoreError: The database was locked for too long, its disk is full, its server gone.
+    """
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise failure(database_url(settings), error) from error
 
 
 def reading(engine: Engine) -> Connection:
     """A connection to read by, to be closed: it sees one state and waits for no writer."""
     return engine.execution_options(**{_READS: True}).connect()
-
-
-def _shown(url: URL) -> str:
-    sqlite = url.get_backend_name() == "sqlite"
-    return str(url.database) if sqlite else url.set(query={}).render_as_string()
-
-
-def _remedy(url: URL) -> str:
-    if url.get_backend_name() == "sqlite":
-        return "restore it from a backup, move it away to begin anew, or set GENESIS_HOME"
-    return "check that the server runs and GENESIS_DATABASE_URL is right"
 
 
 def _engine(url: URL) -> Engine:
@@ -120,32 +130,32 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.02)
 
 
-def _migrate(engine: Engine, shown: str) -> None:
+def _migrate(engine: Engine, name: str) -> None:
     with reading(engine) as connection:
-        if _revision(connection, shown) == HEAD_REVISION:
+        if _revision(connection, name) == HEAD_REVISION:
             return
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
-        revision = _revision(connection, shown)
+        revision = _revision(connection, name)
         if revision != HEAD_REVISION:
-            _upgrade(connection, revision, shown)
+            _upgrade(connection, revision, name)
 
 
-def _revision(connection: Connection, shown: str) -> str | None:
+def _revision(connection: Connection, name: str) -> str | None:
     """The revision the database has; None for an empty one."""
     tables = inspect(connection).get_table_names()
     if "alembic_version" in tables and "schedule_state" in tables:
         return str(connection.scalar(text("SELECT version_num FROM alembic_version")))
     if tables:
         raise StoreError(
-            f"database {shown} belongs to something else, it holds {', '.join(sorted(tables))}: "
+            f"database {name} belongs to something else, it holds {', '.join(sorted(tables))}: "
             "move it away, or name another by GENESIS_HOME or GENESIS_DATABASE_URL"
         )
     return None
 
 
-def _upgrade(connection: Connection, revision: str | None, shown: str) -> None:
+def _upgrade(connection: Connection, revision: str | None, name: str) -> None:
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -157,7 +167,7 @@ def _upgrade(connection: Connection, revision: str | None, shown: str) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if revision is not None and revision not in known:
         raise StoreError(
-            f"database {shown} has revision {revision}, this release knows {HEAD_REVISION}: "
+            f"database {name} has revision {revision}, this release knows {HEAD_REVISION}: "
             "install the release that wrote it, or a newer one"
         )
     command.upgrade(config, "head")

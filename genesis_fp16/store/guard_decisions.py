@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import structlog
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine, RowMapping, insert, select
 
 from genesis_fp16.guard.decision import GUARD, Decision
-from genesis_fp16.guard.trigger import GuardState, Trigger
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.schema import guard_decisions
 
 log = structlog.get_logger()
 
+_DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
 _COLUMNS = [guard_decisions.c[name] for name in Decision.__dataclass_fields__]
 
 
@@ -63,8 +64,9 @@ def _readable(rows: Sequence[RowMapping]) -> list[Decision]:
     decisions = []
     for row in rows:
         try:
-            decisions.append(_decision(row))
-        except ValueError as error:
+            fields = {name: row[name] for name in Decision.__dataclass_fields__}
+            decisions.append(_DECISION.validate_python(fields))
+        except ValidationError as error:
             log.warning(
                 "guard_decision_unreadable",
                 agent=row["agent"],
@@ -73,10 +75,3 @@ def _readable(rows: Sequence[RowMapping]) -> list[Decision]:
                 remedy="the agent's earlier decision stands; delete the row of guard_decisions",
             )
     return decisions
-
-
-def _decision(row: RowMapping) -> Decision:
-    fields = {name: row[name] for name in Decision.__dataclass_fields__}
-    trigger = fields["trigger"]
-    fields["trigger"] = None if trigger is None else Trigger(trigger)
-    return Decision(**{**fields, "state": GuardState(fields["state"])})

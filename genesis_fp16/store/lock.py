@@ -17,7 +17,8 @@ from sqlalchemy.pool import NullPool
 
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.settings import Settings
-from genesis_fp16.store.database import StoreError, database_url
+from genesis_fp16.store.database import database_url
+from genesis_fp16.store.failure import StoreError
 
 _ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses
 _HOLDER = text(

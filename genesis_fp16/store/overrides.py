@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
-from sqlalchemy import ColumnElement, Connection, Engine, insert, or_, select, update
+import structlog
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from genesis_fp16.precision_policy import Override
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.schema import audit, overrides
+
+log = structlog.get_logger()
+
+_OVERRIDE: TypeAdapter[Override] = TypeAdapter(Override)
 
 
 class Overrides:
@@ -26,6 +41,7 @@ class Overrides:
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._clock = clock
+        self._unreadable: set[int] = set()
 
     def set(self, override: Override) -> None:
         """Put *override* in force instead of an earlier one of the same scope; audited."""
@@ -62,11 +78,15 @@ class Overrides:
         return withdrawn
 
     def in_force(self) -> list[Override]:
-        """Those neither withdrawn nor expired, the oldest first."""
-        columns = [overrides.c[name] for name in Override.__dataclass_fields__]
-        query = select(*columns).where(self._is_in_force()).order_by(overrides.c.id)
+        """Those neither withdrawn nor expired, the oldest first.
+
+        One that somebody else wrote wrongly is left out, and told once.
+        """
+        query = select(overrides).where(self._is_in_force()).order_by(overrides.c.id)
         with reading(self._engine) as connection:
-            return [Override(**row) for row in connection.execute(query).mappings()]
+            rows = connection.execute(query).mappings().all()
+        found = [self._readable(row) for row in rows]
+        return [override for override in found if override is not None]
 
     def audit(self, limit: int = 50) -> list[Change]:
         """The newest changes, newest first."""
@@ -74,6 +94,23 @@ class Overrides:
         query = select(*columns).order_by(audit.c.id.desc()).limit(limit)
         with reading(self._engine) as connection:
             return [Change(**row) for row in connection.execute(query).mappings()]
+
+    def _readable(self, row: RowMapping) -> Override | None:
+        try:
+            fields = {name: row[name] for name in Override.__dataclass_fields__}
+            return _OVERRIDE.validate_python(fields)
+        except ValidationError as error:
+            if row["id"] not in self._unreadable:
+                self._unreadable.add(row["id"])
+                remedy = "it has no say; delete the row of overrides, and set it anew"
+                log.warning(
+                    "override_unreadable",
+                    agent=row["agent"],
+                    entry=row["id"],
+                    error=str(error),
+                    remedy=remedy,
+                )
+            return None
 
     def _is_in_force(self) -> ColumnElement[bool]:
         expiry = overrides.c.expires_at

@@ -2,12 +2,20 @@
 
 import json
 import math
+import os
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from genesis_fp16.guard import Decision, GuardState, Trigger
-from genesis_fp16.guard.evidence import read_evidence, write_evidence
+from genesis_fp16.guard.evidence import (
+    EvidenceError,
+    read_evidence,
+    unrecorded,
+    write_evidence,
+)
 
 DECISION = Decision(
     agent="a", state=GuardState.TRIPPED, at=1_700_000_000.25, trigger=Trigger.UNDERFLOW, run_id="r"
@@ -23,17 +31,90 @@ def test_a_bundle_is_json_below_the_home_folder(tmp_path: Path) -> None:
     assert (bundle["trigger"], bundle["state"], bundle["run_id"]) == ("underflow", "tripped", "r")
     assert bundle["scales"] == [1.0, "inf"]
     assert bundle["inside"] == {"list": [1, "x"]}
-    assert read_evidence(tmp_path, written) == bundle
+    read = read_evidence(tmp_path, written)
+    assert read is not None
+    assert read.model_dump(exclude_unset=True) == bundle
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"{torn"])
-def test_a_bundle_that_cannot_be_read_is_none(tmp_path: Path, content: bytes | None) -> None:
+def bundle_with(home: Path, content: bytes) -> Decision:
+    written = write_evidence(home, DECISION, {})
+    (home / written.evidence).write_bytes(content)
+    return written
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "EOF"),
+        (b"{torn", "key must be a string"),
+        (b"[]", "dictionary"),
+        (b"[" * 200_000, "recursion limit"),
+        (b'{"at": NaN}', "expected value"),
+        (b'{"statistics": 5}', "statistics: Input should be a valid list"),
+        (b'{"statistics": [{}]}', "statistics.0.loss_scale: Field required"),
+        (b'{"offending_modules": [1]}', "offending_modules.0: "),
+        (b'{"checkpoint": "x"}', "checkpoint: "),
+        (b'{"checkpoint": {"step": 1, "path": {}}}', "checkpoint.path: "),
+    ],
+)
+def test_a_bundle_that_cannot_be_read_is_named_with_the_reason(
+    tmp_path: Path, content: bytes, why: str
+) -> None:
+    written = bundle_with(tmp_path, content)
+    with pytest.raises(EvidenceError) as caught:
+        read_evidence(tmp_path, written)
+    assert str(caught.value).startswith(f"{tmp_path / written.evidence} cannot be read: ")
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["gone", "pipe", "folder", "sparse", "socket", "endless"])
+def test_what_is_no_file_holds_up_nobody(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = write_evidence(tmp_path, DECISION, {})
     path = tmp_path / written.evidence
-    path.unlink() if content is None else path.write_bytes(content)
-    assert read_evidence(tmp_path, written) is None
+    path.unlink()
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "sparse":
+            path.touch()
+            os.truncate(path, 2 << 30)
+        case "socket":
+            monkeypatch.chdir(path.parent)  # a socket's name is short
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(path.name)
+        case "endless":
+            path.symlink_to("/dev/zero")
+    with pytest.raises(EvidenceError, match="cannot be read"):
+        read_evidence(tmp_path, written)
+
+
+@pytest.mark.parametrize("name", ["\0", "a" * 5000, "\ud800"])
+def test_a_name_that_is_no_path_is_no_bundle(tmp_path: Path, name: str) -> None:
+    with pytest.raises(EvidenceError):
+        read_evidence(tmp_path, replace(DECISION, evidence=name))
 
 
 def test_no_evidence_is_none(tmp_path: Path) -> None:
     assert read_evidence(tmp_path, DECISION) is None
+
+
+def test_the_guards_last_word_is_found_where_the_store_never_heard_of_it(tmp_path: Path) -> None:
+    known = write_evidence(tmp_path, DECISION, {})
+    lost = write_evidence(tmp_path, replace(DECISION, at=DECISION.at + 9, level=2), {"numbers": 1})
+    assert list(unrecorded(tmp_path, {known.evidence})) == [lost]
+    assert list(unrecorded(tmp_path, {known.evidence, lost.evidence})) == []
+
+
+def test_an_operators_word_and_a_torn_file_are_not_taken_for_the_guards(tmp_path: Path) -> None:
+    assert list(unrecorded(tmp_path, set())) == []
+    write_evidence(tmp_path, replace(DECISION, agent="b", actor="ann"), {})
+    bundle_with(tmp_path, b"{torn")
+    stolen = write_evidence(tmp_path, replace(DECISION, agent="c"), {})
+    (tmp_path / "guard" / "d").mkdir()
+    (tmp_path / stolen.evidence).rename(tmp_path / "guard" / "d" / "x.json")
+    assert list(unrecorded(tmp_path, set())) == []
