@@ -60,12 +60,12 @@ def _access(path: Path) -> str:
     """What keeps this user from writing the database, whose it is, and what to do."""
     files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
     folder = next(each for each in path.parents if _there(each))
+    if not folder.is_dir() or (_there(path) and not path.is_file()):
+        return "something else is in its place: move that away, or set GENESIS_HOME"
     for each in (*filter(_there, files), folder):
         needed = os.W_OK | os.X_OK if each == folder else os.R_OK | os.W_OK
         if not os.access(each, needed, effective_ids=True):
             return _forbidden(each)
-    if not folder.is_dir() or (_there(path) and not path.is_file()):
-        return "something else is in its place: move that away, or set GENESIS_HOME"
     return f"see that SQLite may read and write in {folder}, or set GENESIS_HOME"
 
 

@@ -15,8 +15,22 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from rich.console import Console
+
+from genesis_fp16 import service
+from genesis_fp16.attempts import attempt_folder
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.narrator import Narrator
+from genesis_fp16.plugins import Hardware
+from genesis_fp16.settings import Settings
+from genesis_fp16.signals import Signals
+from genesis_fp16.startup import Findings
+from genesis_fp16.store import Store
+from infrastructure.events import EventWriter
+from infrastructure.events.event import StepStats
 
 SERVE = [sys.executable, "-c", "from genesis_fp16.cli import main; main()", "serve"]
+STORM = StepStats(step=100, applied=40, overflow=60, fp16=100, loss_scale=4.0, precision="fp16")
 NEXT_TO_NOTHING = 100 << 20  # bytes of memory
 
 
@@ -248,3 +262,42 @@ def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> 
     assert "Traceback" not in said
     if lost == "replaced":
         assert (home / "daemon.json").read_text() == "another's"
+
+
+def test_a_database_that_is_locked_at_the_start_is_waited_for(
+    start, install_plugin, until, tmp_path: Path
+) -> None:
+    install_plugin("a")
+    home = tmp_path / "daemon0" / ".genesis"
+    Store.open(Settings(home=home)).close()
+    with closing(sqlite3.connect(home / "genesis.db")) as database:
+        database.isolation_level = None
+        database.execute("BEGIN IMMEDIATE")
+        daemon = start(settings="GENESIS_AGENTS__A__SCHEDULE=every 1h\n")
+        assert "locked" in daemon.wait_for("store_failed")["error"]
+        daemon.wait_for("daemon_ready")
+        assert not daemon.lines("scheduled")
+        database.execute("ROLLBACK")
+    assert daemon.wait_for("scheduled")["agent"] == "a"
+    until(lambda: daemon.get("/readyz") == "serving")
+
+
+def test_what_the_guard_decides_on_the_way_out_is_written_down(home_settings: Settings) -> None:
+    """The last words of a worker are heard in the drain, and there is no round after it."""
+    with closing(Store.open(home_settings)) as store:
+        run = store.enqueue("a", first_seed=0)
+        attempt = store.begin_attempt(run.id, "i")
+        assert attempt is not None
+        folder = attempt_folder(home_settings, attempt)
+        folder.mkdir(parents=True)
+        with EventWriter(folder / "events.ndjson") as emit:
+            emit(STORM)
+        hardware = Hardware(device="cpu", fp16=False, bf16=False, torch_version="2")
+        with closing(Narrator(Console(stderr=True))) as narrator:
+            findings = Findings(plugins=[], hardware=hardware)
+            daemon = service.Daemon(home_settings, store, findings, Metrics(), narrator)
+            daemon.start()
+            with Signals() as signals:
+                daemon.drain(signals)
+        [decision] = store.guard.history("a")
+        assert (decision.state, decision.run_id) == ("tripped", run.id)

@@ -4,12 +4,14 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
 from genesis_fp16.guard import Decision, GuardState
 from genesis_fp16.guard import decision as ladder
+from genesis_fp16.guard.evidence import write_evidence
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.runs import Ending, RunState, Verdict
 from genesis_fp16.settings import Settings
@@ -210,3 +212,42 @@ def test_a_store_that_fails_is_tried_again(world, storm, home_settings: Settings
     world.guard.refresh()
     assert len(quick.guard.history("a")) == 1
     quick.close()
+
+
+def test_a_decision_outlives_a_daemon_that_ends_while_the_store_is_locked(
+    world, storm, home_settings: Settings
+) -> None:
+    run = world.begin()
+    free, world.store = world.store, Store.open(home_settings, busy_milliseconds=1)
+    world.restart()
+    storm(run)
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OperationalError, match="locked"):
+            world.guard.refresh()
+        world.store.close()
+    world.store = free
+    assert free.guard.history("a") == []
+    world.restart()
+    assert world.guard.demands_fp32("a")
+    world.guard.refresh()
+    [decision] = free.guard.history("a")
+    bundle = json.loads((world.settings.home / decision.evidence).read_text())
+    assert (bundle["attempt"], bundle["reason"]) == (1, decision.reason)
+    world.restart()
+    world.guard.refresh()
+    assert free.guard.history("a") == [decision], "once is enough"
+
+
+def test_what_the_store_heard_later_outranks_a_bundle_it_never_heard_of(world, storm) -> None:
+    storm(world.begin())
+    world.guard.refresh()
+    [tripped] = world.store.guard.history("a")
+    world.now += 5
+    cleared = ladder.clear(tripped, now=world.now, actor="ann", reason="mended")
+    assert cleared is not None
+    world.store.guard.add(cleared)
+    older = write_evidence(world.settings.home, replace(tripped, at=world.now - 1), {})
+    world.restart()
+    assert older.evidence > tripped.evidence
+    assert world.state is GuardState.PROBATION

@@ -1,0 +1,114 @@
+"""A database that cannot be used, and what its user is told: real locks, owners and limits."""
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store, StoreError
+from genesis_fp16.store.database import (
+    database_exists,
+    database_url,
+    failures_told,
+    open_database,
+)
+from genesis_fp16.store.failure import failure, user_name
+
+NOBODY = 65534
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """For the block, a user who owns nothing; a test that is not root's is one already."""
+    if os.getuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def settings() -> Iterator[Settings]:
+    """A home with a database, in a folder that everyone may enter."""
+    with tempfile.TemporaryDirectory(prefix="genesis-home-") as folder:
+        Path(folder).chmod(0o755)
+        settings = Settings(home=Path(folder) / "home")
+        Store.open(settings).close()
+        yield settings
+        settings.home.chmod(0o755)
+
+
+def test_a_locked_database_names_who_holds_it(settings: Settings) -> None:
+    path = settings.home / "genesis.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with (
+            closing(Store.open(settings, busy_milliseconds=1)) as store,
+            pytest.raises(StoreError, match=f"is locked; another process .*, fuser {path} names"),
+            failures_told(settings),
+        ):
+            store.enqueue("a", first_seed=0)
+
+
+def test_a_full_disk_wants_room_and_nothing_was_changed(settings: Settings) -> None:
+    engine = open_database(database_url(settings))
+    with engine.connect() as connection:
+        connection.execute(text("PRAGMA max_page_count = 1"))  # no page more than there are
+        with pytest.raises(OperationalError) as caught:
+            connection.execute(text("CREATE TABLE more AS SELECT randomblob(100000)"))
+    engine.dispose()
+    said = str(failure(database_url(settings), caught.value))
+    assert "database or disk is full; make room on the disk of" in said
+    assert "backup" not in said
+
+
+@pytest.mark.parametrize("closed", ["file", "home"])
+def test_one_who_may_not_write_is_told_whose_it_is(settings: Settings, closed: str) -> None:
+    path = settings.home / "genesis.db"
+    for each in settings.home.iterdir():
+        each.chmod(0o444)
+    settings.home.chmod(0o555)
+    blocked = path
+    if closed == "home":
+        settings.home.chmod(0o700 if os.getuid() == 0 else 0o000)
+        blocked = settings.home
+
+    def enqueue() -> None:
+        if database_exists(settings):
+            with failures_told(settings), closing(Store.open(settings)) as store:
+                store.enqueue("a", first_seed=0)
+
+    with as_nobody(), pytest.raises(StoreError) as caught:
+        enqueue()
+    said = str(caught.value)
+    owner = user_name(path.stat().st_uid if os.getuid() == 0 else os.getuid())
+    assert f"{blocked} belongs to {owner} (mode " in said
+    assert f"may not write it: do this as {owner}, such as by sudo -u {owner}" in said
+    assert "backup" not in said
+
+
+def test_a_home_that_may_not_be_made_names_the_folder_above(settings: Settings) -> None:
+    settings.home.chmod(0o555)
+    inside = Settings(home=settings.home / "new")
+    with as_nobody(), pytest.raises(StoreError, match=f"{settings.home} belongs to .* may not"):
+        Store.open(inside)
+
+
+def test_something_else_in_its_place(settings: Settings) -> None:
+    (settings.home / "file").touch()
+    with pytest.raises(StoreError, match="something else is in its place"):
+        Store.open(Settings(home=settings.home / "file"))
+
+
+def test_a_user_without_a_name_is_a_number() -> None:
+    assert user_name(987_654_321) == "uid 987654321"
