@@ -1,5 +1,6 @@
 """The Dockerfile, the compose file, and what both promise to the manifests."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -46,6 +47,18 @@ def test_the_image_is_made_of_what_is_sent_to_its_build(root: Path, dockerfile: 
     }
     assert sent == copied
     assert [name for name in copied if not (root / name).exists()] == []
+
+
+def test_tini_is_the_first_process_everywhere(root: Path, dockerfile: str) -> None:
+    """The daemon waits for its own children only: as first process it would keep zombies."""
+    [entrypoint] = re.findall(r"^ENTRYPOINT (.+)$", dockerfile, re.MULTILINE)
+    assert json.loads(entrypoint) == ["tini", "--", "genesis-fp16"]
+    assert re.search(r"apt-get install .*\btini=", dockerfile.replace("\\\n", ""))
+    assert "entrypoint" not in _compose(root)["services"]["daemon"]
+    manifests = [*root.glob("deploy/kubernetes/**/*.yaml")]
+    assert [
+        path for path in manifests if re.search(r"^\s*-?\s*command:", path.read_text(), re.M)
+    ] == []
 
 
 def test_it_runs_as_the_user_of_the_manifests(root: Path, dockerfile: str) -> None:

@@ -375,4 +375,4 @@ def test_a_dashboard_can_be_drawn(storm: Storm) -> None:
     ]
     empty = [axes.get_title("left") for axes in figure.axes if axes.texts]
     assert empty == [], "No data"
-    figure.savefig(io.BytesIO())
+    figure.savefig(io.BytesIO(), dpi=30)  # pixels cost seconds

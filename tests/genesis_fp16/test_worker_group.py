@@ -44,8 +44,11 @@ def left_over(attempt: Any) -> list[psutil.Process]:
 
 
 def test_two_ranks_train_flip_and_stop_together_and_rank_0_does_the_rest(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     both = {"precision": FP16, "processes_per_run": 2, "baseline_interval_steps": 0}
     first = start(1, settings={**SLOW, "watch": True}, **both)
     for state in (FP32, FP16):
@@ -73,6 +76,8 @@ def test_two_ranks_train_flip_and_stop_together_and_rank_0_does_the_rest(
     assert len(list((tmp_path / "agent" / "replay").iterdir())) == 1
     assert (tmp_path / "agent" / "model.pt").exists()
     assert left_over(first) + left_over(second) == []
+    left = {path.name.partition("_")[0] for path in scratch.iterdir()}
+    assert left <= {"torchinductor"}, "torch's cache is one for each user, not for each run"
 
 
 def test_sharded_by_a_policy_the_precision_changes_by_a_restart(start: Start) -> None:

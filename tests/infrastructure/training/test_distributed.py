@@ -41,7 +41,8 @@ def torchrun(folder: Path, *names: str) -> Iterator[subprocess.Popen[bytes]]:
         "PYTHONPATH": str(SCRIPT.parents[3]),
     }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", "--max-restarts=0", str(SCRIPT), str(folder), *names]
+    command += ["--nproc-per-node=2", "--max-restarts=0", f"--log-dir={folder / 'torchrun'}"]
+    command += [str(SCRIPT), str(folder), *names]
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             command,
