@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TypedDict
@@ -17,6 +17,7 @@ from agents.se_darwin.evaluation import Evaluation
 from agents.se_darwin.evolution import Evolution, Outcome
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.policy import Policy, Ranker
+from agents.se_darwin.recording import Recording
 from agents.se_darwin.report import EvolvedProgram, Narration, unified_diff
 from agents.se_darwin.request import EvolutionRequest
 from agents.se_darwin.rewrite import rewrite
@@ -42,7 +43,9 @@ class Iteration(TypedDict):
 class EvolutionResult(TypedDict):
     """What `SEDarwinAgent.evolve_solution` returns.
 
-    The keys are those of the original system, and ``ranked_by``: what chose the candidates.
+    The keys are those of the original system, and ``ranked_by``: what chose the candidates;
+    ``recorded``: what was kept to learn from; among the statistics ``timed_out``: candidates that
+    ran longer than they may, at most for ``timeout_seconds``.
     """
 
     success: bool
@@ -53,6 +56,7 @@ class EvolutionResult(TypedDict):
     pool_statistics: dict[str, float]
     cases_used: int
     ranked_by: str
+    recorded: str
 
 
 class SEDarwinAgent(WorldModelAgent):
@@ -63,7 +67,8 @@ class SEDarwinAgent(WorldModelAgent):
         trajectories_per_iteration: Candidates per generation of `evolve_solution`.
         max_iterations: Most generations of `evolve_solution`; None for as many as its budget of
             evaluations allows.
-        timeout_per_trajectory: Wall-clock seconds after which a candidate is killed.
+        timeout_per_trajectory: Seconds that the caller's program may take for all its tests;
+            candidates are killed after a multiple of what it takes, at most twice this.
         success_threshold: Share of tests at which `evolve_solution` is content, in (0, 1].
         world_model: Ranks the candidates of `evolve_solution`; None draws them by
             suspiciousness.
@@ -78,7 +83,7 @@ class SEDarwinAgent(WorldModelAgent):
         *,
         trajectories_per_iteration: int = 8,
         max_iterations: int | None = None,
-        timeout_per_trajectory: float = 2.0,
+        timeout_per_trajectory: float = 5.0,
         success_threshold: float = 1.0,
         world_model: Ranker | None = None,
     ) -> None:
@@ -104,7 +109,7 @@ class SEDarwinAgent(WorldModelAgent):
         return SEDarwinSettings
 
     def collect(self, context: RunContext) -> Iterator[Transition]:
-        """Repair broken standard-library functions until the budget is spent.
+        """Repair broken standard-library functions until enough was run or the budget is spent.
 
         Candidates are chosen by the published world model where there is one. The same seed
         and run give the same transitions, as far as the budget in seconds reaches.
@@ -116,6 +121,7 @@ class SEDarwinAgent(WorldModelAgent):
         if not isinstance(settings, SEDarwinSettings):
             settings = SEDarwinSettings()
         started = time.monotonic()
+        most = min(context.budget.transitions, settings.candidates_per_run)
         model = self.published_model(context)
         with open_sandbox(settings.parallel_candidates) as sandbox:
             context.logger.info("sandbox_ready", **sandbox.layers)
@@ -131,14 +137,14 @@ class SEDarwinAgent(WorldModelAgent):
             for done, transition in enumerate(transitions, 1):
                 fixed += transition.terminated
                 yield transition
-                if done % REPORT_EVERY == 0 or done == context.budget.transitions:
+                if done % REPORT_EVERY == 0 or done == most:
                     context.report_progress(
                         done,
-                        context.budget.transitions,
+                        most,
                         unit="candidates",
                         metrics={"repaired": float(fixed)},
                     )
-                if done >= context.budget.transitions:
+                if done >= most:
                     return
 
     async def evolve_solution(
@@ -149,6 +155,7 @@ class SEDarwinAgent(WorldModelAgent):
         Args:
             problem_description: Noted in the result; the tests say what is wanted.
             context: See `EvolutionRequest`: ``code``, ``function`` and ``tests`` are needed.
+                With an ``agent_folder``, the agent learns from what is run.
 
         Raises:
             ValueError: *context* lacks something or makes no sense; the message names it.
@@ -158,11 +165,19 @@ class SEDarwinAgent(WorldModelAgent):
         started = time.monotonic()
         policy, ranked_by = self._policy_for(request)
         with await asyncio.to_thread(request.sandbox) as sandbox:
-            task = await asyncio.to_thread(request.task, sandbox, self._timeout_seconds)
+            most_seconds = request.timeout_seconds or self._timeout_seconds
+            task = await asyncio.to_thread(request.task, sandbox, most_seconds)
             evolution = await asyncio.to_thread(
                 Evolution, task, sandbox, Random(request.seed), policy=policy
             )
-            iterations, history = await asyncio.to_thread(self._search, evolution, request)
+            recording = Recording(request.agent_folder if request.record else None)
+            with recording:  # whatever happens, what was run is on disk
+                iterations, history = await asyncio.to_thread(
+                    self._search,
+                    evolution,
+                    request,
+                    lambda outcomes: recording.add(task, outcomes, sandbox),
+                )
             best = found = evolution.archive.best
             if self._is_content(found):
                 best = await asyncio.to_thread(evolution.minimise, found)
@@ -191,9 +206,14 @@ class SEDarwinAgent(WorldModelAgent):
                 "evaluations": float(evolution.evaluations),
                 "candidate_edits": float(len(task.space.edits)),
                 "mean_score": sum(member.score for member in members) / len(members),
+                "timed_out": float(
+                    sum(outcome.child.execution.end == "timeout" for outcome in history)
+                ),
+                "timeout_seconds": task.limits.wall_seconds if task.limits else math.inf,
             },
             cases_used=len(task.tests),
             ranked_by=ranked_by,
+            recorded=recording.summary,
         )
 
     def _policy_for(self, request: EvolutionRequest) -> tuple[Policy, str]:
@@ -206,7 +226,7 @@ class SEDarwinAgent(WorldModelAgent):
             model = WorldModel.load(request.agent_folder / "published", self.build_model)
         except FileNotFoundError:
             return self._policy, "suspicion: no world model is published yet"
-        except ModelFileError as error:
+        except (ModelFileError, OSError) as error:
             return self._policy, f"suspicion: {error}"
         if model.spec != SPEC:
             return self._policy, "suspicion: the published world model is of another version"
@@ -216,7 +236,10 @@ class SEDarwinAgent(WorldModelAgent):
         return evaluation.score >= self._success_threshold
 
     def _search(
-        self, evolution: Evolution, request: EvolutionRequest
+        self,
+        evolution: Evolution,
+        request: EvolutionRequest,
+        record: Callable[[Sequence[Outcome]], None],
     ) -> tuple[list[Iteration], list[Outcome]]:
         """Run generations until one is good enough or the means are spent."""
         iterations: list[Iteration] = []
@@ -230,6 +253,7 @@ class SEDarwinAgent(WorldModelAgent):
             outcomes = evolution.generation(left)
             idle = 0 if outcomes else idle + 1
             history += outcomes
+            record(outcomes)
             iterations.append(
                 Iteration(
                     generation=len(iterations) + 1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from genesis_fp16.errors import GenesisError
+from genesis_fp16.evolve_target import EvolveError, EvolveTarget, read_tests
 from genesis_fp16.evolve_worker import EvolveAnswer, Evolved, EvolveRequest
 from genesis_fp16.plugins import agent_entry_points, check_not_shadowed
 from genesis_fp16.settings import Settings
@@ -22,28 +21,23 @@ from genesis_fp16.signals import Signals
 _LOOK_SECONDS = 0.1
 
 
-class EvolveError(GenesisError, RuntimeError):
-    """The function could not be evolved; the message says why and what to do."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
 def evolve(
     settings: Settings,
     agent: str,
-    target: str,
+    target: EvolveTarget,
     tests: Path,
+    *,
+    record: bool = True,
     **options: JsonValue,
 ) -> Evolved:
-    """Have *agent* repair a function; nothing is written.
+    """Have *agent* repair a function; no file of the user's is written.
 
     Args:
-        settings: Where the agent keeps its published world model.
+        settings: Where the agent keeps its published world model and what it learns from.
         agent: Name of its entry point.
-        target: ``FILE::FUNCTION``.
-        tests: A test module that imports FILE.
+        target: What to repair.
+        tests: A test module that imports the target's file.
+        record: Whether the agent is to learn from the candidates that are run.
         options: The agent's own, such as ``max_evaluations`` and ``seed``.
 
     Returns:
@@ -53,57 +47,33 @@ def evolve(
         EvolveError: Something was missing, was no Python, or could not be run.
         ShadowedPackageError: The child would import another library.
     """
-    file, _, function = target.partition("::")
-    if not file or not function:
-        raise EvolveError(
-            f"{target!r} names no function: write FILE::FUNCTION, such as shop/prices.py::discount",
-            os.EX_USAGE,
-        )
-    program = Path(file)
-    code = _read(program, "the program")
-    _check_function(code, program, function)
-    test_code = _read(tests, "the tests")
-    _parse(test_code, tests)
+    home = settings.home.absolute()
+    why_not = _why_not_recorded(home) if record else ""
     context: dict[str, JsonValue] = {
-        "code": code,
-        "function": function,
-        "module": program.stem,
-        "path": file if not program.is_absolute() else program.name,
-        "test_code": test_code,
-        "agent_folder": str(settings.home.absolute() / "agents" / agent),
+        "code": target.code,
+        "function": target.function,
+        "module": target.module,
+        "path": target.path,
+        "test_code": read_tests(tests),
+        "agent_folder": str(home / "agents" / agent),
+        "record": record and not why_not,
         **options,
     }
-    return _ask(agent, f"repair {function} of {program.name}", context)
+    answer = _ask(agent, f"repair {target.function} of {target.path}", context)
+    return answer.model_copy(update={"recorded": why_not}) if why_not else answer
 
 
-def _read(path: Path, what: str) -> str:
+def _why_not_recorded(home: Path) -> str:
+    """Why nothing can be recorded in *home*, which is not made for that; empty if all is well."""
     try:
-        return path.read_text(encoding="utf-8")
+        owner = home.stat().st_uid
     except FileNotFoundError:
-        raise EvolveError(f"{what}: there is no file {path}", os.EX_NOINPUT) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise EvolveError(f"{what}: {path} cannot be read: {error}", os.EX_NOINPUT) from None
-
-
-def _parse(code: str, path: Path) -> ast.Module:
-    try:
-        return ast.parse(code)
-    except SyntaxError as error:
-        message = f"{path}:{error.lineno} is not Python: {error.msg}"
-    except ValueError as error:  # such as a null byte
-        message = f"{path} is not Python: {error}"
-    raise EvolveError(message, os.EX_DATAERR)
-
-
-def _check_function(code: str, program: Path, function: str) -> None:
-    tree = _parse(code, program)
-    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-    if function not in functions:
-        there = ", ".join(functions) or "none"
-        raise EvolveError(
-            f"{program} defines no function {function!r} at its top level; there are {there}",
-            os.EX_DATAERR,
-        )
+        return f"not recorded: there is no GENESIS_HOME={home} yet; genesis-fp16 run makes it"
+    except OSError as error:
+        return f"not recorded: GENESIS_HOME={home}: {error.strerror}"
+    if owner != os.geteuid():  # its daemon could not read what this user writes
+        return f"not recorded: GENESIS_HOME={home} belongs to another user (id {owner})"
+    return ""
 
 
 def _ask(agent: str, problem: str, context: dict[str, JsonValue]) -> Evolved:

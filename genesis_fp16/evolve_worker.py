@@ -57,7 +57,11 @@ class BestProgram(BaseModel):
 
 
 class Evolved(BaseModel):
-    """What an agent's ``evolve_solution`` returns, as far as it is shown; the rest is kept."""
+    """What an agent's ``evolve_solution`` returns, as far as it is shown; the rest is kept.
+
+    Attributes:
+        recorded: What the agent has kept to learn from, or why nothing, in one line.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
     success: bool
@@ -65,6 +69,7 @@ class Evolved(BaseModel):
     pool_statistics: dict[str, float]
     total_time: float
     ranked_by: str
+    recorded: str = ""
 
 
 class EvolveAnswer(BaseModel):

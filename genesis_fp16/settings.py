@@ -103,7 +103,7 @@ class Settings(TrainerSettings, GuardSettings):
     """Seed of the first run of each agent; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1
     """Torch CPU threads of a worker; small models gain nothing from more; 0: torch's default."""
-    budget_seconds: Seconds = 30.0
+    budget_seconds: Seconds = 120.0
     """Seconds a run may spend on collecting."""
     budget_transitions: Count = 20000
     """Transitions a run may collect."""

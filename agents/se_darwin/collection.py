@@ -116,14 +116,14 @@ def evolve_tasks(
 
 
 def to_transition(task: RepairTask, outcome: Outcome, sandbox: Sandbox) -> Transition:
-    """Record *outcome*; a repair is also tried on the hidden tests, for the record only."""
+    """Record *outcome*; a repair is also tried on hidden tests, if any, for the record only."""
     delta = outcome.child.score - outcome.parent.score
     info: dict[str, str | float] = {
-        "module": task.module or "",
+        "module": task.name.rpartition(".")[0],
         "fault": task.fault,
         "edits": "; ".join(sorted(map(str, outcome.step.edits))),
     }
-    if outcome.child.fixed:
+    if outcome.child.fixed and task.hidden_tests:
         info["hidden_pass_rate"] = task.hidden_pass_rate(sandbox, outcome.child.source)
     return Transition(
         group=task.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
@@ -34,12 +35,15 @@ class EvolvedProgram(TypedDict):
 
 def unified_diff(before: str, after: str, path: str) -> str:
     """Changes from *before* to *after* of the file *path*, as ``patch -p1`` takes them."""
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
-    )
+    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{path}", f"b/{path}")
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as a patch program sees them: `str.splitlines` would end them at a form feed too."""
+    return list(io.StringIO(text, newline="\n"))
 
 
 class Narration:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.evaluation import Evaluation
-from agents.se_darwin.jail.stand_in import UNSENDABLE
+from agents.se_darwin.jail.stand_in import UNREACHABLE, UNSENDABLE
 from agents.se_darwin.sandbox import Exam, ExamError, Limits, Sandbox, TestCase
 from agents.se_darwin.tasks import RepairTask
 
-_LEAST_CPU_SECONDS = 0.05
-_CPU_MARGIN = 20
-_HUNG_CPU_SECONDS = 0.25  # for candidates of a program that hangs: most of them do too
+_LEAST = Limits(cpu_seconds=0.05, wall_seconds=1.0)
+_LEAST_IF_HUNG = Limits(cpu_seconds=0.25, wall_seconds=1.0)
+_CPU_MARGIN, _WALL_MARGIN = 20, 10
 
 
 class CallCase(BaseModel):
@@ -79,10 +80,13 @@ class EvolutionRequest(BaseModel):
         module: Name by which *test_code* imports *code*.
         path: Path by which the diff names the file of *code*.
         agent_folder: Where the agent's published world model lies that is to rank the
-            candidates; None to do without.
+            candidates, and its replay buffer; None to do without.
+        record: Whether the candidates run are recorded there, for the agent to learn from.
         hidden_tests: Checked at the end only, never searched on.
         max_evaluations: Most candidates to run.
         seed: The same seed, the same search.
+        timeout_seconds: Most seconds that the given program may take for all its tests, and half
+            of the most that a candidate may; None for the agent's own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -93,22 +97,33 @@ class EvolutionRequest(BaseModel):
     module: str = "program"
     path: str = "program.py"
     agent_folder: Path | None = None
+    record: bool = True
     hidden_tests: tuple[CallCase, ...] = ()
     max_evaluations: int = Field(default=500, ge=1)
     seed: int = 0
+    timeout_seconds: float | None = Field(default=None, gt=0.0)
 
     @field_validator("code")
     @classmethod
     def _check_code(cls, code: str) -> str:
+        try:
+            ast.parse(code)
+        except SyntaxError as error:
+            raise ValueError(f"code is not Python: {error}") from None
+        return code
+
+    @model_validator(mode="after")
+    def _check_imports(self) -> EvolutionRequest:
+        needed = set(_needed_imports(ast.parse(self.code), self.function))
         foreign = sorted(
-            {name for name in _imports(code) if name.split(".")[0] not in sys.stdlib_module_names}
+            name for name in needed if name.split(".")[0] not in sys.stdlib_module_names
         )
         if foreign:
             raise ValueError(
                 f"the sandbox has the standard library only, but the code imports "
-                f"{', '.join(foreign)}: pass the function without it"
+                f"{', '.join(foreign)}: put the function where it does without"
             )
-        return code
+        return self
 
     @model_validator(mode="after")
     def _check_tests(self) -> EvolutionRequest:
@@ -130,18 +145,18 @@ class EvolutionRequest(BaseModel):
     def task(self, sandbox: Sandbox, timeout_seconds: float) -> RepairTask:
         """The repair task.
 
-        A candidate gets twenty times the CPU time of the given program,
-        or a quarter of a second where that one hangs.
+        A candidate gets twenty times the CPU time of the given program and ten times its wall
+        clock time; where that one hangs, of what the tests take without it, and a second.
 
         Args:
             sandbox: Where the given program is timed.
-            timeout_seconds: The most that a candidate gets.
+            timeout_seconds: The most that the given program gets; a candidate gets twice that.
 
         Raises:
             ValueError: *code* does not define the function, the tests cannot be run or do not
                 call it.
         """
-        limits = Limits(cpu_seconds=timeout_seconds, wall_seconds=2 * timeout_seconds)
+        limits = Limits(cpu_seconds=timeout_seconds, wall_seconds=timeout_seconds)
         space = EditSpace(self.code, self.function)
         exam, tests = self._exam(), tuple(test.case() for test in self.tests)
         if exam is not None:
@@ -149,7 +164,7 @@ class EvolutionRequest(BaseModel):
             exam = replace(exam, checks=checks)
             tests = exam.cases()
         task = RepairTask(
-            name=self.function,
+            name=f"{self.module}.{self.function}",
             function=self.function,
             module=None,
             space=space,
@@ -158,12 +173,10 @@ class EvolutionRequest(BaseModel):
             limits=limits,
             exam=exam,
         )
+        task = replace(task, limits=_measured_limits(task, sandbox, limits))
         [given] = task.evaluate(sandbox, [(frozenset(), space.source)], coverage=True)
         self._check_given(given)
-        needed = max(_LEAST_CPU_SECONDS, _CPU_MARGIN * given.execution.cpu_seconds)
-        if given.execution.end == "timeout":
-            needed = _HUNG_CPU_SECONDS
-        return replace(task, limits=replace(limits, cpu_seconds=min(timeout_seconds, needed)))
+        return task
 
     def _exam(self) -> Exam | None:
         if not self.test_code:
@@ -175,6 +188,8 @@ class EvolutionRequest(BaseModel):
     def _check_given(self, given: Evaluation) -> None:
         """Refuse tests that say nothing of the function."""
         for output in given.execution.outputs:
+            if output is not None and output.text.startswith(UNREACHABLE):
+                raise ValueError(f"the tests cannot be used as they are: {output.text}")
             if output is not None and output.text.startswith(UNSENDABLE):
                 raise ValueError(
                     f"a test calls {self.function}, but {output.text}; use plain values, or "
@@ -198,15 +213,53 @@ def _folder_of_pytest(modules: Collection[str]) -> list[Path]:
     return [Path(spec.origin).parents[1]]
 
 
+def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits:
+    """Limits for candidates, by what the given program takes, or its tests where that one hangs."""
+    least, source = _LEAST, task.space.source
+    given, wall_seconds = _time(task, sandbox, source)
+    if given.execution.end == "timeout":
+        raising = f"\n\ndef {task.function}(*_, **__):\n    raise RuntimeError"
+        least = _LEAST_IF_HUNG
+        given, wall_seconds = _time(task, sandbox, source + raising)
+    cpu_seconds = max(least.cpu_seconds, _CPU_MARGIN * given.execution.cpu_seconds)
+    wall_seconds = max(least.wall_seconds, _WALL_MARGIN * wall_seconds)
+    return replace(
+        most,
+        cpu_seconds=min(2 * most.cpu_seconds, cpu_seconds),
+        wall_seconds=min(2 * most.wall_seconds, wall_seconds),
+    )
+
+
+def _time(task: RepairTask, sandbox: Sandbox, source: str) -> tuple[Evaluation, float]:
+    """What *source* comes to, and the seconds that passed."""
+    began = time.monotonic()
+    [evaluation] = task.evaluate(sandbox, [(frozenset(), source)])
+    return evaluation, time.monotonic() - began
+
+
 def _imports(code: str) -> set[str]:
-    try:
-        tree = ast.parse(code)
-    except SyntaxError as error:
-        raise ValueError(f"code is not Python: {error}") from None
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found.add("." * node.level + (node.module or ""))
-    return found
+    """All modules that *code*, which is Python, imports anywhere."""
+    return {name for node in ast.walk(ast.parse(code)) for name in _imported(node)}
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return ["." * node.level + (node.module or "")]
+    return []
+
+
+def _needed_imports(node: ast.AST, function: str) -> Iterator[str]:
+    """Modules without which *function* cannot run.
+
+    Not those that other functions import when called, that a ``try`` does without, or that are
+    for type checkers only.
+    """
+    yield from _imported(node)
+    for child in ast.iter_child_nodes(node):
+        optional = isinstance(child, ast.Try) and bool(child.handlers)
+        other = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name != function
+        typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+        if not (optional or other or typing):
+            yield from _needed_imports(child, function)

@@ -29,6 +29,8 @@ def rewrite(text: str, repaired: str) -> str:
         repaired: The same program with other expressions or statements, in any layout.
     """
     old, new = ast.parse(text), ast.parse(repaired)
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    repaired = repaired.replace("\n", line_end)
     changes = _changes_below(old, new)
     if changes is None:
         return repaired
@@ -42,7 +44,7 @@ def rewrite(text: str, repaired: str) -> str:
         write(change.slot, change.new)
         wanted = ast.dump(old)
         for body in _texts(change.new):
-            written = data[:start] + body.encode() + data[end:]
+            written = data[:start] + body.replace("\n", line_end).encode() + data[end:]
             if _meaning(written) == wanted:
                 data = written
                 break

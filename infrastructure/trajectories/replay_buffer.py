@@ -136,11 +136,15 @@ class ReplayBuffer:
         self._segment, self._descriptor, self._torn = None, -1, False
 
     def snapshot(self) -> BufferSnapshot:
-        """Freeze what is readable now; a torn record at a segment's end is reported."""
+        """Freeze what is readable now; a torn last record or an unreadable segment is reported."""
         lengths = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            size = path.stat().st_size
-            whole = _whole_length(path, size)
+            try:
+                size = path.stat().st_size
+                whole = _whole_length(path, size)
+            except OSError as error:  # such as another user's
+                self._on_skip(path, 0, f"cannot be read: {error.strerror}")
+                continue
             if whole < size:
                 self._on_skip(path, whole, "incomplete last record: its writer was interrupted")
             if whole:

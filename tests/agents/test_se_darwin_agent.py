@@ -15,6 +15,8 @@ from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin_agent import SEDarwinAgent
 from infrastructure.agent_contract import Agent, RunContext
 from infrastructure.agent_contract.run_context import Budget
+from infrastructure.trajectories import ReplayBuffer
+from infrastructure.trajectories.schema import target_problem
 from infrastructure.world_model import WorldModel
 
 BROKEN = '''
@@ -99,6 +101,13 @@ def test_collect_keeps_the_budget_of_transitions_and_reports(context: RunContext
     assert "landlock" in context.logger.events["sandbox_ready"]
 
 
+def test_collect_runs_no_more_candidates_than_it_is_set_to(context: RunContext) -> None:
+    few = dataclasses.replace(context, settings=SEDarwinSettings(candidates_per_run=9))
+    assert len(list(SEDarwinAgent().collect(few))) == 9
+    assert isinstance(context.report_progress, Progress)
+    assert [report[:2] for report in context.report_progress.reports] == [(9, 9)]
+
+
 def test_collect_keeps_the_budget_of_seconds(context: RunContext) -> None:
     short = dataclasses.replace(context, budget=Budget(seconds=0.01, transitions=10**6))
     assert len(list(SEDarwinAgent().collect(short))) < 1000
@@ -128,8 +137,12 @@ def test_the_published_model_chooses_the_candidates(context: RunContext) -> None
         (context.agent_folder, "published world model"),
         (context.run_folder, "suspicion: no world model is published yet"),
     ):
-        answer = agent.evolve_solution("", request | {"agent_folder": folder})
-        assert asyncio.run(answer)["ranked_by"] == chooser
+        answer = asyncio.run(agent.evolve_solution("", request | {"agent_folder": folder}))
+        assert answer["ranked_by"] == chooser
+        recorded = list(ReplayBuffer(folder / "replay").read())
+        assert len(recorded) == sum(each["trajectories"] for each in answer["iterations"])
+        assert {transition.group for transition in recorded} == {"program.area"}
+        assert all(target_problem(SPEC, transition) is None for transition in recorded)
 
 
 def test_evolve_solution_repairs_the_callers_function() -> None:

@@ -14,8 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli import app
-from genesis_fp16.evolve import EvolveError, evolve
+from genesis_fp16.evolve import evolve
+from genesis_fp16.evolve_target import EvolveError, EvolveTarget
 from genesis_fp16.settings import load_settings
+from infrastructure.trajectories import ReplayBuffer
 
 PROGRAM = Path(sys.executable).parent / "genesis-fp16"
 PRICES = '''"""Prices."""
@@ -88,6 +90,17 @@ def test_what_was_not_repaired_is_not_claimed(folder: Path) -> None:
         ({}, "nothere.py::total", "there is no file nothere.py", os.EX_NOINPUT),
         ({}, "prices.py", "write FILE::FUNCTION", os.EX_USAGE),
         ({}, "prices.py::sum", "no function 'sum' at its top level; there are total", 65),
+        ({}, "prices.py::totall", r"did you mean total\?", 65),
+        ({"a.py": "class A:\n def f(s): 0"}, "a.py::A.f", "A.f is a method: move what", 65),
+        ({"a.py": "class A:\n def f(s): 0"}, "a.py::f", "A.f is a method: move what", 65),
+        ({"a.py": "class A: 0"}, "a.py::A", "A is a class: name a function", 65),
+        ({"a.py": "async def f(): 0"}, "a.py::f", "f is asynchronous", 65),
+        ({"a.py": "f = lambda x: x"}, "a.py::f", "write it as `def f", 65),
+        ({"a.py": "def g():\n def f(): 0"}, "a.py::f", "g.f stands inside g: evolve g", 65),
+        ({"a.py": "if 1:\n def f(): 0"}, "a.py::f", "f stands inside another statement", 65),
+        ({"a.py": b"\xef\xbb\xbfdef f(): 0"}, "a.py::f", "byte order mark", 65),
+        ({"a.py": b"x = '\xe9'"}, "a.py::f", "save it as UTF-8", os.EX_NOINPUT),
+        ({"a.py": "x = " + "-" * 100_000 + "1"}, "a.py::f", "a.py", 65),
         ({"prices.py": "def total(:"}, "prices.py::total", "prices.py:1 is not Python", 65),
         ({"prices.py": "\0"}, "prices.py::total", "prices.py.* is not Python", 65),
         ({"test_prices.py": "x ="}, "prices.py::total", "test_prices.py:1 is not Python", 65),
@@ -104,13 +117,14 @@ def test_what_is_missing_or_wrong_is_named_at_once(
         else:
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(EvolveError, match=message) as caught:
-        evolve(load_settings(), "se-darwin", target, Path("test_prices.py"))
+        evolve(load_settings(), "se-darwin", EvolveTarget.read(target), Path("test_prices.py"))
     assert caught.value.exit_code == code
 
 
 def test_an_agent_that_is_not_installed_is_named() -> None:
+    found = EvolveTarget.read("prices.py::total")
     with pytest.raises(EvolveError, match=r"no agent 'nobody' is installed; there are .*se-darwin"):
-        evolve(load_settings(), "nobody", "prices.py::total", Path("test_prices.py"))
+        evolve(load_settings(), "nobody", found, Path("test_prices.py"))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +148,80 @@ def test_tests_that_say_nothing_of_it_are_refused(folder: Path, tests: str, said
     assert run.returncode != 0
     assert said in run.stdout + run.stderr
     assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("home", "options", "said"),
+    [
+        (None, [], "not recorded: there is no GENESIS_HOME="),
+        ("folder", ["--no-record"], ""),
+        ("folder", [], "recorded: "),
+        ("blocked", [], "not recorded: cannot record a transition in"),
+    ],
+)
+def test_what_was_run_is_recorded_where_it_can_be(
+    folder: Path, home: str | None, options: list[str], said: str
+) -> None:
+    genesis = folder / ".genesis"
+    if home is not None:
+        genesis.mkdir()
+    if home == "blocked":
+        (genesis / "agents").touch()
+    arguments = ["prices.py::total", "--tests", "test_prices.py", "--json", *options]
+    result = CliRunner().invoke(app, ["evolve", *arguments])
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert said in answer["recorded"]
+    replay = genesis / "agents" / "se-darwin" / "replay"
+    recorded = list(ReplayBuffer(replay).read())
+    run = sum(each["trajectories"] for each in answer["iterations"])
+    assert len(recorded) == (run if said == "recorded: " else 0)
+    assert genesis.exists() == (home is not None)
+    for transition in recorded:
+        assert transition.group == "prices.total"
+        assert transition.propensity is not None
+        assert "hidden_pass_rate" not in transition.info
+    assert sum(transition.terminated for transition in recorded) == (said == "recorded: ")
+
+
+def test_a_home_of_another_user_is_left_alone(folder: Path) -> None:
+    settings = load_settings(environ={"GENESIS_HOME": "/proc/1" if os.geteuid() else str(folder)})
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, -1)
+    result = evolve(
+        settings,
+        "se-darwin",
+        EvolveTarget.read("prices.py::total"),
+        Path("test_prices.py"),
+        max_evaluations=1,
+    )
+    assert "belongs to another user" in result.recorded
+    assert not (folder / "agents").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "within"),
+    [
+        ("prices.py::total", "prices.py", "."),
+        ("./prices.py::total", "prices.py", "."),
+        ("{folder}/prices.py::total", "prices.py", "."),
+        ("link.py::total", "real.py", "elsewhere"),
+        ("elsewhere/../prices.py::total", "prices.py", "."),
+        ("../shop/tax.py::total", "tax.py", "../shop"),
+    ],
+)
+def test_a_diff_names_the_file_so_that_it_can_be_applied(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, target: str, path: str, within: str
+) -> None:
+    work = folder / "work"
+    for name in ("work/elsewhere/real.py", "work/prices.py", "shop/tax.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(PRICES)
+    (work / "link.py").symlink_to("elsewhere/real.py")
+    monkeypatch.chdir(work)
+    found = EvolveTarget.read(target.format(folder=work))
+    assert (found.folder / found.path).samefile(work / within / path)
+    assert found.folder == (work / within if within == "../shop" else work).resolve()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -71,7 +71,9 @@ def examination(
     except ExamError as error:
         yield ["problem", str(error)]
     except BaseException as error:  # whatever the module or its tests raise on import
-        yield ["problem", f"importing them raised {type(error).__name__}: {error}"]
+        hint = " (the sandbox opens no files)" if isinstance(error, OSError) else ""
+        raised = f"{type(error).__name__}: {error}{hint}"
+        yield ["problem", f"importing the program and its tests raised {raised}"]
     else:
         if collect:
             yield ["checks", [name for test in examiner.tests for name in test.checks]]
@@ -94,12 +96,16 @@ class Examiner:
     def __init__(self, exam: ExamRequest, function: str, asked: int, answers: int) -> None:
         name, *others = exam["names"]
         module = make_module(name, exam["program"], "<program>")
-        self._stand_in = StandIn(Wire(module), asked, answers)
+        self._stand_in = StandIn(function, Wire(module), asked, answers)
         setattr(module, function, self._stand_in)
         for other in others:
             _register(other, module)
         self._checks: list[Check] = []
-        namespace: dict[str, Any] = {"__name__": "tests", CHECK_NAME: self._check}
+        namespace: dict[str, Any] = {
+            "__name__": "tests",
+            "__file__": "tests.py",
+            CHECK_NAME: self._check,
+        }
         code = compile(exam["tests"], "<tests>", "exec", dont_inherit=True)
         exec(code, namespace)  # noqa: S102 - the caller's tests, in the jail
         self.tests = [
@@ -167,7 +173,10 @@ def _collect(
             if parameter.default is parameter.empty and parameter.name not in keywords
         ]
         if missing:
-            raise ExamError(f"{name} needs {', '.join(missing)}: fixtures are not supported")
+            raise ExamError(
+                f"{name} needs {', '.join(missing)}: fixtures are not supported; "
+                "make it in the test"
+            )
         numbered = f"{name}[{number}]" if marks else name
         yield _Test(name=numbered, function=function, keywords=keywords, lines=lines, ends=ends)
 

@@ -71,6 +71,7 @@ def main() -> None:
     modules = json.loads(sys.argv[2])
     sys.path += sys.argv[3:]
     missing = [name for name in modules if not _importable(name)]
+    sys.path.clear()  # nothing can be opened from here on: what is not there is not found
     base_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
     requests, answers = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)

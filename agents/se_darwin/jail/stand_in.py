@@ -10,11 +10,23 @@ from .canonical import UncomparableError
 from .wire import UnsendableError, Wire
 
 UNSENDABLE = "an argument does not reach the candidate"
+UNREACHABLE = "a candidate can be called only"
 MAX_ANSWER_BYTES = 1 << 22
 
 
 class CandidateLostError(BaseException):
     """The candidate gave no answer, or none that can be read: nothing more can be examined."""
+
+
+class UnreachableAttributeError(AttributeError, UncomparableError):
+    """A test asks for more of the function than to be called.
+
+    Args:
+        name: The attribute, as the test writes it.
+    """
+
+    def __init__(self, name: str) -> None:
+        AttributeError.__init__(self, f"{UNREACHABLE}: {name}")
 
 
 class UnsendableArgumentError(UncomparableError):
@@ -32,12 +44,14 @@ class StandIn:
     """Calls the function in the candidate's process.
 
     Args:
+        name: Name of the function.
         wire: Encodes arguments, decodes results.
         asked: Descriptor to which calls are written.
         answers: Descriptor from which their results are read.
     """
 
-    def __init__(self, wire: Wire, asked: int, answers: int) -> None:
+    def __init__(self, name: str, wire: Wire, asked: int, answers: int) -> None:
+        self.__name__ = self.__qualname__ = name
         self._wire, self._asked, self._answers = wire, asked, answers
         self._read = b""
         self._lines: set[int] = set()
@@ -71,6 +85,14 @@ class StandIn:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CandidateLostError from error
         raise raised
+
+    def __getattr__(self, name: str) -> object:
+        """Say that a candidate has no attributes here, such as ``cache_clear``.
+
+        Raises:
+            UnreachableAttributeError: Always.
+        """
+        raise UnreachableAttributeError(f"{self.__name__}.{name}")
 
     def take_lines(self) -> set[int]:
         """Lines run since the last time this was asked."""

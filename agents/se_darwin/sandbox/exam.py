@@ -14,6 +14,7 @@ from agents.se_darwin.sandbox.execution import TestCase
 from agents.se_darwin.sandbox.mentions import reaches
 
 _CONTEXT_NAME = "__held__"
+_HERE = "__here__"  # the package of `from . import module`
 
 
 class ExamError(ValueError):
@@ -120,8 +121,14 @@ def _imports(tree: ast.Module, module: str) -> tuple[list[str], set[str]]:
         if isinstance(node, ast.Import):
             imported = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            imported = [node.module or "."]
+            node.module = node.module or _HERE
             node.level = 0  # `from .module import` is an import of the program too
+            imported = [node.module]
+            if node.module.rpartition(".")[2] != module:  # `from package import module`
+                within = [f"{node.module}.{alias.name}" for alias in node.names]
+                ours = f"{node.module}.{module}" in within and not _is_standard(node.module)
+                if ours or node.module == _HERE:
+                    imported = within
         else:
             continue
         for name in imported:
@@ -130,9 +137,9 @@ def _imports(tree: ast.Module, module: str) -> tuple[list[str], set[str]]:
             else:
                 others.add(name)
     foreign = sorted(
-        name
+        name.replace(_HERE, "")
         for name in others
-        if name.partition(".")[0] not in {*sys.stdlib_module_names, "pytest"}
+        if not _is_standard(name) and name.partition(".")[0] != "pytest"
     )
     if foreign:
         raise ExamError(
@@ -140,6 +147,10 @@ def _imports(tree: ast.Module, module: str) -> tuple[list[str], set[str]]:
             "library and pytest only"
         )
     return list(dict.fromkeys(names)), others
+
+
+def _is_standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
 
 
 def _split(block: list[ast.stmt], numbers: Iterator[int]) -> Iterator[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agents.se_darwin.jail.canonical import canonical
@@ -30,6 +30,14 @@ class Limits:
     def __post_init__(self) -> None:
         if min(self.cpu_seconds, self.wall_seconds, self.memory_bytes) <= 0:
             raise ValueError(f"limits must be above zero, got {self}")
+
+    def times(self, factor: float) -> Limits:
+        """The same with *factor* times the CPU and wall-clock time."""
+        return replace(
+            self,
+            cpu_seconds=factor * self.cpu_seconds,
+            wall_seconds=factor * self.wall_seconds,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

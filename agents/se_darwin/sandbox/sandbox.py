@@ -123,23 +123,24 @@ class Sandbox:
                 never a candidate's process.
             function: What to call.
             module: Standard-library module whose names the programs see.
-            coverage: Also record the lines run per test; fourfold CPU time is granted.
+            coverage: Also record the lines run per test; fourfold time is granted.
             limits: For each source.
         """
-        limits = limits or self.limits
+        granted = limits or self.limits
+        if coverage:
+            granted = granted.times(4)
         count = len(tests.checks) if isinstance(tests, Exam) else len(tests)
         request = {
-            **self._request(sources, function, limits),
+            **self._request(sources, function, granted),
             "module": module,
             "coverage": coverage,
-            "cpu_seconds": limits.cpu_seconds * (4 if coverage else 1),
         }
         if isinstance(tests, Exam):
             request["exam"] = tests.to_request()
         else:
             request["tests"] = repr([(case.arguments, dict(case.keywords)) for case in tests])
         try:
-            results = self._exchange(request, limits.wall_seconds * len(sources) + START_SECONDS)
+            results = self._exchange(request, granted.wall_seconds * len(sources) + START_SECONDS)
         except _ServerLostError:
             self._restart()
             if len(sources) == 1:  # the culprit costs only itself

@@ -144,6 +144,46 @@ def test_a():
     assert list(passed(sandbox, tests, wrong).values()) == [False, True]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from package.inner import mod",
+        "from package.inner import mod as mod",
+        "from . import mod",
+        "from .inner import mod",
+        "import package.mod as mod",
+    ],
+)
+def test_the_program_may_be_imported_as_a_module_of_a_package(sandbox: Sandbox, line: str) -> None:
+    tests = f"""
+from pathlib import Path
+{line}
+HERE = Path(__file__).parent
+def test_a():
+    assert mod.solve(1) == 2
+"""
+    assert list(passed(sandbox, tests).values()) == [True]
+
+
+def test_a_standard_function_of_the_programs_name_stays_what_it_is(sandbox: Sandbox) -> None:
+    tests = """
+import sep
+from os import sep as separator
+def test_a():
+    assert sep.solve(0) == len(separator)
+"""
+    exam = prepare(sandbox, tests, module="sep")
+    [output] = run(sandbox, exam).outputs
+    assert output is not None
+    assert output.text == "held"
+
+
+def test_a_module_that_is_not_there_is_not_found(sandbox: Sandbox) -> None:
+    program = "try:\n    import numpy\nexcept ImportError:\n    numpy = 0\n" + PROGRAM
+    exam = prepare(sandbox, "import mod\ndef test_a():\n    assert mod.solve(1) == 2", program)
+    assert len(exam.checks) == 1
+
+
 def test_arguments_are_changed_as_the_candidate_changed_them(sandbox: Sandbox) -> None:
     tests = """
 from mod import solve
@@ -212,7 +252,9 @@ def test_b():
         ("def test_a(:", "not Python"),
         ("def test_a():\n    assert 1", "do not import the program"),
         ("import mod, numpy\ndef test_a(): mod.solve(1)", "import numpy"),
-        ("import mod\nfrom . import other\ndef test_a(): mod.solve(1)", r"import \."),
+        ("import mod\nfrom . import other\ndef test_a(): mod.solve(1)", r"import \.other"),
+        ("from p import mod, other\ndef test_a(): mod.solve(1)", r"import p\.other"),
+        ("import mod\nopen('x')\ndef test_a(): mod.solve(1)", "the sandbox opens no files"),
         ("import mod", "no function"),
         ("import mod\ndef test_a():\n    assert mod.Point(1)", "no test calls solve"),
         ("import mod\nclass TestA: pass", "no plain function"),
@@ -220,7 +262,7 @@ def test_b():
         ("import mod\ndef test_a(tmp_path): mod.solve(1)", "fixtures are not supported"),
         (
             "import mod\n1 / 0\ndef test_a(): mod.solve(1)",
-            "importing them raised ZeroDivisionError",
+            "importing the program and its tests raised ZeroDivisionError",
         ),
         ("from mod import nothing, solve\ndef test_a(): solve(1)", "cannot import name 'nothing'"),
         ("import mod\nwhile True: pass\ndef test_a(): mod.solve(1)", "ended in timeout"),

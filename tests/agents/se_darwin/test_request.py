@@ -26,6 +26,25 @@ def test_a_wrong_request_is_refused_by_name(change: dict[str, object], message: 
         EvolutionRequest.model_validate(request)
 
 
+def test_modules_that_the_function_does_without_may_be_missing() -> None:
+    code = f"""
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import pandas
+try:
+    import numpy
+except ImportError:
+    numpy = None
+def plot():
+    import matplotlib
+{CODE}
+"""
+    request = {"code": code, "function": "solve", "tests": [((1,), 1)]}
+    assert EvolutionRequest.model_validate(request).function == "solve"
+    with pytest.raises(ValidationError, match="imports matplotlib: put"):
+        EvolutionRequest.model_validate(request | {"function": "plot"})
+
+
 def test_a_missing_function_is_named(sandbox: Sandbox) -> None:
     request = EvolutionRequest.model_validate(
         {"code": CODE, "function": "other", "tests": [((1,), 1)]}
@@ -53,3 +72,43 @@ def test_a_slow_program_gets_the_time_it_needs(sandbox: Sandbox) -> None:
         assert task.limits is not None
         limits.append(task.limits.cpu_seconds)
     assert 0.05 <= limits[0] < limits[1] <= 5.0
+
+
+HANGS = "def solve(x):\n    while True:\n        pass"
+SLEEPS = "import time\ndef solve(x):\n    time.sleep(0.15)\n    return x"
+SLOW_TESTS = """
+import time
+from program import solve
+def test_a():
+    time.sleep(0.15)
+    assert solve(1) == 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "tests", "least", "most"),
+    [
+        (CODE, "", 1.0, 1.0),
+        (SLEEPS, "", 1.5, 2.0),
+        (HANGS, "", 1.0, 1.0),  # where most candidates hang, each costs little
+        (HANGS, SLOW_TESTS, 1.5, 2.0),  # but a repair needs the time that its tests take
+    ],
+)
+def test_a_candidate_gets_a_multiple_of_the_time_that_is_needed(
+    sandbox: Sandbox, code: str, tests: str, least: float, most: float
+) -> None:
+    asked = {"test_code": tests} if tests else {"tests": [((1,), 2)]}
+    request = EvolutionRequest.model_validate({"code": code, "function": "solve"} | asked)
+    task = request.task(sandbox, 1.0)
+    assert task.limits is not None
+    assert least <= task.limits.wall_seconds <= most
+
+
+def test_a_test_that_asks_for_more_than_calls_is_told_so(sandbox: Sandbox) -> None:
+    code = f"from functools import cache\n@cache\n{CODE}"
+    tests = "import program\ndef test_a():\n    program.solve.cache_clear()\n"
+    request = EvolutionRequest.model_validate(
+        {"code": code, "function": "solve", "test_code": tests}
+    )
+    with pytest.raises(ValueError, match=r"can be called only: solve\.cache_clear"):
+        request.task(sandbox, 1.0)

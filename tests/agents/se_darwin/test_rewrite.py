@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
 import textwrap
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from agents.se_darwin.edits import EditSpace
+from agents.se_darwin.report import unified_diff
 from agents.se_darwin.rewrite import rewrite
 
 WRITTEN = '''# head
@@ -72,3 +75,26 @@ def test_several_edits_in_real_code(seed: int) -> None:
 
 def test_what_cannot_be_placed_is_written_whole() -> None:
     assert rewrite("def f(): return 1", "def f(x):\n    return 1") == "def f(x):\n    return 1"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "def f(x):\r\n    # all\r\n    y = 1\r\n    z = 2\r\n    return x - y\r\n",
+        "def f(x):\n    y = 1\n\x0c\n    z = 'a\u2028b'\n    return x - y",
+    ],
+)
+def test_the_diff_applies_whatever_ends_the_lines(written: str, tmp_path: Path) -> None:
+    space = EditSpace(written, "f")
+    [edit] = [edit for edit in space.edits if (edit.kind, edit.new) == ("arithmetic", "Add")]
+    repaired = rewrite(written, space.program([edit]))
+    assert repaired == written.replace("x - y", "x + y")
+    (tmp_path / "f.py").write_bytes(written.encode())
+    diff = unified_diff(written, repaired, "f.py").encode()
+    subprocess.run(["git", "apply", "-"], input=diff, cwd=tmp_path, check=True)
+    assert (tmp_path / "f.py").read_bytes() == repaired.encode()
+
+
+def test_lines_that_are_written_anew_end_as_the_others() -> None:
+    written = "def f():\r\n    return 1\r\n"
+    assert rewrite(written, "def f(x):\n    return 1") == written.replace("f()", "f(x)")

@@ -129,6 +129,14 @@ def test_a_segment_that_has_gone_is_named_and_the_rest_read(buffer, segment, ski
     assert skips[0][0] == segment
 
 
+def test_a_segment_that_cannot_be_read_is_named_and_the_rest_read(buffer, skips, tmp_path):
+    buffer.append(_transition(0))
+    unreadable = tmp_path / "replay" / "00000009-1-x.jsonl"
+    unreadable.mkdir()  # as good as another user's file, for root too
+    assert _numbers(buffer.read()) == [0]
+    assert skips == [(unreadable, 0, "cannot be read: Is a directory")]
+
+
 def test_a_segment_that_shrank_is_named(buffer, segment, skips):
     snapshot = buffer.snapshot()
     segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:3]))
