@@ -14,7 +14,7 @@ from dotenv.parser import Binding, parse_stream
 
 ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
 ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18  # takes seconds to parse, during which the daemon's loop stands still
 _OURS = re.compile(r"GENESIS_|FP16_|(ENABLE|DISABLE)_FP16", re.IGNORECASE)
 
 
@@ -27,13 +27,18 @@ class Variable(NamedTuple):
 
 def is_ours(name: str) -> bool:
     """Whether *name* is a setting or reads like a misspelt one; others share the environment."""
-    likeness = difflib.SequenceMatcher(None, name.upper(), ROLLBACK_FLAG).ratio()
-    return _OURS.match(name) is not None or likeness > 0.85
+    if _OURS.match(name):
+        return True
+    return bool(difflib.get_close_matches(name.upper(), [ROLLBACK_FLAG], cutoff=0.85))
 
 
 def _is_ours_in_file(name: str) -> bool:
     """The file is the operator's own: whatever speaks of FP16 there means the rollback flag."""
     return is_ours(name) or "FP16" in name.upper()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def read_bounded(path: Path) -> bytes:
@@ -42,9 +47,8 @@ def read_bounded(path: Path) -> bytes:
     Raises:
         OSError: It is missing, cannot be read, is no regular file or larger than `MAX_BYTES`.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("it is no regular file")
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:

@@ -32,6 +32,7 @@ HOT_FIELDS = (
     *TrainerSettings.model_fields,
     *GuardSettings.model_fields,
 )
+_LOST = "is gone or empty: put it back, or a comment into it if all defaults are meant"
 POLL_SECONDS = 0.5
 CONFIRM_SECONDS = 0.1
 
@@ -71,6 +72,8 @@ class Reload:
 class SettingsReloader:
     """Polls the file's content, since file watchers miss some ways of swapping a file.
 
+    A file that is lost, or emptied as by a full disk, changes nothing: it may have said false.
+
     Args:
         settings: In force; name the file.
         environ: The environment; by default the process's own.
@@ -80,6 +83,7 @@ class SettingsReloader:
         self._settings = settings
         self._environ = environ
         self._path = settings.env_file.absolute()
+        self._had_content = _has_content(self._path)
         self._seen: bytes | None = None  # the first poll compares, whatever happened before it
         self._candidate: bytes | None = None
         self._next_poll = 0.0
@@ -112,9 +116,12 @@ class SettingsReloader:
         """Read, validate, compare, apply what is hot; or keep what is in force."""
         self._seen = _digest(self._path)
         try:
+            if self._had_content and not _has_content(self._path):
+                raise SettingsError([f"{self._path} {_LOST}"])
             found = load_settings(self._path, self._environ)
         except SettingsError as error:
             return Reload(settings=self._settings, changed={}, error=error)
+        self._had_content = _has_content(self._path)
         before, self._settings = self._settings, _apply(self._settings, found)
         return Reload(
             settings=self._settings,
@@ -122,6 +129,16 @@ class SettingsReloader:
             cold=tuple(_differences(self._settings, found)),
             shadowed=found.shadowed,
         )
+
+
+def _has_content(path: Path) -> bool:
+    """Whether there is anything at *path*, readable or not: a file without a byte is a lost one."""
+    try:
+        return bool(read_bounded(path))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def _digest(path: Path) -> bytes:

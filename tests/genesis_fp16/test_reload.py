@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from genesis_fp16.env_file import MAX_BYTES
@@ -84,12 +85,32 @@ def test_a_wrong_file_changes_nothing(running: Running) -> None:
     assert not outcome.settings.enable_fp16_training
 
 
-def test_the_file_goes_and_comes(running: Running) -> None:
+@pytest.mark.parametrize("lost", ["deleted", "emptied", "dangling", "with its folder"])
+def test_a_file_that_is_lost_does_not_undo_the_rollback(running: Running, lost: str) -> None:
     running.write("ENABLE_FP16_TRAINING=false\n")
-    running.path.unlink()
+    path = running.path
+    if lost == "emptied":
+        path.write_text("")
+    else:
+        path.unlink()
+    if lost == "dangling":
+        path.symlink_to("nowhere")
+    if lost == "with its folder":
+        path.parent.rename(path.parent.with_name("elsewhere"))
     outcome = running.look()
     assert outcome is not None
+    assert "is gone or empty: put it back" in str(outcome.error)
+    assert not outcome.settings.enable_fp16_training
+    if lost == "with its folder":
+        path.parent.mkdir()
+    path.unlink(missing_ok=True)
+    outcome = running.write("# all defaults\n")
+    assert outcome is not None
     assert outcome.settings.enable_fp16_training
+
+
+def test_a_file_may_come_where_there_was_none(tmp_path: Path) -> None:
+    running = Running(tmp_path / ".env", {})
     outcome = running.write("ENABLE_FP16_TRAINING=false\n")
     assert outcome is not None
     assert not outcome.settings.enable_fp16_training
@@ -129,6 +150,16 @@ def test_asked_for_it_reloads_an_unchanged_file_too(running: Running) -> None:
     outcome = running.reloader.reload()
     assert outcome.error is None
     assert outcome.changed == {}
+
+
+def test_a_folder_in_its_place_is_told_and_leaks_nothing(running: Running) -> None:
+    running.path.unlink()
+    running.path.mkdir()
+    before = psutil.Process().num_fds()
+    outcome = running.look()
+    assert outcome is not None
+    assert "cannot be read" in str(outcome.error)
+    assert psutil.Process().num_fds() == before
 
 
 def test_what_is_no_file_of_settings_changes_nothing(running: Running) -> None:
