@@ -103,6 +103,18 @@ def test_an_upgrade_in_place_goes_on_with_the_run(machine) -> None:
     assert Path(machine.folder, old[1:]).exists(), "the way back"
 
 
+def test_an_upgrade_that_does_not_start_is_taken_back(machine) -> None:
+    serving = machine.run("readlink /opt/genesis-fp16/current")
+    source = machine.folder / "srv/genesis-fp16/genesis_fp16/service.py"
+    whole = source.read_text()
+    source.write_text(f"{whole}\nraise SystemExit('a daemon that cannot serve')\n")
+    machine.run("cd genesis-fp16 && ! make install")
+    source.write_text(whole)
+    assert machine.run("readlink /opt/genesis-fp16/current") == serving
+    assert len(machine.run("ls /opt/genesis-fp16/releases").splitlines()) == 1 + 1
+    _trains(machine, 7)
+
+
 def test_an_upgrade_that_does_not_suit_the_settings_changes_nothing(machine) -> None:
     serving, pid = machine.run("readlink /opt/genesis-fp16/current"), machine.show("MainPID")
     machine.configure(GENESIS_SLOTS="many", **TRAINING)
