@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from genesis_fp16.errors import GenesisError
 
+_NEXT_TO_NOTHING = 1 << 20  # bytes free on a disk that is as good as full
 _PRIMARY = 0xFF  # SQLite's extended codes carry the plain one in their lowest byte
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_ACCESS = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
@@ -47,13 +48,22 @@ def _remedy(url: URL, cause: BaseException) -> str:
     number = cause.errno if isinstance(cause, OSError) else None
     if code in _BUSY:
         return f"another process keeps it locked, fuser {path} names it; try again when that ends"
-    if code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT):
+    full = code == sqlite3.SQLITE_IOERR and _is_full(path.parent)  # the log's index had no room
+    if full or code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT):
         return f"make room on the disk of {path.parent} and try again; nothing was changed"
     if code == sqlite3.SQLITE_IOERR:
         return f"see the disk of {path.parent}: its free space, and what the kernel's log says"
     if code in _NO_ACCESS or number in _NO_ACCESS_ERRNO:
         return _access(path)
     return "restore it from a backup, move it away to begin anew, or set GENESIS_HOME"
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < _NEXT_TO_NOTHING
 
 
 def _access(path: Path) -> str:

@@ -2,9 +2,10 @@
 
 import os
 import sqlite3
+import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,22 @@ def test_a_full_disk_wants_room_and_nothing_was_changed(settings: Settings) -> N
     said = str(failure(database_url(settings), caught.value))
     assert "database or disk is full; make room on the disk of" in said
     assert "backup" not in said
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a small disk")
+def test_a_disk_that_fills_up_wants_room(settings: Settings) -> None:
+    """SQLite calls it an error of input and output where its shared memory finds no room."""
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(settings.home)]
+    if subprocess.run(mounted, stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a disk")
+    try:
+        Store.open(settings).close()
+        with suppress(OSError):
+            (settings.home / "fill").write_bytes(b"x" * 400_000)
+        with pytest.raises(StoreError, match="disk I/O error; make room on the disk of"):
+            Store.open(settings)
+    finally:
+        subprocess.run(["umount", str(settings.home)], check=True)
 
 
 @pytest.mark.parametrize("closed", ["file", "home"])
