@@ -47,6 +47,9 @@ def main() -> int:
         except DrillError as error:
             print(f"\nThe drill failed: {error}\n{drill.log[-3000:]}")
             return 1
+        except KeyboardInterrupt:
+            print("\nThe drill was interrupted; its daemon has ended.")
+            return 130
     print("\nThe drill is over: FP32 was reached in time by flag and by override.")
     return 0
 

@@ -1,5 +1,7 @@
 """The drill that an operator rehearses works."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +26,21 @@ def test_the_drill_succeeds_and_shows_who_did_what(root: Path) -> None:
     assert "override: fp32 for drill until" in done.stdout
     assert "precision set for drill: a drill" in done.stdout
     assert "exit code 0" in done.stdout
+
+
+def test_interrupted_it_leaves_nothing(root: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, root / "deploy" / "drill" / "drill.py"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as drill:
+        assert drill.stdout is not None
+        while "A daemon starts" not in drill.stdout.readline():
+            assert drill.poll() is None
+        os.killpg(drill.pid, signal.SIGINT)  # as Ctrl-C does
+        said = drill.stdout.read()
+    assert (drill.returncode, "was interrupted" in said) == (130, True), said
+    assert list(tmp_path.iterdir()) == []
