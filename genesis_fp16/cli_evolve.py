@@ -73,7 +73,8 @@ def _print(result: Evolved, folder: Path) -> None:
         f"single edits; chosen by {result.ranked_by}; {result.total_time:.1f} s"
     )
     if late := statistics.get("timed_out"):
-        typer.echo(f"too slow: {late:.0f} of them; if the tests are slow, raise --timeout")
+        remedy = "" if result.success else "; if the tests are slow, raise --timeout"
+        typer.echo(f"ran too long: {late:.0f} of them{remedy}")
     if best.lineage:
         typer.echo("lineage:")
     for step in best.lineage:

@@ -19,7 +19,7 @@ from agents.se_darwin.sandbox import Exam, ExamError, Limits, Sandbox, TestCase
 from agents.se_darwin.tasks import RepairTask
 
 _LEAST = Limits(cpu_seconds=0.05, wall_seconds=1.0)
-_LEAST_IF_HUNG = Limits(cpu_seconds=0.25, wall_seconds=1.0)
+_CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.05, 0.2
 _CPU_MARGIN, _WALL_MARGIN = 20, 10
 
 
@@ -146,7 +146,8 @@ class EvolutionRequest(BaseModel):
         """The repair task.
 
         A candidate gets twenty times the CPU time of the given program and ten times its wall
-        clock time; where that one hangs, of what the tests take without it, and a second.
+        clock time; where that one hangs, of what the tests take without it, and no less than a
+        share of *timeout_seconds*.
 
         Args:
             sandbox: Where the given program is timed.
@@ -219,7 +220,10 @@ def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits
     given, wall_seconds = _time(task, sandbox, source)
     if given.execution.end == "timeout":
         raising = f"\n\ndef {task.function}(*_, **__):\n    raise RuntimeError"
-        least = _LEAST_IF_HUNG
+        least = Limits(
+            cpu_seconds=_CPU_SHARE_IF_HUNG * most.cpu_seconds,
+            wall_seconds=_WALL_SHARE_IF_HUNG * most.wall_seconds,
+        )
         given, wall_seconds = _time(task, sandbox, source + raising)
     cpu_seconds = max(least.cpu_seconds, _CPU_MARGIN * given.execution.cpu_seconds)
     wall_seconds = max(least.wall_seconds, _WALL_MARGIN * wall_seconds)

@@ -90,7 +90,7 @@ def test_a():
     [
         (CODE, "", 1.0, 1.0),
         (SLEEPS, "", 1.5, 2.0),
-        (HANGS, "", 1.0, 1.0),  # where most candidates hang, each costs little
+        (HANGS, "", 0.2, 1.0),  # where most candidates hang, each costs little
         (HANGS, SLOW_TESTS, 1.5, 2.0),  # but a repair needs the time that its tests take
     ],
 )
