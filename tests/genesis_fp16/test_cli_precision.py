@@ -149,9 +149,7 @@ def test_a_name_that_nobody_has_is_refused_with_the_one_that_was_meant(install_p
     assert ask("clear", "--guard", "pendulum").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["", " ", "A", "ä\u202e", "\udcff", "x" * 10_000, "a\x1b[2J"]
-)
+@pytest.mark.parametrize("name", ["", " ", "A", "ä\u202e", "\udcff", "x" * 10_000, "a\x1b[2J"])
 def test_a_name_that_is_none_is_refused(name: str, folder: Path) -> None:
     for arguments in (["explain", name], ["clear", "--guard", name], ["clear", "--agent", name]):
         result = ask(*arguments)
