@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 class SEDarwinSettings(BaseModel):
     """Attributes:
-    candidates_per_run: Candidates run in one run, if its budget allows. With half as many, a
+    candidates_per_run: Candidates run in one run, if its budget allows. With a third as many, a
         first run had too few repairs to learn from in two of three cases.
     evaluations_per_task: Candidates run on one broken function before the next is taken.
     candidates_per_generation: Candidates run from one parent at a time.
@@ -17,7 +17,7 @@ class SEDarwinSettings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    candidates_per_run: int = Field(default=8000, ge=1)
+    candidates_per_run: int = Field(default=12000, ge=1)
     evaluations_per_task: int = Field(default=32, ge=1)
     candidates_per_generation: int = Field(default=8, ge=1)
     exploration: float = Field(default=0.2, gt=0.0, le=1.0)
