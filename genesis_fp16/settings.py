@@ -117,6 +117,8 @@ class Settings(TrainerSettings, GuardSettings):
     """Seconds, at most, between two checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2
     """Checkpoints kept of a run."""
+    keep_runs: Count = 10
+    """Newest ended runs of each agent that keep their checkpoints; all keep logs and events."""
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
     """Attempts of a run before it counts as failed."""
     retry_backoff_seconds: Seconds = 5.0
