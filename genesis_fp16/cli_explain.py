@@ -70,6 +70,7 @@ def _story(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
         "evidence": evidence,
         "evidence_file": str(home / last_trip.evidence) if last_trip else None,
         "evidence_trouble": trouble,
+        "weights_removed": _why_removed(home, last_trip) if last_trip else "",
         "overrides": [
             asdict(each) for each in store.overrides.in_force() if each.agent in (None, agent)
         ],
@@ -94,6 +95,13 @@ def _evidence(home: Path, decision: Decision) -> tuple[dict[str, Any] | None, st
     except EvidenceError as error:
         return None, str(error)
     return (bundle.model_dump(exclude_unset=True), "") if bundle else (None, "")
+
+
+def _why_removed(home: Path, decision: Decision) -> str:
+    """Why the checkpoints are gone of the run that it was decided on; empty if they are not."""
+    from genesis_fp16.retention import why_removed
+
+    return why_removed(home / "runs" / decision.run_id) if decision.run_id else ""
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -143,7 +151,8 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
     if modules := seen.get("offending_modules"):
         yield f"Modules       {', '.join(modules)}"
     if checkpoint := seen.get("checkpoint"):
-        yield f"Checkpoint    of step {checkpoint['step']}: {checkpoint['path']}"
+        gone = f"; {answer['weights_removed']}" if answer["weights_removed"] else ""
+        yield f"Checkpoint    of step {checkpoint['step']}: {checkpoint['path']}{gone}"
     if answer["evidence_trouble"]:
         yield f"No numbers    {answer['evidence_trouble']}"
     elif trip["evidence"]:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from genesis_fp16.attempts import attempt_folder
 from genesis_fp16.dispatcher import Dispatcher
+from genesis_fp16.draining import drain
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.executors import LocalExecutor
 from genesis_fp16.guard.guard import Guard
@@ -22,7 +23,7 @@ from genesis_fp16.plugins import check_not_shadowed
 from genesis_fp16.precision_desk import PrecisionDesk
 from genesis_fp16.reload import SettingsReloader
 from genesis_fp16.runs import RunState
-from genesis_fp16.service import TICK_SECONDS, drain, open_store
+from genesis_fp16.service import TICK_SECONDS, open_store
 from genesis_fp16.settings import Settings
 from genesis_fp16.signals import Signals
 from genesis_fp16.startup import Findings, StoppedEarlyError, look_around

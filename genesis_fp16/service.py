@@ -14,6 +14,7 @@ from rich.console import Console
 import genesis_fp16
 from genesis_fp16.baseline_runs import BaselineRuns
 from genesis_fp16.dispatcher import Dispatcher
+from genesis_fp16.draining import DRAIN_GRACE_SECONDS, drain
 from genesis_fp16.executors import LocalExecutor
 from genesis_fp16.guard import Decision, GuardState
 from genesis_fp16.guard.guard import Guard
@@ -25,6 +26,7 @@ from genesis_fp16.observability import start_http
 from genesis_fp16.plugins import check_not_shadowed
 from genesis_fp16.precision_desk import PrecisionDesk
 from genesis_fp16.reload import Reload, SettingsReloader
+from genesis_fp16.retention import Retention
 from genesis_fp16.schedule import Timetable, schedule_of
 from genesis_fp16.settings import Settings
 from genesis_fp16.signals import Signals
@@ -36,7 +38,6 @@ TICK_SECONDS = 0.2
 VERIFY_LOCK_SECONDS = 1.0
 STORE_BUSY_MILLISECONDS = 300  # a locked store must not hold up a change of precision
 REPEAT_ERROR_SECONDS = 60.0
-DRAIN_GRACE_SECONDS = 0.9  # beyond the stop deadline, for the kernel to end what was killed
 
 log = structlog.get_logger()
 
@@ -128,6 +129,7 @@ class Daemon:
         self._metrics = metrics
         self._guard = Guard(store, settings, self._guard_decided)
         self._baselines = BaselineRuns(store, settings)
+        self._retention = Retention(store, settings)
         self._desk = PrecisionDesk(store, findings.hardware, settings, self._guard)
         self._dispatcher = Dispatcher(
             store,
@@ -135,7 +137,7 @@ class Daemon:
             settings,
             findings.entry_points,
             self._desk,
-            Listeners([self._guard, self._baselines, metrics, narrator]),
+            Listeners([self._guard, self._baselines, self._retention, metrics, narrator]),
         )
         self._timetable = Timetable(store, settings.seed)
         self._reloader = SettingsReloader(settings)
@@ -227,6 +229,7 @@ class Daemon:
         self._dispatcher.follow(now)
         with self._trouble.tolerated():
             self._desk.refresh()
+            self._retention.tick()  # knows by now what the guard says of runs that have ended
             self._dispatcher.tick(now)
             self._baselines.tick()
             self._schedule()
@@ -295,32 +298,6 @@ def _loop(daemon: Daemon, signals: Signals, lock: DaemonLock, health: _Health) -
         seconds = daemon.settings.stop_timeout_seconds + 2 * DRAIN_GRACE_SECONDS
         notifier.notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
         daemon.drain(signals)
-
-
-def drain(dispatcher: Dispatcher, signals: Signals, stop_seconds: float) -> None:
-    """Stop all attempts and wait for their end; kill them at the deadline or a further signal.
-
-    Args:
-        dispatcher: Whose attempts.
-        signals: A stop more than there was makes it impatient.
-        stop_seconds: What a worker has to checkpoint and stop.
-    """
-    first, begun, trouble = signals.stops, time.monotonic(), StoreTrouble()
-    if dispatcher.busy:
-        log.info("draining", attempts=dispatcher.busy, deadline_seconds=stop_seconds)
-    dispatcher.stop_all(begun)
-    while dispatcher.busy and time.monotonic() - begun < stop_seconds + DRAIN_GRACE_SECONDS:
-        if signals.stops > first:
-            dispatcher.kill_all()
-        dispatcher.follow(time.monotonic())
-        if not (trouble.text and dispatcher.alive):  # a failing store must not delay the kill
-            with trouble.tolerated():
-                dispatcher.attend(time.monotonic())
-        if trouble.text and not dispatcher.alive:
-            log.warning("runs_left_to_the_next_start", runs=dispatcher.busy)
-            break
-        time.sleep(TICK_SECONDS / 4)
-    dispatcher.kill_all()
 
 
 def _moment(seconds: float | None) -> str:
