@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 
 import structlog
@@ -23,6 +23,7 @@ from genesis_fp16.store import Run, Store
 from infrastructure.events import Event
 
 REMOVED = "weights-removed.txt"  # lies in the folder of a run and says so
+BITE = 100  # runs looked at in one round of the loop: some 0.1 s
 MOST_DECISIONS = 1000  # of the guard, since it last watched undisturbed
 _WEIGHTS = re.compile(r"checkpoints(\.set-aside-\d+)?|best-epoch\.pt|\.best-epoch\.pt\..+")
 _REMEDY = "let the daemon's user write there, or delete its checkpoints; tried at the next start"
@@ -47,6 +48,7 @@ class Retention:
         self._runs = settings.home.absolute() / "runs"
         self._to_look_at = {each.name for each in self._runs.glob("*")}
         self._ended: dict[str, Run] = {}  # and with weights
+        self._chosen = False
         self._doomed: list[Run] = []
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
@@ -59,28 +61,30 @@ class Retention:
             self._to_look_at.add(run_id)
 
     def tick(self) -> None:
-        """Choose anew when runs have ended; remove the weights of one run, for the loop's sake.
+        """Do a bite: look at some runs, choose among all, or remove the weights of one.
 
         Where the store fails, the next call tries again; where the disk does, the next daemon.
         Call it when the guard has written down what it has decided.
         """
         if self._to_look_at:
-            self._look()
+            self._chosen = False
+            for run_id in list(islice(self._to_look_at, BITE)):
+                self._look_at(run_id)
+                self._to_look_at.remove(run_id)
+        elif not self._chosen:
             self._doomed = list(self._too_old())
-        if self._doomed:
+            self._chosen = True
+        elif self._doomed:
             self._remove(self._doomed.pop())
 
-    def _look(self) -> None:
-        while self._to_look_at:
-            run_id = next(iter(self._to_look_at))
-            try:
-                run = self._store.run(run_id) if _weights(self._runs / run_id) else None
-            except OSError as error:
-                _tell_of_failure(self._runs / run_id, error)
-            else:
-                if run is not None and run.finished:
-                    self._ended[run_id] = run
-            self._to_look_at.discard(run_id)
+    def _look_at(self, run_id: str) -> None:
+        try:
+            run = self._store.run(run_id) if _weights(self._runs / run_id) else None
+        except OSError as error:
+            _tell_of_failure(self._runs / run_id, error)
+        else:
+            if run is not None and run.finished:
+                self._ended[run_id] = run
 
     def _too_old(self) -> Iterator[Run]:
         """Runs that are to lose their weights, newest first within each agent."""

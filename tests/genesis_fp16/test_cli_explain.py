@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli import app
+from genesis_fp16.guard import Decision, GuardState
 from genesis_fp16.guard.guard import Guard
+from genesis_fp16.retention import Retention
 from genesis_fp16.runs import Ending, RunState, Verdict
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Run, RunSummary, Store
@@ -92,6 +94,34 @@ def test_nothing_known_is_no_error(ask: Ask, folder: Path, install_plugin) -> No
     assert "a has not run yet" in result.stdout
     assert ask("explain", "a", "--json").stdout.strip() == '{\n  "agent": "a"\n}'
     assert not (folder / ".genesis").exists()
+
+
+def test_a_checkpoint_that_retention_has_removed_is_said_to_be_gone(
+    ask: Ask, store: Store, tripped: Run
+) -> None:
+    settings = load_settings().model_copy(update={"keep_runs": 1})
+
+    def retain() -> None:
+        retention = Retention(store, settings)
+        for _ in range(3):
+            retention.tick()
+
+    weights = settings.home / "runs" / tripped.id / "best-epoch.pt"
+    newest = settings.home / "runs" / finished(store, 0.5, 100, **BY_GUARD).id / "best-epoch.pt"
+    for path in (weights, newest):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    retain()
+    assert "of step 90: /ck\n" in ask("explain", "a").stdout, "the guard's word keeps it"
+    store.guard.add(Decision(agent="a", state=GuardState.WATCHING, at=store.now()))
+    retain()
+    assert not weights.exists()
+    told = " ".join(ask("explain", "a").stdout.split())
+    assert "of step 90: /ck; removed on " in told
+    assert "GENESIS_KEEP_RUNS=1 newer runs have ended" in told
+    assert (
+        "GENESIS_KEEP_RUNS=1" in json.loads(ask("explain", "a", "--json").stdout)["weights_removed"]
+    )
 
 
 def test_a_trip_is_told_with_its_numbers_and_the_way_back(ask: Ask, tripped: Run) -> None:

@@ -22,6 +22,7 @@ from genesis_fp16.attempts import attempt_folder
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.narrator import Narrator
 from genesis_fp16.plugins import Hardware
+from genesis_fp16.runs import RunState
 from genesis_fp16.settings import Settings
 from genesis_fp16.signals import Signals
 from genesis_fp16.startup import Findings
@@ -280,6 +281,38 @@ def test_a_database_that_is_locked_at_the_start_is_waited_for(
         database.execute("ROLLBACK")
     assert daemon.wait_for("scheduled")["agent"] == "a"
     until(lambda: daemon.get("/readyz") == "serving")
+
+
+def test_old_weights_go_at_the_start_and_when_a_run_has_ended(start, until, tmp_path: Path) -> None:
+    """Of an agent that is not installed, whose runs end by being cancelled."""
+    home = tmp_path / "daemon0" / ".genesis"
+    with closing(Store.open(Settings(home=home))) as store:
+
+        def end_run() -> Path:
+            run = store.enqueue("gone", first_seed=0)
+            weights = home / "runs" / run.id / "checkpoints" / "step-0000000001.pt"
+            weights.parent.mkdir(parents=True)
+            weights.touch()
+            store.request_cancel(run.id, actor="me", reason="a test")
+            return weights
+
+        first = end_run()
+        daemon = start(settings="GENESIS_KEEP_RUNS=1\n")
+        until(lambda: not store.unfinished(), 60)
+        second = end_run()
+        assert daemon.wait_for("weights_removed")["run_id"] == first.parents[1].name
+        daemon.process.terminate()
+        assert daemon.end()[0] == 0
+        assert [first.exists(), second.exists()] == [False, True]
+
+        run = store.enqueue("gone", first_seed=0)
+        third = home / "runs" / run.id / "best-epoch.pt"
+        third.parent.mkdir()
+        third.touch()
+        store.move(run.id, RunState.CANCELLED)  # while no daemon hears of it
+        daemon = start(daemon.folder, "GENESIS_KEEP_RUNS=1\n")
+        assert daemon.wait_for("weights_removed")["run_id"] == second.parents[1].name
+        assert [second.exists(), third.exists()] == [False, True]
 
 
 def test_what_the_guard_decides_on_the_way_out_is_written_down(home_settings: Settings) -> None:

@@ -1,0 +1,233 @@
+"""Which runs lose their weights, what stays of them, and what is never touched."""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
+
+from genesis_fp16.guard import Decision, GuardState
+from genesis_fp16.retention import REMOVED, Retention, why_removed
+from genesis_fp16.runs import Ending, RunState, Verdict
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Run, Store
+
+KEPT = ["attempts/1/events.ndjson", "attempts/1/worker.log", "attempts/1/spec.json"]
+KEPT += ["snapshot.json", "profile/trace.json"]
+WEIGHTS = ["checkpoints/step-0000000001.pt", "checkpoints/step-0000000001.shards-ab/rank-0"]
+WEIGHTS += ["checkpoints.set-aside-1/step-0000000001.pt", "best-epoch.pt", ".best-epoch.pt.0a1b"]
+
+
+class Runs:
+    """Runs in a real store, with real files."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self.settings, self.store = settings, store
+        self.folder = settings.home.absolute() / "runs"
+
+    def write(self, run: Run) -> Run:
+        for name in (*KEPT, *WEIGHTS):
+            path = self.folder / run.id / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x" * 100)
+        return run
+
+    def end(self, agent: str = "a", run: Run | None = None, **verdict: RunState) -> Run:
+        run = run or self.store.enqueue(agent, first_seed=0)
+        attempt = self.store.begin_attempt(run.id, f"incarnation-{run.id}")
+        assert attempt is not None
+        self.write(run)
+        ended = Verdict(**{"state": RunState.SUCCEEDED} | verdict)
+        self.store.end_attempt(attempt, Ending(), ended, finished_at=self.store.now())
+        return run
+
+    def queue(self, agent: str = "a") -> Run:
+        return self.store.enqueue(agent, first_seed=0)
+
+    def files(self, run: Run) -> list[str]:
+        found = (self.folder / run.id).rglob("*")
+        return sorted(str(p.relative_to(self.folder / run.id)) for p in found if p.is_file())
+
+    def whole(self, *runs: Run) -> list[bool]:
+        return [self.files(run) == sorted(KEPT + WEIGHTS) for run in runs]
+
+    def retention(self, keep: int) -> Retention:
+        return Retention(self.store, self.settings.model_copy(update={"keep_runs": keep}))
+
+
+@pytest.fixture
+def runs(home_settings: Settings, store: Store) -> Runs:
+    return Runs(home_settings, store)
+
+
+def settle(retention: Retention) -> Retention:
+    for _ in range(8):
+        retention.tick()
+    return retention
+
+
+def test_all_but_the_newest_lose_their_weights_and_nothing_else(runs: Runs) -> None:
+    old, *newest = [runs.end() for _ in range(3)]
+    other = runs.end("b")
+    with capture_logs() as said:
+        settle(runs.retention(2))
+    assert runs.files(old) == sorted([*KEPT, REMOVED])
+    assert runs.whole(*newest, other) == [True] * 3
+    assert said == [
+        {
+            "event": "weights_removed",
+            "log_level": "info",
+            "agent": "a",
+            "run_id": old.id,
+            "freed_bytes": 100 * len(WEIGHTS),
+        }
+    ]
+    assert "GENESIS_KEEP_RUNS=2" in why_removed(runs.folder / old.id)
+    assert why_removed(runs.folder / other.id) == ""
+    with capture_logs() as said:
+        settle(runs.retention(2))
+    assert said == []
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled", "timed_out", "crashed"])
+def test_the_end_of_a_run_costs_the_oldest_its_weights(runs: Runs, state: str) -> None:
+    retention, first = settle(runs.retention(1)), runs.end()
+    retention.on_run_state("a", first.id, "succeeded", "succeeded")
+    settle(retention)
+    assert runs.whole(first) == [True]
+    second = runs.end(state=RunState(state))
+    settle(retention)
+    assert runs.whole(first) == [True], "nobody has told of the second run's end"
+    retention.on_run_state("a", second.id, state, state)
+    settle(retention)
+    assert runs.whole(first, second) == [False, True]
+
+
+def test_one_run_at_a_time_the_oldest_first(runs: Runs) -> None:
+    first, second, third = [runs.end() for _ in range(3)]
+    retention = runs.retention(1)
+    retention.tick()  # looks
+    retention.tick()  # chooses
+    assert runs.whole(first, second, third) == [True] * 3
+    retention.tick()
+    assert runs.whole(first, second, third) == [False, True, True]
+    retention.tick()
+    assert runs.whole(second, third) == [False, True]
+
+
+def test_runs_that_have_not_ended_neither_lose_theirs_nor_count(runs: Runs, store: Store) -> None:
+    interrupted = runs.end(state=RunState.QUEUED)
+    ended = runs.end("a")
+    waiting, running = runs.write(runs.queue()), runs.write(runs.queue())
+    assert store.begin_attempt(running.id, "i")
+    store.move(running.id, RunState.RUNNING)
+    empty = runs.queue()
+    store.move(empty.id, RunState.CANCELLED)
+    unknown = runs.folder / "20260101T000000-00000000" / "checkpoints" / "step-1.pt"
+    unknown.parent.mkdir(parents=True)
+    unknown.touch()
+    settle(runs.retention(1))
+    assert runs.whole(interrupted, ended, waiting, running) == [True] * 4
+    assert unknown.exists()
+
+
+def test_a_run_that_its_twin_waits_to_repeat_keeps_them(runs: Runs, store: Store) -> None:
+    repeated = runs.end()
+    twin = store.enqueue_baseline(store.run(repeated.id))
+    newest = runs.end()
+    retention = settle(runs.retention(1))
+    assert runs.whole(repeated, newest) == [True, True]
+    runs.end(run=twin)
+    retention.on_run_state("a", twin.id, "succeeded", "succeeded")
+    settle(retention)
+    assert runs.whole(repeated, newest, twin) == [False, False, True]
+
+
+def test_what_the_guard_has_named_stays_until_it_watches_again(runs: Runs, store: Store) -> None:
+    def decide(state: GuardState, run: Run | None) -> None:
+        run_id = run.id if run else ""
+        store.guard.add(Decision(agent="a", state=state, at=store.now(), run_id=run_id))
+
+    long_ago, stormy, later, newest = [runs.end() for _ in range(4)]
+    decide(GuardState.TRIPPED, long_ago)
+    decide(GuardState.WATCHING, long_ago)
+    decide(GuardState.TRIPPED, stormy)
+    settle(runs.retention(1))
+    assert runs.whole(long_ago, stormy, later, newest) == [False, True, False, True]
+    decide(GuardState.PROBATION, None)
+    settle(runs.retention(1))
+    assert runs.whole(stormy) == [True]
+    decide(GuardState.WATCHING, newest)
+    settle(runs.retention(1))
+    assert runs.whole(stormy, newest) == [False, True]
+
+
+def test_links_are_neither_followed_nor_removed(runs: Runs, tmp_path: Path) -> None:
+    old, linked_folder, linked_run, _newest = [runs.end() for _ in range(4)]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    treasure = elsewhere / "step-0000000009.pt"
+    treasure.touch()
+    inside = runs.folder / old.id / "checkpoints" / "step-0000000002.pt"
+    inside.symlink_to(treasure)
+    folder = runs.folder / linked_folder.id / "checkpoints"
+    folder.rename(elsewhere / "checkpoints")
+    folder.symlink_to(elsewhere / "checkpoints")
+    (runs.folder / linked_run.id).rename(elsewhere / "run")
+    (runs.folder / linked_run.id).symlink_to(elsewhere / "run")
+    settle(runs.retention(1))
+    assert treasure.exists()
+    assert inside.is_symlink()
+    assert not (runs.folder / old.id / WEIGHTS[0]).exists()
+    assert (elsewhere / "checkpoints" / "step-0000000001.pt").exists()
+    assert (elsewhere / "run" / "best-epoch.pt").exists()
+    with capture_logs() as said:
+        settle(runs.retention(1))
+    assert said == []
+
+
+@pytest.fixture
+def refuse(tmp_path: Path) -> Callable[[Path], object]:
+    """Let a folder refuse what retention does there."""
+    if os.geteuid() == 0:  # may delete anything, but makes no file where a link lies
+        return lambda folder: (folder / REMOVED).symlink_to(tmp_path / "nowhere")
+    return lambda folder: folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+
+
+def test_a_disk_that_refuses_is_told_once_and_costs_no_other_run(runs: Runs, refuse) -> None:
+    refused, old, _newest = [runs.end() for _ in range(3)]
+    folder = runs.folder / refused.id
+    refuse(folder)
+    retention = runs.retention(1)
+    with capture_logs() as said:
+        settle(retention)
+        retention.on_run_state("a", old.id, "succeeded", "succeeded")
+        settle(retention)
+    folder.chmod(0o755)
+    assert not (folder / REMOVED).exists()
+    [failure] = [each for each in said if each["event"] == "weights_not_removed"]
+    assert failure["folder"] == str(folder)
+    assert "delete" in failure["remedy"]
+    assert runs.whole(old) == [False]
+
+
+def test_a_store_that_fails_costs_nothing_but_time(runs: Runs, home_settings: Settings) -> None:
+    old, _newest = runs.end(), runs.end()
+    retention = runs.retention(1)
+    retention.tick()
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as database:
+        for table, step in (("guard_decisions", "choosing"), ("runs", "looking")):
+            if step == "looking":
+                retention.on_run_state("a", old.id, "succeeded", "succeeded")
+            database.execute(f"ALTER TABLE {table} RENAME TO hidden")
+            with pytest.raises(OperationalError):
+                retention.tick()
+            database.execute(f"ALTER TABLE hidden RENAME TO {table}")
+    assert runs.whole(old) == [True]
+    settle(retention)
+    assert runs.whole(old) == [False]
