@@ -168,7 +168,7 @@ def test_what_the_guard_has_named_stays_until_it_watches_again(runs: Runs, store
 
 
 def test_links_are_neither_followed_nor_removed(runs: Runs, tmp_path: Path) -> None:
-    old, linked_folder, linked_run, _newest = [runs.end() for _ in range(4)]
+    old, linked_folder, linked_run = [runs.end() for _ in range(3)]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     treasure = elsewhere / "step-0000000009.pt"
@@ -180,7 +180,13 @@ def test_links_are_neither_followed_nor_removed(runs: Runs, tmp_path: Path) -> N
     folder.symlink_to(elsewhere / "checkpoints")
     (runs.folder / linked_run.id).rename(elsewhere / "run")
     (runs.folder / linked_run.id).symlink_to(elsewhere / "run")
+    only_link = runs.queue()
+    runs.store.move(only_link.id, RunState.CANCELLED)
+    (runs.folder / only_link.id).mkdir()
+    (runs.folder / only_link.id / "best-epoch.pt").symlink_to(treasure)
+    runs.end()
     settle(runs.retention(1))
+    assert runs.files(only_link) == ["best-epoch.pt"], "nothing is said to be removed"
     assert treasure.exists()
     assert inside.is_symlink()
     assert not (runs.folder / old.id / WEIGHTS[0]).exists()
