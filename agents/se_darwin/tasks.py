@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from random import Random
 
 from agents.se_darwin.corpus import Subject
@@ -13,7 +14,7 @@ from agents.se_darwin.evaluation import Evaluation
 from agents.se_darwin.jail.canonical import canonical
 from agents.se_darwin.sandbox import Exam, Limits, Sandbox, TestCase
 
-VISIBLE_TESTS = 24
+VISIBLE_TESTS = 40
 HIDDEN_TESTS = 60
 _DRAWS = 200
 _FAULTS_PER_BATCH = 4
@@ -103,6 +104,9 @@ class Suite:
     def build(cls, sandbox: Sandbox, subject: Subject, rng: Random) -> Suite | None:
         """Draw inputs and record what the original makes of them, in the sandbox.
 
+        The visible tests are the most varied of their share of the draws; the hidden ones are
+        as they were drawn.
+
         Returns:
             None for a subject that is of no use here: its module or its helpers are missing,
             it runs too long, it is not deterministic, or nearly all inputs end alike.
@@ -112,22 +116,29 @@ class Suite:
         drawn = {repr(case): case for case in (subject.generate(rng) for _ in range(_DRAWS))}
         cases = [TestCase(arguments=case, expected="") for case in drawn.values()]
         first, second = sandbox.run(
-            [subject.source] * 2, cases, function=subject.function, module=subject.module
+            [subject.source] * 2,
+            cases,
+            function=subject.function,
+            module=subject.module,
+            coverage=True,
         )
         if first.outputs != second.outputs or None in first.outputs:
             return None
-        tests = [
-            replace(
-                case,
-                kind=output.kind,
-                expected=output.text,
-                expected_arguments=output.arguments,
-            )
-            for case, output in zip(cases, first.outputs, strict=True)
-            if output is not None and output.kind != "strange" and output.text != "NameError"
-        ][: VISIBLE_TESTS + HIDDEN_TESTS]
-        visible = tests[:VISIBLE_TESTS]
-        outcomes = Counter((test.expected, _change_of(test)) for test in visible)
+        paths, tests = list[frozenset[int]](), list[TestCase]()
+        for case, output in zip(cases, first.outputs, strict=True):
+            if output is not None and output.kind != "strange" and output.text != "NameError":
+                paths.append(output.lines)
+                tests.append(
+                    replace(
+                        case,
+                        kind=output.kind,
+                        expected=output.text,
+                        expected_arguments=output.arguments,
+                    )
+                )
+        seen = max(len(tests) - HIDDEN_TESTS, VISIBLE_TESTS)
+        visible = _varied(tests[:seen], paths[:seen])[:VISIBLE_TESTS]
+        outcomes = Counter(_outcome_of(test) for test in visible)
         raising = sum(test.kind == "raise" for test in visible)
         if not visible or max(raising, *outcomes.values()) > _MOST_ALIKE * len(visible):
             return None
@@ -135,7 +146,7 @@ class Suite:
             subject=subject,
             space=EditSpace(subject.source, subject.function),
             tests=tuple(visible),
-            hidden_tests=tuple(tests[VISIBLE_TESTS:]),
+            hidden_tests=tuple(tests[seen:]),
         )
 
     def inject(self, sandbox: Sandbox, rng: Random, edits: int = 1) -> RepairTask | None:
@@ -175,7 +186,26 @@ class Suite:
                 yield fault
 
 
-def _change_of(test: TestCase) -> str | None:
-    """The arguments after the call, where the call changed them."""
+def _varied(tests: Sequence[TestCase], paths: Sequence[frozenset[int]]) -> list[TestCase]:
+    """Those that tell programs apart come first: each path in turn, on each path each outcome.
+
+    Args:
+        tests: As drawn.
+        paths: Lines that each runs through.
+    """
+    of_path: dict[frozenset[int], dict[object, list[TestCase]]] = {}
+    for test, path in zip(tests, paths, strict=True):
+        of_path.setdefault(path, {}).setdefault(_outcome_of(test), []).append(test)
+    return list(_in_turn([list(_in_turn([*group.values()])) for group in of_path.values()]))
+
+
+def _in_turn(groups: Sequence[Sequence[TestCase]]) -> Iterator[TestCase]:
+    """The first of each group, the second of each, and so on."""
+    for round_ in zip_longest(*groups):
+        yield from (test for test in round_ if test is not None)
+
+
+def _outcome_of(test: TestCase) -> tuple[str, str | None]:
+    """What is expected, and the arguments after the call where the call changed them."""
     changed = test.expected_arguments != canonical(test.arguments)
-    return test.expected_arguments if changed else None
+    return test.expected, test.expected_arguments if changed else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -56,6 +56,19 @@ def inject_bugs(
                 module = suite.subject.module
                 bugs.append(Bug(family=family, kind=family, module=module, task=task))
     return bugs
+
+
+def can_be_undone(suite: Suite, bug: Bug) -> bool:
+    """Whether each of the edits that broke *suite*'s function, alone, is undone by one edit.
+
+    A string or a number that is nowhere else in the function is lost: no search can repair it.
+    """
+    broken_by = bug.task.fault.split("; ")
+    for fault in (edit for edit in suite.space.edits if str(edit) in broken_by):
+        space = EditSpace(suite.space.program({fault}), suite.subject.function)
+        if all(space.program({edit}) != suite.space.source for edit in space.edits):
+            return False
+    return True
 
 
 def foreign_bugs(sandbox: Sandbox, suites: Sequence[Suite], *, seed: int) -> list[Bug]:
@@ -119,8 +132,3 @@ def _fails(sandbox: Sandbox, suite: Suite, source: str, fault: str) -> RepairTas
     )
     [root] = task.evaluate(sandbox, [(frozenset[Edit](), task.space.source)])
     return None if root.fixed else task
-
-
-def only_of(bugs: Sequence[Bug], family: Family) -> Iterator[Bug]:
-    """The bugs of one family."""
-    return (bug for bug in bugs if bug.family == family)

@@ -14,6 +14,7 @@ from agents.se_darwin.replay import ReplayTask
 from benchmarks.se_darwin.bugs import (
     Bug,
     build_suites,
+    can_be_undone,
     fold_modules,
     foreign_bugs,
     inject_bugs,
@@ -54,7 +55,7 @@ FULL = Effort(
     functions=10_000,
     bugs_each=3,
     foreign=90,
-    two_edits=120,
+    two_edits=300,
     folds=5,
     steps=3000,
     seeds=5,
@@ -88,7 +89,7 @@ class Dataset:
     one_edit: Cases of one-edit bugs.
     foreign: Cases of foreign mutants.
     written: Cases of bugs written by hand.
-    two_edits: Bugs only; what is executed depends on the policy.
+    two_edits: Bugs that two edits undo, only; what is executed depends on the policy.
     fold_of: Module to its fold.
     functions: How many were broken.
     """
@@ -117,11 +118,14 @@ def build_dataset(sandbox: RecordingSandbox, effort: Effort, seed: int, say: Say
     every = max(1, len(subjects) // effort.functions)
     suites = build_suites(sandbox, subjects[::every], seed)
     one_edit = inject_bugs(sandbox, suites, each=effort.bugs_each, edits=1, seed=seed)
-    two_edits = inject_bugs(sandbox, suites, each=1, edits=2, seed=seed)
+    suite_of = {suite.subject.name: suite for suite in suites}
+    injected = inject_bugs(sandbox, suites, each=1, edits=2, seed=seed)
+    two_edits = [bug for bug in injected if can_be_undone(suite_of[bug.task.name], bug)]
     foreign = foreign_bugs(sandbox, _spread(suites, effort.foreign), seed=seed)
     say(
         f"{len(suites)} functions of {len({s.subject.module for s in suites})} modules, Python "
-        f"{sys.version.split()[0]}: {len(one_edit)} one-edit bugs, {len(two_edits)} two-edit bugs"
+        f"{sys.version.split()[0]}: {len(one_edit)} one-edit bugs, {len(injected)} two-edit bugs, "
+        f"{len(injected) - len(two_edits)} of which no two edits undo, and are left out"
     )
     return Dataset(
         one_edit=_execute(sandbox, one_edit, say),

@@ -23,7 +23,7 @@ BATCH = 4
 EPSILON = 0.02
 
 OCHIAI = "Ochiai, node decay"
-OURS = "ours, node decay"
+OURS = "ours sorted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -62,6 +62,9 @@ def build_seeded(
 class EnsembleNetwork(nn.Module):
     """Independent members of two hidden SiLU layers, computed together.
 
+    Autocast reaches the layer between them. The first and the last stay float32: inputs rounded
+    to BF16's eight bits, or heads in them, cost a precise target more than their products save.
+
     Args:
         shape: See `NetworkShape`.
         members: How many networks; their disagreement is what the model does not know.
@@ -106,13 +109,19 @@ class EnsembleNetwork(nn.Module):
             embedded = table(inputs[f"{name}.buckets"], inputs[f"{name}.offsets"])
             embedded = functional.dropout(embedded, self.dropout, self.training)
             parts.append(embedded.unflatten(1, (self.members, self.embedding)).transpose(0, 1))
-        hidden_MNH = torch.cat(parts, dim=2)
-        last = len(self.weights) - 1
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden_MNH = torch.baddbmm(bias, hidden_MNH, weight)
-            if layer < last:
-                hidden_MNH = functional.silu(hidden_MNH)
-        return _split_heads(self.shape, hidden_MNH)
+        (first, middle, last), (first_bias, middle_bias, last_bias) = self.weights, self.biases
+        with torch.autocast(first.device.type, enabled=False):
+            hidden_MNH = _affine(torch.cat(parts, dim=2), first, first_bias)
+        hidden_MNH = functional.silu(hidden_MNH).to(middle.dtype)
+        hidden_MNH = torch.baddbmm(middle_bias, hidden_MNH, middle)
+        with torch.autocast(first.device.type, enabled=False):
+            output_MNO = _affine(functional.silu(hidden_MNH.float()), last, last_bias)
+        return _split_heads(self.shape, output_MNO)
+
+
+def _affine(input_MNI: Tensor, weight_MIO: Tensor, bias_M1O: Tensor) -> Tensor:
+    """In float32, also where the weights are kept in half precision."""
+    return torch.baddbmm(bias_M1O.float(), input_MNI.float(), weight_MIO.float())
 
 
 class LinearNetwork(nn.Module):

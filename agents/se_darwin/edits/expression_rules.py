@@ -132,7 +132,7 @@ def sign(site: Site) -> Iterator[Proposal]:
 
 
 def offset(site: Site) -> Iterator[Proposal]:
-    """``e`` to ``e + 1`` or ``e - 1`` where indices and bounds stand, and back."""
+    """``e`` to ``e + 1`` or ``e - 1`` where a number may be one off, and back."""
     node = site.node
     if (
         isinstance(node, ast.BinOp)
@@ -146,13 +146,7 @@ def offset(site: Site) -> Iterator[Proposal]:
         )
     if not isinstance(node, ast.expr) or isinstance(node, ast.Constant | ast.Slice | ast.Tuple):
         return
-    in_range = (
-        isinstance(site.parent, ast.Call)
-        and site.role == "args"
-        and isinstance(site.parent.func, ast.Name)
-        and site.parent.func.id == "range"
-    )
-    if in_range or site.role in ("slice", "lower", "upper"):
+    if _counts(site):
         for operator in (ast.Add, ast.Sub):
             yield Proposal(
                 kind="offset",
@@ -160,6 +154,21 @@ def offset(site: Site) -> Iterator[Proposal]:
                 new=f"{operator.__name__} 1",
                 assign=site.replace(_adding(node, operator)),
             )
+
+
+def _counts(site: Site) -> bool:
+    """Whether the expression stands where an index, a bound or a count usually does."""
+    if site.role in ("slice", "lower", "upper"):
+        return True
+    parent = site.parent
+    if site.role == "args":
+        return (
+            isinstance(parent, ast.Call)
+            and isinstance(parent.func, ast.Name)
+            and parent.func.id == "range"
+        )
+    simple = isinstance(site.node, ast.Name | ast.BinOp | ast.Call)
+    return simple and isinstance(parent, ast.Assign | ast.Return) and site.role == "value"
 
 
 def _adding(node: ast.expr, operator: type[ast.operator]) -> Callable[[], ast.AST]:

@@ -147,8 +147,24 @@ def test_sets_of_edits_apply_in_any_order() -> None:
 def test_an_edit_within_what_another_moves_is_kept() -> None:
     space = EditSpace("def solve(a, b):\n    return a + 1 - b", "solve")
     outer = next(e for e in space.edits if e.kind == "operand_order" and e.old == "Sub")
-    inner = next(e for e in space.edits if e.kind == "offset")
+    inner = next(e for e in space.edits if e.kind == "offset" and e.new == "nothing")
     assert space.program([outer, inner]).endswith("return b - a")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("low = middle + 1", "low = middle"),
+        ("low = len(items) - 1", "low = len(items)"),
+        ("low = items[middle - 1]", "low = items[middle]"),
+        ("return middle + 1", "return middle"),
+    ],
+)
+def test_one_off_is_within_reach(right: str, wrong: str) -> None:
+    source = "def solve(items, middle, low):\n    {}\n    return low"
+    space = EditSpace(source.format(wrong), "solve")
+    wanted = ast.unparse(ast.parse(source.format(right)))
+    assert wanted in {space.program({edit}) for edit in space.edits}
 
 
 def test_two_edits_of_one_node_are_refused(space: EditSpace) -> None:

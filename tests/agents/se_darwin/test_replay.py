@@ -24,7 +24,7 @@ from agents.se_darwin.tasks import RepairTask
 from infrastructure.world_model import WorldModel
 
 TRAINING_TRANSITIONS = 1200
-REPLAYED_TASKS = 20
+REPLAYED_TASKS = 45
 MOST_CANDIDATES = 120
 
 
@@ -57,7 +57,7 @@ def test_a_world_model_needs_fewer_executions_than_its_own_predictions_shuffled(
     shuffled = [
         mean_executions(replayed, ShuffledRanker(model, Random(seed))) for seed in range(10)
     ]
-    assert with_model < 0.75 * sum(shuffled) / len(shuffled)  # 0.42 to 0.74 over draws of tasks
+    assert with_model < 0.7 * sum(shuffled) / len(shuffled)  # 0.34 to 0.5 over draws
     assert with_model < min(shuffled)
 
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.trajectories.features import Features, Tokens
 from infrastructure.world_model import EnsembleNetwork, NetworkShape
@@ -57,13 +58,41 @@ def test_members_differ_and_seeds_decide(network, inputs):
     assert not torch.equal(first, other)
 
 
-def test_half_precision_computes_in_half_and_agrees(network, inputs):
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_precision_computes_between_float32_ends_and_agrees(network, inputs, half):
     full = network(inputs)
-    with torch.autocast("cpu", dtype=torch.float16):
-        half = network(inputs)
-    for name, tensor in half.items():
-        assert tensor.dtype is torch.float16
-        assert torch.allclose(tensor.float(), full[name], atol=0.02)
+    with DtypesOfProducts() as products, torch.autocast("cpu", dtype=half):
+        outputs = network(inputs)
+    assert products.seen == [torch.float32, half, torch.float32]
+    for name, tensor in outputs.items():
+        assert tensor.dtype is torch.float32
+        assert not torch.equal(tensor, full[name])
+        assert torch.allclose(tensor, full[name], atol=0.02)
+
+
+def test_weights_kept_in_half_give_float32_outputs(network, inputs):
+    full = network(inputs)
+    outputs = network.half()({name: _halved(tensor) for name, tensor in inputs.items()})
+    for name, tensor in outputs.items():
+        assert tensor.dtype is torch.float32
+        assert torch.allclose(tensor, full[name], atol=0.02)
+
+
+def _halved(tensor):
+    return tensor.half() if tensor.is_floating_point() else tensor
+
+
+class DtypesOfProducts(TorchDispatchMode):
+    """Notes in what dtype each batched product is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.baddbmm.default:
+            self.seen.append(args[1].dtype)
+        return func(*args, **(kwargs or {}))
 
 
 def test_a_text_weighs_the_same_however_long_it_is():
