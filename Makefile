@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check bench format clean everything install uninstall drill manifests boot-test
+.PHONY: run test check bench bench-step bench-se-darwin format clean everything install uninstall drill manifests boot-test
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -39,8 +39,13 @@ $(VENV)/.everything: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
 	touch $@
 
-bench: $(VENV)/.bench  ## Measure the training step beside other loops, in under ten minutes
+bench: bench-step bench-se-darwin  ## Measure everything that can be measured here: about an hour
+
+bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
+
+bench-se-darwin: $(VENV)/.bench  ## Measure what the world model saves SE-Darwin, beside rivals
+	$(BIN)/python -m benchmarks.se_darwin --parallel 2
 
 $(VENV)/.bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peers,bench]'

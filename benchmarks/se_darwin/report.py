@@ -8,16 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.plot import plot_bars
+from benchmarks.plot import plot_shares
 from benchmarks.report import format_table, write_csv
 from benchmarks.se_darwin.bugs import Bug
 from benchmarks.se_darwin.dataset import Dataset
 from benchmarks.se_darwin.limits import SORTED, Shown
 from benchmarks.se_darwin.searching import MOST_EXECUTIONS, OCHIAI
 from benchmarks.se_darwin.statistics import ModuleBootstrap
-from benchmarks.se_darwin.study import OURS, Study
+from benchmarks.se_darwin.study import OURS, RIVALS, Study
 
 Rows = Sequence[Mapping[str, str]]
+
+_ONE_EDIT, _TWO_EDITS = "one edit", "two edits"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,7 +35,7 @@ class Report:
     quick: bool
     shown: list[Shown] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
-    _bars: dict[str, dict[str, float]] = field(default_factory=dict)
+    _spent: dict[str, dict[str, Sequence[float]]] = field(default_factory=dict)
 
     def executions(self, data: Dataset, study: Study, bootstrap: ModuleBootstrap) -> None:
         """One-edit bugs, a row per policy."""
@@ -61,8 +63,8 @@ class Report:
             f"({unrepairable} more that no single edit repairs are left out); executions to repair"
         )
         self._table(title, "se_darwin_one_edit.csv", rows)
-        self._bars["one edit: mean executions"] = {
-            name: float(np.mean(counts)) for name, counts in study.executions.items()
+        self._spent[_ONE_EDIT] = {
+            name: study.executions[name] for name in ("random", SORTED, OCHIAI, *RIVALS, OURS)
         }
 
     def searches(
@@ -72,7 +74,7 @@ class Report:
         bootstrap: ModuleBootstrap,
     ) -> None:
         """Two-edit bugs, a row per policy."""
-        rows, bars = [], {}
+        rows = []
         baseline = [float(item is not None) for item in found[OCHIAI]]
         for name, items in found.items():
             spent = np.array([MOST_EXECUTIONS + 1 if item is None else item[0] for item in items])
@@ -85,10 +87,9 @@ class Report:
                     f"less {OCHIAI}": str(bootstrap.difference(repaired, baseline)),
                 }
             )
-            bars[name] = float(np.mean(repaired))
+            self._spent.setdefault(_TWO_EDITS, {})[name] = spent.tolist()
         title = f"two-edit bugs: {len(bugs)}; share repaired within so many executions"
         self._table(title, "se_darwin_two_edits.csv", rows)
-        self._bars["two edits: repaired in 200"] = bars
 
     def open_world(self, tables: Mapping[str, Rows]) -> None:
         """A row per kind of fault."""
@@ -100,7 +101,13 @@ class Report:
         """Print and write the figures with limits, and draw the plot."""
         title = "figures and limits" + (" (quick: a look, no proof)" if self.quick else "")
         self._table(title, "se_darwin_limits.csv", [shown.row() for shown in self.shown])
-        plot_bars(self.folder / "se_darwin.png", "SE-Darwin", "", self._bars)
+        plot_shares(
+            self.folder / "se_darwin.png",
+            "faults in unseen modules, repaired",
+            "executions",
+            self._spent,
+            {_ONE_EDIT: 500.0, _TWO_EDITS: float(MOST_EXECUTIONS)},
+        )
         self.written.append("se_darwin.png")
 
     def _table(self, title: str, file: str, rows: Rows) -> None:
