@@ -23,8 +23,9 @@ app = typer.Typer(help="The precision in force, and the operator's override of i
 
 AgentOption = Annotated[str | None, typer.Option("--agent", help="One agent; else all.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")]
-_DURATION = re.compile(r"([0-9]{1,400}(?:\.[0-9]{1,20})?)([smhd])")
-_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = r"[0-9]{1,400}(?:\.[0-9]{1,20})?"
+_DURATION = re.compile("".join(rf"(?:({_NUMBER}){unit})?" for unit in "dhms"))
+_UNIT_SECONDS = (86400.0, 3600.0, 60.0, 1.0)
 
 
 def _precision(text: str) -> str:
@@ -41,9 +42,10 @@ def _seconds(text: str | None) -> float | None:
     if text is None:
         return None
     match = _DURATION.fullmatch(text.strip())
-    seconds = 0.0 if match is None else float(match[1]) * _UNIT_SECONDS[match[2]]
-    if match is None or seconds < 1:
-        raise typer.BadParameter(f"a duration reads 90s, 30m, 24h or 7d, got {text[:80]!r}")
+    counts = match.groups(default="0") if match is not None else ()
+    seconds = sum(float(count) * unit for count, unit in zip(counts, _UNIT_SECONDS, strict=False))
+    if seconds < 1:
+        raise typer.BadParameter(f"a duration reads 90s, 30m, 1d12h, 24h or 7d, got {text[:80]!r}")
     if seconds > _LONGEST_SECONDS:
         raise typer.BadParameter("an override lasts ten years at most; leave --for out for no end")
     return seconds
@@ -90,7 +92,7 @@ def set_override(
     reason: ReasonOption,
     agent: AgentOption = None,
     valid_for: Annotated[
-        str | None, typer.Option("--for", help="Such as 30m, 24h or 7d; else until cleared.")
+        str | None, typer.Option("--for", help="Such as 30m, 24h or 1d12h; else until cleared.")
     ] = None,
     next_run: Annotated[
         bool,

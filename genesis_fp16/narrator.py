@@ -143,7 +143,8 @@ class Narrator:
             self._end_phase(story, "phase_ended" if succeeded else "phase_stopped")
             if self._runs is not None:
                 story.complete(self._runs / run_id / "attempts")
-            tell = story.log.info if succeeded else story.log.error
+            wanted = succeeded or state == RunState.CANCELLED  # as an operator has said
+            tell = story.log.info if wanted else story.log.error
             tell("run_ended", state=state, **story.summary(self._clock()))
             del self._stories[run_id]
 

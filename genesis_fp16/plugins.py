@@ -38,6 +38,7 @@ ENTRY_POINT_GROUP = "genesis.agents"
 PROBES_AT_ONCE = 2  # each imports torch: more at a time make each other miss the deadline
 _GRACE_SECONDS = 5.0  # the probe ends itself at its deadline; this is for one that cannot
 _OUTPUT_BYTES = 16384
+_LONGEST_NAME = 64  # of one that is none: it must not ruin every table
 
 PluginState = Literal["ready", "quarantined", "disabled"]
 
@@ -172,11 +173,11 @@ def probe_hardware(settings: Settings) -> Hardware:
 def _discover() -> Iterator[tuple[Plugin, Path | None]]:
     """Yield each agent's descriptor and the folder that its module must come from."""
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        reason = ""
+        reason, name = "", plain(point.name, _LONGEST_NAME)
         if not AGENT_NAME.fullmatch(point.name):
-            reason = f"{point.name!r} is no name for an agent: it must match {AGENT_NAME.pattern}"
+            reason = f"{name!r} is no name for an agent: it must match {AGENT_NAME.pattern}"
         plugin = Plugin(
-            name=point.name,
+            name=name,
             entry_point=point.value.partition("[")[0].strip(),
             distribution=point.dist.name if point.dist else "unknown",
             version=point.dist.version if point.dist else "unknown",

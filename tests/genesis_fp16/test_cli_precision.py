@@ -183,7 +183,17 @@ def test_overrides_of_an_agent_that_never_ran_are_told(install_plugin) -> None:
     assert "precision set for a: not yet" in told
 
 
-@pytest.mark.parametrize("text", ["-5h", "1e3h", "0.5s", "nan s", "inf", "9" * 500 + "d", "٣h"])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("1.5h", 5400), ("1d12h", 129600), (" 2h30m ", 9000)]
+)
+def test_a_duration_may_have_several_parts(text: str, seconds: float) -> None:
+    told = json.loads(ask("set", "fp32", "--reason", "x", "--for", text, "--json").stdout)
+    assert told["expires_at"] - told["created_at"] == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "12h1d", "1h1h", "5", "-5h", "1e3h", "0.5s", "nan s", "inf", "9" * 500 + "d", "٣h"]
+)
 def test_a_duration_that_is_none_is_refused(text: str, folder: Path) -> None:
     assert ask("set", "fp32", "--reason", "x", "--for", text).exit_code == 2
     assert not (folder / ".genesis").exists()

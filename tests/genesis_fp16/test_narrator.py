@@ -107,6 +107,15 @@ def test_whole_run_ends_in_one_line_that_says_it_all(
     assert narrator._stories == {}
 
 
+@pytest.mark.parametrize(("state", "level"), [("cancelled", "info"), ("failed", "error")])
+def test_an_end_that_was_wanted_is_no_error(
+    narrator: Narrator, lines: Lines, state: str, level: str
+) -> None:
+    narrator.on_run_state("a", "r", "queued", None)
+    narrator.on_run_state("a", "r", state, state)
+    assert (lines[-1]["event"], lines[-1]["log_level"]) == ("run_ended", level)
+
+
 def test_totals_are_of_all_attempts_under_whatever_daemon(
     clock: Clock, lines: Lines, tmp_path: Path
 ) -> None:

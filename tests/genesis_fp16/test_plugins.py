@@ -40,6 +40,17 @@ def test_good_plugin_is_ready(install_plugin: Callable[..., None]) -> None:
     assert "fine_plugin" not in sys.modules
 
 
+def test_a_name_without_end_is_quarantined_by_its_beginning(
+    install_plugin: Callable[..., None],
+) -> None:
+    install_plugin("a" * 200, distribution="long", factory="AnyAgent")
+    [plugin] = (plugin for plugin in load().values() if plugin.distribution == "long")
+    assert plugin.name == "a" * 63 + "…"
+    assert plugin.state == "quarantined"
+    assert "is no name for an agent: it must match" in plugin.reason
+    assert len(plugin.reason) < 200
+
+
 def test_plugin_that_prints_does_not_garble_the_answer(
     install_plugin: Callable[..., None], any_agent: Callable[[str], str]
 ) -> None:
