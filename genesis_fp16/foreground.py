@@ -128,7 +128,7 @@ def _run_here(
     dispatcher.recover(time.monotonic())
     waiting = store.unfinished(agent)
     run = waiting[0] if waiting else store.enqueue(agent, first_seed=settings.seed)
-    reloader, trouble, finished = SettingsReloader(settings), StoreTrouble(), False
+    reloader, trouble, finished, refused = SettingsReloader(settings), StoreTrouble(), False, ""
     try:
         while not life.signals.stops and not finished:
             life.lock.verify()
@@ -136,12 +136,15 @@ def _run_here(
             outcome = reloader.poll(now)
             if outcome is not None:
                 outcome.tell()
+                refused = str(outcome.error or "")
                 desk.settings = dispatcher.settings = outcome.settings
             dispatcher.follow(now)
             with trouble.tolerated():
+                store.verify()
                 desk.refresh()
                 dispatcher.tick(now, only=run.id)
                 finished = _finished(store, run)
+            life.lock.tell(desk.settings, trouble=trouble.text, refused=refused)
             time.sleep(TICK_SECONDS)
     finally:
         drain(dispatcher, life.signals, settings.stop_timeout_seconds)

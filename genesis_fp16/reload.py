@@ -122,11 +122,11 @@ class SettingsReloader:
         except SettingsError as error:
             return Reload(settings=self._settings, changed={}, error=error)
         self._had_content = _has_content(self._path)
-        before, self._settings = self._settings, _apply(self._settings, found)
+        before, self._settings = self._settings, apply_hot(self._settings, found)
         return Reload(
             settings=self._settings,
-            changed=_differences(before, self._settings),
-            cold=tuple(_differences(self._settings, found)),
+            changed=differences(before, self._settings),
+            cold=tuple(differences(self._settings, found)),
             shadowed=found.shadowed,
         )
 
@@ -148,19 +148,20 @@ def _digest(path: Path) -> bytes:
         return str(error).encode()
 
 
-def _apply(in_force: Settings, found: Settings) -> Settings:
-    """*in_force* with the hot settings of *found*."""
+def apply_hot(in_force: Settings, found: Settings) -> Settings:
+    """*in_force* with the hot settings of *found*, and with *found*'s sources of them."""
     agents = {
         key: in_force.agents.get(key, AgentSettings()).model_copy(
             update={"precision": found.agents.get(key, AgentSettings()).precision}
         )
         for key in {**in_force.agents, **found.agents}
     }
-    hot = {name: getattr(found, name) for name in HOT_FIELDS}
-    return in_force.model_copy(update={**hot, "agents": agents})
+    cold = [name for name in Settings.model_fields if name not in HOT_FIELDS]
+    kept = {name: getattr(in_force, name) for name in cold}
+    return found.model_copy(update={**kept, "agents": agents})
 
 
-def _differences(before: Settings, after: Settings) -> dict[str, str]:
+def differences(before: Settings, after: Settings) -> dict[str, str]:
     """Variable to ``old -> new``. Only hot ones are shown, and none of those is secret."""
     found = {}
     for name in Settings.model_fields:

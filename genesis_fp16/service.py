@@ -113,6 +113,10 @@ class Daemon:
         findings: Plugins and hardware.
         metrics: Shown by the listener.
         narrator: Tells the story in the log.
+
+    Attributes:
+        settings: In force.
+        refused: Why the settings file's latest content is not; empty if it is.
     """
 
     def __init__(
@@ -141,6 +145,7 @@ class Daemon:
         )
         self._timetable = Timetable(store, settings.seed)
         self._reloader = SettingsReloader(settings)
+        self.refused = ""
         self._trouble = StoreTrouble()
         ready = [plugin for plugin in findings.plugins if plugin.state == "ready"]
         self._unscheduled = {each.name: each.schedule for each in ready if each.schedule}
@@ -228,6 +233,7 @@ class Daemon:
             self._apply(outcome)
         self._dispatcher.follow(now)
         with self._trouble.tolerated():
+            self._store.verify()
             self._desk.refresh()
             self._retention.tick()  # knows by now what the guard says of runs that have ended
             self._dispatcher.tick(now)
@@ -244,6 +250,7 @@ class Daemon:
 
     def _apply(self, outcome: Reload) -> None:
         self._metrics.config_reloaded(outcome.error is None)
+        self.refused = str(outcome.error or "")
         outcome.tell()
         self.settings = self._desk.settings = self._dispatcher.settings = outcome.settings
         if outcome.changed:
@@ -288,6 +295,7 @@ def _loop(daemon: Daemon, signals: Signals, lock: DaemonLock, health: _Health) -
                 if now >= repeat_error_at:
                     log.exception("round_failed")
                     repeat_error_at = now + REPEAT_ERROR_SECONDS
+            lock.tell(daemon.settings, trouble=health.trouble, refused=daemon.refused)
             if not health.trouble:  # clock, dispatcher and store have all done their part
                 notifier.notify("WATCHDOG=1")
             if reload:

@@ -9,13 +9,15 @@ from contextlib import contextmanager
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from genesis_fp16.store import StoreError
+
 REPEAT_SECONDS = 60.0
 
 log = structlog.get_logger()
 
 
 class StoreTrouble:
-    """Tolerates a store that is locked or whose disk is full; told at once and then rarely.
+    """Tolerates a store that is locked, full or moved away; told at once and then rarely.
 
     Attributes:
         text: What failed last; empty while the store works.
@@ -30,13 +32,14 @@ class StoreTrouble:
         """End the block where the store fails in it; any other error passes."""
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, StoreError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             self.text = f"the store fails: {cause}"
             now = time.monotonic()
             if now >= self._tell_at:
                 self._tell_at = now + REPEAT_SECONDS
-                log.error("store_failed", error=str(cause), remedy="tried again; see the disk")
+                remedy = "it is in the error" if isinstance(error, StoreError) else "see the disk"
+                log.error("store_failed", error=str(cause), remedy=f"tried again; {remedy}")
         else:
             if self.text:
                 log.info("store_works_again")

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
-from datetime import UTC, datetime
-from pathlib import Path
+from contextlib import suppress
 from types import TracebackType
 
+import structlog
 from filelock import FileLock, Timeout
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from genesis_fp16.agent_files import write_whole
 from genesis_fp16.errors import GenesisError
+from genesis_fp16.serving import LOCK_FILE, SERVING_FILE, STARTING, Serving, read_serving
 from genesis_fp16.settings import Settings
 from genesis_fp16.store.database import database_url
 from genesis_fp16.store.failure import StoreError
+from genesis_fp16.store.file_identity import Identity, identity
 
+_WAIT_SECONDS = 0.1  # a command that asks whether a daemon serves holds it for an instant
 _ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses
 _HOLDER = text(
     "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
     "WHERE l.locktype = 'advisory' AND l.granted "
     "AND l.classid::bigint << 32 | l.objid::bigint = :key"
 )
+
+log = structlog.get_logger()
 
 
 class LockHeldError(GenesisError, RuntimeError):
@@ -53,15 +58,14 @@ class DaemonLock:
     """
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._home = settings.home.absolute()
         self._url = database_url(settings)
-        self._file = FileLock(self._home / "daemon.lock", timeout=0)
+        self._file = FileLock(self._home / LOCK_FILE, timeout=_WAIT_SECONDS)
         self._connection: Connection | None = None
-        self._identity: tuple[int, int] | None = None  # device and inode of the file locked
-
-    @property
-    def _holder_path(self) -> Path:
-        return self._home / "daemon.json"
+        self._identity: Identity | None = None  # of the file locked
+        self._own = Serving()
+        self._told: Serving | None = self._own
 
     def acquire(self) -> None:
         """Take the lock, at once or not at all.
@@ -73,22 +77,45 @@ class DaemonLock:
         try:
             self._home.mkdir(parents=True, exist_ok=True)
             self._file.acquire()
-            self._identity = self._identity_at_path()
+            self._identity = identity(self._file.lock_file)
         except Timeout:
-            raise LockHeldError(str(self._home), self._read_holder()) from None
+            raise LockHeldError(str(self._home), str(read_serving(self._home))) from None
         except OSError as error:
             raise StoreError(
                 f"GENESIS_HOME {self._home} cannot be written: {error}; make it writable or "
                 "name another folder"
             ) from error
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+        self._own = Serving(pid=os.getpid(), host=socket.gethostname(), since=time.time())
         try:
             if self._url.get_backend_name() == "postgresql":
-                self._connection = self._lock_database(_in_words(holder))
-            self._holder_path.write_text(json.dumps(holder))
+                self._connection = self._lock_database(str(self._own))
+            self.tell(self._settings, trouble=STARTING)
         except BaseException:  # nothing may leave a lock behind that guards nothing
             self.release()
             raise
+
+    def tell(self, settings: Settings, *, trouble: str = "", refused: str = "") -> None:
+        """Let commands know how the holder is; where the disk refuses they know nothing of it.
+
+        Args:
+            settings: In force.
+            trouble: Why the holder is not ready; empty if it is.
+            refused: Why the settings file's latest content is not in force.
+        """
+        said = self._own.following(settings, trouble=trouble, refused=refused)
+        if said == self._told or not self._file_is_ours():  # else another's word is there
+            return
+        path = self._home / SERVING_FILE
+        try:
+            write_whole(path, said.model_dump_json())
+        except OSError as error:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)  # what is no longer true
+            if self._told is not None:
+                log.warning("commands_not_told", error=str(error), remedy=f"see {path}'s disk")
+            self._told = None
+        else:
+            self._told = said
 
     def release(self) -> None:
         """Give the lock back; without it nothing happens."""
@@ -97,7 +124,7 @@ class DaemonLock:
             self._connection = None
         if self._file.is_locked:
             if self._file_is_ours():  # else what lies there is another daemon's
-                self._holder_path.unlink(missing_ok=True)
+                (self._home / SERVING_FILE).unlink(missing_ok=True)
             self._file.release()
 
     def verify(self) -> None:
@@ -133,21 +160,8 @@ class DaemonLock:
     ) -> None:
         self.release()
 
-    def _identity_at_path(self) -> tuple[int, int] | None:
-        try:
-            found = Path(self._file.lock_file).stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
-
     def _file_is_ours(self) -> bool:
-        return self._identity is not None and self._identity_at_path() == self._identity
-
-    def _read_holder(self) -> str:
-        try:
-            return _in_words(json.loads(self._holder_path.read_text()))
-        except (OSError, ValueError, KeyError):
-            return "it has not said who it is yet"
+        return self._identity is not None and identity(self._file.lock_file) == self._identity
 
     def _lock_database(self, holder: str) -> Connection:
         try:
@@ -165,8 +179,3 @@ class DaemonLock:
         except SQLAlchemyError as error:
             raise StoreError(f"the database cannot be locked: {error}") from error
         raise LockHeldError("the database", str(found or "which has just ended"))
-
-
-def _in_words(holder: dict[str, object]) -> str:
-    since = datetime.fromtimestamp(float(str(holder["since"])), UTC)
-    return f"pid {holder['pid']} on {holder['host']} since {since:%Y-%m-%dT%H:%M:%SZ}"

@@ -21,6 +21,7 @@ from genesis_fp16.store.database import (
     open_database,
     reading,
 )
+from genesis_fp16.store.file_identity import OpenedFile
 from genesis_fp16.store.guard_decisions import GuardDecisions
 from genesis_fp16.store.overrides import Overrides
 from genesis_fp16.store.rows import Attempt, Run, RunSummary
@@ -44,6 +45,7 @@ class Store:
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._engine = engine
+        self._file = OpenedFile(engine.url)
         self._clock = clock
         self.overrides = Overrides(engine, clock)
         self.guard = GuardDecisions(engine, clock)
@@ -72,6 +74,14 @@ class Store:
     def now(self) -> float:
         """Unix time in seconds, by the store's clock."""
         return self._clock()
+
+    def verify(self) -> None:
+        """Make sure that whoever opens the database anew finds the one that is open here.
+
+        Raises:
+            StoreError: Its file was moved, removed or replaced.
+        """
+        self._file.verify()
 
     def close(self) -> None:
         """Close all connections."""

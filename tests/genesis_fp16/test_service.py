@@ -23,6 +23,7 @@ from genesis_fp16.metrics import Metrics
 from genesis_fp16.narrator import Narrator
 from genesis_fp16.plugins import Hardware
 from genesis_fp16.runs import RunState
+from genesis_fp16.serving import serving
 from genesis_fp16.settings import Settings
 from genesis_fp16.signals import Signals
 from genesis_fp16.startup import Findings
@@ -263,6 +264,62 @@ def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> 
     assert "Traceback" not in said
     if lost == "replaced":
         assert (home / "daemon.json").read_text() == "another's"
+
+
+@pytest.mark.parametrize("how", ["moved", "replaced"])
+def test_a_database_that_is_no_longer_the_one_opened_is_told(start, until, how: str) -> None:
+    """Else an operator's rollback would go to another file, and nobody would know."""
+    daemon = start()
+    daemon.wait_for("daemon_ready")
+    until(lambda: daemon.get("/readyz") == "serving")
+    home, away = daemon.folder / ".genesis", daemon.folder / "away"
+    away.mkdir()
+    files = sorted(home.glob("genesis.db*"))
+    for file in files:
+        file.rename(away / file.name)
+    if how == "replaced":
+        Store.open(Settings(home=home)).close()
+    said = daemon.wait_for("store_failed")["error"]
+    assert f"{home}/genesis.db was moved, removed or replaced" in said
+    assert "move it back, or restart" in said
+    until(lambda: "move it back, or restart" in daemon.get("/readyz"))
+    until(lambda: "genesis_store_up 0.0" in daemon.get("/metrics"))
+    until(lambda: "move it back" in serving(home).trouble)
+    for file in home.glob("genesis.db*"):
+        file.unlink()
+    for file in files:
+        (away / file.name).rename(file)
+    until(lambda: daemon.get("/readyz") == "serving")
+    until(lambda: serving(home).trouble == "")
+    daemon.process.terminate()
+    assert daemon.end()[0] == 0
+    assert serving(home) is None
+
+
+def test_a_daemon_tells_commands_which_settings_it_follows(start, until) -> None:
+    daemon = start(settings="GENESIS_PRECISION=bf16\n", ENABLE_FP16_TRAINING="false")
+    home, file = daemon.folder / ".genesis", daemon.folder / ".env"
+    until(lambda: serving(home) and serving(home).trouble == "", 60)
+    told = serving(home)
+    assert (told.pid, told.env_file, told.refused) == (daemon.process.pid, str(file), "")
+    assert told.hot["enable_fp16_training"] is False
+    assert told.sources["ENABLE_FP16_TRAINING"] == "environment"
+    assert told.in_force(Settings(slots=7)).precision == "bf16"
+    assert told.in_force(Settings(slots=7)).slots == 7
+
+    file.write_text("\nGENESIS_PRECISION=auto\nGENESIS_AGENTS__A__PRECISION=fp32\n")
+    until(lambda: serving(home).hot["precision"] == "auto")
+    told = serving(home)
+    assert told.sources["GENESIS_PRECISION"] == f"{file} line 2"
+    assert told.hot["agents"]["a"] == {"precision": "fp32"}
+
+    file.unlink()
+    until(lambda: "is gone or empty" in serving(home).refused)
+    assert serving(home).hot == told.hot
+    assert serving(home).sources == told.sources
+    daemon.process.kill()
+    daemon.end()
+    assert serving(home) is None, "whatever the dead has left behind"
 
 
 def test_a_database_that_is_locked_at_the_start_is_waited_for(
