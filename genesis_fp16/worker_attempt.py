@@ -21,6 +21,7 @@ from genesis_fp16.run_spec import RunSpec
 from genesis_fp16.worker_channel import CommandInbox, Emit, ProgressReporter, run_logger
 from genesis_fp16.worker_collection import Collection
 from genesis_fp16.worker_config import trainer_config
+from genesis_fp16.worker_pacing import PacedEvents
 from genesis_fp16.worker_ranks import StoppedError, join, led
 from infrastructure.agent_contract import (
     Agent,
@@ -207,24 +208,26 @@ class Attempt:
         precision = led(self._ranks, self._heard)
         config = led(self._ranks, lambda: trainer_config(spec, self._device))
         self._begin("train", "training")
-        return train(
-            job,
-            device=self._device,
-            precision=precision,
-            config=config,
-            options=LoopOptions(
-                seed=spec.seed,
-                stats_interval_steps=spec.stats_interval_steps,
-                baseline_interval_steps=spec.baseline_interval_steps,
-                checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
-                keep_checkpoints=spec.keep_checkpoints,
-                profile_steps=spec.profile_steps,
-                parallel=spec.parallel,
-            ),
-            folder=spec.run_folder / "checkpoints",
-            emit=self._tell,
-            commands=self._inbox.drain,
+        options = LoopOptions(
+            seed=spec.seed,
+            stats_interval_steps=spec.stats_interval_steps,
+            baseline_interval_steps=spec.baseline_interval_steps,
+            checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
+            keep_checkpoints=spec.keep_checkpoints,
+            profile_steps=spec.profile_steps,
+            parallel=spec.parallel,
         )
+        with PacedEvents(self._tell) as emit:
+            return train(
+                job,
+                device=self._device,
+                precision=precision,
+                config=config,
+                options=options,
+                folder=spec.run_folder / "checkpoints",
+                emit=emit,
+                commands=self._inbox.drain,
+            )
 
     def _publish(self, job: TrainingJob, result: TrainingResult) -> None:
         if result.evaluation is None:

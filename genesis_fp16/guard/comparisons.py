@@ -9,9 +9,8 @@ from statistics import median
 from genesis_fp16.guard.finding import Finding
 from genesis_fp16.guard.guard_settings import MOST_KEPT, GuardSettings
 from genesis_fp16.guard.trigger import Trigger
-from infrastructure.events.event import BaselineCompared
+from infrastructure.events.event import SMALLEST_LOSS, BaselineCompared
 
-RELEVANT = 1e-3  # of the largest FP32 loss: errors of a loss far below it mean nothing
 WRONG_GRADIENT = 0.25  # relative error from which a gradient leads astray; pre-flight's limit
 
 
@@ -19,7 +18,6 @@ class Comparisons:
     """Counts how many comparisons in a row speak against half precision."""
 
     def __init__(self) -> None:
-        self._largest_loss = 0.0
         self._drifts: deque[float] = deque(maxlen=MOST_KEPT)
         self._underflows: deque[float] = deque(maxlen=MOST_KEPT)
         self._speedups: deque[float] = deque(maxlen=MOST_KEPT)
@@ -35,7 +33,7 @@ class Comparisons:
             accelerator: False for a CPU, whose times do not count.
         """
         wanted = settings.guard_comparisons
-        drift = self._loss_drift(compared)
+        drift = compared.loss_error
         if not math.isnan(drift):
             _count(self._drifts, drift, drift > settings.guard_loss_drift)
         lost, error = compared.underflow, compared.gradient_error
@@ -53,15 +51,6 @@ class Comparisons:
             return _found_slow(recent, settings)
         return None
 
-    def _loss_drift(self, compared: BaselineCompared) -> float:
-        """Distance of the half loss from FP32's, by the size of losses that matter."""
-        if math.isnan(compared.loss_error) or math.isinf(compared.loss_error):
-            return compared.loss_error
-        size = abs(compared.fp32_loss)
-        self._largest_loss = max(self._largest_loss, size)
-        reference = max(size, RELEVANT * self._largest_loss)
-        return abs(compared.loss - compared.fp32_loss) / reference if reference else 0.0
-
 
 def _count(series: deque[float], value: float, bad: bool) -> None:
     """Add a bad *value* to those in a row; a good one ends the row."""
@@ -74,10 +63,13 @@ def _count(series: deque[float], value: float, bad: bool) -> None:
 def _found_drift(
     compared: BaselineCompared, drifts: list[float], settings: GuardSettings
 ) -> Finding:
+    small = abs(compared.fp32_loss) < compared.loss_size
+    whole = f"{SMALLEST_LOSS:.0%} of the run's largest FP32 loss" if small else "the FP32 loss"
     said = (
         f"the {compared.precision} loss of a frozen batch is {compared.loss:.6g} where FP32 has "
-        f"{compared.fp32_loss:.6g}: {drifts[-1]:.1%} off, in {len(drifts)} comparisons in a row "
-        f"above the limit of {settings.guard_loss_drift:.1%}"
+        f"{compared.fp32_loss:.6g}: the difference is {drifts[-1]:.1%} of {compared.loss_size:.6g} "
+        f"({whole}), in {len(drifts)} comparisons in a row above the limit of "
+        f"{settings.guard_loss_drift:.1%}"
     )
     numbers = {"drifts": drifts, "limit": settings.guard_loss_drift}
     return Finding(trigger=Trigger.LOSS_DRIFT, said=said, numbers=numbers)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from genesis_fp16.attempts import attempt_folder
 from genesis_fp16.guard import decision as ladder
 from genesis_fp16.guard.decision import GUARD, Decision
 from genesis_fp16.guard.evidence import settings_in_force, unrecorded, write_evidence
@@ -21,7 +22,8 @@ from genesis_fp16.guard.watch import Watch
 from genesis_fp16.runs import RunState
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from infrastructure.events import Event
+from infrastructure.events import Event, EventTail
+from infrastructure.events.event_log import MAX_READ_BYTES
 
 log = structlog.get_logger()
 
@@ -68,6 +70,7 @@ class Guard:
         for decision in decisions:
             self._charge(decision.agent).standing = decision
         self._take_over({decision.evidence for decision in decisions})
+        self._catch_up()
 
     def standing(self, agent: str) -> Decision:
         """What stands for *agent*."""
@@ -80,17 +83,7 @@ class Guard:
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """Look at what a worker said."""
-        charge = self._charge(agent)
-        found = charge.watch.take(
-            run_id,
-            event,
-            self.settings,
-            strict=charge.standing.state is GuardState.PROBATION,
-            scaling=Scaling(
-                backoff_factor=self.settings.fp16_backoff_factor,
-                floor=self.settings.fp16_min_loss_scale,
-            ),
-        )
+        found = self._hear(self._charge(agent), run_id, event)
         if found is not None:
             self.trip(agent, found)
 
@@ -156,6 +149,32 @@ class Guard:
                     state=decision.state,
                     evidence=decision.evidence,
                 )
+
+    def _catch_up(self) -> None:
+        """Hear again what an earlier daemon heard of the runs under way; it has judged it."""
+        for run in self._store.unfinished():
+            charge = self._charge(run.agent)
+            for attempt in self._store.attempts(run.id):
+                charge.begun = run.id
+                path = attempt_folder(self.settings, attempt) / "events.ndjson"
+                tail = EventTail(path, max(0, attempt.events_offset - MAX_READ_BYTES))
+                for event in tail.read():
+                    if tail.offset > attempt.events_offset:
+                        break  # the dispatcher passes on this one
+                    if event.time > charge.standing.at:
+                        self._hear(charge, run.id, event)
+
+    def _hear(self, charge: _Charge, run_id: str, event: Event) -> Finding | None:
+        return charge.watch.take(
+            run_id,
+            event,
+            self.settings,
+            strict=charge.standing.state is GuardState.PROBATION,
+            scaling=Scaling(
+                backoff_factor=self.settings.fp16_backoff_factor,
+                floor=self.settings.fp16_min_loss_scale,
+            ),
+        )
 
     def _charge(self, agent: str) -> _Charge:
         if agent not in self._charges:

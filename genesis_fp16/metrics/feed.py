@@ -112,6 +112,7 @@ class Metrics:
         error = event.gradient_error if event.comparable else None
         loss = event.loss if event.comparable else math.nan
         series.half_baseline_loss.labels(agent).set(loss)
+        series.half_loss_error.labels(agent).set(event.loss_error)
         series.half_gradient_error.labels(agent).set(math.nan if error is None else error)
         if event.seconds is not None and event.fp32_seconds is not None:
             series.baseline_seconds.labels(agent, "half").set(event.seconds)

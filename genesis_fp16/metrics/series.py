@@ -62,7 +62,7 @@ class Series:
 
     def forget_comparison(self, agent: str) -> None:
         """Show no comparison with FP32 where none is made."""
-        losses = (self.fp32_baseline_loss, self.half_baseline_loss)
+        losses = (self.fp32_baseline_loss, self.half_baseline_loss, self.half_loss_error)
         for measured in (*losses, self.half_gradient_error):
             measured.labels(agent).set(math.nan)
         for side in ("half", "fp32"):
@@ -154,6 +154,12 @@ class Series:
         self.half_baseline_loss = self._gauge(
             "genesis_half_baseline_loss",
             "Loss of the same batch under the same weights in half precision; NaN until measured",
+            "agent",
+        )
+        self.half_loss_error = self._gauge(
+            "genesis_half_loss_error_ratio",
+            "Distance of that half loss from FP32's, as the guard judges it: by FP32's loss or, "
+            "if that is larger, a hundredth of the run's largest; NaN until measured",
             "agent",
         )
         self.half_gradient_error = self._gauge(

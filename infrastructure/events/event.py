@@ -18,6 +18,8 @@ from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
 
+SMALLEST_LOSS = 0.01  # of a run's largest FP32 loss: no error is measured by a smaller loss
+
 Phase = Literal["collect", "train", "evaluate", "publish"]
 
 
@@ -123,6 +125,7 @@ class BaselineCompared(BaseEvent):
         loss_scale: In force now; 1 outside FP16.
         loss: Under *precision*; may be NaN or infinite.
         fp32_loss: May be NaN or infinite too: then the numbers, not their precision, are at fault.
+        largest_fp32_loss: The largest one of the batch so far, in all attempts of the run.
         gradient_error: Distance of the unscaled gradient from FP32's by the length of FP32's.
             Infinite where only FP32's is finite. Like all below None where gradients were not
             compared or FP32's is zero or not finite.
@@ -143,6 +146,7 @@ class BaselineCompared(BaseEvent):
     loss_scale: float
     loss: float
     fp32_loss: float
+    largest_fp32_loss: float = 0.0
     gradient_error: float | None = None
     gradient_cosine: float | None = None
     underflow: float | None = None
@@ -154,7 +158,7 @@ class BaselineCompared(BaseEvent):
 
     @property
     def loss_error(self) -> float:
-        """Distance of the loss from FP32's by FP32's size; NaN where that says nothing.
+        """Distance of the loss from FP32's as a share of `loss_size`; NaN where it says nothing.
 
         So it is where FP32's loss is not finite, or the two are not comparable.
         """
@@ -162,8 +166,16 @@ class BaselineCompared(BaseEvent):
             return math.nan
         if not math.isfinite(self.loss):
             return math.inf
-        smallest = sys.float_info.min
-        return abs(self.loss - self.fp32_loss) / max(abs(self.fp32_loss), smallest)
+        return abs(self.loss - self.fp32_loss) / max(self.loss_size, sys.float_info.min)
+
+    @property
+    def loss_size(self) -> float:
+        """What an error of the loss is measured by: FP32's loss, or the least that matters.
+
+        That is `SMALLEST_LOSS` of the run's largest. Of a loss that was learnt away there is
+        little left but the rounding of numbers that are not small, and its share means nothing.
+        """
+        return max(abs(self.fp32_loss), SMALLEST_LOSS * self.largest_fp32_loss)
 
 
 class PreflightDone(BaseEvent):

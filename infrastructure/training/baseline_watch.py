@@ -9,9 +9,10 @@ from infrastructure.events.event import BaseEvent, Notice
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.fp32_shadow import Fp32Shadow
 from infrastructure.training.precision import Precision
+from infrastructure.training.saved_progress import SavedProgress
 
 _FIRST_STEP = 10  # early: short runs are compared too
-_SHORTEST_PAUSE_SECONDS = 0.25  # fast steps must not flood the event file
+_SHORTEST_PAUSE_SECONDS = 1.0  # fast steps must not flood the event file
 
 
 class BaselineWatch:
@@ -21,16 +22,21 @@ class BaselineWatch:
         shadow: Compares.
         interval: Steps between two comparisons.
         emit: Takes events.
+        progress: Keeps the largest FP32 loss.
 
     Attributes:
         interval_steps: How often it wants to be asked.
     """
 
     def __init__(
-        self, shadow: Fp32Shadow, interval: int, emit: Callable[[BaseEvent], None]
+        self,
+        shadow: Fp32Shadow,
+        interval: int,
+        emit: Callable[[BaseEvent], None],
+        progress: SavedProgress,
     ) -> None:
         self._shadow: Fp32Shadow | None = shadow
-        self._interval, self._emit = interval, emit
+        self._interval, self._emit, self._progress = interval, emit, progress
         self.interval_steps = min(_FIRST_STEP, interval)
         self._next_step, self._next_at = 0, 0.0
 
@@ -51,6 +57,8 @@ class BaselineWatch:
             fields = {"error": str(error), "consequence": "training goes on without a baseline"}
             self._emit(Notice(level="warning", event="baseline_not_measured", fields=fields))
             return
-        self._emit(compared)
+        self._progress.saw_fp32_loss(compared.fp32_loss)
+        largest = self._progress.largest_fp32_loss
+        self._emit(compared.model_copy(update={"largest_fp32_loss": largest}))
         self._next_step = trainer.training_steps + self._interval
         self._next_at = time.monotonic() + _SHORTEST_PAUSE_SECONDS

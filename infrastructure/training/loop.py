@@ -169,7 +169,8 @@ class _TrainingLoop:
             emit(Notice(event="baseline_not_measured", fields=fields))
         elif options.baseline_interval_steps and ranks.leads:
             shadow = Fp32Shadow(self._spread.plain, job.loss, self._first_batch, device)
-            observers.append(BaselineWatch(shadow, options.baseline_interval_steps, emit))
+            interval = options.baseline_interval_steps
+            observers.append(BaselineWatch(shadow, interval, emit, self._progress))
         self._profile = StepProfile(options.profile_steps, folder.parent / "profile", emit)
         if options.profile_steps and ranks.leads:
             observers.append(self._profile)
@@ -247,6 +248,7 @@ class _TrainingLoop:
             self._evaluation, event = evaluate_held_out(
                 self._job, self._spread.plain, self._first_batch, self._device, self._progress.epoch
             )
+            self._progress.saw_fp32_loss(event.fp32_baseline_loss or 0.0)
             self._emit(event)
         self._evaluation = self._ranks.same(self._evaluation)
         self._reporter.exclude(time.monotonic() - begun)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,7 @@ class SavedProgress:
     Attributes:
         epoch: Finished ones.
         batch: Batches taken of the epoch under way.
+        largest_fp32_loss: Of the batch that is compared with FP32, over all attempts.
     """
 
     def __init__(
@@ -49,12 +51,18 @@ class SavedProgress:
         self._checkpoints, self._ranks = checkpoints, ranks
         self._seed, self._emit = seed, emit
         self.epoch = self.batch = 0
+        self.largest_fp32_loss = 0.0
         self._saved_at = time.monotonic()
 
     @property
     def seconds_since_saved(self) -> float:
         """Since the last try, or the start."""
         return time.monotonic() - self._saved_at
+
+    def saw_fp32_loss(self, loss: float) -> None:
+        """Remember *loss* if it is the largest so far."""
+        if math.isfinite(loss):
+            self.largest_fp32_loss = max(self.largest_fp32_loss, abs(loss))
 
     def save(self) -> None:
         """Write a checkpoint.
@@ -68,6 +76,7 @@ class SavedProgress:
             "schedule": self._schedule.state_dict() if self._schedule else None,
             "epoch": self.epoch,
             "batch": self.batch,
+            "largest_fp32_loss": self.largest_fp32_loss,
             "random": self._ranks.gather(random_state(self._trainer.device)),
         }
         path, size = self._checkpoints.save(self._trainer.training_steps, state)
@@ -120,6 +129,7 @@ class SavedProgress:
         if self._schedule is not None and state["schedule"] is not None:
             self._schedule.load_state_dict(state["schedule"])
         self.epoch, self.batch = state["epoch"], state["batch"]
+        self.largest_fp32_loss = state.get("largest_fp32_loss", 0.0)  # older ones lack it
         rank, steps = self._ranks.rank, self._trainer.training_steps
         if len(state["random"]) == self._ranks.count:
             restore_random_state(state["random"][rank], self._trainer.device)

@@ -160,6 +160,7 @@ def test_a_frozen_batch_is_compared(metrics: Metrics, value: Value) -> None:
     compared = {"step": 9, "precision": "fp16", "loss_scale": 1024.0}
     metrics.on_event("a", "r", BaselineCompared(loss=0.52, fp32_loss=0.5, **compared))
     assert value("genesis_half_baseline_loss", agent="a") == 0.52
+    assert value("genesis_half_loss_error_ratio", agent="a") == pytest.approx(0.04)
     assert value("genesis_fp32_baseline_loss", agent="a") == 0.5
     assert math.isnan(value("genesis_half_gradient_error_ratio", agent="a") or 0)
     times = {"seconds": 0.1, "fp32_seconds": 0.3, "gradient_error": 0.001}
@@ -171,7 +172,11 @@ def test_a_frozen_batch_is_compared(metrics: Metrics, value: Value) -> None:
     metrics.on_event("a", "r", spoilt)
     assert value("genesis_fp32_baseline_loss", agent="a") == 0.4
     assert math.isnan(value("genesis_half_baseline_loss", agent="a") or 0)
+    assert math.isnan(value("genesis_half_loss_error_ratio", agent="a") or 0)
     assert math.isnan(value("genesis_half_gradient_error_ratio", agent="a") or 0)
+    learnt = {"loss": 2e-5, "fp32_loss": 1e-5, "largest_fp32_loss": 0.5}
+    metrics.on_event("a", "r", BaselineCompared(**learnt, **compared))
+    assert value("genesis_half_loss_error_ratio", agent="a") == pytest.approx(0.002)
 
 
 def test_losses_of_different_moments_are_no_pair(metrics: Metrics, value: Value) -> None:
@@ -190,7 +195,8 @@ def test_in_fp32_no_comparison_is_shown(metrics: Metrics, value: Value) -> None:
     times = {"seconds": 0.1, "fp32_seconds": 0.3, "gradient_error": 0.001}
     metrics.on_event("a", "r", BaselineCompared.model_validate(compared | times))
     metrics.on_event("a", "r", changed(BY_FLAG, scale=1.0))
-    for name in ("half_baseline_loss", "half_gradient_error_ratio", "fp32_baseline_loss"):
+    ratios = ("half_loss_error_ratio", "half_gradient_error_ratio")
+    for name in ("half_baseline_loss", *ratios, "fp32_baseline_loss"):
         assert math.isnan(value(f"genesis_{name}", agent="a") or 0), name
     assert math.isnan(value("genesis_baseline_pass_seconds", agent="a", precision="half") or 0)
     metrics.on_event("a", "r", Evaluated(epoch=2, metrics={}, primary="x", fp32_baseline_loss=0.3))

@@ -16,6 +16,7 @@ from genesis_fp16.guard.guard import Guard
 from genesis_fp16.runs import Ending, RunState, Verdict
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Run, RunSummary, Store
+from infrastructure.events import EventWriter
 from infrastructure.events.event import StepStats
 
 DONE = Verdict(state=RunState.SUCCEEDED)
@@ -102,6 +103,60 @@ def test_a_decision_survives_a_restart(world, storm) -> None:
     assert world.guard.standing("a").trigger == "overflow_storm"
     world.guard.refresh()
     assert len(world.told) == 1, "old news"
+
+
+def test_a_restart_loses_no_window(world, compared) -> None:
+    """What an earlier daemon heard of a run under way counts once, and judges with what follows."""
+    run = world.begin()
+    [attempt] = world.store.attempts(run.id)
+    path = world.settings.home / "runs" / run.id / "attempts" / "1" / "events.ndjson"
+    path.parent.mkdir(parents=True)
+    off = compared(loss=0.6)
+    with EventWriter(path, lambda: world.now) as write:
+        write(off)
+        write(off)
+        offset = path.stat().st_size
+        write(off)
+    world.store.update_attempt(attempt.incarnation, events_offset=offset)
+    world.restart()
+    assert world.state == "watching"
+    world.guard.on_event("a", run.id, off)
+    assert world.guard.standing("a").trigger == "loss_drift"
+
+
+def test_a_restart_hears_nothing_that_led_to_a_decision(world, storm, stats, compared) -> None:
+    run = world.begin()
+    [attempt] = world.store.attempts(run.id)
+    path = world.settings.home / "runs" / run.id / "attempts" / "1" / "events.ndjson"
+    path.parent.mkdir(parents=True)
+    with EventWriter(path, lambda: world.now - 1.0) as write:
+        for _ in range(2):
+            write(compared(loss=0.6))
+    storm(run)
+    world.guard.refresh()
+    [tripped] = world.store.guard.history("a")
+    world.store.guard.add(ladder.clear(tripped, now=world.now, actor="ann", reason="mended"))
+    with EventWriter(path, lambda: world.now + 1.0) as write:
+        write(stats(steps=90))
+    world.store.update_attempt(attempt.incarnation, events_offset=path.stat().st_size)
+    world.restart()
+    world.guard.on_event("a", run.id, compared(loss=0.6))
+    assert world.state == "probation"
+    world.guard.on_event("a", run.id, stats(steps=10))
+    world.succeed(run)
+    assert world.state == "watching", "100 clean half-precision steps, 90 before the restart"
+
+
+def test_a_run_that_a_restart_resumes_is_no_new_trial(world, storm) -> None:
+    world.configure(guard_reenable="auto")
+    first = world.begin()
+    storm(first)
+    world.succeed(first)
+    run = world.begin()
+    world.restart()
+    world.now += 3600.0
+    world.guard.on_run_state("a", run.id, "starting", None)
+    assert world.state == "tripped", "it began in the cool-down"
 
 
 def test_an_operator_is_heard_while_the_daemon_runs(world, storm) -> None:

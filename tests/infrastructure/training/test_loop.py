@@ -10,6 +10,7 @@ from torch import nn
 from infrastructure.events import PrecisionState, SaveCheckpoint, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import (
+    BaselineCompared,
     CheckpointSaved,
     Evaluated,
     Notice,
@@ -104,6 +105,19 @@ def test_resuming_is_bit_exact(make_job, tmp_path: Path, stop_at, accumulate):
     assert daemon.total("attempted") == whole.steps - stop_at
     assert torch.equal(weights(job), weights(whole_job))
     assert resumed.evaluation == whole.evaluation
+
+
+@pytest.mark.parametrize("begun", [FP16, FP32], ids=["in FP16", "in FP32"])
+def test_a_resumed_run_knows_how_large_its_fp32_loss_was(make_job, tmp_path: Path, begun):
+    """By it the guard judges whether the error of a loss that has become small means anything."""
+    stop = Daemon(step20=Stop(reason="test"))
+    _, first = run(make_job(epochs=3), tmp_path, stop, begun, baseline_interval_steps=1)
+    losses = [event.fp32_loss for event in first.of(BaselineCompared)]
+    losses += [event.fp32_baseline_loss for event in first.of(Evaluated)]
+    _, second = run(make_job(epochs=3), tmp_path, baseline_interval_steps=1)
+    resumed = second.of(BaselineCompared)[0]
+    assert resumed.step == 21
+    assert resumed.largest_fp32_loss == max(losses) > resumed.fp32_loss
 
 
 def test_a_flip_takes_effect_at_the_next_step_and_loses_none(make_job, tmp_path: Path):
