@@ -13,6 +13,7 @@ import typer
 import genesis_fp16
 from genesis_fp16 import cli_evolve, cli_explain, cli_precision, cli_preflight, cli_runs
 from genesis_fp16.cli_output import JsonFlag, print_json, print_table
+from genesis_fp16.cli_settings import settings_to_start
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.settings import load_settings
 
@@ -66,7 +67,7 @@ def options(
 @app.command()
 def serve() -> None:
     """Start the daemon in the foreground; Ctrl-C checkpoints and stops."""
-    settings = load_settings()
+    settings = settings_to_start()
     from genesis_fp16.service import serve as serve_until_stopped
     from genesis_fp16.store.database import failures_told
 
@@ -78,7 +79,7 @@ def serve() -> None:
 @app.command()
 def run(agent: str, as_json: JsonFlag = False) -> None:
     """Do one run of AGENT now, in the foreground; through the daemon if one serves."""
-    settings = load_settings()
+    settings = settings_to_start()
     from genesis_fp16.foreground import run_once
     from genesis_fp16.store.database import failures_told
 

@@ -15,7 +15,8 @@ from genesis_fp16.cli_names import installed_agent
 from genesis_fp16.cli_output import JsonFlag, moment, print_json, print_line, print_table
 from genesis_fp16.cli_precision import told_override
 from genesis_fp16.cli_runs import existing_store
-from genesis_fp16.settings import Settings, load_settings
+from genesis_fp16.cli_settings import known_settings
+from genesis_fp16.settings import Settings
 
 if TYPE_CHECKING:
     from genesis_fp16.guard import Decision
@@ -39,7 +40,8 @@ _SHOWN_DECISIONS, _SHOWN_RUNS, _SHOWN_SCALES = 8, 5, 8
 
 def explain(agent: str, as_json: JsonFlag = False) -> None:
     """Tell who decided the agent's precision, when, on what numbers, and how to undo it."""
-    settings = load_settings()
+    known = known_settings()
+    settings = known.place
     with existing_store(settings) as store:
         installed_agent(agent, store)
         answer = {"agent": agent, **(_story(settings, store, agent) if store else {})}
@@ -51,7 +53,7 @@ def explain(agent: str, as_json: JsonFlag = False) -> None:
         for line in _operators(answer):
             print_line(line)
         return
-    for line in (*_now(answer), *_guard(settings, answer), *_operators(answer)):
+    for line in (*_now(answer), *_guard(known.followed, answer), *_operators(answer)):
         print_line(line)
     _print_decisions(answer["decisions"])
     _print_comparison(answer["outcomes"])
@@ -122,7 +124,7 @@ def _now(answer: dict[str, Any]) -> Iterator[str]:
     yield f"Who decided   {_WHO.get(reason, reason)} (reason {reason})"
 
 
-def _guard(settings: Settings, answer: dict[str, Any]) -> Iterator[str]:
+def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
     if not answer["decisions"]:
         yield "The guard     watches; it has never had to decide anything."
         return
@@ -159,7 +161,9 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
         yield f"All numbers   {answer['evidence_file']}"
 
 
-def _what_now(settings: Settings, last: dict[str, Any]) -> str:
+def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
+    if settings is None:
+        return "as the settings say, once they are mended"
     if not settings.guard_enabled:
         return "nothing: GENESIS_GUARD_ENABLED is false, the guard has no say"
     if last["state"] == "watching":

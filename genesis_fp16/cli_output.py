@@ -29,6 +29,11 @@ def print_line(text: str) -> None:
     typer.echo(" ".join(plain(text).split("\n")))
 
 
+def print_warning(text: str) -> None:
+    """Print *text* as a line on stderr, whatever stdout is for."""
+    typer.echo(f"warning: {' '.join(plain(text).split())}", err=True)
+
+
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, longest: int = LONGEST_CELL
 ) -> None:

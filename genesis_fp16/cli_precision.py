@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from genesis_fp16.cli_names import installed_agent
-from genesis_fp16.cli_output import JsonFlag, moment, print_json, print_line
+from genesis_fp16.cli_output import JsonFlag, moment, print_json, print_line, print_warning
 from genesis_fp16.cli_runs import existing_store, opened_store
-from genesis_fp16.settings import Settings, load_settings
+from genesis_fp16.cli_settings import Known, known_settings
 from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import WISHES, PrecisionWish
 
@@ -61,14 +62,13 @@ def default(context: typer.Context, as_json: JsonFlag = False) -> None:
 @app.command()
 def show(as_json: JsonFlag = False) -> None:
     """Show every voice on precision, and what each agent's worker acknowledged last."""
-    answer = _voices(load_settings())
+    known = known_settings()
+    answer = _voices(known)
     if as_json:
         print_json(answer)
         return
-    flag = answer["flag"]
-    allowed = "allows half precision" if flag["value"] else "demands FP32 for all"
-    print_line(f"ENABLE_FP16_TRAINING {allowed} ({flag['source']})")
-    print_line(f"GENESIS_PRECISION is {answer['default']} where nobody demands FP32")
+    for line in _settings_told(known, answer):
+        print_line(line)
     for override in answer["overrides"]:
         print_line(f"override: {told_override(override)}")
     for agent, said in answer["agents"].items():
@@ -82,6 +82,22 @@ def show(as_json: JsonFlag = False) -> None:
     for agent, state in answer["acknowledged"].items():
         said = " ".join(f"{name}={state[name]}" for name in ("requested", "effective", "reason"))
         print_line(f"{agent} acknowledged {said} in run {state['run']}")
+
+
+def _settings_told(known: Known, answer: dict[str, Any]) -> Iterator[str]:
+    """What the settings say, by whom, and what this command reads otherwise."""
+    flag, daemon = answer["flag"], known.daemon
+    if daemon is not None:
+        silent = "" if daemon.hot else "; it has not said which settings, so these are as read here"
+        yield f"the daemon ({daemon}) follows {daemon.env_file or 'its settings'}{silent}"
+    if known.followed is None:
+        yield "ENABLE_FP16_TRAINING is unknown: the settings are wrong, and nobody follows them"
+        return
+    allowed = "allows half precision" if flag["value"] else "demands FP32 for all"
+    yield f"ENABLE_FP16_TRAINING {allowed} ({flag['source']})"
+    yield f"GENESIS_PRECISION is {answer['default']} where nobody demands FP32"
+    for name, change in answer["read_otherwise_here"].items():
+        yield f"read otherwise here: {name}: {change}; see genesis-fp16 doctor"
 
 
 @app.command("set")
@@ -104,7 +120,7 @@ def set_override(
     from genesis_fp16.cli_actor import actor
     from genesis_fp16.precision_policy import Override
 
-    settings = load_settings()
+    known = known_settings()
     now, seconds = time.time(), _seconds(valid_for)
     name: PrecisionWish = next(each for each in WISHES if each == precision)
     override = Override(
@@ -116,16 +132,35 @@ def set_override(
         expires_at=None if seconds is None else now + seconds,
         next_run=next_run,
     )
-    with opened_store(settings) as store:
+    with opened_store(known.place) as store:
         store.overrides.set(override)
+    _warn_of_deaf_daemon(known)
     if as_json:
         print_json(asdict(override))
         return
     until = f" until {moment(override.expires_at)}" if override.expires_at else ""
-    which = ", in runs that begin from now on" if next_run else "; a running daemon obeys at once"
+    which = ", in runs that begin from now on" if next_run else f"; {_who_obeys(known)}"
     typer.echo(f"{precision} for {agent or 'all agents'}{until}{which}")
-    if precision != "fp32" and not settings.enable_fp16_training:
+    flag = known.followed is None or known.followed.enable_fp16_training
+    if precision != "fp32" and not flag:
         typer.echo("but ENABLE_FP16_TRAINING is false, so FP32 stays in force", err=True)
+
+
+def _who_obeys(known: Known) -> str:
+    if known.daemon is not None or known.place.database_url is not None:  # perhaps on another host
+        return "a running daemon obeys at once"
+    return f"no daemon serves {known.place.home.absolute()} now; the next one obeys"
+
+
+def _warn_of_deaf_daemon(known: Known) -> None:
+    """Say so where a daemon serves that may not hear what was said to its store."""
+    from genesis_fp16.serving import STARTING
+
+    if known.daemon is not None and known.daemon.trouble not in ("", STARTING):
+        print_warning(
+            f"the daemon ({known.daemon}) may not hear it: {known.daemon.trouble}; to roll back "
+            f"meanwhile set ENABLE_FP16_TRAINING=false in {known.daemon.env_file}"
+        )
 
 
 @app.command()
@@ -141,19 +176,21 @@ def clear(
     """Withdraw the override of one agent, or the one of all; or end a rollback by the guard."""
     from genesis_fp16.cli_actor import actor
 
-    settings = load_settings()
+    known = known_settings()
     if guard is not None and agent is not None:
         raise typer.BadParameter("either --agent, for its override, or --guard; not both")
     said = _said(reason)
     scope = agent or "all agents"
-    with existing_store(settings) as store:
-        known = installed_agent(agent if guard is None else guard, store)
+    with existing_store(known.place) as store:
+        name = installed_agent(agent if guard is None else guard, store)
         if store is None:
             cleared = False
         elif guard is not None:
-            cleared = _clear_guard(settings, store, guard, said)
+            cleared = _clear_guard(known, store, guard, said)
         else:
-            cleared = store.overrides.clear(known, actor=actor(), reason=said)
+            cleared = store.overrides.clear(name, actor=actor(), reason=said)
+    if cleared:
+        _warn_of_deaf_daemon(known)
     if as_json:
         print_json({**({"guard": guard} if guard else {"agent": agent}), "cleared": cleared})
     elif guard is not None:
@@ -166,7 +203,7 @@ def clear(
         typer.echo(f"cleared for {scope}" if cleared else f"no override is in force for {scope}")
 
 
-def _clear_guard(settings: Settings, store: Store, agent: str, reason: str) -> bool:
+def _clear_guard(known: Known, store: Store, agent: str, reason: str) -> bool:
     """Put the agent on probation, with evidence of what that ends; False if nothing tripped."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -180,16 +217,18 @@ def _clear_guard(settings: Settings, store: Store, agent: str, reason: str) -> b
     cleared = ladder.clear(last, now=time.time(), actor=actor(), reason=reason)
     if cleared is None:
         return False
-    seen = {"ends": asdict(last), "settings": settings_in_force(settings, agent)}
+    followed, home = known.followed, known.place.home.absolute()
+    settings = settings_in_force(followed, agent) if followed is not None else None
+    seen = {"ends": asdict(last), "settings": settings}
     try:
-        cleared = write_evidence(settings.home.absolute(), cleared, seen)
+        cleared = write_evidence(home, cleared, seen)
     except OSError as error:  # a full disk is no reason to keep the rollback
         typer.echo(f"the evidence could not be written: {error}", err=True)
     try:
         store.guard.add(cleared)
     except SQLAlchemyError:  # it is not in force, so nothing may say that it is
         if cleared.evidence:
-            (settings.home / cleared.evidence).unlink(missing_ok=True)
+            (home / cleared.evidence).unlink(missing_ok=True)
         raise
     return True
 
@@ -205,11 +244,12 @@ def told_override(override: dict[str, Any]) -> str:
     )
 
 
-def _voices(settings: Settings) -> dict[str, Any]:
+def _voices(known: Known) -> dict[str, Any]:
+    followed, daemon = known.followed, known.daemon
     overrides: list[dict[str, Any]] = []
     acknowledged: dict[str, dict[str, Any]] = {}
     guard: dict[str, dict[str, Any]] = {}
-    with existing_store(settings) as store:
+    with existing_store(known.place) as store:
         if store is not None:
             overrides = [asdict(override) for override in store.overrides.in_force()]
             guard = {name: asdict(stands) for name, stands in store.guard.standing().items()}
@@ -218,15 +258,17 @@ def _voices(settings: Settings) -> dict[str, Any]:
                     acknowledged[run.agent] = {**run.precision, "run": run.id, "state": run.state}
     return {
         "flag": {
-            "value": settings.enable_fp16_training,
-            "source": settings.source_of("enable_fp16_training"),
+            "value": followed and followed.enable_fp16_training,
+            "source": known.source_of("enable_fp16_training"),
         },
-        "default": settings.precision,
+        "default": followed and followed.precision,
+        "daemon": daemon and daemon.model_dump(mode="json", exclude={"hot", "sources"}),
+        "read_otherwise_here": known.differences,
         "overrides": overrides,
         "guard": guard,
         "agents": {
             name.replace("_", "-"): agent.precision
-            for name, agent in settings.agents.items()
+            for name, agent in (followed.agents if followed is not None else {}).items()
             if agent.precision is not None
         },
         "acknowledged": acknowledged,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from genesis_fp16.cli_output import JsonFlag, duration, moment, print_json, print_table
+from genesis_fp16.cli_settings import known_settings
 from genesis_fp16.errors import GenesisError
-from genesis_fp16.settings import Settings, load_settings
+from genesis_fp16.settings import Settings
 from infrastructure.events.plain_text import LONGEST
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ class UnknownRunError(GenesisError, KeyError):
 
 @contextmanager
 def existing_store(settings: Settings) -> Iterator[Store | None]:
-    """Open the store if there is one; None where no daemon has served yet."""
-    from genesis_fp16.store.database import database_exists
+    """Open the store if there is one; None where no daemon has served yet.
 
-    if not database_exists(settings):
+    Raises:
+        StoreError: There is none, though a daemon serves.
+    """
+    if not _database_exists(settings):
         yield None
         return
     with opened_store(settings) as store:
@@ -45,14 +48,37 @@ def existing_store(settings: Settings) -> Iterator[Store | None]:
 
 @contextmanager
 def opened_store(settings: Settings) -> Iterator[Store]:
-    """Open the store, made where there is none; what fails in it is told with a remedy."""
+    """Open the store, made where there is none; what fails in it is told with a remedy.
+
+    Raises:
+        StoreError: It cannot be used; or there is none, though a daemon serves.
+    """
     from genesis_fp16.log import keep_stdout_clear
     from genesis_fp16.store import Store
     from genesis_fp16.store.database import failures_told
 
     keep_stdout_clear()
+    _database_exists(settings)
     with failures_told(settings), closing(Store.open(settings)) as store:
         yield store
+
+
+def _database_exists(settings: Settings) -> bool:
+    """Whether there may be a database; a daemon would never look into one made in its absence."""
+    from genesis_fp16.serving import STARTING, serving
+    from genesis_fp16.store import StoreError
+    from genesis_fp16.store.database import database_exists, database_url
+    from genesis_fp16.store.failure import shown
+
+    if database_exists(settings):
+        return True
+    daemon = serving(settings.home.absolute())
+    if daemon is not None and daemon.trouble != STARTING:
+        raise StoreError(
+            f"database {shown(database_url(settings))} is gone, though a daemon ({daemon}) serves "
+            "it: what is said to a new one it would not hear; move it back, or restart the daemon"
+        )
+    return False
 
 
 @app.callback(invoke_without_command=True)
@@ -65,7 +91,7 @@ def list_runs(
     """List runs, newest first."""
     if context.invoked_subcommand is not None:
         return
-    settings = load_settings()
+    settings = known_settings().place
     with existing_store(settings) as store:
         runs = [] if store is None else store.runs(agent, limit)
     if as_json:
@@ -90,7 +116,7 @@ def list_runs(
 @app.command("show")
 def show_run(run_id: str, as_json: JsonFlag = False) -> None:
     """Show one run: its attempts, what happened in each, its precision, where its log lies."""
-    settings = load_settings()
+    settings = known_settings().place
     with existing_store(settings) as store:
         run = store.run(run_id) if store is not None else None
         if store is None or run is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import http.client
-import json
 import os
 import platform
 import shutil
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 import genesis_fp16
 from genesis_fp16.agent_files import read_preflight
 from genesis_fp16.cli_output import moment
+from genesis_fp16.cli_settings import named_in_vain
 from genesis_fp16.plugins import (
     HardwareProbeError,
     Plugin,
@@ -29,7 +28,8 @@ from genesis_fp16.plugins import (
     load_plugins,
     probe_hardware,
 )
-from genesis_fp16.reload import HOT_FIELDS
+from genesis_fp16.reload import HOT_FIELDS, differences
+from genesis_fp16.serving import STARTING, serving
 from genesis_fp16.settings import Settings, SettingsError, load_settings, variable_name
 from genesis_fp16.store.database import HEAD_REVISION, database_url
 
@@ -70,7 +70,8 @@ def examine(load: Callable[[], Settings] = load_settings) -> list[Finding]:
         return findings + [Finding("settings", "fail", problem) for problem in error.problems]
     findings += check_settings(settings)
     findings += [check_home(settings), check_disk(settings), check_database(settings)]
-    findings += [check_lock(settings), check_port(settings), check_device(settings)]
+    findings += [check_lock(settings), *check_followed(settings)]
+    findings += [check_port(settings), check_device(settings)]
     plugins = load_plugins(settings)
     findings += check_plugins(settings, plugins)
     findings += check_measured(settings, [plugin.name for plugin in plugins])
@@ -96,7 +97,12 @@ def check_library() -> Finding:
 def check_settings(settings: Settings) -> Iterator[Finding]:
     """Whether hot settings can be changed live."""
     path = settings.env_file
-    yield Finding("settings", "ok", f"sound; {path} {'read' if path.exists() else 'is missing'}")
+    if why := named_in_vain(settings):
+        what, _, remedy = why.partition("; ")
+        yield Finding("settings", "fail", what, remedy)
+    else:
+        read = "read" if path.exists() else "is missing"
+        yield Finding("settings", "ok", f"sound; {path} {read}")
     fixed = [
         variable_name(name) for name in HOT_FIELDS if settings.source_of(name) == "environment"
     ]
@@ -160,19 +166,41 @@ def check_database(settings: Settings) -> Finding:
 
 
 def check_lock(settings: Settings) -> Finding:
-    """Whether a daemon serves this home."""
-    holder = _holder(settings)
-    return Finding("lock", "ok", f"served by pid {holder}" if holder else "no daemon serves")
+    """Whether a daemon serves this home, and whether that is well."""
+    daemon = serving(settings.home.absolute())
+    if daemon is None:
+        return Finding("lock", "ok", "no daemon serves")
+    what, _, remedy = daemon.trouble.partition("; ")
+    found = f"served by a daemon ({daemon})"
+    if daemon.trouble in ("", STARTING):
+        return Finding("lock", "ok", f"{found}{', which is starting' if what else ''}")
+    return Finding("lock", "fail", f"{found}, which is not ready: {what}", remedy or "see its log")
 
 
-def _holder(settings: Settings) -> int | None:
-    """Process id of the daemon that serves this home on this machine."""
-    try:
-        holder = json.loads((settings.home / "daemon.json").read_text())
-        pid = int(holder["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return pid if psutil.pid_exists(pid) else None
+def check_followed(settings: Settings) -> Iterator[Finding]:
+    """Whether the daemon that serves follows the hot settings that are read here."""
+    daemon = serving(settings.home.absolute())
+    if daemon is None:
+        return
+    if daemon.refused:
+        found = f"the daemon keeps what it had, since it refused {daemon.env_file}: "
+        yield Finding("followed", "warn", found + " ".join(daemon.refused.split()), "mend the file")
+    for name, source in daemon.sources.items():
+        if source == "environment":
+            yield Finding(
+                "followed",
+                "warn",
+                f"{name} is set in the daemon's environment and cannot be changed live",
+                f"unset it there, set it in {daemon.env_file} and restart the daemon",
+            )
+    followed = daemon.in_force(settings)
+    for name, change in (differences(followed, settings) if followed is not None else {}).items():
+        yield Finding(
+            "followed",
+            "warn",
+            f"{name}: the daemon's -> read here is {change}",
+            f"the daemon follows {daemon.env_file}: see that GENESIS_ENV_FILE names it here too",
+        )
 
 
 def check_port(settings: Settings) -> Finding:
@@ -186,7 +214,7 @@ def check_port(settings: Settings) -> Finding:
             listener.bind((host, port))
         return Finding("metrics port", "ok", f"{shown} is free")
     except OSError as error:
-        if _holder(settings) is not None and _answers(host, port):
+        if serving(settings.home.absolute()) is not None and _answers(host, port):
             return Finding("metrics port", "ok", f"{shown} is served by our daemon")
         return Finding(
             "metrics port",

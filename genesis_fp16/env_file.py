@@ -59,21 +59,27 @@ def read_bounded(path: Path) -> bytes:
 def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
     """Read the file's variables that are ours; what is wrong with the file goes to *problems*.
 
-    A missing file has no variables. Of a name given twice the last counts, as in a shell.
+    A missing file has no variables. Of a name given twice the last counts, as in a shell. Of a
+    file that is no text the lines that are text count all the same.
     """
+    wrong = len(problems)
+    content = b""
     try:
-        text = read_bounded(path).decode("utf-8-sig")
+        content = read_bounded(path)
+        content.decode()
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         problems.append(f"{path} cannot be read: {error}; make it a readable UTF-8 text file")
-        return {}
+    is_text = len(problems) == wrong
+    text = content.decode("utf-8-sig", errors="surrogateescape")
     variables = {}
     for binding in parse_stream(io.StringIO(text)):
         source = f"{path} line {_line(binding)}"
         if binding.error:
-            written = binding.original.string.strip()
-            problems.append(f"{source} is no NAME=value: {written!r}; correct or delete it")
+            if is_text:
+                written = binding.original.string.strip()
+                problems.append(f"{source} is no NAME=value: {written!r}; correct or delete it")
         elif binding.key == ENV_FILE_VARIABLE:
             problems.append(f"{ENV_FILE_VARIABLE} ({source}): only the environment can name it")
         elif binding.key is not None and _is_ours_in_file(binding.key):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from genesis_fp16.reload import HOT_FIELDS, apply_hot
 from genesis_fp16.settings import Settings, variable_name
+from infrastructure.events.plain_text import plain
 
 LOCK_FILE, SERVING_FILE = "daemon.lock", "daemon.json"
 STARTING = "starting"
@@ -49,12 +50,12 @@ class Serving(BaseModel):
         """The same daemon with *settings* in force, of which the hot are kept: none is secret."""
         hot = settings.model_dump(mode="json", include=set(HOT_FIELDS))
         hot["agents"] = {key: {"precision": own.precision} for key, own in settings.agents.items()}
-        sources = {variable_name(name): settings.source_of(name) for name in HOT_FIELDS}
+        sources = {variable_name(name): plain(settings.source_of(name)) for name in HOT_FIELDS}
         return self.model_copy(
             update={
-                "env_file": str(settings.env_file.absolute()),
-                "trouble": trouble,
-                "refused": refused,
+                "env_file": plain(str(settings.env_file.absolute())),
+                "trouble": plain(trouble),
+                "refused": plain(refused),
                 "hot": hot,
                 "sources": {name: found for name, found in sources.items() if found != "default"},
             }

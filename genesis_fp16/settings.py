@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -216,13 +216,17 @@ VARIABLES = {variable_name(name): name for name in Settings.model_fields if name
 
 
 def load_settings(
-    env_file: Path | None = None, environ: Mapping[str, str] | None = None
+    env_file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    only: Collection[str] = VARIABLES,
 ) -> Settings:
     """Read the settings from the environment and the file.
 
     Args:
         env_file: The file; by default ``GENESIS_ENV_FILE`` or ``.env``. It may be missing.
         environ: The environment; by default the process's own.
+        only: Variables to read, not all; others keep their defaults, and may be wrong.
 
     Raises:
         SettingsError: Something is wrong; the message lists everything that is.
@@ -242,7 +246,11 @@ def load_settings(
     problems += [_unknown(*item) for item in unknown[:MOST_UNKNOWN]]
     if more := unknown[MOST_UNKNOWN:]:
         problems.append(f"{len(more)} further names are no settings: see .env.example")
-    settings = _validate({k: v for k, v in merged.items() if _is_known(k)}, problems)
+    known = {k: v for k, v in merged.items() if _is_known(k)}
+    if only is not VARIABLES:
+        known = {name: found for name, found in known.items() if name in only}
+        problems = [said for said in problems if any(name in said for name in only)]
+    settings = _validate(known, problems)
     if problems or settings is None:
         raise SettingsError(problems)
     settings = settings.model_copy(update={"env_file": path})

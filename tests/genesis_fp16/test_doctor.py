@@ -1,6 +1,5 @@
 """Each check, on a real home, a real port and real plugins."""
 
-import json
 import os
 import socket
 import sqlite3
@@ -14,17 +13,19 @@ from genesis_fp16.doctor import (
     Finding,
     check_database,
     check_device,
+    check_followed,
     check_home,
     check_lock,
     check_plugins,
     check_port,
+    check_settings,
     examine,
 )
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.observability import start_http
 from genesis_fp16.plugins import Plugin
 from genesis_fp16.settings import AgentSettings, Settings, load_settings
-from genesis_fp16.store import Store
+from genesis_fp16.store import DaemonLock, Store
 
 Examine = Callable[..., dict[str, list[Finding]]]
 
@@ -120,11 +121,52 @@ def test_port_of_another_program_fails_and_ours_does_not(tmp_path: Path, free_po
     server = start_http(settings, Metrics(), lambda: (True, ""))
     try:
         assert check_port(settings).verdict == "fail"  # a daemon of another home
-        (tmp_path / "daemon.json").write_text(json.dumps({"pid": os.getpid()}))
-        assert "served by our daemon" in check_port(settings).found
-        assert f"served by pid {os.getpid()}" in check_lock(settings).found
+        assert check_lock(settings).found == "no daemon serves"
+        with DaemonLock(settings):
+            assert "served by our daemon" in check_port(settings).found
+            assert f"served by a daemon (pid {os.getpid()} on" in check_lock(settings).found
     finally:
         server.stop()
+
+
+def test_a_daemon_in_trouble_is_told_with_the_remedy(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    with DaemonLock(settings) as lock:
+        assert check_lock(settings).found.endswith("which is starting")
+        lock.tell(settings)
+        assert check_lock(settings).verdict == "ok"
+        lock.tell(settings, trouble="the store fails: it was moved; move it back")
+        finding = check_lock(settings)
+    assert finding.verdict == "fail"
+    assert finding.found.endswith("which is not ready: the store fails: it was moved")
+    assert finding.remedy == "move it back"
+
+
+def test_a_daemon_that_follows_other_settings_is_told(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text(f"GENESIS_HOME={tmp_path}\nENABLE_FP16_TRAINING=true\n")
+    its, here = load_settings(file, {"ENABLE_FP16_TRAINING": "false"}), load_settings(file, {})
+    assert list(check_followed(here)) == []
+    with DaemonLock(its) as lock:
+        assert [each.verdict for each in check_followed(its)] == ["warn"]
+        environment, difference = check_followed(here)
+        lock.tell(here)
+        assert list(check_followed(here)) == []
+        lock.tell(here, refused="1 setting is wrong:\n  X=1")
+        [refused] = check_followed(here)
+    assert environment.found == (
+        "ENABLE_FP16_TRAINING is set in the daemon's environment and cannot be changed live"
+    )
+    assert difference.found == "ENABLE_FP16_TRAINING: the daemon's -> read here is False -> True"
+    assert f"the daemon follows {file}" in difference.remedy
+    assert refused.found.endswith(f"it refused {file}: 1 setting is wrong: X=1")
+
+
+def test_a_file_that_is_named_in_vain_fails(tmp_path: Path) -> None:
+    [finding] = check_settings(load_settings(tmp_path / "no.env", {"GENESIS_HOME": "x"}))
+    assert finding.verdict == "fail"
+    assert "no.env (environment): there is no such file" in finding.found
+    assert next(iter(check_settings(Settings()))).verdict == "ok"
 
 
 def test_missing_device_fails() -> None:
