@@ -201,12 +201,13 @@ FAULTS: Mapping[str, Plan] = {
         model=partial(network, 32),
         loss=partial(faint, 1e-12),
         epsilon=1e-30,
+        epochs=100,  # comparisons come once a second, however fast the machine steps
     ),
     "loss-drift": Plan(
         expected="loss_drift",
         onset=ONSET_STEP,
         model=partial(planted, absorbed),
-        epochs=100,  # comparisons come a few times a second, however fast the machine steps
+        epochs=100,
     ),
     "metric-drift": Plan(
         expected="metric_drift", model=TwoHeads, loss=faint_side, epsilon=1e-30, output=1
@@ -220,11 +221,13 @@ STORMS: Mapping[str, Plan] = {  # for a loss scale that recovers fast: FP16_GROW
         expected="overflow_storm",
         model=partial(planted, too_large_at_times("..x"), 0),
         loss=partial(faint, 1e-6),
+        epochs=100,  # so do statistics, and a window of them is no shorter
     ),
     "overflow-sustained": Plan(
         expected="overflow_sustained",
         model=partial(planted, too_large_at_times("...x"), 0),
         loss=partial(faint, 1e-6),
+        epochs=100,
     ),
 }
 _HEALTHY = (

@@ -37,12 +37,14 @@ PANELS = (
     ),
     Lines(
         title="Loss scale, and overflows",
-        why="A red point: steps overflowed since the point before. The scale halves at each and "
-        "doubles after a growth interval; a scale that keeps falling is a reason to roll back.",
+        why="A red point, while FP16 is in force: steps overflowed since the point before. The "
+        "scale halves at each and doubles after a growth interval; a scale that keeps falling is a "
+        "reason to roll back.",
         queries=[
             Query(expr='genesis_fp16_loss_scale{agent=~"$agent"} > 0', legend="loss scale"),
             Query(
-                expr='(genesis_fp16_loss_scale{agent=~"$agent"} > 0) '
+                expr='(genesis_fp16_loss_scale{agent=~"$agent"} > 0) and on (agent, instance, job) '
+                'genesis_precision_info{effective="fp16"} '
                 'and increase(genesis_fp16_overflow_steps_total{agent=~"$agent"}'
                 "[$__rate_interval]) > 0",
                 legend="overflow",
@@ -84,10 +86,12 @@ PANELS = (
         why="Not overflows: a smaller scale does not help. Look at the data or the model.",
         queries=[
             Query(
-                expr='increase(genesis_nonfinite_loss_total{agent=~"$agent"}[$__rate_interval])',
+                expr='increase(genesis_nonfinite_loss_total{agent=~"$agent"}[$__rate_interval])'
+                " > 0",
                 legend="NaN or infinite",
             )
         ],
+        nothing="None: every loss was finite",
         bars=True,
     ),
     Lines(
@@ -133,8 +137,11 @@ PANELS = (
     ),
     Lines(
         title="GPU memory",
-        why="Peak of the last steps. 0 without a GPU.",
-        queries=[Query(expr='genesis_cuda_memory_allocated_bytes{agent=~"$agent"}', legend="peak")],
+        why="Peak of the last steps.",
+        queries=[
+            Query(expr='genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0', legend="peak")
+        ],
+        nothing="No data: needs a GPU",
         unit="bytes",
     ),
     Timeline(

@@ -15,14 +15,10 @@ PANELS = (
     ),
     Lines(
         title="Half loss off FP32",
-        why="Relative distance of the two. Above 5 % GenesisLossOffBaseline fires.",
+        why="Distance of the two as a share of FP32's loss or, if that is more, of a hundredth of "
+        "the run's largest, as the guard judges it. Above 5 % GenesisLossOffBaseline fires.",
         queries=[
-            Query(
-                expr='abs(genesis_half_baseline_loss{agent=~"$agent"} '
-                '- genesis_fp32_baseline_loss{agent=~"$agent"}) '
-                '/ abs(genesis_fp32_baseline_loss{agent=~"$agent"})',
-                legend="{{agent}}",
-            )
+            Query(expr='genesis_half_loss_error_ratio{agent=~"$agent"}', legend="{{agent}}"),
         ],
         unit="percentunit",
         warn_above=0.05,
@@ -51,12 +47,14 @@ PANELS = (
     ),
     Lines(
         title="Speed-up of a pass",
-        why="FP32's time by half's. Below 1 half precision costs time. On a CPU it proves nothing.",
+        why="FP32's time by half's, of each the shortest of late: a single pass is at the mercy of "
+        "whatever else runs. Below 1 half precision costs time. On a CPU it proves nothing.",
         queries=[
             Query(
-                expr='genesis_baseline_pass_seconds{agent=~"$agent", precision="fp32"} '
-                "/ ignoring (precision) "
-                'genesis_baseline_pass_seconds{agent=~"$agent", precision="half"}',
+                expr='min_over_time(genesis_baseline_pass_seconds{agent=~"$agent", '
+                'precision="fp32"}[$__rate_interval]) / ignoring (precision) '
+                'min_over_time(genesis_baseline_pass_seconds{agent=~"$agent", '
+                'precision="half"}[$__rate_interval])',
                 legend="{{agent}}",
             )
         ],
@@ -121,14 +119,15 @@ PANELS = (
     ),
     Lines(
         title="GPU memory by precision",
-        why="Mean peak of the agents in each precision. 0 without a GPU.",
+        why="Mean peak of the agents in each precision.",
         queries=[
             Query(
-                expr="avg by (effective) (genesis_cuda_memory_allocated_bytes"
-                f'{{agent=~"$agent"}} * {IN_FORCE})',
+                expr="avg by (effective) ((genesis_cuda_memory_allocated_bytes"
+                f'{{agent=~"$agent"}} > 0) * {IN_FORCE})',
                 legend="{{effective}}",
             )
         ],
+        nothing="No data: needs a GPU",
         unit="bytes",
     ),
     Lines(

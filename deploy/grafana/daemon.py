@@ -110,10 +110,11 @@ PANELS = (
         why="Rounds of the loop that ended in an unexpected error. Should be none.",
         queries=[
             Query(
-                expr="increase(genesis_rounds_failed_total[$__rate_interval])",
+                expr="increase(genesis_rounds_failed_total[$__rate_interval]) > 0",
                 legend="{{instance}}",
             )
         ],
+        nothing="None: every round went well",
         bars=True,
     ),
     Lines(

@@ -41,7 +41,8 @@ def draw(axes: Axes, panel: Mapping[str, Any], series: Sequence[Series], window:
     axes.tick_params(colors=INK, labelsize=7, length=0)
     if not series:
         axes.set_yticks([])
-        axes.text(0.5, 0.5, "No data", transform=axes.transAxes, ha="center", color=INK)
+        nothing = panel["fieldConfig"]["defaults"].get("noValue", "No data")
+        axes.text(0.5, 0.5, nothing, transform=axes.transAxes, ha="center", color=INK)
     elif panel["type"] == "state-timeline":
         _timeline(axes, panel, series, window)
     else:

@@ -50,6 +50,7 @@ class Panel:
         title: In words.
         why: What it shows and when to worry; the panel's description.
         queries: At most 26.
+        nothing: What the panel says where its queries answer nothing; empty for "No data".
         unit: Grafana's name of the unit.
         span: Width, of 24.
     """
@@ -57,6 +58,7 @@ class Panel:
     title: str
     why: str
     queries: Sequence[Query]
+    nothing: str = ""
     unit: str = "short"
     span: int = 12
 
@@ -158,6 +160,8 @@ class Number(Panel):
 def _finish(builder: Builder, panel: Panel, number: int) -> Builder:
     builder.id(number).title(panel.title).description(panel.why).unit(panel.unit)
     builder.datasource(SOURCE).span(panel.span).height(HEIGHT)
+    if panel.nothing:
+        builder.no_value(panel.nothing)
     for letter, query in zip(ascii_uppercase, panel.queries, strict=False):
         target = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).range()
         builder.with_target(target.ref_id(letter).datasource(SOURCE))

@@ -55,11 +55,11 @@ STILL = {
     "genesis_store_up": "the database works",
     "genesis_schedule_period_seconds": "nobody edits a schedule",
 }
-# Queries whose answer is 0 here, and why.
+# Queries whose answer is 0 or nothing here, and why.
 ZERO = {
-    "increase(genesis_rounds_failed_total[$__rate_interval])": "no round fails",
-    'genesis_cuda_memory_allocated_bytes{agent=~"$agent"}': "there is no GPU",
-    'avg by (effective) (genesis_cuda_memory_allocated_bytes{agent=~"$agent"} * on (agent, '
+    "increase(genesis_rounds_failed_total[$__rate_interval]) > 0": "no round fails",
+    'genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0': "there is no GPU",
+    'avg by (effective) ((genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0) * on (agent, '
     "instance, job) group_left (effective) genesis_precision_info)": "the same",
 }
 

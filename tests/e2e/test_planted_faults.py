@@ -23,7 +23,7 @@ def test_faults_are_caught_and_the_healthy_left_alone(tmp_path: Path) -> None:
         "nan-in-data": "nonfinite_loss",
         **dict.fromkeys(healthy, ""),
     }
-    # How many steps lie between depends on the machine: statistics come a few times a second.
+    # How many steps lie between depends on the machine: statistics come once a second.
     early = [outcome for outcome in outcomes if outcome.fired and outcome.step <= outcome.onset]
     assert early == []
     assert all(outcome.runs == 1 for outcome in outcomes)

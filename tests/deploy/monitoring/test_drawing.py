@@ -77,5 +77,10 @@ def test_nothing_is_said_to_be_nothing(axes, dashboards: Dashboards) -> None:
     assert [text.get_text() for text in axes.texts] == ["No data"]
 
 
+def test_a_panel_says_why_it_is_empty(axes, dashboards: Dashboards) -> None:
+    draw(axes, panel(dashboards, "genesis-agent", "GPU memory"), [], WINDOW)
+    assert [text.get_text() for text in axes.texts] == ["No data: needs a GPU"]
+
+
 def rgba(color: str) -> tuple[float, ...]:
     return (*(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)), 1.0)

@@ -122,6 +122,7 @@ def test_a_restart_loses_no_window(world, compared) -> None:
     assert world.state == "watching"
     world.guard.on_event("a", run.id, off)
     assert world.guard.standing("a").trigger == "loss_drift"
+    assert "in 3 comparisons in a row" in world.guard.standing("a").reason, "none counts twice"
 
 
 def test_a_restart_hears_nothing_that_led_to_a_decision(world, storm, stats, compared) -> None:
