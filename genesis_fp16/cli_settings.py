@@ -42,7 +42,7 @@ class Known:
 
     def source_of(self, name: str) -> str:
         """Where the attribute *name* of what is followed comes from."""
-        if self.daemon is not None and self.daemon.hot:
+        if self.daemon is not None and self.followed is not self.own:
             return self.daemon.sources.get(variable_name(name), "default")
         return self.own.source_of(name) if self.own is not None else "unknown"
 
