@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import torch
 
-from benchmarks.loops import NotRunError
 from benchmarks.machine import describe
 from benchmarks.se_darwin.dataset import FULL, QUICK, build_dataset, open_recording
 from benchmarks.se_darwin.report import Report
@@ -28,8 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of CSV and plot")
     parser.add_argument("--parallel", type=int, default=1, help="programs run at a time")
     options = parser.parse_args(arguments)
+    for library in ("sklearn", "matplotlib"):
+        if importlib.util.find_spec(library) is None:
+            print(f"not run: {library} is not installed: make bench-se-darwin installs it")
+            return 1
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # fields that do not vary in so little data
     machine = describe(torch.device("cpu"))
     print(f"{machine['device']}, torch {machine['torch']}", flush=True)
 
@@ -44,11 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with closing(open_recording(record, options.parallel)) as box:
         data = build_dataset(box, effort, options.seed, say)
         say(f"{box.executed} programs run, the others were on record")
-        try:
-            run_all(box, data, effort, options.seed, report, say)
-        except NotRunError as error:
-            say(f"not run: {error}")
-            return 1
+        run_all(box, data, effort, options.seed, report, say)
     say(f"written to {options.output}: {', '.join(report.written)}")
     return 0
 

@@ -90,6 +90,7 @@ class Dataset:
     foreign: Cases of foreign mutants.
     written: Cases of bugs written by hand.
     two_edits: Bugs that two edits undo, only; what is executed depends on the policy.
+    lost: How many two-edit bugs no two edits undo.
     fold_of: Module to its fold.
     functions: How many were broken.
     """
@@ -98,6 +99,7 @@ class Dataset:
     foreign: Sequence[Case]
     written: Sequence[Case]
     two_edits: Sequence[Bug]
+    lost: int
     fold_of: dict[str, int]
     functions: int
 
@@ -124,14 +126,14 @@ def build_dataset(sandbox: RecordingSandbox, effort: Effort, seed: int, say: Say
     foreign = foreign_bugs(sandbox, _spread(suites, effort.foreign), seed=seed)
     say(
         f"{len(suites)} functions of {len({s.subject.module for s in suites})} modules, Python "
-        f"{sys.version.split()[0]}: {len(one_edit)} one-edit bugs, {len(injected)} two-edit bugs, "
-        f"{len(injected) - len(two_edits)} of which no two edits undo, and are left out"
+        f"{sys.version.split()[0]}: {len(one_edit)} one-edit bugs, {len(injected)} two-edit bugs"
     )
     return Dataset(
         one_edit=_execute(sandbox, one_edit, say),
         foreign=_execute(sandbox, foreign, say),
         written=_execute(sandbox, written_bugs(sandbox, seed=seed), say),
         two_edits=_spread(two_edits, effort.two_edits),
+        lost=len(injected) - len(two_edits),
         fold_of=fold_modules(one_edit, effort.folds),
         functions=len(suites),
     )

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.replay import ReplayTask
-from benchmarks.loops import NotRunError
 from benchmarks.se_darwin.dataset import Case
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
@@ -192,45 +191,39 @@ class RivalScorer:
 def learn_rivals(data: TrainingData, seed: int) -> dict[str, RivalScorer]:
     """Fit logistic regression, on all features, and gradient boosting, on all but the words.
 
-    The strength of the logistic regression's penalty is chosen on the calibration modules, as
-    the world model's is.
-
-    Raises:
-        NotRunError: scikit-learn is not installed.
+    The penalty of the one and the size of the other's trees are chosen on the calibration
+    modules, as the world model's penalty is.
     """
-    try:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.metrics import log_loss
-    except ImportError as error:
-        raise NotRunError(
-            "scikit-learn is not installed: pip install --constraint constraints.txt "
-            "--editable '.[bench]'"
-        ) from error
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+
     parts = (data.train, data.calibration)
     fixed = [(part.outcomes["outcome"] == FIXED).numpy() for part in parts]
-    rivals = {}
-    for name in ("logistic", "boosting"):
-        words = name == "logistic"
-        tables = [_table(part.features, data.encoder, words) for part in parts]
-        if words:
-            build = partial(LogisticRegression, max_iter=300)
-            loss = {
-                strength: log_loss(
-                    fixed[1], build(C=strength).fit(tables[0], fixed[0]).predict_proba(tables[1])
-                )
-                for strength in (0.03, 0.1, 0.3)
-            }
-            classifier = build(C=min(loss, key=loss.__getitem__))
-        else:
-            classifier = HistGradientBoostingClassifier(
+    choices = {
+        "logistic": [partial(LogisticRegression, C=c, max_iter=300) for c in (0.03, 0.1, 0.3)],
+        "boosting": [
+            partial(
+                HistGradientBoostingClassifier,
                 max_iter=150,
                 learning_rate=0.06,
-                max_leaf_nodes=15,
+                max_leaf_nodes=leaves,
                 min_samples_leaf=40,
                 l2_regularization=5.0,
                 random_state=seed,
             )
+            for leaves in (7, 15, 31)
+        ],
+    }
+    rivals = {}
+    for name, builds in choices.items():
+        words = name == "logistic"
+        tables = [_table(part.features, data.encoder, words) for part in parts]
+        loss = {
+            build: log_loss(fixed[1], build().fit(tables[0], fixed[0]).predict_proba(tables[1]))
+            for build in builds
+        }
+        classifier = min(loss, key=loss.__getitem__)()
         classifier.fit(_stack(tables), np.concatenate(fixed))
         rivals[name] = RivalScorer(encoder=data.encoder, classifier=classifier, words=words)
     return rivals

@@ -10,7 +10,6 @@ import numpy as np
 
 from benchmarks.plot import plot_shares
 from benchmarks.report import format_table, write_csv
-from benchmarks.se_darwin.bugs import Bug
 from benchmarks.se_darwin.dataset import Dataset
 from benchmarks.se_darwin.limits import SORTED, Shown
 from benchmarks.se_darwin.searching import MOST_EXECUTIONS, OCHIAI
@@ -69,7 +68,7 @@ class Report:
 
     def searches(
         self,
-        bugs: Sequence[Bug],
+        data: Dataset,
         found: Mapping[str, Sequence[tuple[int, str] | None]],
         bootstrap: ModuleBootstrap,
     ) -> None:
@@ -88,7 +87,10 @@ class Report:
                 }
             )
             self._spent.setdefault(_TWO_EDITS, {})[name] = spent.tolist()
-        title = f"two-edit bugs: {len(bugs)}; share repaired within so many executions"
+        title = (
+            f"two-edit bugs: {len(data.two_edits)} ({data.lost} more that no two edits undo are "
+            f"left out); share repaired within so many executions"
+        )
         self._table(title, "se_darwin_two_edits.csv", rows)
 
     def open_world(self, tables: Mapping[str, Rows]) -> None:

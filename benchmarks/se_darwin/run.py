@@ -28,11 +28,7 @@ _TIMED_BUGS = 40
 def run_all(
     sandbox: RecordingSandbox, data: Dataset, effort: Effort, seed: int, report: Report, say: Say
 ) -> None:
-    """Run every part.
-
-    Raises:
-        NotRunError: scikit-learn or matplotlib is not installed.
-    """
+    """Run every part."""
     say("one-edit bugs: learning and ranking")
     study = study_one_edit(data, effort, seed, say)
     bootstrap = ModuleBootstrap(study.modules, effort.resamples, seed)
@@ -43,7 +39,7 @@ def run_all(
     found = search_all(sandbox, data.two_edits, study.taught, data.fold_of, seed)
     modules = [bug.module for bug in data.two_edits]
     of_searches = ModuleBootstrap(modules, effort.resamples, seed)
-    report.searches(data.two_edits, found, of_searches)
+    report.searches(data, found, of_searches)
     report.shown.append(limits.two_edits(found, of_searches, OUR_SEARCH, OCHIAI))
     report.shown.append(limits.hidden(_hidden(sandbox, data, study, found)))
 
