@@ -29,7 +29,9 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini=0.19.* \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --user-group --home-dir /var/lib/genesis-fp16 --create-home genesis-fp16 \
-    && install -d -m 0755 /etc/genesis-fp16
+    && install -d -m 0755 /etc/genesis-fp16 \
+    && echo '# All defaults: mount a folder with a .env here to have it otherwise.' \
+       > /etc/genesis-fp16/.env
 COPY --from=build /opt/genesis-fp16 /opt/genesis-fp16
 ENV PATH=/opt/genesis-fp16/bin:$PATH \
     PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \

@@ -88,12 +88,9 @@ def _settings_told(known: Known, answer: dict[str, Any]) -> Iterator[str]:
     """What the settings say, by whom, and what this command reads otherwise."""
     flag, daemon = answer["flag"], known.daemon
     if daemon is not None:
-        silent = (
-            ""
-            if known.followed is not known.own
-            else "; it has not said which settings, so these are as read here"
-        )
-        yield f"the daemon ({daemon}) follows {daemon.env_file or 'its settings'}{silent}"
+        yield f"the daemon ({daemon}) follows {daemon.env_file or 'its settings'}"
+        if known.followed is known.own:
+            yield "it has not said which settings, so these are as read here"
     if known.followed is None:
         yield "ENABLE_FP16_TRAINING is unknown: the settings are wrong, and nobody follows them"
         return

@@ -182,25 +182,21 @@ def check_followed(settings: Settings) -> Iterator[Finding]:
     daemon = serving(settings.home.absolute())
     if daemon is None:
         return
+    remedy = f"the daemon follows {daemon.env_file}: see that GENESIS_ENV_FILE names it here too"
     if daemon.refused:
+        remedy = f"mend {daemon.env_file}"
         found = f"the daemon keeps what it had, since it refused {daemon.env_file}: "
-        yield Finding("followed", "warn", found + " ".join(daemon.refused.split()), "mend the file")
-    for name, source in daemon.sources.items():
-        if source == "environment":
-            yield Finding(
-                "followed",
-                "warn",
-                f"{name} is set in the daemon's environment and cannot be changed live",
-                f"unset it there, set it in {daemon.env_file} and restart the daemon",
-            )
+        yield Finding("followed", "warn", found + " ".join(daemon.refused.split()), remedy)
+    fixed = {name for name, source in daemon.sources.items() if source == "environment"}
+    for name in sorted(fixed):
+        found = f"{name} is set in the daemon's environment and cannot be changed live"
+        mend = f"unset it there, set it in {daemon.env_file} and restart the daemon"
+        yield Finding("followed", "warn", found, mend)
     followed = daemon.in_force(settings)
     for name, change in (differences(followed, settings) if followed is not None else {}).items():
-        yield Finding(
-            "followed",
-            "warn",
-            f"{name}: the daemon's -> read here is {change}",
-            f"the daemon follows {daemon.env_file}: see that GENESIS_ENV_FILE names it here too",
-        )
+        if name not in fixed:
+            found = f"{name}: the daemon's -> read here is {change}"
+            yield Finding("followed", "warn", found, remedy)
 
 
 def check_port(settings: Settings) -> Finding:

@@ -38,7 +38,7 @@ class StoreTrouble:
             now = time.monotonic()
             if now >= self._tell_at:
                 self._tell_at = now + REPEAT_SECONDS
-                remedy = "it is in the error" if isinstance(error, StoreError) else "see the disk"
+                remedy = "see the error" if isinstance(error, StoreError) else "see the disk"
                 log.error("store_failed", error=str(cause), remedy=f"tried again; {remedy}")
         else:
             if self.text:

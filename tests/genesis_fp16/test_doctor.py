@@ -145,11 +145,14 @@ def test_a_daemon_in_trouble_is_told_with_the_remedy(tmp_path: Path) -> None:
 def test_a_daemon_that_follows_other_settings_is_told(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text(f"GENESIS_HOME={tmp_path}\nENABLE_FP16_TRAINING=true\n")
-    its, here = load_settings(file, {"ENABLE_FP16_TRAINING": "false"}), load_settings(file, {})
+    of_its_own = {"ENABLE_FP16_TRAINING": "false"}
+    its, here = load_settings(file, of_its_own), load_settings(file, {})
     assert list(check_followed(here)) == []
     with DaemonLock(its) as lock:
         assert [each.verdict for each in check_followed(its)] == ["warn"]
-        environment, difference = check_followed(here)
+        [environment] = check_followed(here)
+        lock.tell(here.model_copy(update={"precision": "bf16"}))
+        [difference] = check_followed(here)
         lock.tell(here)
         assert list(check_followed(here)) == []
         lock.tell(here, refused="1 setting is wrong:\n  X=1")
@@ -157,7 +160,7 @@ def test_a_daemon_that_follows_other_settings_is_told(tmp_path: Path) -> None:
     assert environment.found == (
         "ENABLE_FP16_TRAINING is set in the daemon's environment and cannot be changed live"
     )
-    assert difference.found == "ENABLE_FP16_TRAINING: the daemon's -> read here is False -> True"
+    assert difference.found == "GENESIS_PRECISION: the daemon's -> read here is bf16 -> fp16"
     assert f"the daemon follows {file}" in difference.remedy
     assert refused.found.endswith(f"it refused {file}: 1 setting is wrong: X=1")
 
