@@ -22,8 +22,8 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _CAPABILITY_VERSION_3 = 0x2008_0522
 _NOBODY = 65534
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
 
 
 def enter_namespaces() -> str:
@@ -39,13 +39,13 @@ def enter_namespaces() -> str:
     uid, gid = os.getuid(), os.getgid()
     try:
         if uid == 0:
-            _check(_libc.unshare(flags))
+            check(libc.unshare(flags))
         else:
-            _check(_libc.unshare(flags | _CLONE_NEWUSER))
+            check(libc.unshare(flags | _CLONE_NEWUSER))
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
             Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-        _check(_libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None))
+        check(libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None))
         attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY, 0, 0, 0)
         _syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, ctypes.byref(attributes), 32)
     except OSError as error:
@@ -71,7 +71,7 @@ def drop_user() -> str:
             os.setresuid(nobody, nobody, nobody)
             outcome = "on"
         header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-        _check(_libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
+        check(libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
     except OSError as error:
         return f"refused: {error.strerror}"
     return outcome
@@ -86,7 +86,7 @@ def enter_landlock() -> str:
         ``on (ABI n)``, or why not.
     """
     try:
-        _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         abi = _syscall(_SYS_LANDLOCK_CREATE, None, 0, 1)
         paths = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
         rules = (ctypes.c_uint64 * 3)(
@@ -102,12 +102,12 @@ def enter_landlock() -> str:
 
 def forbid_tracing() -> None:
     """Make this process and its children untraceable by one another."""
-    _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+    check(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0))
+    check(libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0))
 
 
 def limit_resources(*, memory_bytes: int, cpu_seconds: float) -> None:
@@ -135,10 +135,15 @@ def limit_resources(*, memory_bytes: int, cpu_seconds: float) -> None:
 
 
 def _syscall(number: int, *arguments: object) -> int:
-    return _check(_libc.syscall(ctypes.c_long(number), *arguments))
+    return check(libc.syscall(ctypes.c_long(number), *arguments))
 
 
-def _check(result: int) -> int:
+def check(result: int) -> int:
+    """Pass on what a function of the C library returned.
+
+    Raises:
+        OSError: It was below zero.
+    """
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

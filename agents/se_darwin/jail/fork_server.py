@@ -22,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypedDict
 
+from .call_filter import filter_calls
 from .candidate import run_calls, serve_calls, write_line
 from .confinement import (
     die_with_parent,
@@ -84,6 +85,7 @@ def main() -> None:
     die_with_parent()  # again: a change of user forgets it
     layers["landlock"] = enter_landlock()
     forbid_tracing()
+    layers["calls"] = filter_calls()  # once, for every child: it costs none of them anything
     gc.collect()
     gc.freeze()
     gc.disable()

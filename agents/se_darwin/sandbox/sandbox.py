@@ -46,7 +46,8 @@ class SandboxUnavailableError(RuntimeError):
         reported = ", ".join(f"{name}: {state}" for name, state in layers.items()) or "none"
         super().__init__(
             f"this host cannot isolate candidate programs: {'; '.join(missing)} (layers: "
-            f"{reported}). Run on Linux, either as root, or with user namespaces allowed "
+            f"{reported}). Run on Linux with seccomp filters, on x86-64 or 64-bit ARM, "
+            "either as root, or with user namespaces allowed "
             "(sysctl kernel.unprivileged_userns_clone=1, "
             "kernel.apparmor_restrict_unprivileged_userns=0; in a container, a seccomp profile "
             "that permits unshare)"

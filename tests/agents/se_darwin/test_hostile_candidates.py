@@ -288,6 +288,52 @@ HOSTILE = {
         def solve(x):
             return Yes()
         """,
+    "keeper of memory that outlives it": """
+        import ctypes
+        libc = ctypes.CDLL(None)
+        libc.shmat.restype = ctypes.c_void_p
+        def solve(x):
+            for _ in range(4):
+                kept = libc.shmget(0, 1 << 22, 0o666)
+                place = libc.shmat(kept, None, 0)
+                if kept < 0 or place == ctypes.c_void_p(-1).value:
+                    return None
+                ctypes.memset(place, 1, 1 << 22)
+                libc.shmdt(ctypes.c_void_p(place))
+            return x + 1
+        """,
+    "leaver of messages": """
+        import ctypes
+        def solve(x):
+            return x + 1 if ctypes.CDLL(None).msgget(77, 0o1666) >= 0 else None
+        """,
+    "leaver of semaphores": """
+        import ctypes
+        def solve(x):
+            return x + 1 if ctypes.CDLL(None).semget(77, 1, 0o1666) >= 0 else None
+        """,
+    "keeper of keys": """
+        import ctypes, os
+        number = 248 if os.uname().machine == "x86_64" else 217
+        def solve(x):
+            key = ctypes.CDLL(None).syscall(number, b"user", b"name", b"word", 4, -5)
+            return x + 1 if key >= 0 else None
+        """,
+    "enterer of a user namespace": """
+        import ctypes
+        def solve(x):
+            return x + 1 if ctypes.CDLL(None).unshare(0x10000000) == 0 else None
+        """,
+    "cloner into a user namespace": """
+        import ctypes, os
+        number = 56 if os.uname().machine == "x86_64" else 220
+        def solve(x):
+            pid = ctypes.CDLL(None, use_errno=True).syscall(number, 0x10000011, 0, 0, 0, 0)
+            if pid == 0:
+                os._exit(0)
+            refused = pid < 0 and ctypes.get_errno() == 1  # not EAGAIN, as by a limit
+            return None if refused else x + 1
+        """,
     "tracer of the server": """
         import os, sys
         def solve(x):

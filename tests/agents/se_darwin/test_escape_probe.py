@@ -1,0 +1,47 @@
+"""The probe knows every way out, and a jail with a layer that only says it is on is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agents.se_darwin.sandbox import Sandbox, SandboxUnavailableError, sandbox
+from agents.se_darwin.sandbox.escape_probe import PROBE_SOURCE
+
+KEPT = ("it can keep memory", "it can leave messages", "it can keep semaphores")
+JAIL = Path(sandbox.__file__).parents[1] / "jail"
+
+
+def test_unconfined_it_names_every_escape(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    canary.touch()
+    call = f"\nprint(*attempt_escapes({str(canary)!r}, {os.getppid()}), sep=chr(10))"
+    run = subprocess.run(
+        [sys.executable, "-c", PROBE_SOURCE + call],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    escaped = set(run.stdout.splitlines())
+    assert set(KEPT) <= escaped
+    assert {"it can fork", "it can read files", "it can start programs"} <= escaped
+
+
+@pytest.mark.parametrize("state", ["on", "refused: Function not implemented"])
+def test_a_jail_without_the_filter_is_refused_whatever_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    shutil.copytree(JAIL, tmp_path / "jail")
+    server = tmp_path / "jail" / "fork_server.py"
+    server.write_text(server.read_text().replace("filter_calls()", repr(state)))
+    monkeypatch.setattr(sandbox, "_PACKAGE_FOLDER", tmp_path)
+    with pytest.raises(SandboxUnavailableError) as caught:
+        Sandbox()
+    assert set(KEPT) <= set(caught.value.missing)
+    assert caught.value.layers["calls"] == state
