@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -15,16 +16,20 @@ OnSkip = Callable[[Path, int, str], None]
 Score = Annotated[float, Field(ge=0.0, le=1.0)]
 """How good Genesis found something, in [0, 1]."""
 
+_MANY_DIGITS = 400
+
 Record = TypeVar("Record", bound=BaseModel)
 
 
 def read_lines(path: Path, kind: type[Record], on_skip: OnSkip) -> Iterator[Record]:
-    """Read a file of one JSON object a line; empty lines count for nothing.
+    """Read a file of one JSON object a line; empty lines and a byte order mark count for nothing.
 
     Raises:
         OSError: *path* cannot be read.
     """
     with path.open("rb") as file:
+        if file.read(len(BOM_UTF8)) != BOM_UTF8:
+            file.seek(0)
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -41,7 +46,7 @@ def read_document(path: Path, on_skip: OnSkip) -> object:
         OSError: *path* cannot be read.
     """
     try:
-        document: object = json.loads(path.read_bytes())
+        document: object = json.loads(path.read_bytes(), parse_int=_number_of)
     except json.JSONDecodeError as error:
         on_skip(path, error.lineno, f"not JSON: {error.msg}")
     except (UnicodeDecodeError, RecursionError) as error:
@@ -49,6 +54,11 @@ def read_document(path: Path, on_skip: OnSkip) -> object:
     else:
         return document
     return None
+
+
+def _number_of(digits: str) -> float:
+    """A whole number, or infinity where Python would refuse to read so many digits."""
+    return int(digits) if len(digits) < _MANY_DIGITS else float(digits)
 
 
 def problem_of(error: ValidationError) -> str:

@@ -68,6 +68,20 @@ def test_damaged_lines_are_skipped_and_named(tmp_path: Path, skipped: Any) -> No
     assert "state" in skipped[3][2]
 
 
+def test_a_byte_order_mark_costs_no_case(tmp_path: Path, skipped: Any) -> None:
+    path = write(tmp_path / "casebank.jsonl", CASE, CASE)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(list(read_casebank(path, skipped))) == 2
+    assert skipped == []
+
+
+def test_a_number_of_many_digits_costs_its_line_only(tmp_path: Path, skipped: Any) -> None:
+    path = write(tmp_path / "casebank.jsonl", CASE, json.dumps(CASE | {"reward": 7}), CASE)
+    path.write_text(path.read_text().replace(": 7", ": " + 6000 * "7"))
+    assert len(list(read_casebank(path, skipped))) == 2
+    assert [line for _, line, _ in skipped] == [2]
+
+
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -86,6 +86,17 @@ def test_damage_is_named(tmp_path: Path, skipped: Any) -> None:
     assert "trajectories" in skipped.pop()[2]
 
 
+def test_a_number_of_many_digits_costs_its_trajectory_only(tmp_path: Path, skipped: Any) -> None:
+    path = write(tmp_path / "pool.json", {"a": ROOT | {"success_score": 7}, "b": CHILD})
+    path.write_text(path.read_text().replace(": 7", ": " + 6000 * "7"))
+    [made] = read_trajectory_pool(path, skipped)
+    assert made.reward == 0.9
+    [(_, line, reason)] = skipped
+    assert (line, reason[:28]) == (1, "trajectory a: success_score:")
+    path.write_text(path.read_text().replace('"success_score": 7', '"success_score": 1, "x": 7'))
+    assert len(list(read_trajectory_pool(path, skipped))) == 2
+
+
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
