@@ -37,14 +37,13 @@ PANELS = (
     ),
     Lines(
         title="Loss scale, and overflows",
-        why="A red point, while FP16 is in force: steps overflowed since the point before. The "
-        "scale halves at each and doubles after a growth interval; a scale that keeps falling is a "
-        "reason to roll back.",
+        why="A red point: FP16 steps have just overflowed, at that scale or below. The scale "
+        "halves at each and doubles after a growth interval; a scale that keeps falling is a reason "
+        "to roll back. Under FP32 the scale is 1.",
         queries=[
             Query(expr='genesis_fp16_loss_scale{agent=~"$agent"} > 0', legend="loss scale"),
             Query(
-                expr='(genesis_fp16_loss_scale{agent=~"$agent"} > 0) and on (agent, instance, job) '
-                'genesis_precision_info{effective="fp16"} '
+                expr='max_over_time(genesis_fp16_loss_scale{agent=~"$agent"}[$__rate_interval]) '
                 'and increase(genesis_fp16_overflow_steps_total{agent=~"$agent"}'
                 "[$__rate_interval]) > 0",
                 legend="overflow",

@@ -47,14 +47,15 @@ PANELS = (
     ),
     Lines(
         title="Speed-up of a pass",
-        why="FP32's time by half's, of each the shortest of late: a single pass is at the mercy of "
-        "whatever else runs. Below 1 half precision costs time. On a CPU it proves nothing.",
+        why="FP32's time by half's while it trains, of each the shortest of late: a single "
+        "pass is at the mercy of whatever else runs. Below 1 half precision costs time. On a CPU it proves nothing.",
         queries=[
             Query(
                 expr='min_over_time(genesis_baseline_pass_seconds{agent=~"$agent", '
                 'precision="fp32"}[$__rate_interval]) / ignoring (precision) '
                 'min_over_time(genesis_baseline_pass_seconds{agent=~"$agent", '
-                'precision="half"}[$__rate_interval])',
+                'precision="half"}[$__rate_interval]) and on (agent, instance, job) '
+                'rate(genesis_training_samples_total{agent=~"$agent"}[$__rate_interval]) > 0',
                 legend="{{agent}}",
             )
         ],

@@ -374,5 +374,5 @@ def test_a_dashboard_can_be_drawn(storm: Storm) -> None:
         panel["title"] for panel in dashboard["panels"]
     ]
     empty = [axes.get_title("left") for axes in figure.axes if axes.texts]
-    assert empty == [], "No data"
+    assert empty == ["GPU memory"], "no data; this one says that it needs a GPU"
     figure.savefig(io.BytesIO(), dpi=30)  # pixels cost seconds
