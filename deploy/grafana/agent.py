@@ -38,8 +38,8 @@ PANELS = (
     Lines(
         title="Loss scale, and overflows",
         why="A red point: FP16 steps have just overflowed, at that scale or below. The scale "
-        "halves at each and doubles after a growth interval; a scale that keeps falling is a reason "
-        "to roll back. Under FP32 the scale is 1.",
+        "halves at each and doubles after a growth interval; a scale that keeps falling is a "
+        "reason to roll back. Under FP32 the scale is 1.",
         queries=[
             Query(expr='genesis_fp16_loss_scale{agent=~"$agent"} > 0', legend="loss scale"),
             Query(

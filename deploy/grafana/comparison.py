@@ -48,7 +48,8 @@ PANELS = (
     Lines(
         title="Speed-up of a pass",
         why="FP32's time by half's while it trains, of each the shortest of late: a single "
-        "pass is at the mercy of whatever else runs. Below 1 half precision costs time. On a CPU it proves nothing.",
+        "pass is at the mercy of whatever else runs. Below 1 half precision costs time. On a "
+        "CPU it proves nothing.",
         queries=[
             Query(
                 expr='min_over_time(genesis_baseline_pass_seconds{agent=~"$agent", '
