@@ -9,6 +9,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from pydantic import JsonValue, ValidationError
 
@@ -101,16 +102,7 @@ def _answer_of(request: EvolveRequest, folder: Path) -> EvolveAnswer:
     asked = folder / "request.json"
     asked.write_text(request.model_dump_json())
     with asked.open() as stdin, (folder / "answer.json").open("w+") as answers:
-        child = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "genesis_fp16.evolve_worker"),
-                *(str(answers.fileno()), str(os.getpid())),
-            ],
-            stdin=stdin,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(answers.fileno(),),
-            start_new_session=True,
-        )
+        child = _start(answers.fileno(), stdin)
         status = _end_of(child)
         answers.seek(0)
         try:
@@ -121,6 +113,26 @@ def _answer_of(request: EvolveRequest, folder: Path) -> EvolveAnswer:
                 "above",
                 1,
             ) from None
+
+
+def _start(answers: int, stdin: TextIO) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "genesis_fp16.evolve_worker"),
+                *(str(answers), str(os.getpid())),
+            ],
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(answers,),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EvolveError(
+            f"this user cannot start the interpreter {sys.executable}: {error.strerror}. Install "
+            "Python and genesis-fp16 where this user may read them, or run as another",
+            os.EX_NOPERM,
+        ) from None
 
 
 def _end_of(child: subprocess.Popen[bytes]) -> int:

@@ -154,8 +154,8 @@ class EvolutionRequest(BaseModel):
             timeout_seconds: The most that the given program gets; a candidate gets twice that.
 
         Raises:
-            ValueError: *code* does not define the function, the tests cannot be run or do not
-                call it.
+            ValueError: *code* does not define the function, the tests cannot be run, do not end
+                or do not call it.
         """
         limits = Limits(cpu_seconds=timeout_seconds, wall_seconds=timeout_seconds)
         space = EditSpace(self.code, self.function)
@@ -225,6 +225,12 @@ def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits
             wall_seconds=_WALL_SHARE_IF_HUNG * most.wall_seconds,
         )
         given, wall_seconds = _time(task, sandbox, source + raising)
+        if given.execution.end == "timeout":
+            raise ValueError(
+                f"the tests do not end within {most.wall_seconds:g} s, not even where "
+                f"{task.function} does nothing but raise: look in them for a loop without end; "
+                "if they are only slow, give them more time (--timeout, timeout_seconds)"
+            )
     cpu_seconds = max(least.cpu_seconds, _CPU_MARGIN * given.execution.cpu_seconds)
     wall_seconds = max(least.wall_seconds, _WALL_MARGIN * wall_seconds)
     return replace(

@@ -150,6 +150,18 @@ def test_tests_that_say_nothing_of_it_are_refused(folder: Path, tests: str, said
     assert "Traceback" not in run.stderr
 
 
+def test_an_interpreter_that_this_user_may_not_start_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = folder / "python"
+    closed.touch(mode=0o644)
+    monkeypatch.setattr(sys, "executable", str(closed))
+    found = EvolveTarget.read("prices.py::total")
+    with pytest.raises(EvolveError, match=r"cannot start .*/python: Permission") as caught:
+        evolve(load_settings(), "se-darwin", found, Path("test_prices.py"))
+    assert caught.value.exit_code == os.EX_NOPERM
+
+
 @pytest.mark.parametrize(
     ("home", "options", "said"),
     [

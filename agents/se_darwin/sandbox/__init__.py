@@ -2,7 +2,8 @@
 
 from agents.se_darwin.sandbox.exam import Exam, ExamError
 from agents.se_darwin.sandbox.execution import Execution, Limits, Output, TestCase
-from agents.se_darwin.sandbox.sandbox import Sandbox, SandboxUnavailableError
+from agents.se_darwin.sandbox.sandbox import Sandbox
+from agents.se_darwin.sandbox.unavailable import SandboxUnavailableError
 
 __all__ = [
     "Exam",

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
 from agents.se_darwin.sandbox.exam import Exam, ExamError
 from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
+from agents.se_darwin.sandbox.unavailable import SandboxUnavailableError
 
 START_SECONDS = 30.0
 _ALWAYS = (
@@ -32,27 +33,6 @@ _ALWAYS = (
 )
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from jail.fork_server import main; main()"
-
-
-class SandboxUnavailableError(RuntimeError):
-    """This host cannot isolate candidates, so none is run.
-
-    Args:
-        missing: What a candidate could still do, or what the jail lacks.
-        layers: What each layer of the jail reported.
-    """
-
-    def __init__(self, missing: Sequence[str], layers: Mapping[str, str]) -> None:
-        reported = ", ".join(f"{name}: {state}" for name, state in layers.items()) or "none"
-        super().__init__(
-            f"this host cannot isolate candidate programs: {'; '.join(missing)} (layers: "
-            f"{reported}). Run on Linux with seccomp filters, on x86-64 or 64-bit ARM, "
-            "either as root, or with user namespaces allowed "
-            "(sysctl kernel.unprivileged_userns_clone=1, "
-            "kernel.apparmor_restrict_unprivileged_userns=0; in a container, a seccomp profile "
-            "that permits unshare)"
-        )
-        self.missing, self.layers = tuple(missing), dict(layers)
 
 
 class _ServerLostError(RuntimeError):
@@ -209,25 +189,22 @@ class Sandbox:
         self.close()
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        server = subprocess.Popen(
-            [
-                sys.executable,
-                "-s",
-                "-S",
-                "-c",
-                _BOOT,
-                str(_PACKAGE_FOLDER),
-                json.dumps(self._modules),
-                *self._packages,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=self._empty,
-            env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
-            start_new_session=True,
-            bufsize=0,
-        )
+        bare = [sys.executable, "-s", "-S", "-c", _BOOT]
+        try:
+            server = subprocess.Popen(
+                [*bare, str(_PACKAGE_FOLDER), json.dumps(self._modules), *self._packages],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=self._empty,
+                env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            problem = f"this user cannot start the interpreter {sys.executable} ({error.strerror})"
+            remedy = "Install Python where this user may read it, or run as another"
+            raise SandboxUnavailableError([problem], {}, remedy) from None
         if server.stdin is not None:
             os.set_blocking(server.stdin.fileno(), False)
         return server

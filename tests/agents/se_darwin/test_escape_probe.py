@@ -45,3 +45,15 @@ def test_a_jail_without_the_filter_is_refused_whatever_it_says(
         Sandbox()
     assert set(KEPT) <= set(caught.value.missing)
     assert caught.value.layers["calls"] == state
+
+
+def test_an_interpreter_that_cannot_be_started_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "python"
+    closed.touch(mode=0o644)
+    monkeypatch.setattr(sys, "executable", str(closed))
+    with pytest.raises(
+        SandboxUnavailableError, match=rf"cannot start the interpreter {closed} .*Install Python"
+    ):
+        Sandbox()

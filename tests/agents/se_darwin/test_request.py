@@ -112,3 +112,20 @@ def test_a_test_that_asks_for_more_than_calls_is_told_so(sandbox: Sandbox) -> No
     )
     with pytest.raises(ValueError, match=r"can be called only: solve\.cache_clear"):
         request.task(sandbox, 1.0)
+
+
+def test_tests_that_never_end_are_refused_and_not_searched_on(sandbox: Sandbox) -> None:
+    tests = (
+        "from program import solve\n"
+        "def test_a():\n"
+        "    assert solve(1) == 2\n"
+        "    while True:\n"
+        "        pass\n"
+    )
+    request = EvolutionRequest.model_validate(
+        {"code": CODE, "function": "solve", "test_code": tests}
+    )
+    with pytest.raises(
+        ValueError, match=r"do not end within 0\.2 s, not even where solve .* raise"
+    ):
+        request.task(sandbox, 0.2)
