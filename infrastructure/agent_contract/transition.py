@@ -136,7 +136,11 @@ class Transition:
     def __post_init__(self) -> None:
         if not self.group:
             raise ValueError("a transition needs a group (episode, task, conversation)")
-        if not math.isfinite(self.reward):
+        try:
+            finite = math.isfinite(self.reward)
+        except OverflowError:  # a whole number beyond all floats
+            finite = False
+        if not finite:
             raise ValueError(f"reward must be finite, got {self.reward}")
         if self.propensity is not None and not 0.0 < self.propensity <= 1.0:
             raise ValueError(f"propensity must lie in (0, 1], got {self.propensity}")

@@ -97,6 +97,7 @@ class FeatureEncoder:
                 raise ValueError(f"row {row} cannot be encoded: {problem}")
         dense: list[Tensor] = [torch.empty(len(observations), 0)]
         texts = {}
+        outside_N = torch.zeros(len(observations), dtype=torch.bool)
         for key, field, values in _columns(self._spec, observations, actions):
             if isinstance(field, Text):
                 rows = [buckets_of(cast(str, value), field.buckets) for value in values]
@@ -104,10 +105,12 @@ class FeatureEncoder:
             elif key in self.constant:
                 continue
             elif isinstance(field, Box):
-                dense.append(self._standardisers[key].apply(_numbers(values, field)))
+                numbers_NC = _numbers(values, field)
+                dense.append(self._standardisers[key].apply(numbers_NC))
+                outside_N |= torch.from_numpy(self._standardisers[key].is_outside(numbers_NC))
             else:
                 dense.append(_one_hot(values, field))
-        return Features(dense=torch.cat(dense, dim=1), texts=texts)
+        return Features(dense=torch.cat(dense, dim=1), texts=texts, outside=outside_N)
 
     def to_json(self) -> dict[str, object]:
         """What `from_json` needs beside the spec."""

@@ -52,10 +52,12 @@ class Features:
     Attributes:
         dense: ``[N, D]`` float32: standardised numbers and one-hot labels.
         texts: Text field to its tokens; keys read ``observation.NAME`` or ``action.NAME``.
+        outside: ``[N]`` bool: whether a number lies far from what was seen, or is none.
     """
 
     dense: Tensor
     texts: Mapping[str, Tokens]
+    outside: Tensor
 
     def __len__(self) -> int:
         return len(self.dense)
@@ -63,7 +65,7 @@ class Features:
     def take(self, rows_M: Tensor) -> Features:
         """The given rows, in that order; *rows_M* is int64."""
         texts = {name: tokens.take(rows_M) for name, tokens in self.texts.items()}
-        return Features(dense=self.dense[rows_M], texts=texts)
+        return Features(dense=self.dense[rows_M], texts=texts, outside=self.outside[rows_M])
 
     def inputs(self) -> dict[str, Tensor]:
         """Flat tensors: ``dense``, and per text field ``NAME.buckets`` and ``NAME.offsets``."""

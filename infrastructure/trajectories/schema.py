@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
+from typing import cast
 
 import numpy as np
 
@@ -28,7 +29,7 @@ _PLAIN_TEXT = {str}
 
 def is_usable(number: float) -> bool:
     """Whether *number* is finite and of a magnitude that float32 arithmetic survives."""
-    return math.isfinite(number) and abs(number) <= MAX_MAGNITUDE
+    return abs(number) <= MAX_MAGNITUDE  # NaN compares false
 
 
 def label_of(value: object) -> str:
@@ -103,12 +104,21 @@ def _value_problem(field: FieldType, value: object) -> str | None:
         fits, wanted = _is_text(value), "be a string or a list of strings"
     else:
         fits, wanted = isinstance(value, str | int | np.bool_), "be a label"
-    return None if fits else f"must {wanted}, got {value!r:.60}"
+    return None if fits else f"must {wanted}, got {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # Python does not print numbers of thousands of digits
+        return f"a {type(value).__name__} too long to print"
 
 
 def _is_box(field: Box, value: object) -> bool:
     if field.shape == ():
-        return type(value) in _PLAIN_NUMBERS or isinstance(value, Real | np.bool_)
+        return (type(value) in _PLAIN_NUMBERS or isinstance(value, Real | np.bool_)) and (
+            type(value) is float or _are_floats((value,))
+        )
     return _is_numbers(value, field.shape[0])
 
 
@@ -129,4 +139,14 @@ def _is_numbers(value: object, length: int) -> bool:
         and (
             set(map(type, value)) <= _PLAIN_NUMBERS or all(isinstance(item, Real) for item in value)
         )
+        and _are_floats(value)
     )
+
+
+def _are_floats(numbers: Sequence[object]) -> bool:
+    """Whether *numbers* can be converted: whole ones of hundreds of digits cannot."""
+    try:
+        array("d", cast("Sequence[float]", numbers))  # real numbers, as was checked
+    except OverflowError:
+        return False
+    return True

@@ -27,12 +27,16 @@ class Standardiser:
     mean, scale: Per dimension; of ``symlog`` of the value where that is set.
     kept: Dimensions that vary; the others carry no information and are dropped.
     symlog: Dimensions with heavy tails, squeezed by ``sign(x) * log(1 + |x|)`` first.
+    low, high: The range that was seen, in the units of *mean*; without end where a model saved
+        by an earlier version does not say.
     """
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     kept: tuple[bool, ...]
     symlog: tuple[bool, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
 
     @classmethod
     def fit(cls, values_NC: Numbers, *, squeeze: bool) -> Standardiser:
@@ -44,8 +48,8 @@ class Standardiser:
                 symlog space is no mean.
         """
         columns = [_fit_column(column_N, squeeze=squeeze) for column_N in values_NC.T]
-        means, scales, kept, symlog = zip(*columns, strict=True)
-        return cls(mean=means, scale=scales, kept=kept, symlog=symlog)
+        means, scales, kept, symlog, low, high = zip(*columns, strict=True)
+        return cls(mean=means, scale=scales, kept=kept, symlog=symlog, low=low, high=high)
 
     @property
     def width(self) -> int:
@@ -54,11 +58,20 @@ class Standardiser:
 
     def apply(self, values_NC: Numbers) -> Tensor:
         """Standardise the kept dimensions: ``[N, K]`` float32 in [-10, 10]; missing becomes 0."""
-        values_NC = np.where(_is_usable(values_NC), values_NC, np.nan)
-        values_NC = np.where(np.array(self.symlog), _symlog(values_NC), values_NC)
-        standard_NC = (values_NC - np.array(self.mean)) / np.array(self.scale)
+        standard_NC = (self._squeezed(values_NC) - np.array(self.mean)) / np.array(self.scale)
         standard_NC = np.nan_to_num(np.clip(standard_NC, -CLIP, CLIP), nan=0.0)
         return torch.from_numpy(standard_NC[:, np.array(self.kept)].astype(np.float32))
+
+    def is_outside(self, values_NC: Numbers) -> NDArray[np.bool_]:
+        """Whether a kept dimension is no usable number or far from what was seen: ``[N]``.
+
+        Far is further beyond the range than the range is wide.
+        """
+        squeezed_NC = self._squeezed(values_NC)
+        low, high = np.array(self.low), np.array(self.high)
+        distance_NC = np.maximum(low - squeezed_NC, squeezed_NC - high)
+        near_NC = distance_NC <= high - low  # NaN compares false
+        return np.asarray((~near_NC & np.array(self.kept)).any(axis=1))
 
     def invert(self, mean_NK: Tensor, variance_NK: Tensor) -> tuple[Tensor, Tensor]:
         """Turn standardised moments into those of the kept recorded dimensions, float64."""
@@ -83,7 +96,14 @@ class Standardiser:
             scale=tuple(value["scale"]),
             kept=tuple(map(bool, value["kept"])),
             symlog=tuple(map(bool, value["symlog"])),
+            low=tuple(value.get("low", [-np.inf] * len(value["mean"]))),
+            high=tuple(value.get("high", [np.inf] * len(value["mean"]))),
         )
+
+    def _squeezed(self, values_NC: Numbers) -> Numbers:
+        """The values as the statistics are of; NaN where they are no usable number."""
+        values_NC = np.where(_is_usable(values_NC), values_NC, np.nan)
+        return np.where(np.array(self.symlog), _symlog(values_NC), values_NC)
 
 
 def _is_usable(values: Numbers) -> NDArray[np.bool_]:
@@ -94,15 +114,19 @@ def _symlog(values: Numbers) -> Numbers:
     return np.sign(values) * np.log1p(np.abs(values))
 
 
-def _fit_column(column_N: Numbers, *, squeeze: bool) -> tuple[float, float, bool, bool]:
+def _fit_column(
+    column_N: Numbers, *, squeeze: bool
+) -> tuple[float, float, bool, bool, float, float]:
     column_M = column_N[_is_usable(column_N)]
     if column_M.size == 0:
-        return 0.0, 1.0, False, False
+        return 0.0, 1.0, False, False, 0.0, 0.0
     mean, deviation = float(column_M.mean()), float(column_M.std())
+    low, high = float(column_M.min()), float(column_M.max())
     if deviation <= 1e-12 * float(np.abs(column_M).max()):
-        return mean, 1.0, False, False
+        return mean, 1.0, False, False, low, high
     kurtosis = float((((column_M - mean) / deviation) ** 4).mean())
     if squeeze and kurtosis > HEAVY_TAIL_KURTOSIS:
         column_M = _symlog(column_M)
-        return float(column_M.mean()), float(column_M.std()), True, True
-    return mean, deviation, True, False
+        low, high = float(column_M.min()), float(column_M.max())
+        return float(column_M.mean()), float(column_M.std()), True, True, low, high
+    return mean, deviation, True, False, low, high

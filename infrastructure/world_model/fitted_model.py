@@ -19,7 +19,9 @@ from infrastructure.world_model.network import LinearNetwork
 from infrastructure.world_model.outlook import (
     DiscreteOutlook,
     Outlook,
+    base_outlook,
     blend,
+    doubt,
     outcomes_of,
     outlook_of,
 )
@@ -69,11 +71,16 @@ class FittedModel:
 
     @torch.no_grad()
     def outlook(self, features: Features) -> Outlook:
-        """What is expected of each target, calibrated; disagreement is always the ensemble's."""
+        """What is expected of each target, calibrated; disagreement is always the ensemble's.
+
+        Of inputs far outside what was seen hardly more than the base rate: see `doubt`.
+        """
         inputs, rows = features.inputs(), len(features)
         ensemble = outlook_of(self.ensemble(inputs), self.codec, rows)
         linear = outlook_of(self.linear(inputs), self.codec, rows)
-        return self.calibration.apply(blend(ensemble, linear, self.ensemble_weight), self.codec)
+        mixed = blend(ensemble, linear, self.ensemble_weight)
+        calibrated = self.calibration.apply(mixed, self.codec)
+        return doubt(calibrated, base_outlook(self.codec, rows), features.outside)
 
     def recalibrated(self, transitions: Sequence[Transition]) -> FittedModel:
         """The same model, calibrated on *transitions*: what a policy chose, of unseen groups.

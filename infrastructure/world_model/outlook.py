@@ -49,6 +49,10 @@ class DiscreteOutlook:
         return _log(self.probabilities[:, label]) - _log(1.0 - self.probabilities[:, label])
 
 
+DOUBT = 0.9
+"""Share of the base rate in what is expected of inputs unlike all that was seen: nothing is
+claimed of them, and yet the order among them stays."""
+
 TargetOutlook: TypeAlias = BoxOutlook | DiscreteOutlook
 Outlook: TypeAlias = Mapping[str, TargetOutlook]
 Outcomes: TypeAlias = Mapping[str, Tensor]
@@ -113,6 +117,32 @@ def blend(ensemble: Outlook, linear: Outlook, weight: float) -> dict[str, Target
                 mean=mean, variance=within + between, epistemic=first.epistemic
             )
     return mixed
+
+
+def doubt(outlook: Outlook, base: Outlook, outside_N: Tensor) -> dict[str, TargetOutlook]:
+    """Mix *outlook* with `DOUBT` of *base* in the rows *outside*; the others stay as they are.
+
+    The mixture is that of the distributions, so a far-fetched mean widens the variance; what
+    the base contributes counts as epistemic.
+    """
+    doubted: dict[str, TargetOutlook] = {}
+    for name, first in outlook.items():
+        second = base[name]
+        epistemic = torch.where(outside_N, 1 - (1 - DOUBT) * (1 - first.epistemic), first.epistemic)
+        if isinstance(first, DiscreteOutlook) and isinstance(second, DiscreteOutlook):
+            mixed = (1 - DOUBT) * first.probabilities + DOUBT * second.probabilities
+            probabilities = torch.where(outside_N[:, None], mixed, first.probabilities)
+            doubted[name] = DiscreteOutlook(probabilities=probabilities, epistemic=epistemic)
+        elif isinstance(first, BoxOutlook) and isinstance(second, BoxOutlook):
+            mean = (1 - DOUBT) * first.mean + DOUBT * second.mean
+            within = (1 - DOUBT) * first.variance + DOUBT * second.variance
+            between = DOUBT * (1 - DOUBT) * (first.mean - second.mean).square()
+            doubted[name] = BoxOutlook(
+                mean=torch.where(outside_N[:, None], mean, first.mean),
+                variance=torch.where(outside_N[:, None], within + between, first.variance),
+                epistemic=epistemic,
+            )
+    return doubted
 
 
 def outcomes_of(codec: TargetCodec, transitions: Sequence[Transition]) -> dict[str, Tensor]:

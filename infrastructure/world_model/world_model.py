@@ -7,6 +7,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -47,6 +48,12 @@ TEXT_SPEC = TransitionSpec(
     improvement="improvement",
 )
 """What ``WorldModel()`` takes: texts of state and action; success and improvement come out."""
+
+
+_OUTSIDE = (
+    "not to be trusted: a number is missing or far outside what was seen, so this is hardly more "
+    "than the base rate"
+)
 
 
 class WorldModel:
@@ -175,6 +182,9 @@ class WorldModel:
     ) -> list[Prediction]:
         """Predict row by row; before any fit, with confidence 0.
 
+        Where a number is missing, not finite, or far outside what was seen in training, the
+        answer is shrunk to the base rate, its confidence is at most 0.1, and it says so.
+
         Raises:
             ValueError: A field is missing or of another type than the spec declares.
         """
@@ -182,11 +192,16 @@ class WorldModel:
             return [untrained_prediction(self.spec) for _ in observations]
         if not observations:
             return []
-        outlook = self._model.outlook(self._model.encoder.encode(observations, actions))
+        features = self._model.encoder.encode(observations, actions)
+        outlook = self._model.outlook(features)
         reasoning = f"{self._model.family} model, calibrated on held-out groups"
         if self._model.caution:
             reasoning += f"; not to be trusted under another policy: {self._model.caution}"
-        return predictions_of(self.spec, outlook, observations, reasoning)
+        predictions = predictions_of(self.spec, outlook, observations, reasoning)
+        return [
+            replace(prediction, reasoning=f"{_OUTSIDE}; {reasoning}") if outside else prediction
+            for prediction, outside in zip(predictions, features.outside.tolist(), strict=True)
+        ]
 
     async def predict(self, state: Values | str, action: Values | str) -> Prediction:
         """Predict one step; a string stands for the only field of its side.

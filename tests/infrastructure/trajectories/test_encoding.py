@@ -64,6 +64,29 @@ def test_absurd_values_do_not_reach_the_statistics(encoder, poison):
     assert poisoned.to_json() == encoder.to_json()
 
 
+@pytest.mark.parametrize(
+    ("value", "outside"),
+    [(0.0, False), (99.0, False), (150.0, False), (-90.0, False), (199.0, True), (-101.0, True)],
+)
+def test_outside_is_further_beyond_the_range_than_it_is_wide(encoder, value, outside):
+    features = encoder.encode(*_rows(_row(value), _row(49.5)))
+    assert features.outside.tolist() == [outside, False]
+    assert features.take(torch.tensor([1, 0])).outside.tolist() == [False, outside]
+
+
+def test_a_rare_value_that_was_seen_is_not_outside():
+    rows = [_row(float(n == 0), (n, n)) for n in range(1000)]
+    features = FeatureEncoder.fit(SPEC, *_rows(*rows)).encode(*_rows(*rows))
+    assert features.dense[0, 0] == 10.0  # clipped: the flag is thirty deviations from its mean
+    assert not features.outside.any()
+
+
+def test_a_number_without_variance_is_never_outside():
+    rows = [_row(5.0, (n, n)) for n in range(10)]
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    assert encoder.encode(*_rows(_row(1e30, (0, 0)))).outside.tolist() == [False]
+
+
 def test_numbers_are_standardised_and_heavy_tails_squeezed():
     spec = TransitionSpec(
         observation={"plain": Box(), "heavy": Box()}, action={}, targets={"reward": Box()}

@@ -32,6 +32,24 @@ def test_what_was_saved_answers_alike(fitted, saved, record):
     assert read.predict_batch(observations, actions) == before
 
 
+def test_a_model_of_before_ranges_were_kept_answers_alike(fitted, saved, record):
+    """Format 2 once had no ``low`` and ``high``: what is absurd in itself is told all the same."""
+    index = json.loads((saved / "model.json").read_text())
+    for part in ("encoder", "codec"):
+        for statistics in index["model"][part]["standardisers"].values():
+            del statistics["low"], statistics["high"]
+    text = json.dumps(index["model"], sort_keys=True)
+    index["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (saved / "model.json").write_text(json.dumps(index))
+    read = WorldModel.load(saved)
+    observations = [t.observation for t in record()[:50]]
+    actions = [t.action for t in record()[:50]]
+    before = fitted.predict_batch(observations, actions)
+    assert read.predict_batch(observations, actions) == before
+    absurd = {"x": (1e30, 0.0), "code": ""}
+    assert read.predict_batch([absurd], actions[:1]) == fitted.predict_batch([absurd], actions[:1])
+
+
 def test_nothing_to_load_and_nothing_to_save(tmp_path):
     with pytest.raises(FileNotFoundError):
         WorldModel.load(tmp_path / "nowhere")

@@ -11,7 +11,7 @@ def _stream(rows, batch_size, steps, seed=0):
     numbers = torch.arange(rows)
     part = DataPart(
         transitions=(),
-        features=Features(dense=numbers[:, None].float(), texts={}),
+        features=Features(dense=numbers[:, None].float(), texts={}, outside=numbers < 0),
         targets={"reward": numbers[:, None].float()},
         outcomes={},
         states=numbers,

@@ -17,6 +17,7 @@ def inputs():
     return Features(
         dense=torch.randn(5, 3, generator=generator),
         texts={"action.code": Tokens.of([[1, 2], [], [3], [4, 5, 6], [1]])},
+        outside=torch.zeros(5, dtype=torch.bool),
     ).inputs()
 
 

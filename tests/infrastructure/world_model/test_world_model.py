@@ -1,6 +1,7 @@
 import asyncio
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -93,6 +94,42 @@ def test_absurd_inputs_give_finite_answers(fitted, value):
     assert 0.0 <= answer.success_probability <= 1.0
     assert all(map(math.isfinite, answer.deviations["reward"]))
     assert math.isfinite(answer.expected_improvement)
+
+
+def _answers(fitted, *values):
+    observations = [{"x": (value, 5.0), "code": "bug"} for value in values]
+    return fitted.predict_batch(observations, [{"kind": "a"}] * len(values))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, -1e308, 1e6, 40.0])
+def test_of_absurd_inputs_nothing_is_claimed(fitted, value):
+    normal, absurd = _answers(fitted, 1.0, value)
+    assert absurd.confidence <= 0.1 < normal.confidence
+    assert 0.3 < absurd.success_probability < 0.7 < normal.success_probability
+    assert absurd.deviations["reward"] > normal.deviations["reward"]
+    assert absurd.reasoning.startswith("not to be trusted: a number is missing or far outside")
+    assert normal.reasoning.startswith("blend model")
+
+
+def test_neighbours_of_an_absurd_row_stay_as_they_are(fitted):
+    assert _answers(fitted, 1.0, 1e30)[0] == _answers(fitted, 1.0, 1.5)[0]
+
+
+def test_the_order_among_absurd_rows_stays(fitted):
+    observation = {"x": (1e30, 5.0), "code": "go if go go"}
+    assert fitted.rank(observation, [{"kind": "b"}, {"kind": "a"}, {"kind": "c"}])[0] == 1
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_number_beyond_all_floats_is_refused_by_name(fitted, spec, record, digits):
+    with pytest.raises(ValueError, match=r"row 0 .*'x' must be numbers of shape \(2,\)"):
+        _answers(fitted, 10**digits)
+    transitions = record()
+    transitions[0] = replace(transitions[0], observation={"x": (0, 10**digits), "code": ""})
+    transitions[1] = replace(transitions[1], next_observation={"x": (0, 10**digits)})
+    assert sum(prepare(spec, transitions).unusable.values()) == 2
+    with pytest.raises(ValueError, match=r"reward must be finite|digits"):
+        replace(transitions[2], reward=10**digits)
 
 
 def test_a_missing_field_is_named(fitted):
