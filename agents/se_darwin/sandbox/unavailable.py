@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-
 _REMEDY = (
     "Run on Linux with seccomp filters, on x86-64 or 64-bit ARM, either as root, or with user "
     "namespaces allowed (sysctl kernel.unprivileged_userns_clone=1, "
