@@ -1,5 +1,6 @@
-"""An option for machines that must lack nothing: there a test that skips has failed."""
+"""What holds for every test: interrupts arrive, and where nothing may lack, a skip has failed."""
 
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -7,6 +8,12 @@ from _pytest.reports import CollectReport, TestReport
 
 # In the reason of a skip that no installation could spare.
 ALLOWED = ("CUDA", "Genesis' own records", "do not go together")
+
+
+def pytest_configure() -> None:
+    """A shell starts what is in the background deaf to interrupts, and so would be all children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
