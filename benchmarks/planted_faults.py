@@ -207,7 +207,7 @@ FAULTS: Mapping[str, Plan] = {
         expected="loss_drift",
         onset=ONSET_STEP,
         model=partial(planted, absorbed),
-        epochs=100,
+        epochs=300,
     ),
     "metric-drift": Plan(
         expected="metric_drift", model=TwoHeads, loss=faint_side, epsilon=1e-30, output=1
