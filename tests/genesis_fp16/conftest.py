@@ -49,6 +49,16 @@ class AnyAgent:
 
 
 @pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, and an environment without our settings."""
+    for name in list(os.environ):
+        if name.startswith(("GENESIS_", "FP16_", "ENABLE_FP16")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def any_agent() -> Callable[[str], str]:
     """Source of an agent that does nothing, by its name."""
     return lambda name: ANY_AGENT.format(name=name)

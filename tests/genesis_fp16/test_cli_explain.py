@@ -1,7 +1,6 @@
 """The story of an agent's precision, from a real store and real evidence, without a daemon."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -33,14 +32,7 @@ BY_DEFAULT = {"requested": "fp16", "effective": "fp16", "reason": "default"}
 Ask = Callable[..., Result]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and an environment without our settings."""
-    for name in list(os.environ):
-        if name.startswith(("GENESIS_", "FP16_", "ENABLE_FP16")):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture

@@ -37,14 +37,7 @@ BUNDLES = ANY_JSON | st.dictionaries(st.sampled_from(PARTS), ANY_JSON)
 Ask = Callable[..., Result]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and an environment without our settings."""
-    for name in list(os.environ):
-        if name.startswith(("GENESIS_", "FP16_", "ENABLE_FP16")):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def ask(*arguments: str) -> Result:

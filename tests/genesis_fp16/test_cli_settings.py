@@ -20,14 +20,10 @@ LATIN_1 = "# für\n".encode("latin-1")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install_plugin) -> Path:
-    """A working folder with an agent, and an environment without our settings."""
-    for name in list(os.environ):
-        if name.startswith(("GENESIS_", "FP16_", "ENABLE_FP16")):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+def folder(folder: Path, install_plugin) -> Path:
+    """A working folder with an agent installed."""
     install_plugin("a")
-    return tmp_path
+    return folder
 
 
 @pytest.fixture

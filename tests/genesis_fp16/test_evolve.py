@@ -46,14 +46,10 @@ Evolve = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith(("GENESIS_", "FP16_", "ENABLE_FP16")):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "prices.py").write_text(PRICES)
-    (tmp_path / "test_prices.py").write_text(TESTS)
-    return tmp_path
+def folder(folder: Path) -> Path:
+    (folder / "prices.py").write_text(PRICES)
+    (folder / "test_prices.py").write_text(TESTS)
+    return folder
 
 
 def test_a_function_is_repaired_and_the_diff_applies(folder: Path) -> None:

@@ -68,14 +68,10 @@ class LineAgent:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and an environment without our settings."""
-    for name in list(os.environ):
-        if name.startswith(("GENESIS_", "FP16_", "ENABLE_FP16")):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".env").write_text("GENESIS_DEVICE=cpu\nGENESIS_AGENTS__SE_DARWIN__ENABLED=false\n")
-    return tmp_path
+def folder(folder: Path) -> Path:
+    """A working folder in which the built-in agent is off."""
+    (folder / ".env").write_text("GENESIS_DEVICE=cpu\nGENESIS_AGENTS__SE_DARWIN__ENABLED=false\n")
+    return folder
 
 
 @pytest.fixture
