@@ -249,8 +249,8 @@ def test_a_locked_database_holds_up_neither_the_rollback_nor_the_end(
 @pytest.mark.parametrize("lost", ["removed", "replaced", "home"])
 def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> None:
     daemon = start()
-    daemon.wait_for("daemon_ready")
     home = daemon.folder / ".genesis"
+    until(lambda: (told := serving(home)) and not told.trouble)  # it has no more to say there
     if lost == "home":
         home.rename(daemon.folder / "gone")
     else:
