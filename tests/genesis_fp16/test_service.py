@@ -41,7 +41,7 @@ class Daemon:
 
     def __init__(self, folder: Path, until: Callable[..., None], **environ: str) -> None:
         self.folder, self._until = folder, until
-        self._log = folder / "log"
+        self._log = folder / f"log{len(list(folder.glob('log*')))}"  # of it alone
         kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "PYTHONPATH")}
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
