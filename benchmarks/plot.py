@@ -55,7 +55,7 @@ def plot_shares(
     Raises:
         NotRunError: matplotlib is not installed.
     """
-    figure = _figure(5.5 * len(panels), 4.5)
+    figure = _figure(5.5 * len(panels), 5.5)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for panel, (name, curves) in zip(axes, panels.items(), strict=True):
         for label, values in curves.items():
@@ -63,7 +63,7 @@ def plot_shares(
         panel.set(title=name, xlabel=unit, ylabel="share repaired", xscale="log", ylim=(0, 1))
         panel.set_xlim(1, most[name])
         panel.grid(alpha=0.3)
-        panel.legend(loc="lower right")
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)  # off the curves
     _save(figure, path, title)
 
 
