@@ -1,9 +1,12 @@
 """Runs hostile programs in a sandbox, as whoever starts it; one JSON document in, one out."""
 
+import ctypes
 import json
 import sys
 import time
 from dataclasses import replace
+
+import psutil
 
 from agents.se_darwin.sandbox import Exam, Limits, Sandbox, TestCase
 
@@ -18,10 +21,13 @@ def test_small():
 def test_large():
     assert solve(2) == 3
 """
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h: what loses its parent becomes a child of this
 LIMITS = Limits(cpu_seconds=0.1, wall_seconds=1.0)
 
 
 def main() -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "cannot adopt what outlives the sandbox")
     programs = json.load(sys.stdin)
     report = {}
     with Sandbox(modules=["builtins", "json", "shutil", "subprocess"], parallel=4) as sandbox:
@@ -42,6 +48,11 @@ def main() -> None:
             }
         report["restarts"] = sandbox.restarts
         report["layers"] = sandbox.layers
+    report["left"] = [
+        " ".join(process.cmdline())
+        for process in psutil.Process().children(recursive=True)
+        if process.status() != psutil.STATUS_ZOMBIE
+    ]
     json.dump(report, sys.stdout)
 
 
