@@ -15,7 +15,7 @@ from genesis_fp16 import cli_evolve, cli_explain, cli_precision, cli_preflight, 
 from genesis_fp16.cli_output import JsonFlag, print_json, print_table
 from genesis_fp16.cli_settings import settings_to_start
 from genesis_fp16.errors import GenesisError
-from genesis_fp16.settings import load_settings
+from genesis_fp16.settings_reading import load_settings
 
 app = typer.Typer(
     name="genesis-fp16",

@@ -10,7 +10,7 @@ import typer
 
 from genesis_fp16.cli_output import JsonFlag, print_json
 from genesis_fp16.evolve_worker import Evolved
-from genesis_fp16.settings import load_settings
+from genesis_fp16.settings_reading import load_settings
 from infrastructure.events.plain_text import plain
 
 

@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 
 from genesis_fp16.cli_output import print_warning
 from genesis_fp16.env_file import ENV_FILE_VARIABLE
-from genesis_fp16.settings import (
-    DEFAULT_ENV_FILE,
-    Settings,
-    SettingsError,
-    load_settings,
-    variable_name,
-)
+from genesis_fp16.settings import DEFAULT_ENV_FILE, Settings, variable_name
+from genesis_fp16.settings_reading import SettingsError, load_settings
 
 if TYPE_CHECKING:
     from genesis_fp16.serving import Serving

@@ -30,7 +30,8 @@ from genesis_fp16.plugins import (
 )
 from genesis_fp16.reload import HOT_FIELDS, differences
 from genesis_fp16.serving import STARTING, serving
-from genesis_fp16.settings import Settings, SettingsError, load_settings, variable_name
+from genesis_fp16.settings import Settings, variable_name
+from genesis_fp16.settings_reading import SettingsError, load_settings
 from genesis_fp16.store.database import HEAD_REVISION, database_url
 
 LITTLE_DISK_BYTES = 2**30

@@ -16,14 +16,8 @@ import structlog
 
 from genesis_fp16.env_file import read_bounded
 from genesis_fp16.guard.guard_settings import GuardSettings
-from genesis_fp16.settings import (
-    AGENTS_PREFIX,
-    AgentSettings,
-    Settings,
-    SettingsError,
-    load_settings,
-    variable_name,
-)
+from genesis_fp16.settings import AGENTS_PREFIX, AgentSettings, Settings, variable_name
+from genesis_fp16.settings_reading import SettingsError, load_settings
 from genesis_fp16.trainer_settings import TrainerSettings
 
 HOT_FIELDS = (

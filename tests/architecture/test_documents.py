@@ -10,8 +10,9 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from genesis_fp16.cli import app
+from genesis_fp16.env_file import ENV_FILE_VARIABLE
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
+from genesis_fp16.settings import AGENTS_PREFIX, VARIABLES, AgentSettings
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import PrecisionChanged
 

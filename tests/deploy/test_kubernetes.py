@@ -11,7 +11,8 @@ import pytest
 
 from genesis_fp16.env_file import ENV_FILE_VARIABLE
 from genesis_fp16.observability import TICK_STALE_SECONDS
-from genesis_fp16.settings import Settings, load_settings
+from genesis_fp16.settings import Settings
+from genesis_fp16.settings_reading import load_settings
 
 INSTALL = "not installed: the extra 'deploy' has it"
 VERSIONS = ("1.31", "1.37")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from genesis_fp16.env_file import ENV_FILE_VARIABLE
-from genesis_fp16.settings import AGENTS_PREFIX, VARIABLES, AgentSettings, load_settings
+from genesis_fp16.settings import AGENTS_PREFIX, VARIABLES, AgentSettings
+from genesis_fp16.settings_reading import load_settings
 
 NAME = re.compile(r"\b((?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9])\b")
 FIELDS = "|".join(AgentSettings.model_fields).upper()

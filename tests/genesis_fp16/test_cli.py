@@ -15,7 +15,7 @@ from genesis_fp16.attempts import attempt_folder
 from genesis_fp16.cli import app
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.runs import Ending, RunState, Verdict
-from genesis_fp16.settings import load_settings
+from genesis_fp16.settings_reading import load_settings
 from genesis_fp16.store import Run, Store
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import Evaluated, PrecisionChanged, Started

@@ -13,7 +13,7 @@ from genesis_fp16.guard import Decision, GuardState
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.retention import Retention
 from genesis_fp16.runs import Ending, RunState, Verdict
-from genesis_fp16.settings import load_settings
+from genesis_fp16.settings_reading import load_settings
 from genesis_fp16.store import Run, RunSummary, Store
 from infrastructure.events.event import BaselineCompared, CheckpointSaved, StepStats
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.cli import app
 from genesis_fp16.guard import Decision, GuardState, Trigger
 from genesis_fp16.guard.evidence import write_evidence
-from genesis_fp16.settings import load_settings
+from genesis_fp16.settings_reading import load_settings
 from genesis_fp16.store import Store
 
 PROGRAM = [sys.executable, "-c", "from genesis_fp16.cli import main; main()"]

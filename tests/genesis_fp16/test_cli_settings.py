@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli import app
 from genesis_fp16.errors import GenesisError
-from genesis_fp16.settings import Settings, SettingsError, load_settings
+from genesis_fp16.settings import Settings
+from genesis_fp16.settings_reading import SettingsError, load_settings
 from genesis_fp16.store import DaemonLock, Store, StoreError
 
 SET = ("precision", "set", "fp32", "--reason", "hurry")

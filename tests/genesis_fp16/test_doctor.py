@@ -24,7 +24,8 @@ from genesis_fp16.doctor import (
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.observability import start_http
 from genesis_fp16.plugins import Plugin
-from genesis_fp16.settings import AgentSettings, Settings, load_settings
+from genesis_fp16.settings import AgentSettings, Settings
+from genesis_fp16.settings_reading import load_settings
 from genesis_fp16.store import DaemonLock, Store
 
 Examine = Callable[..., dict[str, list[Finding]]]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.cli import app
 from genesis_fp16.evolve import evolve
 from genesis_fp16.evolve_target import EvolveError, EvolveTarget
-from genesis_fp16.settings import load_settings
+from genesis_fp16.settings_reading import load_settings
 from infrastructure.trajectories import ReplayBuffer
 
 PROGRAM = Path(sys.executable).parent / "genesis-fp16"

@@ -16,7 +16,8 @@ from genesis_fp16.agent_files import read_preflight
 from genesis_fp16.cli import app
 from genesis_fp16.doctor import check_measured
 from genesis_fp16.preflight import PreflightError, run_preflight
-from genesis_fp16.settings import AgentSettings, Settings, load_settings
+from genesis_fp16.settings import AgentSettings, Settings
+from genesis_fp16.settings_reading import load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
 PROGRAM = Path(sys.executable).parent / "genesis-fp16"

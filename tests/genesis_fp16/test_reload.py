@@ -8,7 +8,7 @@ import pytest
 
 from genesis_fp16.env_file import MAX_BYTES
 from genesis_fp16.reload import CONFIRM_SECONDS, POLL_SECONDS, Reload, SettingsReloader
-from genesis_fp16.settings import load_settings
+from genesis_fp16.settings_reading import load_settings
 
 
 class Running:

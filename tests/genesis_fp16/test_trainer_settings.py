@@ -8,7 +8,8 @@ import torch
 from genesis_fp16.agent_files import write_preflight
 from genesis_fp16.attempts import spec_of_settings
 from genesis_fp16.run_spec import RunSpec, TrainerOptions
-from genesis_fp16.settings import Settings, SettingsError, load_settings
+from genesis_fp16.settings import Settings
+from genesis_fp16.settings_reading import SettingsError, load_settings
 from genesis_fp16.worker_config import trainer_config
 from infrastructure.events import PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
