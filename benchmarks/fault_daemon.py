@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from benchmarks import planted_faults
+from benchmarks import planted_agents, planted_faults
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail
@@ -38,7 +38,7 @@ class FaultDaemon:
 
     Args:
         folder: Empty; takes settings, home and log.
-        agents: Names of those to install, of `planted_faults.PLANS`.
+        agents: Names of those to install, of `planted_agents.PLANS`.
         settings: Variables of the settings file.
 
     Attributes:
@@ -88,14 +88,17 @@ class FaultDaemon:
     def _install(self) -> None:
         """Put the plugin where the daemon finds it, with the metadata an installer would write."""
         site = self._folder / "site"
-        metadata = site / "planted_faults-1.0.dist-info"
-        metadata.mkdir(parents=True)
-        shutil.copy(planted_faults.__file__, site)
+        metadata, package = site / "planted_agents-1.0.dist-info", site / "benchmarks"
+        for made in (metadata, package):
+            made.mkdir(parents=True)
+        for module in (planted_agents, planted_faults):
+            shutil.copy(str(module.__file__), package)
         (metadata / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: planted-faults\nVersion: 1.0\n"
+            "Metadata-Version: 2.1\nName: planted-agents\nVersion: 1.0\n"
         )
         lines = [
-            f"{name} = planted_faults:agents.{name.replace('-', '_')}\n" for name in self._agents
+            f"{name} = {planted_agents.__name__}:agents.{name.replace('-', '_')}\n"
+            for name in self._agents
         ]
         (metadata / "entry_points.txt").write_text("".join(["[genesis.agents]\n", *lines]))
 

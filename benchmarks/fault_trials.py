@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.fault_daemon import FaultDaemon
-from benchmarks.planted_faults import Plan
+from benchmarks.planted_agents import Plan
 from genesis_fp16.guard import Decision, GuardState
 from genesis_fp16.runs import RunState
 from infrastructure.events.event import PhaseStarted

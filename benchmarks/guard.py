@@ -17,7 +17,7 @@ from statistics import quantiles
 
 from benchmarks.fault_trials import Outcome, try_agents
 from benchmarks.flips import Flip, measure_flips
-from benchmarks.planted_faults import FAULTS, HEALTHY, STORMS
+from benchmarks.planted_agents import FAULTS, HEALTHY, STORMS
 
 OUTPUT = Path("benchmark_results")
 LONGEST_SECONDS = 3600.0

@@ -5,7 +5,7 @@ import operator
 
 import pytest
 
-from benchmarks import planted_faults
+from benchmarks import planted_agents, planted_faults
 from benchmarks.fault_trials import Outcome
 from benchmarks.flips import Flip
 from benchmarks.guard import format_flips, format_outcomes
@@ -37,11 +37,11 @@ def test_flips_are_told_by_their_direction() -> None:
     assert "p50 0.50 s, p95 0.95 s, longest 1.00 s" in said
 
 
-@pytest.mark.parametrize("name", planted_faults.PLANS)
+@pytest.mark.parametrize("name", planted_agents.PLANS)
 def test_an_entry_point_makes_each_agent(name: str) -> None:
-    made = operator.attrgetter(f"agents.{name.replace('-', '_')}")(planted_faults)()
+    made = operator.attrgetter(f"agents.{name.replace('-', '_')}")(planted_agents)()
     assert made.name == name
-    expected = planted_faults.PLANS[name].expected
+    expected = planted_agents.PLANS[name].expected
     assert expected in {"", *Trigger}
     assert bool(expected) != name.startswith("healthy")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fault_trials import try_agents
-from benchmarks.planted_faults import FAULTS, HEALTHY
+from benchmarks.planted_agents import FAULTS, HEALTHY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
