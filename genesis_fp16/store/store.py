@@ -1,16 +1,14 @@
-"""The queries. Every method is one transaction; terminal states absorb in its WHERE."""
+"""What changes. Every method is one transaction; terminal states absorb in its WHERE."""
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Engine, RowMapping, Update, func, insert, select, update
+from sqlalchemy import Connection, Engine, Update, func, insert, select, update
 
-from genesis_fp16.runs import TERMINAL, TRANSITIONS, Ending, RunState, Verdict
+from genesis_fp16.runs import TRANSITIONS, Ending, RunState, Verdict
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import schema
 from genesis_fp16.store.audit_trail import Change, write_audit
@@ -23,14 +21,13 @@ from genesis_fp16.store.database import (
 )
 from genesis_fp16.store.file_identity import OpenedFile
 from genesis_fp16.store.guard_decisions import GuardDecisions
+from genesis_fp16.store.new_runs import insert_run, insert_twin
 from genesis_fp16.store.overrides import Overrides
 from genesis_fp16.store.rows import Attempt, Run, RunSummary
-
-MAX_SEED = 2**63
-_UNFINISHED = [state.value for state in RunState if state not in TERMINAL]
+from genesis_fp16.store.run_history import UNFINISHED, RunHistory
 
 
-class Store:
+class Store(RunHistory):
     """The database of one home. Safe to use from several processes at once.
 
     Args:
@@ -44,7 +41,7 @@ class Store:
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._file = OpenedFile(engine.url)
         self._clock = clock
         self.overrides = Overrides(engine, clock)
@@ -108,95 +105,28 @@ class Store:
             )
             if moved.rowcount == 0:
                 connection.execute(insert(table).values(agent=agent, last_due=last_due))
+            now = self._clock()
             return [
-                self._enqueue(connection, agent, "schedule", due_at, first_seed) for due_at in due
+                insert_run(
+                    connection, agent, "schedule", now=now, due_at=due_at, first_seed=first_seed
+                )
+                for due_at in due
             ]
 
     # Runs
 
     def enqueue(self, agent: str, *, first_seed: int, trigger: str = "manual") -> Run:
         """Queue a run of *agent* that is due now."""
+        now = self._clock()
         with self._engine.begin() as connection:
-            return self._enqueue(connection, agent, trigger, self._clock(), first_seed)
+            return insert_run(
+                connection, agent, trigger, now=now, due_at=now, first_seed=first_seed
+            )
 
     def enqueue_baseline(self, run: Run) -> Run:
         """Queue the FP32 twin of *run*, due now: the same seed, to be compared with it."""
-        now = self._clock()
-        twin = Run(
-            id=_new_id(now),
-            agent=run.agent,
-            number=run.number,
-            trigger="baseline",
-            state=RunState.QUEUED,
-            seed=run.seed,
-            due_at=now,
-            created_at=now,
-            available_at=now,
-            baseline_of=run.id,
-        )
         with self._engine.begin() as connection:
-            connection.execute(insert(schema.runs).values(_values(twin)))
-        return twin
-
-    def _enqueue(
-        self, connection: Connection, agent: str, trigger: str, due_at: float, first_seed: int
-    ) -> Run:
-        now = self._clock()
-        earlier = connection.scalar(
-            select(func.count())
-            .select_from(schema.runs)
-            .where(schema.runs.c.agent == agent, schema.runs.c.baseline_of.is_(None))
-        )
-        run = Run(
-            id=_new_id(now),
-            agent=agent,
-            number=(earlier or 0) + 1,
-            trigger=trigger,
-            state=RunState.QUEUED,
-            seed=(first_seed + (earlier or 0)) % MAX_SEED,
-            due_at=due_at,
-            created_at=now,
-            available_at=now,
-        )
-        connection.execute(insert(schema.runs).values(_values(run)))
-        return run
-
-    def run(self, run_id: str) -> Run | None:
-        """The run of that id, if there is one."""
-        with reading(self._engine) as connection:
-            found = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id))
-            row = found.mappings().first()
-        return _run(row) if row is not None else None
-
-    def runs(self, agent: str | None = None, limit: int = 50) -> list[Run]:
-        """The newest runs, newest first."""
-        query = select(schema.runs).order_by(
-            schema.runs.c.created_at.desc(), schema.runs.c.id.desc()
-        )
-        if agent is not None:
-            query = query.where(schema.runs.c.agent == agent)
-        with reading(self._engine) as connection:
-            return [_run(row) for row in connection.execute(query.limit(limit)).mappings()]
-
-    def last_success(self, agent: str) -> float:
-        """End of the agent's last successful run in Unix time; 0 if there is none."""
-        query = select(func.max(schema.runs.c.finished_at)).where(
-            schema.runs.c.agent == agent, schema.runs.c.state == RunState.SUCCEEDED.value
-        )
-        with reading(self._engine) as connection:
-            return connection.scalar(query) or 0.0
-
-    def unfinished(self, agent: str | None = None) -> list[Run]:
-        """Queued and active runs, the longest due first."""
-        query = (
-            select(schema.runs)
-            .where(schema.runs.c.state.in_(_UNFINISHED))
-            .order_by(schema.runs.c.due_at, schema.runs.c.created_at, schema.runs.c.id)
-        )
-        if agent is not None:
-            query = query.where(schema.runs.c.agent == agent)
-        with reading(self._engine) as connection:
-            return [_run(row) for row in connection.execute(query).mappings()]
+            return insert_twin(connection, run, now=self._clock())
 
     def move(self, run_id: str, state: RunState, *, error: str | None = None) -> bool:
         """Put the run into *state* if it may go there from where it is; whether it did."""
@@ -231,7 +161,7 @@ class Store:
                 update(schema.runs)
                 .where(
                     schema.runs.c.id == run_id,
-                    schema.runs.c.state.in_(_UNFINISHED),
+                    schema.runs.c.state.in_(UNFINISHED),
                 )
                 .values(cancel_requested=True)
             )
@@ -301,28 +231,6 @@ class Store:
                 failures=runs.failures + int(verdict.failed),
             )
 
-    def attempts(self, run_id: str | None = None) -> list[Attempt]:
-        """Attempts of the run, oldest first; without *run_id* those of all that are open."""
-        query = select(schema.attempts).order_by(schema.attempts.c.number)
-        if run_id is None:
-            query = query.where(schema.attempts.c.finished_at.is_(None))
-        else:
-            query = query.where(schema.attempts.c.run_id == run_id)
-        with reading(self._engine) as connection:
-            return [Attempt(**row) for row in connection.execute(query).mappings()]
-
 
 def _of(incarnation: str) -> Update:
     return update(schema.attempts).where(schema.attempts.c.incarnation == incarnation)
-
-
-def _new_id(now: float) -> str:
-    return f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-
-
-def _values(run: Run) -> dict[str, object]:
-    return {**asdict(run), "state": run.state.value}
-
-
-def _run(row: RowMapping) -> Run:
-    return Run(**{**row, "state": RunState(row["state"])})
