@@ -119,11 +119,15 @@ def test_wrong_settings_make_no_database(folder: Path) -> None:
     assert not (folder / ".genesis").exists()
 
 
+@pytest.mark.parametrize("wrong", [False, True])
 def test_commands_refuse_a_database_that_a_daemon_would_not_look_into(
-    daemon: DaemonLock, home: Path
+    daemon: DaemonLock, home: Path, wrong: bool
 ) -> None:
     for file in home.glob("genesis.db*"):
         file.rename(home.with_name(file.name))
+    if wrong:
+        with home.with_name(".env").open("a") as settings_file:
+            settings_file.write("GENESIS_SLOTS=many\n")
     for arguments in (SET, *READING, ("precision", "clear")):
         message = refused(StoreError, *arguments)
         assert f"{home}/genesis.db is gone, though a daemon (pid {os.getpid()} on" in message
@@ -131,7 +135,7 @@ def test_commands_refuse_a_database_that_a_daemon_would_not_look_into(
     assert StoreError.exit_code == 65
     assert not (home / "genesis.db").exists()
     daemon.release()
-    assert ask(*SET).exit_code == 0
+    assert ask(*SET).exit_code == (1 if wrong else 0)
 
 
 def test_a_daemon_that_may_not_hear_is_warned_of(daemon: DaemonLock, folder: Path) -> None:
@@ -181,14 +185,20 @@ def test_a_file_that_is_gone_changes_nothing_that_is_shown(
 
 @pytest.mark.parametrize("content", ["", "{}", '{"pid": "x"}', '{"hot": {"precision": "fp8"}}'])
 def test_a_daemon_whose_word_cannot_be_read_is_said_to_serve(
-    daemon: DaemonLock, home: Path, content: str
+    daemon: DaemonLock, home: Path, folder: Path, content: str
 ) -> None:
     (home / "daemon.json").write_text(content)
+    with (folder / ".env").open("a") as file:
+        file.write("ENABLE_FP16_TRAINING=true\n")
     told = ask("precision").stdout
     assert told.startswith("the daemon (it has not said who it is yet) follows ")
     assert "it has not said which settings, so these are as read here" in told
-    assert "ENABLE_FP16_TRAINING allows half precision (default)" in told
+    assert "ENABLE_FP16_TRAINING allows half precision (.env line 2)" in told
     assert "a running daemon obeys at once" in ask(*SET).stdout
+    with (folder / ".env").open("a") as file:
+        file.write("GENESIS_SLOTS=many\n")
+    warned = ask(*SET).stderr
+    assert f"a daemon serves {home} (it has not said who it is yet) and keeps what" in warned
 
 
 def test_a_start_refuses_a_file_that_is_named_in_vain(

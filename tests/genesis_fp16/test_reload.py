@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from genesis_fp16.env_file import MAX_BYTES
 from genesis_fp16.reload import CONFIRM_SECONDS, POLL_SECONDS, Reload, SettingsReloader
@@ -30,6 +31,13 @@ class Running:
     def write(self, text: str) -> Reload | None:
         self.path.write_text(text)
         return self.look()
+
+
+def told(outcome: Reload) -> list[str]:
+    """What is logged of it."""
+    with capture_logs() as said:
+        outcome.tell()
+    return [each["event"] for each in said]
 
 
 @pytest.fixture
@@ -72,6 +80,7 @@ def test_cold_settings_wait_for_a_restart(running: Running) -> None:
     assert outcome.settings.for_agent("a").enabled
     assert outcome.changed == {}
     assert outcome.cold == ("GENESIS_SLOTS", "GENESIS_AGENTS__A__ENABLED")
+    assert told(outcome) == ["settings_reloaded", "settings_need_restart"]
 
 
 def test_a_wrong_file_changes_nothing(running: Running) -> None:
@@ -79,6 +88,7 @@ def test_a_wrong_file_changes_nothing(running: Running) -> None:
     assert outcome is not None
     assert "FP16_LOSS_SCALE=lots" in str(outcome.error)
     assert outcome.settings.enable_fp16_training
+    assert told(outcome) == ["settings_refused"]
     assert running.look() is None, "told once"
     outcome = running.write("ENABLE_FP16_TRAINING=false\n")
     assert outcome is not None
@@ -109,11 +119,40 @@ def test_a_file_that_is_lost_does_not_undo_the_rollback(running: Running, lost: 
     assert outcome.settings.enable_fp16_training
 
 
-def test_a_file_may_come_where_there_was_none(tmp_path: Path) -> None:
+def test_a_file_may_come_where_there_was_none_but_not_go_again(tmp_path: Path) -> None:
     running = Running(tmp_path / ".env", {})
     outcome = running.write("ENABLE_FP16_TRAINING=false\n")
     assert outcome is not None
     assert not outcome.settings.enable_fp16_training
+    running.path.unlink()
+    outcome = running.look()
+    assert outcome is not None
+    assert "is gone or empty" in str(outcome.error)
+    assert not outcome.settings.enable_fp16_training
+
+
+def test_it_looks_every_half_second_and_soon_again_at_what_is_new(running: Running) -> None:
+    running.path.write_text("ENABLE_FP16_TRAINING=false\n")
+    begun = running.now
+    seen = [
+        running.reloader.poll(begun + later)
+        for later in (
+            0.5 * POLL_SECONDS,  # too early
+            POLL_SECONDS,  # something new
+            POLL_SECONDS + 0.5 * CONFIRM_SECONDS,  # too early
+            POLL_SECONDS + CONFIRM_SECONDS,  # it rests
+        )
+    ]
+    assert [outcome is not None for outcome in seen] == [False, False, False, True]
+
+
+def test_the_file_may_be_named_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = Running(Path(".env"), {}).write("ENABLE_FP16_TRAINING=false\n")
+    assert outcome is not None
+    assert (len(outcome.changed), outcome.cold) == (1, ())
 
 
 def test_a_half_written_file_switches_nothing(running: Running) -> None:
@@ -136,6 +175,9 @@ def test_a_change_between_loading_and_the_first_look_is_seen(tmp_path: Path) -> 
     reloader = SettingsReloader(settings, {})
     outcomes = [reloader.poll(now) for now in (1.0, 2.0, 3.0)]
     assert [o.settings.enable_fp16_training for o in outcomes if o] == [False]
+    path.write_text("GENESIS_SLOTS=3\n")
+    reloader = SettingsReloader(settings, {})
+    assert [o.cold for o in map(reloader.poll, (1.0, 2.0, 3.0)) if o] == [("GENESIS_SLOTS",)]
 
 
 def test_what_the_environment_shadows_is_told(tmp_path: Path) -> None:
@@ -144,6 +186,7 @@ def test_what_the_environment_shadows_is_told(tmp_path: Path) -> None:
     assert outcome is not None
     assert outcome.changed == {}
     assert outcome.shadowed == ("FP16_LOSS_SCALE",)
+    assert told(outcome) == ["settings_reloaded", "settings_shadowed_by_environment"]
 
 
 def test_asked_for_it_reloads_an_unchanged_file_too(running: Running) -> None:

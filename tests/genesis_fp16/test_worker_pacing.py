@@ -71,7 +71,12 @@ def test_two_windows_read_as_one(paced: Paced) -> None:
     paced.emit(steps())
     paced.emit(
         steps(
-            step=20, applied=6, overflow=2, nonfinite_loss=2, consecutive_nonfinite_losses=2
+            cuda_memory_allocated_bytes=9,
+            step=20,
+            applied=6,
+            overflow=2,
+            nonfinite_loss=2,
+            consecutive_nonfinite_losses=2,
         ).model_copy(update={"loss": 1.0, "grad_norm": 3.0, "seconds": 0.5, "samples": 7})
     )
     paced.emit(steps(step=30, loss=4.0, applied=4, loss_scale=2.0, seconds=0.25, epoch=3))
@@ -84,6 +89,7 @@ def test_two_windows_read_as_one(paced: Paced) -> None:
     assert both.loss == pytest.approx((8 * 1.0 + 4 * 4.0) / 12)
     assert (both.grad_norm, both.loss_scale, both.epoch) == (3.0, 4.0, 0)
     assert both.consecutive_nonfinite_losses == 2, "the guard must hear of them"
+    assert both.cuda_memory_allocated_bytes == 9, "the peak, whatever was reported last"
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(0, 3)), max_size=40))

@@ -86,6 +86,7 @@ def test_gradients_lost_to_zero(add, compared) -> None:
         {"underflow": 0.1, "gradient_error": 0.8},  # whatever is wrong, it is not this
         {"underflow": None, "gradient_error": None},
         {"underflow": 0.9, "gradient_error": math.inf},  # an overflow
+        {"underflow": 0.9, "gradient_error": 0.8, "comparable": False},
     ],
 )
 def test_underflow_without_harm(add, compared, harmless) -> None:

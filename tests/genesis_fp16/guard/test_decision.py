@@ -25,8 +25,11 @@ TRIPPED = Decision(
     level=1,
     until=1000.0 + HOUR,
     run_id="r1",
+    evidence="guard/a/trip.json",
 )
-PROBATION = replace(TRIPPED, state=GuardState.PROBATION, at=9000.0, until=None, run_id="r2")
+PROBATION = replace(
+    TRIPPED, state=GuardState.PROBATION, at=9000.0, until=None, run_id="r2", actor="ann"
+)
 WATCHING = replace(PROBATION, state=GuardState.WATCHING, at=10_000.0)
 
 
@@ -35,7 +38,7 @@ def tripped(last: Decision, now: float) -> Decision | None:
 
 
 def test_a_trip_says_why_where_and_for_how_long() -> None:
-    expected = replace(TRIPPED, run_id="r9", step=7, reason="so many")
+    expected = replace(TRIPPED, run_id="r9", step=7, reason="so many", evidence="")
     assert tripped(CLEAN, 1000.0) == expected
 
 
@@ -44,7 +47,8 @@ def test_a_trip_says_why_where_and_for_how_long() -> None:
     [
         (PROBATION, 9500.0, 2),  # a relapse
         (replace(PROBATION, level=4), 9500.0, 16),
-        (replace(PROBATION, level=40), 9500.0, 24),  # the limit
+        (PROBATION, 9000.0 + DAY, 2),  # however long it lasts, it is on trial
+        (replace(PROBATION, level=4000), 9500.0, 24),  # the limit
         (WATCHING, 10_000.0 + HOUR, 2),  # not trusted yet
         (WATCHING, 10_000.0 + DAY, 1),  # a clean slate
     ],
@@ -69,6 +73,7 @@ def test_after_the_cool_down_a_new_run_tries_again() -> None:
     found = try_again(TRIPPED, AUTO, now=over, run_id="r2")
     assert found is not None
     assert (found.state, found.level, found.run_id) == ("probation", 1, "r2")
+    assert found.evidence == "", "what it rests on is not written yet"
     assert try_again(TRIPPED, AUTO, now=over - 1, run_id="r2") is None
     assert try_again(TRIPPED, AUTO, now=over, run_id="r1") is None, "the run that tripped"
     assert try_again(TRIPPED, MANUAL, now=over, run_id="r2") is None
@@ -80,6 +85,7 @@ def test_an_operator_need_not_wait() -> None:
     assert found is not None
     assert (found.state, found.actor, found.reason) == ("probation", "ann", "driver mended")
     assert found.level == 1, "a relapse still counts"
+    assert found.evidence == ""
     assert clear(PROBATION, now=1.0, actor="ann", reason="") is None
     assert clear(CLEAN, now=1.0, actor="ann", reason="") is None
 
@@ -88,6 +94,7 @@ def test_a_probation_ends_with_a_run_that_proves_something() -> None:
     found = prove(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=100)
     assert found is not None
     assert (found.state, found.actor, found.level) == ("watching", "guard", 1)
+    assert found.evidence == ""
     assert prove(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=99) is None
     assert prove(TRIPPED, AUTO, now=9900.0, run_id="r2", half_steps=100) is None
 

@@ -68,9 +68,19 @@ def test_a_bundle_that_cannot_be_read_is_named_with_the_reason(
     assert why in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["gone", "pipe", "folder", "sparse", "socket", "endless"])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("gone", "No such file"),
+        ("pipe", "it is no file"),
+        ("folder", "directory"),
+        ("sparse", "it has 2147483648 bytes, a bundle some thousand"),
+        ("socket", "No such device"),
+        ("endless", "it is no file"),
+    ],
+)
 def test_what_is_no_file_holds_up_nobody(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = write_evidence(tmp_path, DECISION, {})
     path = tmp_path / written.evidence
@@ -89,7 +99,7 @@ def test_what_is_no_file_holds_up_nobody(
                 bound.bind(path.name)
         case "endless":
             path.symlink_to("/dev/zero")
-    with pytest.raises(EvidenceError, match="cannot be read"):
+    with pytest.raises(EvidenceError, match=f"cannot be read: .*{why}"):
         read_evidence(tmp_path, written)
 
 

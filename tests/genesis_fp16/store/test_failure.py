@@ -1,5 +1,6 @@
 """A database that cannot be used, and what its user is told: real locks, owners and limits."""
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -9,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
 from genesis_fp16.settings import Settings
@@ -20,7 +21,7 @@ from genesis_fp16.store.database import (
     failures_told,
     open_database,
 )
-from genesis_fp16.store.failure import failure, user_name
+from genesis_fp16.store.failure import failure, shown, user_name
 
 NOBODY = 65534
 
@@ -129,3 +130,70 @@ def test_something_else_in_its_place(settings: Settings) -> None:
 
 def test_a_user_without_a_name_is_a_number() -> None:
     assert user_name(987_654_321) == "uid 987654321"
+
+
+def of_sqlite(code: int) -> sqlite3.Error:
+    error = sqlite3.OperationalError("it\n  failed")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "remedy"),
+    [
+        (of_sqlite(sqlite3.SQLITE_IOERR_WRITE), "see the disk of"),
+        (of_sqlite(sqlite3.SQLITE_FULL), "make room on the disk of"),
+        (OSError(errno.ENOSPC, "No space left"), "make room on the disk of"),
+        (OSError(errno.EDQUOT, "Quota exceeded"), "make room on the disk of"),
+        (of_sqlite(sqlite3.SQLITE_CORRUPT), "restore it from a backup"),
+    ],
+)
+def test_what_went_wrong_has_a_remedy(settings: Settings, cause: Exception, remedy: str) -> None:
+    said = str(failure(database_url(settings), cause))
+    assert f"; {remedy}" in said
+    assert "\n" not in said
+
+
+def test_a_disk_that_cannot_be_looked_at_is_not_called_full(tmp_path: Path) -> None:
+    gone = make_url(f"sqlite:///{tmp_path}/gone/genesis.db")
+    assert "see the disk of" in str(failure(gone, of_sqlite(sqlite3.SQLITE_IOERR)))
+
+
+def test_a_server_is_named_without_its_secrets() -> None:
+    url = make_url("postgresql://ann:secret@db/genesis?sslpassword=secret")
+    assert shown(url) == "postgresql://ann:***@db/genesis"
+    said = str(failure(url, OSError("refused")))
+    assert "secret" not in said
+    assert said.endswith("check that the server runs and GENESIS_DATABASE_URL is right")
+
+
+def test_the_log_beside_the_database_is_looked_at_too(settings: Settings) -> None:
+    path = settings.home / "genesis.db"
+    settings.home.chmod(0o777)
+    path.chmod(0o666)
+    log = path.with_name("genesis.db-wal")
+    log.touch(mode=0o400)
+    log.chmod(0o400 if os.getuid() == 0 else 0o000)
+    with as_nobody():
+        said = str(failure(database_url(settings), of_sqlite(sqlite3.SQLITE_READONLY)))
+    assert f"{log} belongs to " in said
+
+
+def test_a_folder_in_the_place_of_the_file(settings: Settings) -> None:
+    path = settings.home / "genesis.db"
+    path.unlink()
+    path.mkdir()
+    said = str(failure(database_url(settings), of_sqlite(sqlite3.SQLITE_CANTOPEN)))
+    assert "something else is in its place" in said
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a disk")
+def test_a_disk_that_is_mounted_read_only(settings: Settings) -> None:
+    mounted = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(settings.home)]
+    if subprocess.run(mounted, stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a disk")
+    try:
+        said = str(failure(database_url(settings), OSError(errno.EROFS, "Read-only")))
+    finally:
+        subprocess.run(["umount", str(settings.home)], check=True)
+    assert f"{settings.home} is on a disk that is mounted read-only: remount it" in said
