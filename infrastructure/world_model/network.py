@@ -64,6 +64,7 @@ class EnsembleNetwork(nn.Module):
 
     Autocast reaches the layer between them. The first and the last stay float32: inputs rounded
     to BF16's eight bits, or heads in them, cost a precise target more than their products save.
+    In between it is the weights that eight bits are too few for; see `_affine_in_half`.
 
     Args:
         shape: See `NetworkShape`.
@@ -113,7 +114,7 @@ class EnsembleNetwork(nn.Module):
         with torch.autocast(first.device.type, enabled=False):
             hidden_MNH = _affine(torch.cat(parts, dim=2), first, first_bias)
         hidden_MNH = functional.silu(hidden_MNH).to(middle.dtype)
-        hidden_MNH = torch.baddbmm(middle_bias, hidden_MNH, middle)
+        hidden_MNH = _affine_in_half(hidden_MNH, middle, middle_bias)
         with torch.autocast(first.device.type, enabled=False):
             output_MNO = _affine(functional.silu(hidden_MNH.float()), last, last_bias)
         return _split_heads(self.shape, output_MNO)
@@ -122,6 +123,21 @@ class EnsembleNetwork(nn.Module):
 def _affine(input_MNI: Tensor, weight_MIO: Tensor, bias_M1O: Tensor) -> Tensor:
     """In float32, also where the weights are kept in half precision."""
     return torch.baddbmm(bias_M1O.float(), input_MNI.float(), weight_MIO.float())
+
+
+def _affine_in_half(input_MNI: Tensor, weight_MIO: Tensor, bias_M1O: Tensor) -> Tensor:
+    """In autocast's dtype if that is on; what BF16's eight bits cut off the weights is made good.
+
+    A second product adds it. Without, training near its end moves weights by less than BF16 can
+    tell apart. Only forward: gradients in BF16 train as well as in float32.
+    """
+    device = weight_MIO.device.type
+    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.bfloat16:
+        with torch.no_grad():
+            cut_off_MIO = weight_MIO - weight_MIO.bfloat16()
+        bias_MNO = torch.baddbmm(bias_M1O, input_MNI.detach(), cut_off_MIO)
+        return torch.baddbmm(bias_MNO, input_MNI, weight_MIO)
+    return torch.baddbmm(bias_M1O, input_MNI, weight_MIO)
 
 
 class LinearNetwork(nn.Module):

@@ -59,16 +59,50 @@ def test_members_differ_and_seeds_decide(network, inputs):
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
-def test_half_precision_computes_between_float32_ends_and_agrees(network, inputs, half):
+@pytest.mark.parametrize(
+    ("half", "between"), [(torch.float16, [torch.float16]), (torch.bfloat16, [torch.bfloat16] * 2)]
+)
+def test_half_precision_computes_between_float32_ends_and_agrees(network, inputs, half, between):
     full = network(inputs)
     with DtypesOfProducts() as products, torch.autocast("cpu", dtype=half):
         outputs = network(inputs)
-    assert products.seen == [torch.float32, half, torch.float32]
+    assert products.seen == [torch.float32, *between, torch.float32]
     for name, tensor in outputs.items():
         assert tensor.dtype is torch.float32
         assert not torch.equal(tensor, full[name])
         assert torch.allclose(tensor, full[name], atol=0.02)
+
+
+def test_bf16_makes_good_what_it_cuts_off_the_weights(network):
+    inputs = Features(
+        dense=torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)),
+        texts={"action.code": Tokens.of([[]] * 1000)},
+        outside=torch.zeros(1000, dtype=torch.bool),
+    ).inputs()
+
+    def mean_logits():
+        return network(inputs)["outcome.logits"].mean(1)
+
+    middle = network.weights[1].data
+    middle.copy_(middle.bfloat16().float() * (1.0 + 0.9 * 2.0**-9))  # BF16 cuts all off
+    full = mean_logits()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = mean_logits()
+    middle.copy_(middle.bfloat16())
+    cut_off = mean_logits()
+    assert (half - full).norm() < 0.3 * (cut_off - full).norm()
+
+
+def test_bf16_gradients_agree_with_float32(network, inputs):
+    def gradients():
+        loss = network(inputs)["outcome.logits"].square().sum()
+        return torch.autograd.grad(loss, [*network.weights, *network.biases])
+
+    full = gradients()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = gradients()
+    for exact, rounded in zip(full, half, strict=True):
+        assert (rounded - exact).norm() < 0.02 * exact.norm()
 
 
 def test_weights_kept_in_half_give_float32_outputs(network, inputs):
