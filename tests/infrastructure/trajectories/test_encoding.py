@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from infrastructure.agent_contract.transition import Box, Discrete, Text, TransitionSpec
 from infrastructure.trajectories.encoding import FeatureEncoder
+from infrastructure.trajectories.standardiser import Standardiser
 from infrastructure.trajectories.text_hashing import buckets_of
 
 SPEC = TransitionSpec(
@@ -87,6 +88,32 @@ def test_a_number_without_variance_is_never_outside():
     assert encoder.encode(*_rows(_row(1e30, (0, 0)))).outside.tolist() == [False]
 
 
+def test_one_dimension_that_varies_is_enough_to_be_outside():
+    rows = [_row(n, (n, 5.0)) for n in range(10)]
+    features = FeatureEncoder.fit(SPEC, *_rows(*rows)).encode(
+        *_rows(_row(1, (1e9, 5.0)), _row(1, (1, 1e9)))
+    )
+    assert features.outside.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("value", "outside"), [(1e5, False), (1e8, False), (1e11, True)])
+def test_how_far_a_heavy_tail_reaches_is_asked_of_its_logarithm(value, outside):
+    values = np.exp(np.random.default_rng(0).normal(0, 3, (5000, 1)))
+    fitted = Standardiser.fit(values, squeeze=True)
+    assert fitted.symlog == (True,)
+    assert fitted.is_outside(np.array([[value]])).tolist() == [outside]
+    plain = Standardiser.fit(values, squeeze=False)
+    assert plain.symlog == (False,)
+    moments = plain.invert(torch.zeros(1, 1), torch.ones(1, 1))
+    assert [m.item() for m in moments] == pytest.approx([values.mean(), values.var()])
+
+
+def test_a_standardiser_of_an_earlier_version_knows_no_outside():
+    saved = Standardiser.fit(np.array([[1.0], [2.0]]), squeeze=False).to_json()
+    del saved["low"], saved["high"]
+    assert not Standardiser.from_json(saved).is_outside(np.array([[1e14]])).any()
+
+
 def test_numbers_are_standardised_and_heavy_tails_squeezed():
     spec = TransitionSpec(
         observation={"plain": Box(), "heavy": Box()}, action={}, targets={"reward": Box()}
@@ -125,7 +152,10 @@ def test_a_wrong_row_is_named(encoder):
         encoder.encode(*_rows(_row(code=3)))
 
 
-def test_saved_and_read_it_encodes_alike(encoder):
+@pytest.mark.parametrize("speed", [1.0, 0.0])
+def test_saved_and_read_it_encodes_alike(speed):
+    rows = [_row(speed * n, (n * 2, n % 7), "ab"[n % 2]) for n in range(100)]
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
     read = FeatureEncoder.from_json(SPEC, json.loads(json.dumps(encoder.to_json())))
     rows = _rows(_row(3.0, (1.0, 2.0), "b", "y", "alpha beta"), _row(code=["alpha", "beta"]))
     for name, tensor in encoder.encode(*rows).inputs().items():

@@ -1,3 +1,5 @@
+import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from infrastructure.world_model.outlook import (
     DiscreteOutlook,
     base_outlook,
     blend,
+    doubt,
     outcomes_of,
     outlook_of,
 )
@@ -75,9 +78,11 @@ def test_agreeing_members_are_sure_and_disagreeing_ones_are_not(codec):
 
 
 def test_moments_come_back_in_recorded_units(codec):
-    outlook = outlook_of(_raw([2.0], [0.0], [[0.0, 0.0]]), codec, 1)
+    outlook = outlook_of(_raw([2.0], [math.log(4.0)], [[0.0, 0.0]]), codec, 1)
     assert outlook["y"].mean[0].tolist() == pytest.approx([16.0, 7.0], abs=0.2)
-    assert outlook["y"].variance[0, 0].item() == pytest.approx(9.0, abs=0.5)
+    wide = bound_log_variance(torch.tensor(math.log(4.0))).exp().item()
+    assert outlook["y"].variance[0, 0].item() == pytest.approx(9.0 * wide, rel=0.05)
+    assert outlook["y"].variance[0, 1].item() == pytest.approx(0.007**2), "it never varied"
 
 
 def test_the_base_rate_has_no_skill_and_is_calibrated(codec, outcomes):
@@ -98,22 +103,33 @@ def test_what_nobody_decides_by_decides_nothing(transitions, codec, outcomes):
     assert measure(off, outcomes, TargetCodec.fit(without, transitions))["nll_skill"] < -50.0
 
 
+def _outlook(mean, variance, chance, epistemic, rows=1):
+    every = torch.zeros(rows, dtype=torch.float64)
+    return {
+        "y": BoxOutlook(
+            mean=every[:, None] + mean,
+            variance=every[:, None] + variance,
+            epistemic=every + epistemic,
+        ),
+        "label": DiscreteOutlook(
+            probabilities=torch.tensor([[1 - chance, chance]] * rows), epistemic=every + epistemic
+        ),
+    }
+
+
+def test_doubt_leaves_a_tenth_of_what_is_claimed_and_only_where_it_is_due():
+    claimed, base = _outlook(21.0, 2.0, 0.8, 0.4, rows=2), _outlook(1.0, 4.0, 0.2, 0.0, rows=2)
+    doubted = doubt(claimed, base, torch.tensor([False, True]))
+    assert doubted["y"].mean[:, 0].tolist() == pytest.approx([21.0, 3.0])
+    between = 0.1 * 0.9 * (21.0 - 1.0) ** 2
+    assert doubted["y"].variance[:, 0].tolist() == pytest.approx([2.0, 0.2 + 3.6 + between])
+    assert doubted["label"].probabilities[:, 1].tolist() == pytest.approx([0.8, 0.26])
+    for name in ("y", "label"):
+        assert doubted[name].epistemic.tolist() == pytest.approx([0.4, 0.94])
+
+
 def test_a_blend_is_its_parts_at_the_ends_and_a_mixture_between():
-    zero = torch.zeros(1, dtype=torch.float64)
-
-    def outlook(mean, variance, chance, epistemic):
-        return {
-            "y": BoxOutlook(
-                mean=zero[:, None] + mean,
-                variance=zero[:, None] + variance,
-                epistemic=zero + epistemic,
-            ),
-            "label": DiscreteOutlook(
-                probabilities=torch.tensor([[1 - chance, chance]]), epistemic=zero + epistemic
-            ),
-        }
-
-    ensemble, linear = outlook(1.0, 1.0, 0.8, 0.4), outlook(5.0, 3.0, 0.2, 0.0)
+    ensemble, linear = _outlook(1.0, 1.0, 0.8, 0.4), _outlook(5.0, 3.0, 0.2, 0.0)
     for weight, mean, variance, chance in ((1, 1, 1, 0.8), (0, 5, 3, 0.2), (0.5, 3, 2 + 4, 0.5)):
         mixed = blend(ensemble, linear, weight)
         assert mixed["y"].mean.item() == pytest.approx(mean)
@@ -170,3 +186,47 @@ def test_a_ranking_on_a_scale_of_its_own_becomes_a_probability(codec, transition
     assert calibrated.sum(1).tolist() == pytest.approx([1.0] * 4000)
     assert measure(raw, happened, only)["label.ece"] > 0.2
     assert (calibrated[:, 1] - truth.sigmoid()).abs().mean() < 0.02
+
+
+@pytest.fixture
+def label_only(codec):
+    """Success is all there is to predict."""
+    targets = {"label": SPEC.targets["label"]}
+    return replace(codec, standardisers={}, spec=replace(SPEC, targets=targets))
+
+
+def test_few_rows_that_all_went_one_way_do_not_make_it_certain(label_only):
+    even = {
+        "label": DiscreteOutlook(
+            probabilities=torch.full((20, 2), 0.5, dtype=torch.float64), epistemic=torch.zeros(20)
+        )
+    }
+    happened = {"label": torch.ones(20, dtype=torch.int64)}
+    slope, offset = Calibration.fit(even, happened, label_only).success
+    assert slope == pytest.approx(1.0)
+    assert 20 * (1 - torch.tensor(offset).sigmoid().item()) == pytest.approx(2 * offset, rel=1e-3)
+
+
+def test_a_ranking_that_is_right_but_timid_is_not_made_steeper_without_end(label_only):
+    truth = torch.arange(400) % 2
+    chance = 0.5 + 0.01 * (2.0 * truth.double() - 1.0)
+    timid = {
+        "label": DiscreteOutlook(
+            probabilities=torch.stack([1 - chance, chance], 1), epistemic=torch.zeros(400)
+        )
+    }
+    assert Calibration.fit(timid, {"label": truth}, label_only).success[0] == 4.0
+
+
+def test_an_interval_from_few_exact_rows_keeps_some_width(codec):
+    few = _transitions(rows=5)
+    outcomes = outcomes_of(codec, few)
+    exact = base_outlook(codec, 5)
+    exact["y"] = replace(exact["y"], mean=outcomes["y"])
+    assert Calibration.fit(exact, outcomes, codec).scales["y"] == (0.01, 1.0)
+
+
+def test_a_calibration_is_the_same_when_read_again(codec, outcomes):
+    calibration = Calibration.fit(base_outlook(codec, 4000), outcomes, codec)
+    assert calibration.success != (1.0, 0.0)
+    assert Calibration.from_json(json.loads(json.dumps(calibration.to_json()))) == calibration

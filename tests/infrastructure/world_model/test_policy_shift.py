@@ -16,8 +16,10 @@ def _rows(count, propensity):
     ]
 
 
-def test_without_propensities_nothing_is_known():
-    check = check_shift(torch.full((4,), 0.5), torch.ones(4).bool(), _rows(4, lambda _: None))
+@pytest.mark.parametrize("missing", [range(4), range(1)])
+def test_without_propensities_nothing_is_known(missing):
+    rows = _rows(4, lambda row: None if row in missing else 0.5)
+    check = check_shift(torch.full((4,), 0.5), torch.ones(4).bool(), rows)
     assert math.isnan(check.ece)
     assert "not recorded" in check.caution
 
@@ -46,6 +48,12 @@ def test_too_few_random_actions_are_told():
     rows = _rows(500, lambda row: 0.001 if row < 5 else 0.9)
     check = check_shift(torch.full((500,), 0.5), torch.arange(500) % 2 == 0, rows)
     assert "too few" in check.caution
+
+
+def test_one_choice_that_could_hardly_happen_does_not_stand_for_all():
+    rows = _rows(5000, lambda row: 1e-12 if row == 0 else 0.5)
+    check = check_shift(torch.full((5000,), 0.5), torch.arange(5000) % 2 == 0, rows)
+    assert check.effective_rows == pytest.approx(11_000**2 / (1000**2 + 4999 * 4), rel=0.01)
 
 
 def test_predictions_carry_the_caution_and_it_is_saved(tmp_path):

@@ -35,7 +35,19 @@ def test_a_case_becomes_a_transition(tmp_path: Path, skipped: Any) -> None:
     assert made.observation == {"state": "Test problem", "agent": "qa", "had_past_cases": "true"}
     assert made.next_observation == {"success": True, "score": 0.95}
     assert made.reward == 0.95
+    assert made.terminated
     assert skipped == []
+
+
+@pytest.mark.parametrize(("reward", "success"), [(0.69, False), (0.7, True)])
+def test_success_begins_at_genesis_own_threshold(
+    tmp_path: Path, skipped: Any, reward: float, success: bool
+) -> None:
+    case = CASE | {"reward": reward, "metadata": {}}
+    [made] = read_casebank(write(tmp_path / "casebank.jsonl", case), skipped)
+    assert made.next_observation["success"] is success
+    assert (made.observation["agent"], made.observation["had_past_cases"]) == ("unknown", "unknown")
+    assert input_problem(SPEC, made.observation, made.action) is None
 
 
 def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped: Any) -> None:
@@ -59,10 +71,11 @@ def test_one_state_is_one_group_however_it_is_spaced(tmp_path: Path, skipped: An
 
 def test_damaged_lines_are_skipped_and_named(tmp_path: Path, skipped: Any) -> None:
     lines = ["{torn", CASE, "", CASE | {"reward": 7.0}, "[]", CASE, '{"reward": 0.5}']
+    lines += [CASE | {"reward": -0.1}]
     path = write(tmp_path / "casebank.jsonl", *lines)
     assert len(list(read_casebank(path, skipped))) == 2
     assert [(name, line) for name, line, _ in skipped] == [
-        ("casebank.jsonl", number) for number in (1, 4, 5, 7)
+        ("casebank.jsonl", number) for number in (1, 4, 5, 7, 8)
     ]
     assert "reward" in skipped[1][2]
     assert "state" in skipped[3][2]

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from infrastructure.trajectories.genesis_records import read_replay_trajectories
 from infrastructure.trajectories.genesis_records.replay_trajectories import LEFT_OUT, SPEC
 from infrastructure.trajectories.schema import input_problem, target_problem
@@ -21,6 +23,11 @@ TRAJECTORY = {
     "reward": 0.8,
     "duration_seconds": 12.0,
 }
+# What Genesis' own class declares, and of a step.
+FIELDS = {"trajectory_id", "agent_id", "task_description", "initial_state", "steps", "reward"}
+FIELDS |= {"final_outcome", "metadata", "created_at", "duration_seconds", "failure_rationale"}
+FIELDS |= {"error_category", "fix_applied"}
+STEP_FIELDS = {"timestamp", "tool_name", "tool_args", "tool_result", "agent_reasoning"}
 
 
 def write(path: Path, *lines: object) -> Path:
@@ -49,11 +56,26 @@ def test_a_step_does_not_see_its_own_result(tmp_path: Path, skipped: Any) -> Non
     path = write(tmp_path / "dump.jsonl", TRAJECTORY, other)
     first, _, same, _ = read_replay_trajectories(path, skipped)
     assert (first.observation, first.action) == (same.observation, same.action)
-    assert {"steps.tool_result", "final_outcome", "failure_rationale"} <= set(LEFT_OUT)
+    used = {"agent_id", "task_description", "initial_state", "steps"}
+    used |= {"steps.tool_name", "steps.tool_args", "steps.agent_reasoning"}
+    assert used | set(LEFT_OUT) == FIELDS | {f"steps.{name}" for name in STEP_FIELDS}
+    assert not used & set(LEFT_OUT)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "success"), [("success", True), ("failure", False), ("partial", False)]
+)
+def test_only_a_success_is_one(tmp_path: Path, skipped: Any, outcome: str, success: bool) -> None:
+    path = write(tmp_path / "dump.jsonl", TRAJECTORY | {"final_outcome": outcome})
+    made = list(read_replay_trajectories(path, skipped))
+    assert [each.next_observation["success"] for each in made] == [success] * 2
+    assert [each.observation["step"] for each in made] == [0.0, 1.0]
+    assert [each.action["reasoning"] for each in made] == ["", "as in the first"]
 
 
 def test_the_same_task_in_the_same_state_is_one_group(tmp_path: Path, skipped: Any) -> None:
     later = TRAJECTORY | {"trajectory_id": "t2", "task_description": "build  a FORM"}
+    later |= {"initial_state": dict(reversed(TRAJECTORY["initial_state"].items()))}  # type: ignore[attr-defined]
     elsewhere = TRAJECTORY | {"initial_state": {"business_id": "b2"}}
     path = write(tmp_path / "dump.jsonl", TRAJECTORY, later, elsewhere)
     groups = [transition.group for transition in read_replay_trajectories(path, skipped)]

@@ -30,6 +30,16 @@ CHILD = {
 }
 
 
+PARENT = {"parent_trajectories": ["a"]}
+USED = {"success_score", "operator_applied", "parent_trajectories", "problem_diagnosis"}
+USED |= {"proposed_strategy", "strategy_description", "code_changes", "code_after"}
+# What Genesis' own class declares.
+FIELDS = USED | {"trajectory_id", "generation", "agent_name", "modified_files", "tools_used"}
+FIELDS |= {"reasoning_pattern", "assumptions_made", "status", "test_results", "metrics"}
+FIELDS |= {"failure_reasons", "key_insights", "created_at", "execution_time_seconds"}
+FIELDS |= {"cost_dollars", "plan_id"}
+
+
 def write(path: Path, trajectories: object) -> Path:
     path.write_text(json.dumps({"agent_name": "qa", "trajectories": trajectories}))
     return path
@@ -47,6 +57,17 @@ def test_a_child_knows_its_parents_and_shares_their_group(tmp_path: Path, skippe
     assert skipped == []
 
 
+def test_a_grandchild_of_two_parents(tmp_path: Path, skipped: Any) -> None:
+    heir = CHILD | {"parent_trajectories": ["b", "a", "gone"], "code_changes": "+ if"}
+    del heir["code_after"]
+    path = write(tmp_path / "pool.json", {"a": ROOT, "b": CHILD | PARENT, "c": heir})
+    heir_made = list(read_trajectory_pool(path, skipped))[-1]
+    assert heir_made.observation["problem"] == "sort a list", "of the root, by way of a child"
+    assert heir_made.observation["parent_score"] == 0.9, "the better one's"
+    assert heir_made.observation["parents"] == 3.0
+    assert heir_made.action["code"] == "+ if"
+
+
 def test_other_problems_are_other_groups_and_unnamed_ones_are_one(
     tmp_path: Path, skipped: Any
 ) -> None:
@@ -55,7 +76,7 @@ def test_other_problems_are_other_groups_and_unnamed_ones_are_one(
     pool = {"a": ROOT, "b": other, "c": unnamed, "d": unnamed | {"problem_diagnosis": "x"}}
     groups = [t.group for t in read_trajectory_pool(write(tmp_path / "p.json", pool), skipped)]
     assert len(set(groups)) == 3
-    assert groups[2] == groups[3]
+    assert groups[2] == groups[3] == f"unnamed, in {tmp_path.name}"
 
 
 def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped: Any) -> None:
@@ -63,7 +84,8 @@ def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped:
     path = write(tmp_path / "pool.json", {"a": ROOT, "b": worse})
     first, second = read_trajectory_pool(path, skipped)
     assert (first.observation, first.action) == (second.observation, second.action)
-    assert {"status", "test_results", "metrics", "success_score"} <= set(LEFT_OUT)
+    assert USED | set(LEFT_OUT) == FIELDS
+    assert USED & set(LEFT_OUT) == {"success_score"}, "the parents' alone"
 
 
 def test_lineages_in_a_circle_end(tmp_path: Path, skipped: Any) -> None:
