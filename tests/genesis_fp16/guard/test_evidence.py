@@ -128,3 +128,12 @@ def test_an_operators_word_and_a_torn_file_are_not_taken_for_the_guards(tmp_path
     (tmp_path / "guard" / "d").mkdir()
     (tmp_path / stolen.evidence).rename(tmp_path / "guard" / "d" / "x.json")
     assert list(unrecorded(tmp_path, set())) == []
+
+
+def test_names_in_a_bundle_are_read_as_plain_text(tmp_path: Path) -> None:
+    content = b'{"offending_modules": ["\\u001b[2J"], "checkpoint": {"step": 1, "path": "\\u001b"}}'
+    read = read_evidence(tmp_path, bundle_with(tmp_path, content))
+    assert read is not None
+    assert read.checkpoint is not None
+    [name] = read.offending_modules
+    assert "\x1b" not in name + read.checkpoint.path

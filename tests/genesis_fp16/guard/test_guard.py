@@ -2,8 +2,8 @@
 
 import json
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
@@ -16,10 +16,11 @@ from genesis_fp16.guard.guard import Guard
 from genesis_fp16.runs import Ending, RunState, Verdict
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Run, RunSummary, Store
-from infrastructure.events import EventWriter
-from infrastructure.events.event import StepStats
+from infrastructure.events import EventWriter, PrecisionState
+from infrastructure.events.event import PrecisionChanged, StepStats
 
 DONE = Verdict(state=RunState.SUCCEEDED)
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 
 
 class World:
@@ -44,7 +45,9 @@ class World:
         self.guard.on_run_state("a", run.id, "starting", None)
         return run
 
-    def succeed(self, run: Run, metric: float = 1.0, half_steps: int = 0) -> None:
+    def succeed(
+        self, run: Run, metric: float = 1.0, half_steps: int = 0, also: Sequence[str] = ()
+    ) -> None:
         summary = RunSummary(
             primary_metric="mse",
             primary_value=metric,
@@ -56,7 +59,8 @@ class World:
         self.store.move(run.id, RunState.RUNNING)
         self.store.update_summary(run.id, summary)
         self.store.end_attempt(attempt, Ending(exit_code=0), DONE, finished_at=self.store.now())
-        self.guard.on_run_state("a", run.id, "succeeded", "succeeded")
+        for agent in ("a", *also):
+            self.guard.on_run_state(agent, run.id, "succeeded", "succeeded")
         self.guard.refresh()
 
     @property
@@ -92,6 +96,7 @@ def test_a_trip_is_in_force_at_once_and_then_written_down(world, storm) -> None:
     assert bundle["statistics"][0]["overflow"] == 60
     assert bundle["settings"]["guard_storm_ratio"] == 0.3
     assert bundle["settings"]["fp16_backoff_factor"] == 0.5
+    assert bundle["settings"]["agent_precision"] is None
     assert [each.state for each in world.told] == ["tripped"]
 
 
@@ -185,7 +190,8 @@ def test_the_whole_ladder_by_itself(world, storm, stats) -> None:
     run = world.begin()
     assert world.state == "probation"
     assert not world.guard.demands_fp32("a")
-    storm(run)
+    world.guard.on_event("a", run.id, stats(overflow=15))
+    assert world.guard.standing("a").trigger == "overflow_sustained", "less is enough on probation"
     assert (world.state, world.guard.standing("a").level) == ("tripped", 2)
     world.succeed(run)
     world.now += 3600.0
@@ -222,6 +228,45 @@ def test_fp32_runs_prove_nothing(world, storm, stats) -> None:
     assert world.state == "probation"
 
 
+def test_the_floor_is_the_one_that_is_set(world, stats) -> None:
+    world.configure(fp16_min_loss_scale=4.0)
+    run = world.begin()
+    begins = PrecisionChanged(step=0, state=FP16, loss_scale=8.0)
+    world.guard.on_event("a", run.id, begins)
+    world.guard.on_event("a", run.id, stats(steps=1, overflow=1, loss_scale=4.0))
+    assert world.guard.standing("a").trigger == "scale_floor"
+
+
+def test_evidence_names_the_attempt_that_was_under_way(world, storm) -> None:
+    run = world.begin()
+    [first] = world.store.attempts(run.id)
+    again = Verdict(state=RunState.QUEUED)
+    world.store.end_attempt(first, Ending(), again, finished_at=world.store.now())
+    assert world.store.begin_attempt(run.id, "second") is not None
+    storm(run)
+    world.guard.refresh()
+    [decision] = world.store.guard.history("a")
+    bundle = json.loads((world.settings.home / decision.evidence).read_text())
+    assert bundle["attempt"] == 2
+
+
+@pytest.mark.parametrize("hidden", ["runs", "attempts"])
+def test_evidence_needs_no_store(world, storm, hidden: str) -> None:
+    """It is on the disk though nothing can be read, or compared, or written down."""
+    run = world.begin()
+    storm(run)
+    world.guard.on_run_state("a", run.id, "succeeded", "succeeded")
+    with closing(sqlite3.connect(world.settings.home / "genesis.db")) as database:
+        database.execute(f"ALTER TABLE {hidden} RENAME TO hidden")
+        with suppress(OperationalError):
+            world.guard.refresh()
+        [path] = (world.settings.home / "guard" / "a").iterdir()
+        database.execute(f"ALTER TABLE hidden RENAME TO {hidden}")
+    world.guard.refresh()
+    [decision] = world.store.guard.history("a")
+    assert world.settings.home / decision.evidence == path
+
+
 def test_a_guard_that_is_switched_off_lets_go(world, storm) -> None:
     run = world.begin()
     storm(run)
@@ -236,12 +281,33 @@ def test_three_worse_pairs_are_a_drift(world) -> None:
         run = world.begin()
         world.succeed(run, metric=1.1, half_steps=100)
         assert world.state == "watching"
-        world.succeed(world.begin(twin_of=run), metric=1.0)
+        world.succeed(world.begin(twin_of=run), metric=1.0, also=["b"])
     assert world.guard.standing("a").trigger == "metric_drift"
-    world.guard.refresh()
     [decision] = world.store.guard.history("a")
     bundle = json.loads((world.settings.home / decision.evidence).read_text())
     assert [pair["half"] for pair in bundle["numbers"]["pairs"]] == [1.1] * 3
+
+
+def test_pairs_that_led_to_a_decision_count_no_more(world) -> None:
+    def pair() -> None:
+        run = world.begin()
+        world.succeed(run, metric=1.1, half_steps=100)
+        world.now = world.store.now()
+        world.succeed(world.begin(twin_of=run), metric=1.0)
+
+    for _ in range(3):
+        pair()
+    assert world.state == "tripped"
+    word = ladder.clear(
+        world.guard.standing("a"), now=world.store.now(), actor="ann", reason="mended"
+    )
+    world.store.guard.add(word)
+    world.guard.refresh()
+    pair()
+    pair()
+    assert world.state == "probation"
+    pair()
+    assert world.state == "tripped"
 
 
 def test_a_full_disk_costs_the_evidence_only(world, storm) -> None:

@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+from pydantic import ValidationError
 
 from genesis_fp16.guard.guard_settings import GuardSettings
 from genesis_fp16.guard.metric_pairs import Pair, judge
@@ -77,3 +78,33 @@ def test_a_drift_within_noise_is_found_in_time(factor: float, noise: float, want
     draw = random.Random(1)
     pairs = [pair(factor * draw.gauss(1.0, noise), draw.gauss(1.0, noise)) for _ in range(wanted)]
     assert judge(pairs, SETTINGS) is not None
+
+
+def test_the_newest_pairs_count() -> None:
+    long_ago, lately = [pair(1.0, 1.0)] * 200, [pair(1.03, 1.0)] * 64
+    assert judge(long_ago + lately, SETTINGS) is not None
+    assert judge(lately + long_ago, SETTINGS) is None
+
+
+def test_three_pairs_that_differ_are_less_sure_than_four() -> None:
+    three = [pair(half, 1.0) for half in (1.10, 1.11, 1.12)]
+    assert judge(three, SETTINGS) is None
+    assert judge([*three, pair(1.11, 1.0)], SETTINGS) is not None
+
+
+@pytest.mark.parametrize(
+    ("half", "worse_by", "worse_share"),
+    [(0.0, 0.0, 0.0), (0.1, math.inf, 1.0), (-0.1, -math.inf, -1.0)],
+)
+def test_beside_a_value_of_zero(half: float, worse_by: float, worse_share: float) -> None:
+    assert (pair(half, 0.0).worse_by, pair(half, 0.0).worse_share) == (worse_by, worse_share)
+
+
+def test_the_share_stays_small_however_bad_it_is() -> None:
+    assert pair(100.0, 1.0).worse_by == 99.0
+    assert pair(100.0, 1.0).worse_share == pytest.approx(0.99)
+
+
+def test_one_pair_has_no_spread() -> None:
+    with pytest.raises(ValidationError, match="guard_pairs"):
+        GuardSettings(guard_pairs=1)

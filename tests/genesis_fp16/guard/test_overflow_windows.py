@@ -64,8 +64,8 @@ def test_the_search_for_a_scale_is_no_storm(windows, stats, scale) -> None:
     windows.begin(scale, HALVING)
     for backoffs in range(1, 31):
         event = stats(steps=1, overflow=1, loss_scale=scale * 0.5**backoffs)
-        assert add(windows, event) is None
-    assert [add(windows, stats(steps=1)) for _ in range(300)] == [None] * 300
+        assert add(windows, event, strict=True) is None
+    assert [add(windows, stats(steps=1), strict=True) for _ in range(300)] == [None] * 300
 
 
 def test_the_search_may_share_an_event_with_steps_that_fit(windows, stats) -> None:
@@ -89,16 +89,21 @@ def test_the_search_ends_where_the_floor_would_be(windows, stats) -> None:
 
 def test_a_slow_backoff_searches_longer(windows, stats) -> None:
     windows.begin(65536.0, Scaling(backoff_factor=0.9, floor=SCALE_FLOOR))
-    assert add(windows, stats(steps=211, overflow=211)) is None
-    assert add(windows, stats(steps=100, overflow=100)) == "overflow_storm"
+    found = windows.add(stats(steps=311, overflow=311), SETTINGS, strict=False)
+    assert found is not None
+    assert found.said.startswith("100 of 100 steps overflowed")
 
 
 def test_a_scale_at_the_floor_has_nowhere_to_search(windows, stats) -> None:
     windows.begin(SCALE_FLOOR, HALVING)
     assert add(windows, stats(overflow=50)) == "overflow_storm"
+    windows.begin(SCALE_FLOOR / 4, HALVING)
+    assert add(windows, stats(overflow=30)) is None, "nor does it owe anything"
 
 
 def test_the_floor_is_as_set(windows, stats) -> None:
     windows.begin(8.0, Scaling(floor=4.0))
     assert add(windows, stats(steps=1, overflow=1, loss_scale=8.0)) is None
+    unscaled = stats(steps=1, overflow=1, loss_scale=1.0, precision="bf16")
+    assert add(windows, unscaled) is None
     assert add(windows, stats(steps=1, overflow=1, loss_scale=4.0)) == "scale_floor"

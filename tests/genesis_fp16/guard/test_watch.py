@@ -41,6 +41,14 @@ def test_half_precision_begins_with_a_search(watch, stats) -> None:
     assert take(watch, PrecisionChanged(step=0, state=FP16, loss_scale=65536.0)) is None
     assert take(watch, stats(steps=132, overflow=32)) is None
     assert take(watch, stats(overflow=32)) == "overflow_storm"
+    in_bf16 = PrecisionState(requested="bf16", effective="bf16", reason="default")
+    assert take(watch, PrecisionChanged(step=0, state=in_bf16, loss_scale=65536.0)) is None
+    assert take(watch, stats(overflow=32, precision="bf16")) == "overflow_storm", "it has no scale"
+
+
+def test_on_probation_less_is_enough(watch, stats) -> None:
+    assert take(watch, stats(overflow=15)) is None
+    assert take(watch, stats(overflow=15), strict=True) == "overflow_sustained"
 
 
 def test_windows_go_on_from_run_to_run(watch, stats) -> None:
@@ -60,13 +68,16 @@ def test_times_on_a_cpu_do_not_count(watch, compared) -> None:
 def test_evidence_holds_what_was_seen(watch, stats, compared) -> None:
     take(watch, CheckpointSaved(step=50, path="p", size_bytes=9, seconds=0.1))
     take(watch, stats(steps=60, overflow=30, loss_scale=2.0))
+    take(watch, stats(steps=20))
+    take(watch, compared(nonfinite_module="long ago"))
     take(watch, compared(nonfinite_module="mul in encoder.0", worst_module="head"))
     seen = watch.seen()
-    assert seen["half_steps"] == 60
+    assert seen["half_steps"] == 80
     assert seen["statistics"][0]["loss_scale"] == 2.0
     assert seen["offending_modules"] == ["head", "mul in encoder.0"]
     assert seen["checkpoint"]["path"] == "p"
-    take(watch, stats(), run_id="another")
+    take(watch, Started(pid=1, device="cpu", torch_version="2"), run_id="another")
+    assert watch.step == 0
     assert watch.seen()["checkpoint"] is None, "of another run"
 
 
