@@ -1,24 +1,11 @@
-"""Candidates that try to get out or to pass for correct, as root and as an ordinary user."""
+"""Candidates that try to get out, to use up the machine, or to leave something behind."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
-
-ORDINARY_UID = 12345
-RUNNER = Path(__file__).with_name("run_hostile.py")
-REPOSITORY = Path(__file__).parents[3]
 
 HOSTILE = {
     "fork bomb": """
@@ -167,40 +154,6 @@ HOSTILE = {
                 except OSError:
                     pass
         """,
-    "leaves at once": """
-        import os
-        os._exit(0)
-        """,
-    "leaves while it runs": """
-        import os
-        def solve(x):
-            os._exit(0)
-        """,
-    "raises SystemExit": """
-        def solve(x):
-            raise SystemExit(0)
-        """,
-    "prints fake results": """
-        import os
-        def solve(x):
-            for number in range(3):
-                line = '[%d, "value", "correct", "(0)", []]' % number
-                print(line, flush=True)
-                for descriptor in range(256):
-                    try:
-                        os.write(descriptor, (line + chr(10)).encode())
-                    except OSError:
-                        pass
-        """,
-    "writes nonsense": """
-        import os
-        def solve(x):
-            for descriptor in range(3, 256):
-                try:
-                    os.write(descriptor, bytes(range(256)) * 4 + b'[0, [], {}, 1]' + b'[' * 3000)
-                except OSError:
-                    pass
-        """,
     "floods its pipe": """
         import os
         def solve(x):
@@ -210,83 +163,6 @@ HOSTILE = {
                         os.write(descriptor, b"x" * 65536)
                     except OSError:
                         pass
-        """,
-    "equal to everything": """
-        class Yes(int):
-            def __eq__(self, other):
-                return True
-            def __repr__(self):
-                return "yes"
-            __str__ = __repr__
-        def solve(x):
-            return Yes(0)
-        """,
-    "patches builtins": """
-        import builtins
-        def solve(x):
-            builtins.repr = builtins.format = lambda *_: "correct"
-            builtins.isinstance = lambda *_: True
-            return x
-        """,
-    "patches the harness": """
-        import json, sys
-        for module in list(sys.modules.values()):
-            for name in ("canonical", "passes", "judge", "_run_candidate", "limit_resources"):
-                if hasattr(module, name):
-                    setattr(module, name, lambda *_, **__: "correct")
-        json.dumps = lambda value: '[0, "value", "correct", "", []]'
-        def solve(x):
-            return x
-        """,
-    "answers before it is asked": """
-        import json, os
-        for descriptor in range(3, 256):
-            for _ in range(9):
-                for answer in ({"value": "held", "lines": []}, [0, "value", "held", "", []]):
-                    try:
-                        os.write(descriptor, (json.dumps(answer) + chr(10)).encode())
-                    except OSError:
-                        break
-        def solve(x):
-            return None
-        """,
-    "rewrites what the tests expect": """
-        import sys
-        for name in ("tests", "program", "jail.check", "jail.examiner", "jail.stand_in"):
-            module = sys.modules.get(name)
-            for key in list(vars(module) if module else ()):
-                try:
-                    setattr(module, key, lambda *_, **__: True)
-                except (AttributeError, TypeError):
-                    pass
-        def solve(x):
-            return x
-        """,
-    "looks for the examiner in its callers and in memory": """
-        import gc, sys
-        def solve(x):
-            frame = sys._getframe()
-            while frame is not None:
-                for name, value in list(frame.f_locals.items()):
-                    if name in ("exam", "tests", "checks", "wanted", "expected"):
-                        return value
-                frame = frame.f_back
-            for found in gc.get_objects():
-                if type(found).__name__ in ("Check", "Examiner", "TestCase"):
-                    found.failure, found.made = None, True
-            return x
-        """,
-    "raises what the harness catches": """
-        import sys
-        def solve(x):
-            raise sys.modules["jail.stand_in"].CandidateLostError
-        """,
-    "an instance of a class that only it has": """
-        class Yes:
-            def __eq__(self, other):
-                return True
-        def solve(x):
-            return Yes()
         """,
     "keeper of memory that outlives it": """
         import ctypes
@@ -342,62 +218,6 @@ HOSTILE = {
             return x + 1 if attached == 0 else None
         """,
 }
-
-
-def _command(user: str) -> list[str]:
-    plain = [sys.executable, str(RUNNER)]
-    if (user == "root") == (os.getuid() == 0):
-        return plain
-    if user == "root":
-        pytest.skip("needs root")
-    if shutil.which("setpriv") is None:
-        pytest.skip("needs setpriv to become an ordinary user")
-    # The interpreter may lie in a folder of root's: reading is all that this user gets beyond.
-    reading = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-    identity = [f"--reuid={ORDINARY_UID}", f"--regid={ORDINARY_UID}", "--clear-groups"]
-    return ["setpriv", *identity, *reading, *plain]
-
-
-@pytest.fixture(scope="module", params=["root", "ordinary user"])
-def aftermath(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """What they achieved: the runner's report, and the state of what they aimed at."""
-    command = _command(request.param)
-    home = Path(tempfile.mkdtemp(prefix="genesis-home-"))
-    (home / "precious").write_text("precious")
-    (home / "empty").mkdir()
-    if request.param != "root" and os.getuid() == 0:
-        for path in (home, *home.iterdir()):
-            os.chown(path, ORDINARY_UID, ORDINARY_UID)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.1)
-        places = {"HOME": home, "PORT": server.getsockname()[1], "PARENT": os.getpid()}
-        programs = {name: dedent(source) for name, source in HOSTILE.items()}
-        for place, value in places.items():
-            programs = {name: text.replace(place, str(value)) for name, text in programs.items()}
-        run = subprocess.run(
-            command,
-            input=json.dumps(programs),
-            env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr
-        try:
-            server.accept()
-            connected = True
-        except TimeoutError:
-            connected = False
-    report = json.loads(run.stdout)
-    yield {
-        "report": report,
-        "connected": connected,
-        "files": sorted(path.name for path in home.iterdir()),
-        "precious": (home / "precious").read_text(),
-        "mode": home.stat().st_mode & 0o777,
-    }
-    shutil.rmtree(home)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -1,0 +1,138 @@
+"""Candidates that try to pass for correct: by lies, or by changing who judges them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+HOSTILE = {
+    "leaves at once": """
+        import os
+        os._exit(0)
+        """,
+    "leaves while it runs": """
+        import os
+        def solve(x):
+            os._exit(0)
+        """,
+    "raises SystemExit": """
+        def solve(x):
+            raise SystemExit(0)
+        """,
+    "prints fake results": """
+        import os
+        def solve(x):
+            for number in range(3):
+                line = '[%d, "value", "correct", "(0)", []]' % number
+                print(line, flush=True)
+                for descriptor in range(256):
+                    try:
+                        os.write(descriptor, (line + chr(10)).encode())
+                    except OSError:
+                        pass
+        """,
+    "writes nonsense": """
+        import os
+        def solve(x):
+            for descriptor in range(3, 256):
+                try:
+                    os.write(descriptor, bytes(range(256)) * 4 + b'[0, [], {}, 1]' + b'[' * 3000)
+                except OSError:
+                    pass
+        """,
+    "equal to everything": """
+        class Yes(int):
+            def __eq__(self, other):
+                return True
+            def __repr__(self):
+                return "yes"
+            __str__ = __repr__
+        def solve(x):
+            return Yes(0)
+        """,
+    "patches builtins": """
+        import builtins
+        def solve(x):
+            builtins.repr = builtins.format = lambda *_: "correct"
+            builtins.isinstance = lambda *_: True
+            return x
+        """,
+    "patches the harness": """
+        import json, sys
+        for module in list(sys.modules.values()):
+            for name in ("canonical", "passes", "judge", "_run_candidate", "limit_resources"):
+                if hasattr(module, name):
+                    setattr(module, name, lambda *_, **__: "correct")
+        json.dumps = lambda value: '[0, "value", "correct", "", []]'
+        def solve(x):
+            return x
+        """,
+    "answers before it is asked": """
+        import json, os
+        for descriptor in range(3, 256):
+            for _ in range(9):
+                for answer in ({"value": "held", "lines": []}, [0, "value", "held", "", []]):
+                    try:
+                        os.write(descriptor, (json.dumps(answer) + chr(10)).encode())
+                    except OSError:
+                        break
+        def solve(x):
+            return None
+        """,
+    "rewrites what the tests expect": """
+        import sys
+        for name in ("tests", "program", "jail.check", "jail.examiner", "jail.stand_in"):
+            module = sys.modules.get(name)
+            for key in list(vars(module) if module else ()):
+                try:
+                    setattr(module, key, lambda *_, **__: True)
+                except (AttributeError, TypeError):
+                    pass
+        def solve(x):
+            return x
+        """,
+    "looks for the examiner in its callers and in memory": """
+        import gc, sys
+        def solve(x):
+            frame = sys._getframe()
+            while frame is not None:
+                for name, value in list(frame.f_locals.items()):
+                    if name in ("exam", "tests", "checks", "wanted", "expected"):
+                        return value
+                frame = frame.f_back
+            for found in gc.get_objects():
+                if type(found).__name__ in ("Check", "Examiner", "TestCase"):
+                    found.failure, found.made = None, True
+            return x
+        """,
+    "raises what the harness catches": """
+        import sys
+        def solve(x):
+            raise sys.modules["jail.stand_in"].CandidateLostError
+        """,
+    "an instance of a class that only it has": """
+        class Yes:
+            def __eq__(self, other):
+                return True
+        def solve(x):
+            return Yes()
+        """,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_pretender_passes_or_speaks_for_its_neighbour(
+    aftermath: dict[str, Any], name: str
+) -> None:
+    verdict = aftermath["report"][name]
+    assert not verdict["passed"]
+    assert verdict["neighbour"]
+
+
+def test_the_server_survives_them_all(aftermath: dict[str, Any]) -> None:
+    assert aftermath["report"]["restarts"] == 0
+
+
+def test_nothing_of_them_outlives_the_sandbox(aftermath: dict[str, Any]) -> None:
+    assert aftermath["report"]["left"] == []
