@@ -4,9 +4,7 @@ Prometheus runs the shipped rules with one change: `scaled` divides every durati
 so that a minute passes in a second. Alertmanager's waits are treated alike.
 """
 
-import io
 import json
-import math
 import os
 import re
 import shutil
@@ -29,39 +27,13 @@ import yaml
 from infrastructure.events import EventTail
 from infrastructure.events.event import Started
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-
-ROOT = Path(__file__).resolve().parents[2]
-DASHBOARDS = ROOT / "deploy/grafana/dashboards"
+ROOT = Path(__file__).resolve().parents[3]
+AGENTS = Path(__file__).resolve().parents[1]
 SPEED = 60
 PROGRAMS = ("prometheus", "prometheus-alertmanager")
-MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
-needs_prometheus = pytest.mark.skipif(
-    bool(MISSING), reason=f"{' and '.join(MISSING)} not installed: apt-get install them"
-)
 DURATION = re.compile(r"(\d+)([smhd])")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-RATE_INTERVAL = "5s"
-# What each variable stands for when a query is tried, by the dashboard's uid.
-AGENT_OF = {"genesis-agent": "storm", "genesis-comparison": "quick|storm"}
-
-# Queries whose answer cannot move here, or must not, and why.
-STILL = {
-    "sum(genesis_plugin_up)": "no plugin is installed or breaks during the test",
-    "genesis_plugin_up": "the same",
-    "count(genesis_plugin_up) - sum(genesis_plugin_up)": "the same",
-    "genesis_build_info": "the version of a process does not change",
-    "genesis_leader": "a daemon without the lock stops",
-    "genesis_store_up": "the database works",
-    "genesis_schedule_period_seconds": "nobody edits a schedule",
-}
-# Queries whose answer is 0 or nothing here, and why.
-ZERO = {
-    "increase(genesis_rounds_failed_total[$__rate_interval]) > 0": "no round fails",
-    'genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0': "there is no GPU",
-    'avg by (effective) ((genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0) * on (agent, '
-    "instance, job) group_left (effective) genesis_precision_info)": "the same",
-}
+RATE_INTERVAL = 5  # seconds
 
 
 def scaled(text: str) -> str:
@@ -195,7 +167,12 @@ class Monitoring:
 
 
 class Storm:
-    """What is left of the storm: who was told, and what Prometheus knows from *begin* to *end*."""
+    """What is left of the storm: who was told, and what Prometheus knows from *begin* to *end*.
+
+    Seconds; `rate_interval` is what rates were asked over.
+    """
+
+    rate_interval = RATE_INTERVAL
 
     def __init__(self, monitoring: Monitoring, receiver: Receiver, begin: float) -> None:
         self.monitoring, self.receiver = monitoring, receiver
@@ -220,7 +197,7 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "storm": "storm_agent:StormAgent",
         "broken": "no_such_module:Agent",
     }.items():
-        source = Path(__file__).with_name(f"{name}_agent.py")
+        source = AGENTS / f"{name}_agent.py"
         if source.exists():
             shutil.copy(source, folder)
         metadata = folder / f"{name}_agent-1.0.dist-info"
@@ -236,6 +213,8 @@ def storm(
     tmp_path_factory: pytest.TempPathFactory, daemon_class: type, plugins: Path
 ) -> Iterator[Storm]:
     """A storm from its beginning to its end, with everything else that an operator may meet."""
+    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
+        pytest.skip(f"{' and '.join(missing)} not installed: apt-get install them")
     folder = tmp_path_factory.mktemp("monitoring")
     daemon = daemon_class(folder / "daemon", python_path=plugins)
     daemon.configure(
@@ -280,7 +259,7 @@ def storm(
         seen('genesis_runs_total{agent="storm", result="succeeded"}')
         seen('genesis_guard_trips_total{agent="storm"}')
         told("GenesisGuardTripped", "storm")
-        seen(f"absent(increase(genesis_run_resumes_total[{RATE_INTERVAL}]) > 0)")
+        seen(f"absent(increase(genesis_run_resumes_total[{RATE_INTERVAL}s]) > 0)")
         seen(f"timestamp(up) > {time.time() + 1}")  # what came last has been scraped twice
         yield Storm(monitoring, receiver, begin)
     finally:
@@ -289,90 +268,3 @@ def storm(
         receiver.server_close()
         serving.join()
         daemon.clean_up()
-
-
-def _queries() -> Iterator[tuple[str, str]]:
-    """Each query of each panel, with its dashboard's uid."""
-    for path in sorted(DASHBOARDS.glob("*.json")):
-        for panel in json.loads(path.read_text())["panels"]:
-            for target in panel["targets"]:
-                yield path.stem, target["expr"]
-
-
-def _filled_in(expr: str, uid: str) -> str:
-    """*expr* as Grafana would send it."""
-    filled = expr.replace("$__rate_interval", RATE_INTERVAL).replace(
-        "$agent", AGENT_OF.get(uid, "")
-    )
-    assert "$" not in filled, filled
-    return filled
-
-
-@needs_prometheus
-def test_the_alert_arrives_with_its_text(storm: Storm) -> None:
-    [alert, *_] = storm.receiver.received("GenesisOverflowStorm", "storm")
-    summary = alert["annotations"]["summary"]
-    found = re.fullmatch(r"storm: ([\d.]+)% of the FP16 steps overflow", summary)
-    assert found, summary
-    assert 30 < float(found[1]) <= 100
-    assert alert["labels"]["severity"] == "critical"
-    assert alert["annotations"]["runbook_url"] == "docs/runbook.md#genesisoverflowstorm"
-    [guard, *_] = storm.receiver.received("GenesisGuardTripped", "storm")
-    assert "storm: the guard demanded FP32 for " in guard["annotations"]["summary"]
-
-
-@needs_prometheus
-def test_nobody_is_told_of_a_healthy_agent(storm: Storm) -> None:
-    about_quick = [
-        a["labels"] for a in storm.receiver.alerts if a["labels"].get("agent") == "quick"
-    ]
-    assert {labels["alertname"] for labels in about_quick} <= {"GenesisPrecisionRolledBack"}
-    assert storm.receiver.received("GenesisPluginQuarantined", "broken")
-
-
-@needs_prometheus
-def test_every_query_has_an_answer_that_moves(storm: Storm) -> None:
-    """Pre-created series make "not empty" worth nothing: samples must change and not be zero."""
-    still, zero = set(), set()
-    for uid, expr in _queries():
-        moments = storm.monitoring.samples(_filled_in(expr, uid), storm.begin, storm.end)
-        values = [float(value) for series in moments for value in series.values()]
-        if not any(value != 0 and math.isfinite(value) for value in values):
-            zero.add(expr)  # or nothing at all
-        elif all(series == moments[0] for series in moments):
-            still.add(expr)
-    assert zero == ZERO.keys()
-    assert still <= STILL.keys()
-    assert STILL.keys() <= {expr for _, expr in _queries()}
-
-
-@needs_prometheus
-def test_every_variable_has_values(storm: Storm) -> None:
-    seen = 0
-    for path in DASHBOARDS.glob("*.json"):
-        for variable in json.loads(path.read_text())["templating"]["list"]:
-            if variable["type"] == "query":
-                found = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
-                assert found, variable["query"]
-                values = storm.monitoring.ask(f"label/{found[2]}/values", **{"match[]": found[1]})
-                assert set(values) == {"broken", "quick", "storm"}
-                seen += 1
-    assert seen == len(AGENT_OF)
-
-
-@needs_prometheus
-def test_a_dashboard_can_be_drawn(storm: Storm) -> None:
-    pytest.importorskip("matplotlib", reason="not installed: the extra 'bench' has it")
-    from deploy.grafana.answers import Prometheus, Window
-    from deploy.grafana.pictures import picture
-
-    dashboard = json.loads((DASHBOARDS / "genesis-agent.json").read_text())
-    prometheus = Prometheus(storm.monitoring.url, {"agent": "storm"})
-    window = Window(begin=storm.begin, end=storm.end, step=1.0, rate_interval=5.0)
-    figure = picture(dashboard, prometheus, window)
-    assert [axes.get_title("left") for axes in figure.axes] == [
-        panel["title"] for panel in dashboard["panels"]
-    ]
-    empty = [axes.get_title("left") for axes in figure.axes if axes.texts]
-    assert empty == ["GPU memory"], "no data; this one says that it needs a GPU"
-    figure.savefig(io.BytesIO(), dpi=30)  # pixels cost seconds

@@ -1,0 +1,117 @@
+"""What came of the storm: alerts that arrived with their text, dashboards whose queries answer."""
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+DASHBOARDS = Path(__file__).resolve().parents[3] / "deploy/grafana/dashboards"
+# What each variable stands for when a query is tried, by the dashboard's uid.
+AGENT_OF = {"genesis-agent": "storm", "genesis-comparison": "quick|storm"}
+
+# Queries whose answer cannot move here, or must not, and why.
+STILL = {
+    "sum(genesis_plugin_up)": "no plugin is installed or breaks during the test",
+    "genesis_plugin_up": "the same",
+    "count(genesis_plugin_up) - sum(genesis_plugin_up)": "the same",
+    "genesis_build_info": "the version of a process does not change",
+    "genesis_leader": "a daemon without the lock stops",
+    "genesis_store_up": "the database works",
+    "genesis_schedule_period_seconds": "nobody edits a schedule",
+}
+# Queries whose answer is 0 or nothing here, and why.
+ZERO = {
+    "increase(genesis_rounds_failed_total[$__rate_interval]) > 0": "no round fails",
+    'genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0': "there is no GPU",
+    'avg by (effective) ((genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0) * on (agent, '
+    "instance, job) group_left (effective) genesis_precision_info)": "the same",
+}
+
+
+def _queries() -> Iterator[tuple[str, str]]:
+    """Each query of each panel, with its dashboard's uid."""
+    for path in sorted(DASHBOARDS.glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                yield path.stem, target["expr"]
+
+
+def _filled_in(expr: str, uid: str, rate_interval: int) -> str:
+    """*expr* as Grafana would send it."""
+    filled = expr.replace("$__rate_interval", f"{rate_interval}s")
+    filled = filled.replace("$agent", AGENT_OF.get(uid, ""))
+    assert "$" not in filled, filled
+    return filled
+
+
+def test_the_alert_arrives_with_its_text(storm: Any) -> None:
+    [alert, *_] = storm.receiver.received("GenesisOverflowStorm", "storm")
+    summary = alert["annotations"]["summary"]
+    found = re.fullmatch(r"storm: ([\d.]+)% of the FP16 steps overflow", summary)
+    assert found, summary
+    assert 30 < float(found[1]) <= 100
+    assert alert["labels"]["severity"] == "critical"
+    assert alert["annotations"]["runbook_url"] == "docs/runbook.md#genesisoverflowstorm"
+    [guard, *_] = storm.receiver.received("GenesisGuardTripped", "storm")
+    assert "storm: the guard demanded FP32 for " in guard["annotations"]["summary"]
+
+
+def test_nobody_is_told_of_a_healthy_agent(storm: Any) -> None:
+    about_quick = [
+        a["labels"] for a in storm.receiver.alerts if a["labels"].get("agent") == "quick"
+    ]
+    assert {labels["alertname"] for labels in about_quick} <= {"GenesisPrecisionRolledBack"}
+    assert storm.receiver.received("GenesisPluginQuarantined", "broken")
+
+
+def test_every_query_has_an_answer_that_moves(storm: Any) -> None:
+    """Pre-created series make "not empty" worth nothing: samples must change and not be zero."""
+    still, zero = set(), set()
+    for uid, expr in _queries():
+        asked = _filled_in(expr, uid, storm.rate_interval)
+        moments = storm.monitoring.samples(asked, storm.begin, storm.end)
+        values = [float(value) for series in moments for value in series.values()]
+        if not any(value != 0 and math.isfinite(value) for value in values):
+            zero.add(expr)  # or nothing at all
+        elif all(series == moments[0] for series in moments):
+            still.add(expr)
+    assert zero == ZERO.keys()
+    assert still <= STILL.keys()
+    assert STILL.keys() <= {expr for _, expr in _queries()}
+
+
+def test_every_variable_has_values(storm: Any) -> None:
+    seen = 0
+    for path in DASHBOARDS.glob("*.json"):
+        for variable in json.loads(path.read_text())["templating"]["list"]:
+            if variable["type"] == "query":
+                found = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
+                assert found, variable["query"]
+                values = storm.monitoring.ask(f"label/{found[2]}/values", **{"match[]": found[1]})
+                assert set(values) == {"broken", "quick", "storm"}
+                seen += 1
+    assert seen == len(AGENT_OF)
+
+
+def test_a_dashboard_can_be_drawn(storm: Any) -> None:
+    pytest.importorskip("matplotlib", reason="not installed: the extra 'bench' has it")
+    from deploy.grafana.answers import Prometheus, Window
+    from deploy.grafana.pictures import picture
+
+    dashboard = json.loads((DASHBOARDS / "genesis-agent.json").read_text())
+    prometheus = Prometheus(storm.monitoring.url, {"agent": "storm"})
+    window = Window(begin=storm.begin, end=storm.end, step=1.0, rate_interval=storm.rate_interval)
+    figure = picture(dashboard, prometheus, window)
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        panel["title"] for panel in dashboard["panels"]
+    ]
+    empty = [axes.get_title("left") for axes in figure.axes if axes.texts]
+    assert empty == ["GPU memory"], "no data; this one says that it needs a GPU"
+    figure.savefig(io.BytesIO(), dpi=30)  # pixels cost seconds
