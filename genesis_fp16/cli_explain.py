@@ -72,7 +72,7 @@ def _story(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
         "evidence": evidence,
         "evidence_file": str(home / last_trip.evidence) if last_trip else None,
         "evidence_trouble": trouble,
-        "weights_removed": _why_removed(home, last_trip) if last_trip else "",
+        **_removed(store, home, last_trip.run_id if last_trip else ""),
         "overrides": [
             asdict(each) for each in store.overrides.in_force() if each.agent in (None, agent)
         ],
@@ -99,11 +99,15 @@ def _evidence(home: Path, decision: Decision) -> tuple[dict[str, Any] | None, st
     return (bundle.model_dump(exclude_unset=True), "") if bundle else (None, "")
 
 
-def _why_removed(home: Path, decision: Decision) -> str:
-    """Why the checkpoints are gone of the run that it was decided on; empty if they are not."""
-    from genesis_fp16.retention import why_removed
+def _removed(store: Store, home: Path, run_id: str) -> dict[str, str]:
+    """Why the run's folder, or the weights in it, are gone; empty where they are not."""
+    from genesis_fp16.run_folder import why_weights_removed
 
-    return why_removed(home / "runs" / decision.run_id) if decision.run_id else ""
+    run = store.run(run_id)
+    return {
+        "folder_removed": (run.folder_removed if run else None) or "",
+        "weights_removed": why_weights_removed(home / "runs" / run_id) if run else "",
+    }
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -147,13 +151,16 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
     if trip["run_id"]:
         attempt = f", attempt {seen['attempt']}" if seen.get("attempt") else ""
         yield f"Where         run {trip['run_id']}{attempt}, step {trip['step']}"
+    if answer["folder_removed"]:
+        yield f"Its folder    with log and events: {answer['folder_removed']}"
     if statistics := seen.get("statistics"):
         scales = [f"{each['loss_scale']:g}" for each in statistics][-_SHOWN_SCALES:]
         yield f"Loss scale    {' -> '.join(scales)}"
     if modules := seen.get("offending_modules"):
         yield f"Modules       {', '.join(modules)}"
     if checkpoint := seen.get("checkpoint"):
-        gone = f"; {answer['weights_removed']}" if answer["weights_removed"] else ""
+        why = answer["weights_removed"] or ("removed with it" if answer["folder_removed"] else "")
+        gone = f"; {why}" if why else ""
         yield f"Checkpoint    of step {checkpoint['step']}: {checkpoint['path']}{gone}"
     if answer["evidence_trouble"]:
         yield f"No numbers    {answer['evidence_trouble']}"

@@ -121,7 +121,8 @@ def show_run(run_id: str, as_json: JsonFlag = False) -> None:
         run = store.run(run_id) if store is not None else None
         if store is None or run is None:
             raise UnknownRunError(run_id)
-        attempts = [_attempt(settings, attempt) for attempt in store.attempts(run_id)]
+        gone = run.folder_removed is not None
+        attempts = [_attempt(settings, each, gone=gone) for each in store.attempts(run_id)]
     answer = {
         **asdict(run),
         "attempts": attempts,
@@ -133,8 +134,8 @@ def show_run(run_id: str, as_json: JsonFlag = False) -> None:
         _print_run(answer)
 
 
-def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
-    """The attempt's row, and a summary of its event file."""
+def _attempt(settings: Settings, attempt: Attempt, *, gone: bool) -> dict[str, Any]:
+    """The attempt's row, and a summary of its event file unless that is *gone* with the folder."""
     from genesis_fp16.attempts import attempt_folder, events_of
     from infrastructure.events.event import Evaluated, PrecisionChanged
 
@@ -143,8 +144,8 @@ def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
     evaluations = [event for event in events if isinstance(event, Evaluated)]
     return {
         **asdict(attempt),
-        "log": str(folder / "worker.log"),
-        "events_file": str(folder / "events.ndjson"),
+        "log": None if gone else str(folder / "worker.log"),
+        "events_file": None if gone else str(folder / "events.ndjson"),
         "events": dict(Counter(event.kind for event in events)),
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
@@ -161,7 +162,7 @@ def _print_run(run: dict[str, Any]) -> None:
     rows = [[name, run[name]] for name in shown]
     rows += [[name, moment(run[name])] for name in ("created_at", "started_at", "finished_at")]
     rows += [["metric " + name, value] for name, value in (run["metrics"] or {}).items()]
-    rows += [["error", run["error"]]]
+    rows += [["error", run["error"]], ["folder, with log and events", run["folder_removed"]]]
     print_table(["", ""], [row for row in rows if row[1] not in (None, "")], longest=LONGEST)
     typer.echo()
     print_table(
@@ -171,7 +172,7 @@ def _print_run(run: dict[str, Any]) -> None:
                 *(each["number"], moment(each["started_at"]), moment(each["finished_at"])),
                 each["ending"],
                 ", ".join(f"{count} {kind}" for kind, count in each["events"].items()),
-                each["log"],
+                each["log"] or "removed",
             ]
             for each in run["attempts"]
         ],

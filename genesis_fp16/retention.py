@@ -1,55 +1,71 @@
-"""Retention: of an agent's ended runs only the newest keep their weights.
+"""Retention: of an agent's ended runs the newest stay whole; the others lose weight, then all.
 
 Weights serve the resuming of their own run, and an ended run is never resumed; the model in use
-is a copy in the agent's folder. Logs, events, the snapshot of the data and the store's rows stay.
+is a copy in the agent's folder. Logs and events stay as long as somebody may ask. What is recorded
+for good lies elsewhere: transitions with the agent, the guard's evidence with the guard, and what
+came of a run in the store.
 """
 
 from __future__ import annotations
 
-import re
-import stat
+import math
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from genesis_fp16.guard.trigger import GuardState
+from genesis_fp16.run_folder import delete, is_folder, remove_weights, weights_of
 from genesis_fp16.settings import Settings
-from genesis_fp16.store import Run, Store
+from genesis_fp16.store import Store
 from infrastructure.events import Event
 
-REMOVED = "weights-removed.txt"  # lies in the folder of a run and says so
 BITE = 100  # runs looked at in one round of the loop: some 0.1 s
 MOST_DECISIONS = 1000  # of the guard, since it last watched undisturbed
-_WEIGHTS = re.compile(r"checkpoints(\.set-aside-\d+)?|best-epoch\.pt|\.best-epoch\.pt\..+")
-_REMEDY = "let the daemon's user write there, or delete its checkpoints; tried at the next start"
+_DAY_SECONDS = 86400.0
+_REMEDY = "let the daemon's user write there, or delete it yourself; tried at the next start"
 
 log = structlog.get_logger()
 
 
-class Retention:
-    """Removes the weights of ended runs; an `EventListener` of the dispatcher.
+class _Ended(NamedTuple):
+    """An ended run with a folder; there may be many, so that nothing else is kept of them."""
 
-    Those of the newest `Settings.keep_runs` that have any stay, agent by agent. So do those of
-    runs that an FP32 twin waits to repeat, or that the guard has named since it last stood at
-    ``watching``. Links are neither followed nor removed.
+    finished_at: float
+    run_id: str
+    agent: str
+    heavy: bool  # holds weights
+
+
+class Retention:
+    """Removes weights, then folders, of ended runs; an `EventListener` of the dispatcher.
+
+    Agent by agent, the newest `Settings.keep_runs` that have weights stay whole. Of the others
+    the weights go at once, and the folder `Settings.keep_run_days` after the run's end, unless it
+    is among the newest `Settings.keep_runs` of any kind. Runs that an FP32 twin waits to repeat,
+    or that the guard has named since it last stood at ``watching``, stay whole too. Links are
+    neither followed nor removed. At a daemon's start the folders go that measurements have left
+    behind when they failed, as long ago.
 
     Args:
         store: Knows which runs have ended, and what refers to them.
-        settings: Name the home; say how many runs keep their weights.
+        settings: Name the home; say what is kept.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._keep = store, settings.keep_runs
-        self._runs = settings.home.absolute() / "runs"
+        self._days = settings.keep_run_days
+        home = settings.home.absolute()
+        self._runs = home / "runs"
         self._to_look_at = {each.name for each in self._runs.glob("*")}
-        self._ended: dict[str, Run] = {}  # and with weights
+        self._leftovers = list((home / "preflights").glob("*"))
+        self._ended: dict[str, _Ended] = {}
         self._chosen = False
-        self._doomed: list[Run] = []
+        self._doomed: list[tuple[Callable[[_Ended], None], _Ended]] = []
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """See `EventListener`: nothing to do."""
@@ -61,7 +77,7 @@ class Retention:
             self._to_look_at.add(run_id)
 
     def tick(self) -> None:
-        """Do a bite: look at some runs, choose among all, or remove the weights of one.
+        """Do a bite: look at some runs, choose among all, or remove what is to go of one.
 
         Where the store fails, the next call tries again; where the disk does, the next daemon.
         Call it when the guard has written down what it has decided.
@@ -72,79 +88,94 @@ class Retention:
                 self._look_at(run_id)
                 self._to_look_at.remove(run_id)
         elif not self._chosen:
-            self._doomed = list(self._too_old())
+            self._doomed = list(self._choose())
             self._chosen = True
         elif self._doomed:
-            self._remove(self._doomed.pop())
+            remove, ended = self._doomed[-1]
+            remove(ended)
+            self._doomed.pop()
+        elif self._leftovers:
+            self._remove_leftover(self._leftovers.pop())
 
     def _look_at(self, run_id: str) -> None:
+        folder = self._runs / run_id
         try:
-            run = self._store.run(run_id) if _weights(self._runs / run_id) else None
+            if not is_folder(folder):
+                return
+            heavy = bool(weights_of(folder))
         except OSError as error:
-            _tell_of_failure(self._runs / run_id, error)
-        else:
-            if run is not None and run.finished:
-                self._ended[run_id] = run
+            _tell_of_failure(folder, error)
+            return
+        run = self._store.run(run_id) if heavy or self._days else None
+        if run is not None and run.finished:
+            self._ended[run_id] = _Ended(run.finished_at or 0.0, run_id, run.agent, heavy)
 
-    def _too_old(self) -> Iterator[Run]:
-        """Runs that are to lose their weights, newest first within each agent."""
-        of_agent: defaultdict[str, list[Run]] = defaultdict(list)
-        newest = sorted(
-            self._ended.values(), key=lambda r: (r.finished_at or 0, r.id), reverse=True
-        )
-        for run in newest:
-            of_agent[run.agent].append(run)
+    def _choose(self) -> Iterator[tuple[Callable[[_Ended], None], _Ended]]:
+        """What is to be removed of which run, newest first within each agent."""
+        of_agent: defaultdict[str, list[_Ended]] = defaultdict(list)
+        for ended in sorted(self._ended.values(), reverse=True):
+            of_agent[ended.agent].append(ended)
+        long_ago = self._long_ago()
         for agent, newest_first in of_agent.items():
             history = self._store.guard.history(agent, MOST_DECISIONS)
             still_open = takewhile(lambda each: each.state is not GuardState.WATCHING, history)
-            needed = {decision.run_id for decision in still_open}
-            needed |= {twin.baseline_of or "" for twin in self._store.unfinished(agent)}
-            yield from (run for run in newest_first[self._keep :] if run.id not in needed)
+            whole = {decision.run_id for decision in still_open}
+            whole |= {twin.baseline_of or "" for twin in self._store.unfinished(agent)}
+            whole |= {each.run_id for each in [e for e in newest_first if e.heavy][: self._keep]}
+            for place, ended in enumerate(newest_first):
+                if ended.run_id in whole:
+                    continue
+                if place >= self._keep and ended.finished_at < long_ago:
+                    yield self._remove_folder, ended
+                elif ended.heavy:
+                    yield self._remove_weights, ended
 
-    def _remove(self, run: Run) -> None:
-        del self._ended[run.id]
-        folder = self._runs / run.id
+    def _long_ago(self) -> float:
+        """Unix time; the folders of runs that ended earlier are not kept for their age."""
+        return self._store.now() - self._days * _DAY_SECONDS if self._days else -math.inf
+
+    def _remove_weights(self, ended: _Ended) -> None:
+        folder, today = self._runs / ended.run_id, _day(self._store.now())
+        self._ended[ended.run_id] = ended._replace(heavy=False)
         try:
-            freed = sum(_delete(path) for path in _weights(folder))
-            day = datetime.fromtimestamp(self._store.now(), UTC).date()
-            with (folder / REMOVED).open("x") as said:
-                said.write(
-                    f"removed on {day}, GENESIS_KEEP_RUNS={self._keep} newer runs have ended\n"
-                )
+            freed = remove_weights(
+                folder, f"removed on {today}, GENESIS_KEEP_RUNS={self._keep} newer runs have ended"
+            )
         except OSError as error:
             _tell_of_failure(folder, error)
         else:
-            log.info("weights_removed", agent=run.agent, run_id=run.id, freed_bytes=freed)
+            log.info("weights_removed", agent=ended.agent, run_id=ended.run_id, freed_bytes=freed)
+
+    def _remove_folder(self, ended: _Ended) -> None:
+        """Recorded first: a folder of which it is said too early is still there to be found."""
+        folder = self._runs / ended.run_id
+        self._store.record_folder_removed(
+            ended.run_id,
+            f"removed on {_day(self._store.now())}: the run had ended on "
+            f"{_day(ended.finished_at)}, GENESIS_KEEP_RUN_DAYS={self._days} is less, and "
+            f"GENESIS_KEEP_RUNS={self._keep} newer runs have ended",
+        )
+        del self._ended[ended.run_id]
+        try:
+            freed = delete(folder)
+        except OSError as error:
+            _tell_of_failure(folder, error)
+        else:
+            if freed:  # not again where nothing but links is left
+                fields = {"agent": ended.agent, "run_id": ended.run_id}
+                log.info("run_folder_removed", **fields, freed_bytes=freed)
+
+    def _remove_leftover(self, folder: Path) -> None:
+        try:
+            if folder.lstat().st_mtime < self._long_ago():
+                delete(folder)
+        except OSError as error:
+            _tell_of_failure(folder, error)
 
 
-def why_removed(run_folder: Path) -> str:
-    """What retention has left word of in the folder of a run; empty where it removed nothing."""
-    with suppress(OSError, ValueError):
-        return (run_folder / REMOVED).read_text().strip()
-    return ""
-
-
-def _weights(run_folder: Path) -> list[Path]:
-    """Files and folders that hold weights and were not dealt with yet; OSError passes."""
-    if run_folder.is_symlink() or not run_folder.is_dir() or (run_folder / REMOVED).exists():
-        return []
-    found = [path for path in run_folder.iterdir() if _WEIGHTS.fullmatch(path.name)]
-    return [path for path in found if not path.is_symlink()]
-
-
-def _delete(path: Path) -> int:
-    """Delete *path* with everything in it but links; the bytes freed."""
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
-        return 0
-    if not stat.S_ISDIR(found.st_mode):
-        path.unlink()
-        return found.st_size
-    freed = sum([_delete(child) for child in path.iterdir()])
-    if not any(path.iterdir()):
-        path.rmdir()
-    return freed
+def _day(moment: float) -> date:
+    return datetime.fromtimestamp(moment, UTC).date()
 
 
 def _tell_of_failure(folder: Path, error: OSError) -> None:
-    log.warning("weights_not_removed", folder=str(folder), error=str(error), remedy=_REMEDY)
+    log.warning("run_files_not_removed", folder=str(folder), error=str(error), remedy=_REMEDY)

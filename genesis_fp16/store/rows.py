@@ -37,6 +37,7 @@ class Run:
     half_steps: int = 0
     precision: Mapping[str, str] | None = None
     error: str | None = None
+    folder_removed: str | None = None
 
     @property
     def active(self) -> bool:

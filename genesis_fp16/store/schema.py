@@ -63,6 +63,7 @@ runs = Table(
     Column("half_steps", Integer, nullable=False),  # of them in half precision
     Column("precision", JSON),  # as the worker last acknowledged it
     Column("error", Text),
+    Column("folder_removed", Text),  # why; NULL while it is there
     CheckConstraint(_any_of("state", frozenset(RunState)), name="known_state"),
     Index("runs_by_agent", "agent", "created_at"),
     Index("runs_by_state", "state"),

@@ -154,6 +154,15 @@ class Store(RunHistory):
                 update(schema.runs).where(schema.runs.c.id == run_id).values(asdict(summary))
             )
 
+    def record_folder_removed(self, run_id: str, why: str) -> None:
+        """Remember that the run's folder is gone and *why*; what was said first stays."""
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(schema.runs)
+                .where(schema.runs.c.id == run_id, schema.runs.c.folder_removed.is_(None))
+                .values(folder_removed=why)
+            )
+
     def request_cancel(self, run_id: str, *, actor: str, reason: str) -> bool:
         """Ask the daemon to cancel the run; False if it is finished or unknown."""
         with self._engine.begin() as connection:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -114,6 +115,20 @@ def test_run_is_shown_with_its_attempts_and_precision(
     text = ask("runs", "show", run.id).stdout
     assert "worker.log" in text
     assert "2 precision_changed" in text
+
+
+def test_a_run_whose_folder_was_removed_says_so(
+    ask: Ask, ask_json: Callable[..., object], store: Store, run: Run, folder: Path
+) -> None:
+    store.record_folder_removed(run.id, "removed on a day, for a reason")
+    shutil.rmtree(folder / ".genesis" / "runs" / run.id)
+    shown = ask_json("runs", "show", run.id)
+    assert shown["folder_removed"] == "removed on a day, for a reason"
+    (attempt,) = shown["attempts"]
+    assert (attempt["log"], attempt["events_file"], attempt["events"]) == (None, None, {})
+    text = ask("runs", "show", run.id).stdout
+    assert "folder, with log and events  removed on a day, for a reason" in text
+    assert "worker.log" not in text
 
 
 def test_agents_answer_without_a_daemon(

@@ -1,6 +1,7 @@
 """The story of an agent's precision, from a real store and real evidence, without a daemon."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -113,6 +114,31 @@ def test_a_checkpoint_that_retention_has_removed_is_said_to_be_gone(
     assert "GENESIS_KEEP_RUNS=1 newer runs have ended" in told
     assert (
         "GENESIS_KEEP_RUNS=1" in json.loads(ask("explain", "a", "--json").stdout)["weights_removed"]
+    )
+
+
+def test_a_run_whose_folder_is_gone_still_has_its_story(
+    ask: Ask, store: Store, tripped: Run
+) -> None:
+    settings = load_settings().model_copy(update={"keep_runs": 1})
+    store.guard.add(Decision(agent="a", state=GuardState.WATCHING, at=store.now()))
+    folder = settings.home / "runs" / tripped.id
+    newest = settings.home / "runs" / finished(store, 0.5, 100, **BY_GUARD).id
+    for path in (folder, newest):
+        (path / "attempts").mkdir(parents=True)
+        (path / "snapshot.json").touch()
+    with closing(Store.open(settings, clock=lambda: time.time() + 91 * 86400)) as later:
+        retention = Retention(later, settings)
+        for _ in range(3):
+            retention.tick()
+    assert [folder.exists(), newest.exists()] == [False, True]
+    told = " ".join(ask("explain", "a").stdout.split())
+    assert "Its folder with log and events: removed on " in told
+    assert "of step 90: /ck; removed with it" in told
+    assert "All numbers" in told
+    assert (
+        "GENESIS_KEEP_RUN_DAYS"
+        in json.loads(ask("explain", "a", "--json").stdout)["folder_removed"]
     )
 
 

@@ -1,9 +1,10 @@
-"""Which runs lose their weights, what stays of them, and what is never touched."""
+"""Which runs lose their weights, and which all, what stays, and what is never touched."""
 
 import os
+import shutil
 import sqlite3
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from genesis_fp16.guard import Decision, GuardState
-from genesis_fp16.retention import REMOVED, Retention, why_removed
+from genesis_fp16.retention import Retention
+from genesis_fp16.run_folder import WEIGHTS_REMOVED, why_weights_removed
 from genesis_fp16.runs import Ending, RunState, Verdict
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Run, Store
@@ -21,27 +23,48 @@ KEPT = ["attempts/1/events.ndjson", "attempts/1/worker.log", "attempts/1/spec.js
 KEPT += ["snapshot.json", "profile/trace.json"]
 WEIGHTS = ["checkpoints/step-0000000001.pt", "checkpoints/step-0000000001.shards-ab/rank-0"]
 WEIGHTS += ["checkpoints.set-aside-1/step-0000000001.pt", "best-epoch.pt", ".best-epoch.pt.0a1b"]
+DAY_SECONDS = 86400.0
+
+
+class Clock:
+    """Unix time, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def pass_days(self, days: float) -> None:
+        self.now += days * DAY_SECONDS
 
 
 class Runs:
     """Runs in a real store, with real files."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
-        self.settings, self.store = settings, store
+    def __init__(self, settings: Settings, store: Store, clock: Clock) -> None:
+        self.settings, self.store, self.clock = settings, store, clock
         self.folder = settings.home.absolute() / "runs"
 
-    def write(self, run: Run) -> Run:
-        for name in (*KEPT, *WEIGHTS):
+    def write(self, run: Run, names: Sequence[str] = (*KEPT, *WEIGHTS)) -> Run:
+        for name in names:
             path = self.folder / run.id / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x" * 100)
         return run
 
-    def end(self, agent: str = "a", run: Run | None = None, **verdict: RunState) -> Run:
+    def end(
+        self,
+        agent: str = "a",
+        run: Run | None = None,
+        names: Sequence[str] = (*KEPT, *WEIGHTS),
+        **verdict: RunState,
+    ) -> Run:
         run = run or self.store.enqueue(agent, first_seed=0)
         attempt = self.store.begin_attempt(run.id, f"incarnation-{run.id}")
         assert attempt is not None
-        self.write(run)
+        self.write(run, names)
         ended = Verdict(**{"state": RunState.SUCCEEDED} | verdict)
         self.store.end_attempt(attempt, Ending(), ended, finished_at=self.store.now())
         return run
@@ -56,13 +79,28 @@ class Runs:
     def whole(self, *runs: Run) -> list[bool]:
         return [self.files(run) == sorted(KEPT + WEIGHTS) for run in runs]
 
-    def retention(self, keep: int) -> Retention:
-        return Retention(self.store, self.settings.model_copy(update={"keep_runs": keep}))
+    def there(self, *runs: Run) -> list[bool]:
+        return [(self.folder / run.id).exists() for run in runs]
+
+    def retention(self, keep: int, days: int = 90) -> Retention:
+        kept = {"keep_runs": keep, "keep_run_days": days}
+        return Retention(self.store, self.settings.model_copy(update=kept))
 
 
 @pytest.fixture
-def runs(home_settings: Settings, store: Store) -> Runs:
-    return Runs(home_settings, store)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(home_settings: Settings, clock: Clock) -> Iterator[Store]:
+    with closing(Store.open(home_settings, clock)) as store:
+        yield store
+
+
+@pytest.fixture
+def runs(home_settings: Settings, store: Store, clock: Clock) -> Runs:
+    return Runs(home_settings, store, clock)
 
 
 def settle(retention: Retention) -> Retention:
@@ -76,7 +114,7 @@ def test_all_but_the_newest_lose_their_weights_and_nothing_else(runs: Runs) -> N
     other = runs.end("b")
     with capture_logs() as said:
         settle(runs.retention(2))
-    assert runs.files(old) == sorted([*KEPT, REMOVED])
+    assert runs.files(old) == sorted([*KEPT, WEIGHTS_REMOVED])
     assert runs.whole(*newest, other) == [True] * 3
     assert said == [
         {
@@ -87,8 +125,8 @@ def test_all_but_the_newest_lose_their_weights_and_nothing_else(runs: Runs) -> N
             "freed_bytes": 100 * len(WEIGHTS),
         }
     ]
-    assert "GENESIS_KEEP_RUNS=2" in why_removed(runs.folder / old.id)
-    assert why_removed(runs.folder / other.id) == ""
+    assert "GENESIS_KEEP_RUNS=2" in why_weights_removed(runs.folder / old.id)
+    assert why_weights_removed(runs.folder / other.id) == ""
     with capture_logs() as said:
         settle(runs.retention(2))
     assert said == []
@@ -201,7 +239,7 @@ def test_links_are_neither_followed_nor_removed(runs: Runs, tmp_path: Path) -> N
 def refuse(tmp_path: Path) -> Callable[[Path], object]:
     """Let a folder refuse what retention does there."""
     if os.geteuid() == 0:  # may delete anything, but makes no file where a link lies
-        return lambda folder: (folder / REMOVED).symlink_to(tmp_path / "nowhere")
+        return lambda folder: (folder / WEIGHTS_REMOVED).symlink_to(tmp_path / "nowhere")
     return lambda folder: folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
 
 
@@ -215,8 +253,8 @@ def test_a_disk_that_refuses_is_told_once_and_costs_no_other_run(runs: Runs, ref
         retention.on_run_state("a", old.id, "succeeded", "succeeded")
         settle(retention)
     folder.chmod(0o755)
-    assert not (folder / REMOVED).exists()
-    [failure] = [each for each in said if each["event"] == "weights_not_removed"]
+    assert not (folder / WEIGHTS_REMOVED).exists()
+    [failure] = [each for each in said if each["event"] == "run_files_not_removed"]
     assert failure["folder"] == str(folder)
     assert "delete" in failure["remedy"]
     assert runs.whole(old) == [False]
@@ -237,3 +275,139 @@ def test_a_store_that_fails_costs_nothing_but_time(runs: Runs, home_settings: Se
     assert runs.whole(old) == [True]
     settle(retention)
     assert runs.whole(old) == [False]
+
+
+# Folders
+
+
+def test_a_run_that_ended_long_ago_loses_its_folder_and_stays_known(runs: Runs) -> None:
+    old, newest = runs.end(), runs.end()
+    runs.clock.pass_days(89)
+    settle(runs.retention(1))
+    assert runs.files(old) == sorted([*KEPT, WEIGHTS_REMOVED]), "not yet"
+    runs.clock.pass_days(2)
+    with capture_logs() as said:
+        settle(runs.retention(1))
+    assert runs.there(old, newest) == [False, True]
+    assert runs.whole(newest) == [True]
+    [told] = said
+    assert (told["event"], told["run_id"]) == ("run_folder_removed", old.id)
+    assert told["freed_bytes"] > 100 * len(KEPT)
+    [known, other] = [runs.store.run(run.id) for run in (old, newest)]
+    assert "removed on 2027-04-16: the run had ended on 2027-01-15" in known.folder_removed
+    assert "GENESIS_KEEP_RUN_DAYS=90" in known.folder_removed
+    assert known.state == RunState.SUCCEEDED
+    assert runs.store.attempts(old.id)
+    assert other.folder_removed is None
+    with capture_logs() as said:
+        settle(runs.retention(1))
+    assert said == []
+
+
+def test_weights_and_folder_may_go_at_once(runs: Runs) -> None:
+    old, _newest = runs.end(), runs.end()
+    runs.clock.pass_days(91)
+    settle(runs.retention(1))
+    assert runs.there(old) == [False]
+
+
+def test_at_0_days_no_folder_goes(runs: Runs) -> None:
+    old, _newest = runs.end(), runs.end()
+    runs.clock.pass_days(36500)
+    settle(runs.retention(1, days=0))
+    assert runs.files(old) == sorted([*KEPT, WEIGHTS_REMOVED])
+
+
+def test_the_newest_runs_and_those_with_weights_to_show_stay(runs: Runs) -> None:
+    whole = runs.end()
+    failed, failed_last = [runs.end(names=KEPT, state=RunState.FAILED) for _ in range(2)]
+    other = runs.end("b", names=KEPT)
+    runs.clock.pass_days(91)
+    settle(runs.retention(1))
+    assert runs.there(whole, failed, failed_last, other) == [True, False, True, True]
+    assert runs.whole(whole) == [True]
+
+
+def test_what_somebody_still_refers_to_is_kept_for_however_long(runs: Runs, store: Store) -> None:
+    repeated, named, forgotten = [runs.end() for _ in range(3)]
+    store.enqueue_baseline(store.run(repeated.id))
+    store.guard.add(Decision(agent="a", state=GuardState.TRIPPED, at=store.now(), run_id=named.id))
+    unfinished = runs.write(runs.queue())
+    runs.end()
+    runs.clock.pass_days(1000)
+    settle(runs.retention(1))
+    assert runs.whole(repeated, named, unfinished) == [True] * 3
+    assert runs.there(forgotten) == [False]
+
+
+def test_the_end_of_a_run_lets_the_folders_go_that_are_old_by_then(runs: Runs) -> None:
+    old, kept = runs.end(), runs.end()
+    retention = settle(runs.retention(1))
+    runs.clock.pass_days(91)
+    newest = runs.end()
+    retention.on_run_state("a", newest.id, "succeeded", "succeeded")
+    settle(retention)
+    assert runs.there(old, kept, newest) == [False, False, True]
+
+
+def test_a_folder_with_a_link_loses_the_rest(runs: Runs, tmp_path: Path) -> None:
+    treasure = tmp_path / "treasure"
+    treasure.write_text("gold")
+    old, linked = runs.end(), runs.end()
+    link = runs.folder / old.id / "link"
+    link.symlink_to(treasure)
+    (runs.folder / linked.id).rename(tmp_path / "run")
+    (runs.folder / linked.id).symlink_to(tmp_path / "run")
+    runs.end()
+    runs.clock.pass_days(91)
+    settle(runs.retention(1))
+    assert list((runs.folder / old.id).iterdir()) == [link]
+    assert treasure.read_text() == "gold"
+    assert (tmp_path / "run" / "snapshot.json").exists()
+    assert runs.store.run(linked.id).folder_removed is None
+    runs.clock.pass_days(30)
+    said_first = runs.store.run(old.id).folder_removed
+    with capture_logs() as said:
+        settle(runs.retention(1))
+    assert said == []
+    assert runs.store.run(old.id).folder_removed == said_first
+
+
+def test_a_store_that_fails_costs_no_folder(runs: Runs, home_settings: Settings) -> None:
+    old, _newest = runs.end(), runs.end()
+    runs.clock.pass_days(91)
+    retention = runs.retention(1)
+    retention.tick()  # looks
+    retention.tick()  # chooses
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as database:
+        database.execute("ALTER TABLE runs RENAME TO hidden")
+        with pytest.raises(OperationalError):
+            retention.tick()
+        database.execute("ALTER TABLE hidden RENAME TO runs")
+    assert runs.whole(old) == [True]
+    retention.tick()
+    assert runs.there(old) == [False]
+
+
+def test_a_folder_that_another_has_removed_meanwhile_is_told(runs: Runs) -> None:
+    old, _newest = runs.end(), runs.end()
+    runs.clock.pass_days(91)
+    retention = runs.retention(1)
+    retention.tick()
+    shutil.rmtree(runs.folder / old.id)
+    with capture_logs() as said:
+        settle(retention)
+    assert [each["event"] for each in said] == ["run_files_not_removed"]
+
+
+def test_what_failed_measurements_left_goes_as_late(runs: Runs) -> None:
+    preflights = runs.settings.home.absolute() / "preflights"
+    old, new = preflights / "a-1", preflights / "a-2"
+    for folder, days in ((old, 91), (new, 89)):
+        (folder / "replay").mkdir(parents=True)
+        (folder / "replay" / "1.jsonl").touch()
+        os.utime(folder, times=(runs.clock.now - days * DAY_SECONDS,) * 2)
+    settle(runs.retention(1, days=0))
+    assert old.exists()
+    settle(runs.retention(1))
+    assert [old.exists(), new.exists()] == [False, True]

@@ -88,6 +88,7 @@ def test_a_database_of_the_first_release_is_brought_here(path: Path) -> None:
     with closing(Store.open(Settings(home=path.parent))) as store:
         assert {run.id: run.number for run in store.runs()} == {"r1": 1, "r2": 2, "r3": 3, "s": 1}
         assert store.runs("b")[0].half_steps == 0
+        assert store.runs("b")[0].folder_removed is None
         [override] = store.overrides.in_force()
         assert (override.reason, override.next_run) == ("odd", False)
         assert store.enqueue("a", first_seed=0).number == 4
