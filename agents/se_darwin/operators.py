@@ -24,7 +24,7 @@ def recombine(first: frozenset[Edit], second: frozenset[Edit]) -> list[Step]:
         edits = own | {edit for edit in other if edit.node not in nodes}
         if edits not in (first, second, *(step.edits for step in merged)):
             merged.append(Step(operator="recombination", changed=edits - first, edits=edits))
-    return [step for step in merged if step.changed]
+    return merged
 
 
 def refine(edits: frozenset[Edit]) -> list[Step]:

@@ -53,14 +53,13 @@ class Check:
     def note(self, error: BaseException | None) -> None:
         """Take the lines run since the last check, and *error* as the outcome."""
         self.lines |= self._stand_in.take_lines()
-        difference, self._difference = self._difference, None
         if error is None:
             self.made = True
         elif self.failure is None:
             if isinstance(error, UncomparableError):
                 self.failure = Failure("strange", str(error), "")
             else:
-                self.failure = difference or Failure("raise", type(error).__name__, "")
+                self.failure = self._difference or Failure("raise", type(error).__name__, "")
 
     def __enter__(self) -> Check:
         return self

@@ -147,9 +147,7 @@ def _register(name: str, module: ModuleType) -> None:
     package, _, last = name.rpartition(".")
     if package:
         if package not in sys.modules:
-            made = ModuleType(package)
-            made.__path__ = []
-            _register(package, made)
+            _register(package, ModuleType(package))
         setattr(sys.modules[package], last, module)
     sys.modules[name] = module
 

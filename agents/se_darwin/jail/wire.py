@@ -120,8 +120,7 @@ class Wire:
 
     def decode_error(self, place: str, name: str, arguments: Encoded) -> BaseException:
         """An exception of the class that the library or the module has under this name."""
-        known = self._module if place == self._module.__name__ else sys.modules.get(place)
-        kind = getattr(known, name, None)
+        kind = getattr(sys.modules.get(place), name, None)
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             kind = RuntimeError
         error = kind.__new__(kind)
@@ -147,9 +146,7 @@ class Wire:
 
     def _rebuild(self, name: str, state: Any) -> object:  # noqa: ANN401 - from JSON
         kind = vars(self._module)[name]
-        if not isinstance(kind, type):
-            raise TypeError(f"{name} is no class")
-        if issubclass(kind, Enum):
+        if issubclass(kind, Enum):  # a TypeError where it is no class
             return kind[state]
         if issubclass(kind, tuple):
             return tuple.__new__(kind, [self.decode(part) for part in state])

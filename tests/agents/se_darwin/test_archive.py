@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import exp
 from random import Random
 
@@ -104,3 +105,30 @@ def test_a_mate_passes_what_the_parent_fails() -> None:
     assert archive.choose_mate(Random(0), first) is None
     archive.add(second, ROOT)
     assert archive.choose_mate(Random(0), first) is second
+
+
+def test_a_mate_has_something_to_give() -> None:
+    archive = Archive(ROOT)
+    parent = program("parent", 1, 1, 0, 0)
+    archive.add(parent, ROOT)
+    archive.add(program("passes nothing more", 1, 0, 0, 0), ROOT)
+    assert archive.choose_mate(Random(0), parent) is None
+    other = program("other", 0, 0, 1, 1)
+    archive.add(other, ROOT)
+    heir = replace(parent, edits=parent.edits | other.edits)
+    archive.add(heir, parent)
+    assert archive.choose_mate(Random(0), heir) is None, "it has all of the other's edits"
+
+
+def test_mates_are_drawn_by_weight() -> None:
+    archive = Archive(ROOT)
+    parent = program("parent", 1, 0, 0, 0)
+    good, poor = program("good", 0, 1, 1, 1), program("poor", 0, 1, 0, 0)
+    for each in (parent, good, poor):
+        archive.add(each, ROOT)
+    rng = Random(0)
+    drawn = Counter(archive.choose_mate(rng, parent).source for _ in range(300))
+    weights = dict(zip((m.source for m in archive.members), archive.weights(), strict=True))
+    expected = weights["good"] / (weights["good"] + weights["poor"])
+    assert drawn["good"] / 300 == pytest.approx(expected, abs=0.05)
+    assert expected > 0.9

@@ -107,7 +107,7 @@ def test_a():
     assert lost is not None
     assert (held.text, lost.kind, lost.text) == ("held", "raise", "WrongError")
     assert held.lines & lost.lines  # both came by `if x < low`
-    assert held.lines != lost.lines
+    assert held.lines - lost.lines, "each has its own"
 
 
 def test_what_was_got_and_wanted_is_told(sandbox: Sandbox) -> None:
@@ -152,6 +152,7 @@ def test_a():
         "from . import mod",
         "from .inner import mod",
         "import package.mod as mod",
+        "import package.inner.mod; mod = package.inner.mod",
     ],
 )
 def test_the_program_may_be_imported_as_a_module_of_a_package(sandbox: Sandbox, line: str) -> None:
@@ -231,6 +232,98 @@ def test_a():
     assert passed(sandbox, tests) == {"test_a": True}
 
 
+def told(sandbox: Sandbox, test: str, source: str = PROGRAM) -> tuple[str, str] | None:
+    """How the first check of a test came out; None if it never did."""
+    exam = prepare(sandbox, f"import mod\ndef test_a():\n    {test}")
+    output = run(sandbox, exam, source).outputs[0]
+    return (output.kind, output.text) if output is not None else None
+
+
+@pytest.mark.parametrize(
+    ("test", "kind", "text"),
+    [
+        ("assert mod.solve(1) == len", "raise", "AssertionError"),  # nothing to show of that
+        ("assert mod.solve(len) == 1", "strange", "an argument does not reach the candidate"),
+        ("assert mod.solve.cache_clear()", "strange", "a candidate can be called only"),
+        ("for x in (1, 2): assert mod.solve(x) == 9", "value", "2"),  # the first
+        ("assert mod.solve(-1)", "raise", "WrongError"),
+        ("mod.solve(1); raise SystemExit", "raise", "SystemExit"),
+    ],
+)
+def test_how_a_check_failed_is_told(sandbox: Sandbox, test: str, kind: str, text: str) -> None:
+    found = told(sandbox, test)
+    assert found is not None
+    assert found[0] == kind
+    assert found[1].startswith(text)
+
+
+@pytest.mark.parametrize("body", ["return len", "x.append(len)"])
+def test_what_a_candidate_may_not_send_is_strange(sandbox: Sandbox, body: str) -> None:
+    found = told(sandbox, "assert mod.solve([1]) == 1", f"def solve(x):\n    {body}")
+    assert found is not None
+    assert found[0] == "strange"
+
+
+@pytest.mark.parametrize(
+    "source", ["import os\nos._exit(0)", "def solve(x): return 'x' * (5 << 20)"]
+)
+def test_a_candidate_without_a_readable_answer_is_lost(sandbox: Sandbox, source: str) -> None:
+    assert told(sandbox, "assert len(mod.solve(1)) == 5 << 20", source) is None
+
+
+def test_nothing_is_examined_once_the_candidate_is_lost(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    assert solve(1) == 2
+    assert solve(2) == 3
+def test_b(never=False):
+    assert not never or solve(1)
+"""
+    leaves = PROGRAM.replace(
+        "return x + 1", "x == 2 and __import__('os')._exit(0)\n    return x + 1"
+    )
+    outputs = run(sandbox, prepare(sandbox, tests), leaves).outputs
+    assert [output is not None for output in outputs] == [True, False, False]
+
+
+def test_a_check_that_is_rightly_not_reached_holds(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    if solve(0) == 5:
+        assert solve(1) == 9
+"""
+    assert passed(sandbox, tests) == {"test_a, line 5": True, "test_a": True}
+
+
+def test_all_lines_run_for_a_check_are_charged_to_it(sandbox: Sandbox) -> None:
+    exam = prepare(
+        sandbox, "import mod\ndef test_a():\n    for x in ('point', 1): assert mod.solve(x)"
+    )
+    output = run(sandbox, exam, coverage=True).outputs[0]
+    assert output is not None
+    ends = [n for n, line in enumerate(PROGRAM.splitlines(), 1) if "return" in line][-2:]
+    assert set(ends) <= output.lines
+
+
+def test_an_object_is_left_as_the_candidate_left_it(sandbox: Sandbox) -> None:
+    program = PROGRAM.replace("    if x < low:", "    del x.x; x.z = 1; return 0\n    if x < low:")
+    exam = prepare(
+        sandbox,
+        """
+import mod
+def test_a():
+    point = mod.Point(3)
+    mod.solve(point)
+    assert vars(point) == {"z": 1}
+""",
+    )
+    [output] = run(sandbox, exam, program).outputs
+    assert output is not None
+    assert output.text == "held"
+
+
 def test_a_hang_leaves_the_rest_undone(sandbox: Sandbox) -> None:
     tests = """
 from mod import solve
@@ -262,9 +355,10 @@ def test_b():
         ("import mod\ndef test_a(tmp_path): mod.solve(1)", "fixtures are not supported"),
         (
             "import mod\n1 / 0\ndef test_a(): mod.solve(1)",
-            "importing the program and its tests raised ZeroDivisionError",
+            "importing the program and its tests raised ZeroDivisionError: division by zero$",
         ),
         ("from mod import nothing, solve\ndef test_a(): solve(1)", "cannot import name 'nothing'"),
+        ("import mod, sys\nsys.exit(3)\ndef test_a(): mod.solve(1)", "raised SystemExit: 3"),
         ("import mod\nwhile True: pass\ndef test_a(): mod.solve(1)", "ended in timeout"),
         (
             "import mod, pytest\n@pytest.mark.xfail\ndef test_a(): mod.solve(1)",

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.se_darwin.sandbox import Execution, TestCase
+from agents.se_darwin.sandbox import Execution, Limits, Output, TestCase
 
 
 def parse(text: str) -> Execution:
@@ -31,3 +32,46 @@ def test_the_first_result_of_a_test_stays() -> None:
 
 def test_nothing_passes_without_an_output() -> None:
     assert not TestCase.returning((), None).passes(None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '[2, "value", "1", "()", []]',  # there is no third test
+        '[0, "odd", "1", "()", []]',
+        '[0, "value", "1", "()", 5]',
+        '[0, "value", "1", "()", ["x"]]',
+        "[" * 100_000,
+        "0",
+        "{",
+    ],
+)
+def test_a_line_that_is_no_result_costs_nothing_else(line: str) -> None:
+    first, second = parse(f'{line}\n[1, "value", "1", "()", [3]]').outputs
+    assert first is None
+    assert second == Output(kind="value", text="1", arguments="()", lines=frozenset({3}))
+
+
+@pytest.mark.parametrize(
+    ("output", "passes"),
+    [
+        (Output(kind="value", text="1", arguments="([],)"), True),
+        (Output(kind="raise", text="1", arguments="([],)"), False),
+        (Output(kind="value", text="2", arguments="([],)"), False),
+        (Output(kind="value", text="1", arguments="([1],)"), False),
+    ],
+)
+def test_kind_text_and_arguments_must_be_right(output: Output, passes: bool) -> None:
+    case = TestCase(arguments=([],), expected="1", expected_arguments="([],)")
+    assert case.passes(output) is passes
+
+
+@pytest.mark.parametrize("name", ["cpu_seconds", "wall_seconds", "memory_bytes"])
+def test_limits_are_above_zero(name: str) -> None:
+    with pytest.raises(ValueError, match="above zero"):
+        Limits(**{name: 0})
+
+
+def test_more_time_is_more_of_both_and_no_more_memory() -> None:
+    given = Limits(cpu_seconds=0.5, wall_seconds=2.0, memory_bytes=9)
+    assert given.times(4) == Limits(cpu_seconds=2.0, wall_seconds=8.0, memory_bytes=9)

@@ -48,3 +48,11 @@ def test_refinement_drops_each_edit_once(two_faults: RepairTask) -> None:
     first, second = edits_of(two_faults, "comparison", "constant")
     assert {step.edits for step in refine(first | second)} == {first, second}
     assert refine(first) == []
+
+
+def test_the_order_of_refinement_is_that_of_the_program(two_faults: RepairTask) -> None:
+    """Not that of a set, which differs from process to process."""
+    edits = {edit.node: edit for edit in two_faults.space.edits}
+    dropped = [next(iter(step.changed)).node for step in refine(frozenset(edits.values()))]
+    assert len(dropped) > 5
+    assert dropped == sorted(dropped)

@@ -48,11 +48,25 @@ def test_nothing_is_chosen_twice(count: int) -> None:
 
 
 def test_a_policy_without_chance_is_refused() -> None:
-    with pytest.raises(ValueError, match="epsilon"):
-        Policy(epsilon=0.0)
+    for wrong in ({"epsilon": 0.0}, {"epsilon": 1.1}, {"batch": 0}):
+        with pytest.raises(ValueError, match="epsilon"):
+            Policy(**wrong)  # type: ignore[arg-type]
 
 
 def test_candidates_fall_back_where_others_of_their_node_have_failed() -> None:
     assert decay_places([2, 0, 1], [0, 0, 0]) == [2, 0, 1]
     assert decay_places([2, 0, 1], [0, 0, 2]) == [0, 2, 1]  # places 2, 3 and 3: ties as they came
     assert decay_places([2, 0, 1], [0, 0, 9]) == [0, 1, 2]
+
+
+def test_without_any_weight_all_are_as_likely() -> None:
+    choices = choose_weighted(Random(0), [0.0] * 4, 4, 0.3)
+    assert [choice.propensity for choice in choices] == pytest.approx([1 / 4, 1 / 3, 1 / 2, 1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_second_choice_is_among_those_that_are_left(seed: int) -> None:
+    weights = [4.0, 2.0, 1.0, 0.0]
+    first, second = choose_weighted(Random(seed), weights, 2, 0.4)
+    left = sum(weights) - weights[first.index]
+    assert second.propensity == pytest.approx(0.4 / 3 + 0.6 * weights[second.index] / left)

@@ -158,3 +158,25 @@ def test_a_host_that_cannot_isolate_is_refused_with_the_cure() -> None:
     assert "SandboxUnavailableError: this host cannot isolate" in run.stderr
     assert "it can fork" in run.stderr
     assert "Run on Linux with seccomp filters" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "text", "arguments"),
+    [
+        ("return len", "strange", "cannot compare a builtin_function", "([1],)"),
+        ("raise KeyboardInterrupt", "raise", "KeyboardInterrupt", "([1],)"),
+        ("x.append(2)", "value", "None", "([1, 2],)"),
+        ("x.append(len)", "value", "None", "?"),
+        ("return type(annotated.__annotations__['x']).__name__", "value", "'type'", ""),
+    ],
+)
+def test_what_a_call_comes_to(
+    sandbox: Sandbox, body: str, kind: str, text: str, arguments: str
+) -> None:
+    source = f"def annotated(x: int): pass\ndef solve(x):\n    {body}"
+    cases = [TestCase.returning(([1],), 0)]
+    [execution] = sandbox.run([source], cases, function="solve")
+    [output] = execution.outputs
+    assert output is not None
+    assert (output.kind, output.text[: len(text)]) == (kind, text)
+    assert output.arguments.startswith(arguments)

@@ -30,6 +30,10 @@ class Point:
     x: int
     y: list
 
+class Doubled(tuple):
+    def __new__(cls, x):
+        return tuple.__new__(cls, (x, 2 * x))
+
 class Text(str):
     pass
 
@@ -103,24 +107,43 @@ def test_so_do_the_rarer_kinds(wire: Wire, value: object) -> None:
 
 
 def test_objects_of_the_programs_own_classes_arrive(wire: Wire, module: Any) -> None:
-    for value in (module.Point(1, [2]), module.Pair(1, [2]), module.Colour.RED):
+    for value in (
+        module.Point(1, [2]),
+        module.Pair(1, [2]),
+        module.Doubled(3),
+        module.Colour.RED,
+    ):
         arrived = sent(wire, [value])[0]
         assert arrived == value
         assert type(arrived) is type(value)
 
 
 def test_an_iterator_arrives_as_one(wire: Wire) -> None:
-    assert list(sent(wire, (n * n for n in range(3)))) == [0, 1, 4]
+    arrived = sent(wire, (n * n for n in range(3)))
+    assert next(arrived) == 0
+    assert list(arrived) == [1, 4]
+    assert len(list(sent(wire, iter(int, 1)))) == 2000, "endless ones are cut"
 
 
 def test_what_runs_or_only_looks_plain_does_not(wire: Wire, module: Any) -> None:
     class Foreign:
         pass
 
+    namesake = type("Point", (), {})
     deep: list[object] = []
     for _ in range(100):
         deep = [deep]
-    for value in (len, lambda: 0, int, object(), Foreign(), module.Text("x"), module.Point, deep):
+    for value in (
+        len,
+        lambda: 0,
+        int,
+        object(),
+        Foreign(),
+        namesake(),
+        module.Text("x"),
+        module.Point,
+        deep,
+    ):
         with pytest.raises(UnsendableError):
             wire.encode([value])
 
@@ -148,8 +171,14 @@ def test_errors_arrive_as_their_class(wire: Wire, module: Any) -> None:
         arrived = wire.decode_error(*json.loads(json.dumps(wire.encode_error(error))))
         assert type(arrived) is type(error)
         assert arrived.args == error.args
+    arrived = wire.decode_error(*json.loads(json.dumps(wire.encode_error(ValueError("a", len)))))
+    assert (type(arrived), arrived.args) == (ValueError, ()), "what cannot be sent is left out"
 
 
 def test_an_error_of_no_known_class_is_still_one(wire: Wire) -> None:
     for place, name in (("builtins", "len"), ("nowhere", "Error"), ("builtins", "int")):
         assert type(wire.decode_error(place, name, ["tuple", []])) is RuntimeError
+
+
+def test_the_module_has_a_file_name_for_those_who_ask(module: ModuleType) -> None:
+    assert module.__file__ == "wire_classes.py"
