@@ -152,8 +152,8 @@ class Retention:
         self._store.record_folder_removed(
             ended.run_id,
             f"removed on {_day(self._store.now())}: the run had ended on "
-            f"{_day(ended.finished_at)}, GENESIS_KEEP_RUN_DAYS={self._days} is less, and "
-            f"GENESIS_KEEP_RUNS={self._keep} newer runs have ended",
+            f"{_day(ended.finished_at)}, over GENESIS_KEEP_RUN_DAYS={self._days} days before, and "
+            f"GENESIS_KEEP_RUNS={self._keep} newer runs have ended since",
         )
         del self._ended[ended.run_id]
         try:
