@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli import app
+from genesis_fp16.cli_settings import settings_to_start
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.settings import Settings
 from genesis_fp16.settings_reading import SettingsError, load_settings
@@ -199,6 +200,11 @@ def test_a_daemon_whose_word_cannot_be_read_is_said_to_serve(
         file.write("GENESIS_SLOTS=many\n")
     warned = ask(*SET).stderr
     assert f"a daemon serves {home} (it has not said who it is yet) and keeps what" in warned
+
+
+def test_a_start_needs_no_file(folder: Path) -> None:
+    assert not (folder / ".env").exists()
+    assert settings_to_start().enable_fp16_training
 
 
 def test_a_start_refuses_a_file_that_is_named_in_vain(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -99,6 +100,9 @@ def test_outcomes_are_labelled_by_what_happened(sandbox: Sandbox, two_faults: Re
         assert len(outcome.action["numbers"]) == len(NUMBERS)  # type: ignore[arg-type]
         assert 0.0 < outcome.propensity <= 1.0
     assert {outcome.label for outcome in outcomes} >= {"worse", "same", "better"}
+    assert len({outcome.propensity for outcome in outcomes}) > 1
+    later = [outcome.action["numbers"] for outcome in outcomes if outcome.parent.edits]
+    assert any(numbers[0] > 0.0 for numbers in later), "lines that children run are known too"  # type: ignore[index]
 
 
 def test_all_three_operators_are_used(sandbox: Sandbox, two_faults: RepairTask) -> None:
@@ -113,11 +117,18 @@ def test_needless_edits_are_dropped(sandbox: Sandbox, two_faults: RepairTask) ->
     evolution = Evolution(two_faults, sandbox, Random(0), policy=Policy())
     space = two_faults.space
     right = frozenset(edit for edit in space.edits if (edit.kind, edit.old, edit.new) in REPAIRS)
-    others = [right | {edit} for edit in space.edits if edit.node not in {e.node for e in right}]
-    programs = [(edits, space.program(edits)) for edits in others]
-    bloated = [child for child in two_faults.evaluate(sandbox, programs) if child.fixed]
-    assert bloated
-    assert evolution.minimise(bloated[0]).edits == right
+    free = [edit for edit in space.edits if edit.node not in {e.node for e in right}]
+    programs = [(right | {edit}, space.program(right | {edit})) for edit in free]
+    needless = {
+        edit.node: edit
+        for edit, child in zip(free, two_faults.evaluate(sandbox, programs), strict=True)
+        if child.fixed
+    }
+    edits = right | set(list(needless.values())[:2])
+    [bloated] = two_faults.evaluate(sandbox, [(edits, space.program(edits))])
+    assert bloated.fixed
+    assert evolution.minimise(bloated).edits == right
+    assert evolution.evaluations >= 4, "two are dropped, and neither of the others can be"
 
 
 def test_an_exhausted_parent_gives_way(sandbox: Sandbox, two_faults: RepairTask) -> None:
@@ -126,6 +137,27 @@ def test_an_exhausted_parent_gives_way(sandbox: Sandbox, two_faults: RepairTask)
     while evolution.archive.weights()[0]:
         evolution.generation()
     assert evolution.archive.choose_parent(Random(0)) is not root
+
+
+class Backwards:
+    """A ranker that likes the last best."""
+
+    def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
+        return sorted(range(len(actions)), reverse=True)
+
+
+@pytest.mark.parametrize("node_decay", [False, True])
+def test_a_ranking_lasts_and_gives_way_where_a_node_has_failed(
+    sandbox: Sandbox, two_faults: RepairTask, node_decay: bool
+) -> None:
+    policy = Policy(ranker=Backwards(), batch=1, epsilon=1e-9, node_decay=node_decay)
+    evolution = Evolution(two_faults, sandbox, Random(0), policy=policy)
+    outcomes = [outcome for _ in range(10) for outcome in evolution.generation()]
+    tried = [(outcome.parent, edit) for outcome in outcomes for edit in outcome.step.changed]
+    assert max(Counter((parent, edit.node) for parent, edit in tried).values()) == 4 - node_decay
+    for parent in {parent for parent, _ in tried}:
+        order = [two_faults.space.edits.index(edit) for of, edit in tried if of is parent]
+        assert order == sorted(order, reverse=True)
 
 
 class Silent:

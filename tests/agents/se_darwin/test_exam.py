@@ -65,15 +65,25 @@ def test_a():
         assert solve(x) == x + 1
     if solve(0):
         assert solve(2) == 4
+    else:
+        assert solve(3) == 4
+    n = 3
+    while n > 2:
+        n -= 1
+        assert solve(n) != 4
 def test_b():
+    assert solve(1) == 2 == 3
     assert solve(1)
 """
     assert passed(sandbox, tests) == {
         "test_a, line 4": False,
         "test_a, line 6": True,
         "test_a, line 8": False,
+        "test_a, line 10": True,
+        "test_a, line 14": True,
         "test_a": True,
-        "test_b, line 10": True,
+        "test_b, line 16": False,
+        "test_b, line 17": True,
     }
 
 
@@ -343,6 +353,7 @@ def test_b():
     ("tests", "message"),
     [
         ("def test_a(:", "not Python"),
+        ("import mod\0", "not Python"),
         ("def test_a():\n    assert 1", "do not import the program"),
         ("import mod, numpy\ndef test_a(): mod.solve(1)", "import numpy"),
         ("import mod\nfrom . import other\ndef test_a(): mod.solve(1)", r"import \.other"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
+from agents.se_darwin.sandbox import Limits, Sandbox, SandboxUnavailableError, TestCase
 
 TESTS = [TestCase.returning((number,), number + 1) for number in range(3)]
 ADD_ONE = "def solve(x):\n    return x + 1\n"
@@ -143,12 +143,12 @@ def test_limits_must_be_above_zero() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, whom no process limit holds")
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
-def test_a_host_that_cannot_isolate_is_refused_with_the_cure() -> None:
+def test_a_host_that_cannot_isolate_is_refused_with_the_cure(tmp_path: Path) -> None:
     """Root in a user namespace that maps only root: it can become nobody else, so it can fork."""
     script = "from agents.se_darwin.sandbox import Sandbox; Sandbox()"
     run = subprocess.run(
         ["unshare", "--user", "--map-root-user", sys.executable, "-c", script],
-        env={"PYTHONPATH": str(Path(__file__).parents[3])},
+        env={"PYTHONPATH": str(Path(__file__).parents[3]), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -158,6 +158,21 @@ def test_a_host_that_cannot_isolate_is_refused_with_the_cure() -> None:
     assert "SandboxUnavailableError: this host cannot isolate" in run.stderr
     assert "it can fork" in run.stderr
     assert "Run on Linux with seccomp filters" in run.stderr
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_an_interpreter_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(SandboxUnavailableError, match="cannot start the interpreter /nowhere"):
+        Sandbox()
+
+
+def test_texts_hash_alike_in_every_sandbox(sandbox: Sandbox) -> None:
+    """What a program does with a set must not be chance."""
+    ask = [sys.executable, "-c", "print(hash('x'))"]
+    told = subprocess.check_output(ask, env={"PYTHONHASHSEED": "0"}, text=True)
+    case = TestCase.returning(("x",), int(told))
+    assert passed(sandbox, "def solve(x):\n    return hash(x)\n", [case]) == [True]
 
 
 @pytest.mark.parametrize(

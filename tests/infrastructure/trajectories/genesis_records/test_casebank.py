@@ -64,9 +64,11 @@ def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped:
 
 
 def test_one_state_is_one_group_however_it_is_spaced(tmp_path: Path, skipped: Any) -> None:
-    cases = [CASE | {"state": state} for state in ("Test problem", " test\n  Problem ", "other")]
+    states = ("Test problem", " test\n  Problem ", "other", "")
+    cases = [CASE | {"state": state} for state in states]
     groups = [t.group for t in read_casebank(write(tmp_path / "casebank.jsonl", *cases), skipped)]
     assert groups[0] == groups[1] != groups[2]
+    assert groups[3] == "(empty)"
 
 
 def test_damaged_lines_are_skipped_and_named(tmp_path: Path, skipped: Any) -> None:

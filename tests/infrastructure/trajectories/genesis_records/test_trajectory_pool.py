@@ -106,6 +106,9 @@ def test_damage_is_named(tmp_path: Path, skipped: Any) -> None:
     path.write_text("[]")
     assert list(read_trajectory_pool(path, skipped)) == []
     assert "trajectories" in skipped.pop()[2]
+    path.write_text("[" * 100_000)
+    assert list(read_trajectory_pool(path, skipped)) == []
+    assert "recursion" in skipped.pop()[2]
 
 
 def test_a_number_of_many_digits_costs_its_trajectory_only(tmp_path: Path, skipped: Any) -> None:
