@@ -123,8 +123,6 @@ class ObservabilityServer(ThreadingMixIn, WSGIServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
-    timeout = REQUEST_SECONDS
-
     def log_message(self, format: str, *args: object) -> None:
         """Log no requests."""
 

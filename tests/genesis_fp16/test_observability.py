@@ -1,6 +1,7 @@
 """The listener, over real sockets."""
 
 import socket
+import struct
 import time
 import urllib.error
 import urllib.request
@@ -85,7 +86,9 @@ def test_health_is_the_age_of_the_last_tick(metrics: Metrics, readiness: Readine
         return seen[0]
 
     assert status() == "200 OK"
-    now[0] += observability.TICK_STALE_SECONDS + 1
+    now[0] += observability.TICK_STALE_SECONDS
+    assert status() == "200 OK"
+    now[0] += 1
     assert status() == status("/readyz") == "503 Service Unavailable"
     metrics.loop_ticked(now[0])
     assert status() == "200 OK"
@@ -98,11 +101,45 @@ def test_other_paths_and_methods_are_refused(server: ObservabilityServer) -> Non
     assert ask(server, "/metrics/../etc/passwd")[0] == 404
     assert ask(server, "/metrics", "POST")[0] == 405
     assert ask(server, "/healthz", "DELETE")[0] == 405
+    assert b"\r\nAllow: GET, HEAD\r\n" in said(server, b"POST /metrics")
+    for path in (b"/metrics", b"/healthz"):
+        answer = said(server, b"HEAD " + path)
+        assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
+        assert answer.endswith(b"\r\n\r\n"), "no body"
+
+
+def said(server: ObservabilityServer, request: bytes) -> bytes:
+    """All that is answered."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
-        client.sendall(b"HEAD /metrics HTTP/1.0\r\n\r\n")
-        answer = b"".join(iter(lambda: client.recv(4096), b""))
-    assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
-    assert answer.endswith(b"\r\n\r\n")
+        client.sendall(request + b" HTTP/1.0\r\n\r\n")
+        return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+def test_requests_and_clients_that_hang_up_are_not_told(
+    server: ObservabilityServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(server, "/metrics")[0] == 200
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n")
+        reset = struct.pack("ii", 1, 0)  # on closing, at once
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+    while server._open:
+        time.sleep(0.01)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python knows no IPv6")
+def test_it_listens_on_an_address_of_ipv6_too(metrics: Metrics) -> None:
+    try:
+        server = start_http(
+            ANY_PORT.model_copy(update={"metrics_host": "::1"}), metrics, Readiness()
+        )
+    except ListenError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    with socket.create_connection(("::1", server.port), timeout=10) as client:
+        client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.0 200 OK")
+    server.stop()
 
 
 def test_hostile_clients_do_not_stall_it(server: ObservabilityServer) -> None:
