@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -89,8 +90,8 @@ def reading(engine: Engine) -> Connection:
 
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
-        return create_engine(url, pool_pre_ping=True)
-    engine = create_engine(url)
+        return create_engine(url, pool_pre_ping=True, json_deserializer=_json_or_text)
+    engine = create_engine(url, json_deserializer=_json_or_text)
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
@@ -112,6 +113,14 @@ def _engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN" if _READS in options else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _json_or_text(text: str) -> object:
+    """What a column holds that is to hold JSON; the text where it is none, for `RowReader`."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

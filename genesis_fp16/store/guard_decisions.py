@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 
-import structlog
-from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Engine, RowMapping, insert, select
+from sqlalchemy import Engine, insert, select
 
 from genesis_fp16.guard.decision import GUARD, Decision
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
+from genesis_fp16.store.row_reader import RowReader
 from genesis_fp16.store.schema import guard_decisions
-
-log = structlog.get_logger()
-
-_DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
-_COLUMNS = [guard_decisions.c[name] for name in Decision.__dataclass_fields__]
 
 
 class GuardDecisions:
@@ -31,6 +25,9 @@ class GuardDecisions:
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._clock = clock
+        self._as_decisions = RowReader(
+            guard_decisions, Decision, "the agent's earlier decision stands"
+        )
 
     def add(self, decision: Decision) -> None:
         """Append *decision*; an operator's is audited."""
@@ -42,10 +39,10 @@ class GuardDecisions:
 
     def since(self, entry: int) -> tuple[int, list[Decision]]:
         """Entries after the one numbered *entry*, oldest first, and the number of the last."""
-        query = select(guard_decisions.c.id, *_COLUMNS).where(guard_decisions.c.id > entry)
+        query = select(guard_decisions).where(guard_decisions.c.id > entry)
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(guard_decisions.c.id)).mappings().all()
-        return (rows[-1]["id"] if rows else entry), _readable(rows)
+        return (rows[-1]["id"] if rows else entry), self._as_decisions(rows)
 
     def standing(self) -> dict[str, Decision]:
         """The last decision on each agent that was ever decided about."""
@@ -53,25 +50,7 @@ class GuardDecisions:
 
     def history(self, agent: str, limit: int = 20) -> list[Decision]:
         """Decisions on *agent*, newest first."""
-        query = select(guard_decisions.c.id, *_COLUMNS).where(guard_decisions.c.agent == agent)
+        query = select(guard_decisions).where(guard_decisions.c.agent == agent)
         newest = query.order_by(guard_decisions.c.id.desc()).limit(limit)
         with reading(self._engine) as connection:
-            return _readable(connection.execute(newest).mappings().all())
-
-
-def _readable(rows: Sequence[RowMapping]) -> list[Decision]:
-    """The decisions in *rows*; one that somebody else wrote wrongly costs nothing but itself."""
-    decisions = []
-    for row in rows:
-        try:
-            fields = {name: row[name] for name in Decision.__dataclass_fields__}
-            decisions.append(_DECISION.validate_python(fields))
-        except ValidationError as error:
-            log.warning(
-                "guard_decision_unreadable",
-                agent=row["agent"],
-                entry=row["id"],
-                error=str(error),
-                remedy="the agent's earlier decision stands; delete the row of guard_decisions",
-            )
-    return decisions
+            return self._as_decisions(connection.execute(newest).mappings())

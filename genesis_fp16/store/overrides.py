@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
-import structlog
-from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    RowMapping,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Engine, insert, or_, select, update
 
 from genesis_fp16.precision_policy import Override
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
+from genesis_fp16.store.row_reader import RowReader
 from genesis_fp16.store.schema import audit, overrides
-
-log = structlog.get_logger()
-
-_OVERRIDE: TypeAdapter[Override] = TypeAdapter(Override)
 
 
 class Overrides:
@@ -41,7 +27,7 @@ class Overrides:
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._clock = clock
-        self._unreadable: set[int] = set()
+        self._as_overrides = RowReader(overrides, Override, "the override has no say")
 
     def set(self, override: Override) -> None:
         """Put *override* in force instead of an earlier one of the same scope; audited."""
@@ -78,15 +64,10 @@ class Overrides:
         return withdrawn
 
     def in_force(self) -> list[Override]:
-        """Those neither withdrawn nor expired, the oldest first.
-
-        One that somebody else wrote wrongly is left out, and told once.
-        """
+        """Those neither withdrawn nor expired, the oldest first."""
         query = select(overrides).where(self._is_in_force()).order_by(overrides.c.id)
         with reading(self._engine) as connection:
-            rows = connection.execute(query).mappings().all()
-        found = [self._readable(row) for row in rows]
-        return [override for override in found if override is not None]
+            return self._as_overrides(connection.execute(query).mappings())
 
     def audit(self, limit: int = 50) -> list[Change]:
         """The newest changes, newest first."""
@@ -94,23 +75,6 @@ class Overrides:
         query = select(*columns).order_by(audit.c.id.desc()).limit(limit)
         with reading(self._engine) as connection:
             return [Change(**row) for row in connection.execute(query).mappings()]
-
-    def _readable(self, row: RowMapping) -> Override | None:
-        try:
-            fields = {name: row[name] for name in Override.__dataclass_fields__}
-            return _OVERRIDE.validate_python(fields)
-        except ValidationError as error:
-            if row["id"] not in self._unreadable:
-                self._unreadable.add(row["id"])
-                remedy = "it has no say; delete the row of overrides, and set it anew"
-                log.warning(
-                    "override_unreadable",
-                    agent=row["agent"],
-                    entry=row["id"],
-                    error=str(error),
-                    remedy=remedy,
-                )
-            return None
 
     def _is_in_force(self) -> ColumnElement[bool]:
         expiry = overrides.c.expires_at

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, RowMapping, func, select
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, Select, func, select
 
 from genesis_fp16.runs import TERMINAL, RunState
 from genesis_fp16.store import schema
 from genesis_fp16.store.database import reading
+from genesis_fp16.store.row_reader import RowReader
 from genesis_fp16.store.rows import Attempt, Run
 
+Row = TypeVar("Row", Run, Attempt)
 UNFINISHED = [state.value for state in RunState if state not in TERMINAL]
 
 
 class RunHistory:
-    """Reads runs and attempts, past and present.
+    """Reads runs and attempts, past and present; a row that cannot be read costs only itself.
 
     Args:
         engine: A migrated database, see `open_database`.
@@ -21,13 +25,15 @@ class RunHistory:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._as_runs = RowReader(schema.runs, Run, "the run is passed over, as if unknown")
+        self._as_attempts = RowReader(
+            schema.attempts, Attempt, "the attempt is passed over, as if unknown"
+        )
 
     def run(self, run_id: str) -> Run | None:
         """The run of that id, if there is one."""
-        with reading(self._engine) as connection:
-            found = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id))
-            row = found.mappings().first()
-        return _run(row) if row is not None else None
+        found = self._read(self._as_runs, select(schema.runs).where(schema.runs.c.id == run_id))
+        return found[0] if found else None
 
     def runs(self, agent: str | None = None, limit: int = 50) -> list[Run]:
         """The newest runs, newest first."""
@@ -36,8 +42,7 @@ class RunHistory:
         )
         if agent is not None:
             query = query.where(schema.runs.c.agent == agent)
-        with reading(self._engine) as connection:
-            return [_run(row) for row in connection.execute(query.limit(limit)).mappings()]
+        return self._read(self._as_runs, query.limit(limit))
 
     def last_success(self, agent: str) -> float:
         """End of the agent's last successful run in Unix time; 0 if there is none."""
@@ -56,8 +61,7 @@ class RunHistory:
         )
         if agent is not None:
             query = query.where(schema.runs.c.agent == agent)
-        with reading(self._engine) as connection:
-            return [_run(row) for row in connection.execute(query).mappings()]
+        return self._read(self._as_runs, query)
 
     def attempts(self, run_id: str | None = None) -> list[Attempt]:
         """Attempts of the run, oldest first; without *run_id* those of all that are open."""
@@ -66,9 +70,8 @@ class RunHistory:
             query = query.where(schema.attempts.c.finished_at.is_(None))
         else:
             query = query.where(schema.attempts.c.run_id == run_id)
+        return self._read(self._as_attempts, query)
+
+    def _read(self, reader: RowReader[Row], query: Select[Any]) -> list[Row]:
         with reading(self._engine) as connection:
-            return [Attempt(**row) for row in connection.execute(query).mappings()]
-
-
-def _run(row: RowMapping) -> Run:
-    return Run(**{**row, "state": RunState(row["state"])})
+            return reader(connection.execute(query).mappings())

@@ -122,7 +122,7 @@ def test_rows_that_say_nothing_sensible_are_left_out_and_told_on_stderr(
     database.execute("UPDATE overrides SET created_at = 'noon' WHERE reason = 'second'")
     told = ask("show", "--json")
     assert [each["reason"] for each in json.loads(told.stdout)["overrides"]] == ["third"]
-    assert told.stderr.count("override_unreadable") == 2
+    assert told.stderr.count("row_unreadable") == 2
 
 
 def test_a_name_that_nobody_has_is_refused_with_the_one_that_was_meant(install_plugin) -> None:

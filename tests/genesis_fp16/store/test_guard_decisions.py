@@ -62,4 +62,4 @@ def test_a_row_that_nobody_can_read_costs_only_itself(store: Store, any_settings
     with structlog.testing.capture_logs() as logs:
         assert store.guard.standing() == {"a": TRIPPED}
         assert store.guard.history("a") == [TRIPPED]
-    assert {entry["event"] for entry in logs} == {"guard_decision_unreadable"}
+    assert {entry["event"] for entry in logs} == {"row_unreadable"}
