@@ -1,6 +1,7 @@
 """The story of an agent's precision, from a real store and real evidence, without a daemon."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -231,3 +232,50 @@ def test_an_override_for_the_next_run_is_stored_as_such(ask: Ask, store: Store) 
     assert [each.next_run for each in store.overrides.in_force()] == [True]
     ask("set", "fp32", "--now", "--reason", "x")
     assert [each.next_run for each in store.overrides.in_force()] == [False]
+
+
+def test_only_what_concerns_the_agent_is_told(
+    ask: Ask, store: Store, tripped: Run, install_plugin
+) -> None:
+    install_plugin("a")
+    install_plugin("b")
+    ask("set", "fp32", "--agent", "b", "--reason", "for b")
+    ask("set", "bf16", "--reason", "for all")
+    store.enqueue("a", first_seed=1)  # nobody has acknowledged anything in that one
+    told = ask("explain", "a").stdout
+    assert "for b" not in told
+    assert told.count("for all") >= 2, "the override, and that it was said"
+    assert f"a was last in FP32 (run {tripped.id}, number 1, succeeded); FP16 was asked" in told
+    assert re.search(r"^decided +state +trigger +trips", told, re.MULTILINE)
+
+
+def test_where_all_is_as_asked_for_there_is_nothing_to_undo(ask: Ask, store: Store) -> None:
+    finished(store, 0.5, 100, **BY_DEFAULT)
+    told = ask("explain", "a").stdout
+    assert "a was last in FP16 (run " in told
+    assert "nobody demands FP32, and GENESIS_PRECISION chose it (reason default)" in told
+    assert "watches; it has never had to decide anything" in told
+    for absent in ("was asked for", "How to undo", "Last trip"):
+        assert absent not in told
+
+
+def test_after_the_trip_it_is_on_trial_and_the_last_scales_are_shown(
+    ask: Ask, store: Store, folder: Path
+) -> None:
+    run = finished(store, 0.5, 100, **BY_GUARD)
+    guard = Guard(store, load_settings())
+    for number in range(12):
+        event = STORM.model_copy(update={"applied": 1, "overflow": 0, "loss_scale": 2.0**number})
+        guard.on_event("a", run.id, event)
+    guard.on_event("a", run.id, STORM)
+    guard.refresh()
+    assert "Loss scale    32 -> 64 -> 128 -> 256 -> 512 -> 1024 -> 2048 -> 4\n" in (
+        ask("explain", "a").stdout
+    )
+    ask("clear", "--guard", "a", "--reason", "mended")
+    told = ask("explain", "a").stdout
+    assert "What now      half precision on trial" in told
+    assert "How to undo" not in told
+    assert "Last trip     overflow_storm" in told
+    (folder / ".env").write_text("GENESIS_GUARD_ENABLED=false\n")
+    assert "GENESIS_GUARD_ENABLED is false, the guard has no say" in ask("explain", "a").stdout

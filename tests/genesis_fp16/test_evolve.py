@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli import app
 from genesis_fp16.evolve import evolve
-from genesis_fp16.evolve_target import EvolveError, EvolveTarget
+from genesis_fp16.evolve_target import EvolveError, EvolveTarget, read_tests
 from genesis_fp16.settings_reading import load_settings
 from infrastructure.trajectories import ReplayBuffer
 
@@ -80,6 +80,13 @@ def test_what_was_not_repaired_is_not_claimed(folder: Path) -> None:
     assert answer["pool_statistics"]["evaluations"] == 9
 
 
+def test_a_file_is_read_as_it_is(folder: Path) -> None:
+    (folder / "a.py").write_bytes(b"def f():\r\n    return '\xc3\xa9'\r\n")
+    assert EvolveTarget.read("a.py::f").code == "def f():\r\n    return 'é'\r\n"
+    (folder / "t.py").write_bytes(b"\xef\xbb\xbfimport a\n")
+    assert read_tests(Path("t.py")) == "import a\n", "a byte order mark does tests no harm"
+
+
 @pytest.mark.parametrize(
     ("files", "target", "message", "code"),
     [
@@ -98,6 +105,7 @@ def test_what_was_not_repaired_is_not_claimed(folder: Path) -> None:
         ({"a.py": b"x = '\xe9'"}, "a.py::f", "save it as UTF-8", os.EX_NOINPUT),
         ({"a.py": "x = " + "-" * 100_000 + "1"}, "a.py::f", "a.py", 65),
         ({"prices.py": "def total(:"}, "prices.py::total", "prices.py:1 is not Python", 65),
+        ({"a.py/b": ""}, "a.py::f", "a.py cannot be read: Is a directory", os.EX_NOINPUT),
         ({"prices.py": "\0"}, "prices.py::total", "prices.py.* is not Python", 65),
         ({"test_prices.py": "x ="}, "prices.py::total", "test_prices.py:1 is not Python", 65),
         ({"test_prices.py": None}, "prices.py::total", "no file test_prices.py", os.EX_NOINPUT),
@@ -111,6 +119,7 @@ def test_what_is_missing_or_wrong_is_named_at_once(
         if content is None:
             (folder / name).unlink()
         else:
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(EvolveError, match=message) as caught:
         evolve(load_settings(), "se-darwin", EvolveTarget.read(target), Path("test_prices.py"))
