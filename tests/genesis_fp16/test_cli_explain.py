@@ -1,6 +1,7 @@
 """The story of an agent's precision, from a real store and real evidence, without a daemon."""
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -279,3 +280,21 @@ def test_after_the_trip_it_is_on_trial_and_the_last_scales_are_shown(
     assert "Last trip     overflow_storm" in told
     (folder / ".env").write_text("GENESIS_GUARD_ENABLED=false\n")
     assert "GENESIS_GUARD_ENABLED is false, the guard has no say" in ask("explain", "a").stdout
+
+
+def test_a_long_story_is_cut(ask: Ask, store: Store, tripped: Run, install_plugin) -> None:
+    install_plugin("a")
+    for number in range(5):
+        ask("set", "fp32", "--agent", "a", "--reason", f"word {number}")
+    for number in range(12):
+        store.guard.add(Decision(agent="a", state=GuardState.WATCHING, at=1e9 + number))
+    told = ask("explain", "a").stdout
+    assert told.count("By hand") == 3
+    assert len(re.findall(r"^2001-09-09 01:46:\d\dZ +watching", told, re.MULTILINE)) == 8
+
+
+def test_runs_whose_metric_is_not_finite_are_counted(ask: Ask, store: Store) -> None:
+    for _ in range(2):
+        finished(store, math.nan, 100, **BY_DEFAULT)
+    told = ask("explain", "a").stdout
+    assert re.search(r"^half +2 +not finite +not finite +not finite", told, re.MULTILINE)
