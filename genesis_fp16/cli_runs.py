@@ -37,7 +37,7 @@ def existing_store(settings: Settings) -> Iterator[Store | None]:
     """Open the store if there is one; None where no daemon has served yet.
 
     Raises:
-        StoreError: There is none, though a daemon serves.
+        StoreError: There is none, though a daemon serves or runs were recorded.
     """
     if not _database_exists(settings):
         yield None
@@ -51,7 +51,7 @@ def opened_store(settings: Settings) -> Iterator[Store]:
     """Open the store, made where there is none; what fails in it is told with a remedy.
 
     Raises:
-        StoreError: It cannot be used; or there is none, though a daemon serves.
+        StoreError: It cannot be used; or there is none, as for `existing_store`.
     """
     from genesis_fp16.log import keep_stdout_clear
     from genesis_fp16.store import Store
@@ -67,7 +67,7 @@ def _database_exists(settings: Settings) -> bool:
     """Whether there may be a database; a daemon would never look into one made in its absence."""
     from genesis_fp16.serving import STARTING, serving
     from genesis_fp16.store import StoreError
-    from genesis_fp16.store.database import database_exists, database_url
+    from genesis_fp16.store.database import check_not_lost, database_exists, database_url
     from genesis_fp16.store.failure import shown
 
     if database_exists(settings):
@@ -78,6 +78,7 @@ def _database_exists(settings: Settings) -> bool:
             f"database {shown(database_url(settings))} is gone, though a daemon ({daemon}) serves "
             "it: what is said to a new one it would not hear; move it back, or restart the daemon"
         )
+    check_not_lost(settings)
     return False
 
 

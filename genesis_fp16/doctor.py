@@ -32,7 +32,14 @@ from genesis_fp16.reload import HOT_FIELDS, differences
 from genesis_fp16.serving import STARTING, serving
 from genesis_fp16.settings import Settings, variable_name
 from genesis_fp16.settings_reading import SettingsError, load_settings
-from genesis_fp16.store.database import HEAD_REVISION, database_url
+from genesis_fp16.store import StoreError
+from genesis_fp16.store.database import (
+    HEAD_REVISION,
+    check_not_lost,
+    database_exists,
+    database_url,
+)
+from genesis_fp16.store.failure import failure, shown
 
 LITTLE_DISK_BYTES = 2**30
 NO_DISK_BYTES = 100 * 2**20
@@ -119,8 +126,7 @@ def check_settings(settings: Settings) -> Iterator[Finding]:
 
 def check_home(settings: Settings) -> Finding:
     """Whether GENESIS_HOME can be written."""
-    home = settings.home.absolute()
-    existing = next(path for path in (home, *home.parents) if path.exists())
+    home, existing = settings.home.absolute(), _existing(settings.home)
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return Finding("home", "ok", f"{home} " + ("is writable" if existing == home else "is new"))
     return Finding(
@@ -130,38 +136,42 @@ def check_home(settings: Settings) -> Finding:
 
 def check_disk(settings: Settings) -> Finding:
     """Whether there is room for checkpoints."""
-    home = settings.home.absolute()
-    existing = next(path for path in (home, *home.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(_existing(settings.home)).free
     found = f"{free / 2**30:.1f} GiB free"
     if free >= LITTLE_DISK_BYTES:
         return Finding("disk", "ok", found)
     verdict: Verdict = "warn" if free >= NO_DISK_BYTES else "fail"
-    return Finding("disk", verdict, found, f"free space below {home}, or move GENESIS_HOME")
+    remedy = f"free space below {settings.home.absolute()}, or move GENESIS_HOME"
+    return Finding("disk", verdict, found, remedy)
+
+
+def _existing(home: Path) -> Path:
+    """*home*, or the nearest folder above it that exists."""
+    return next(path for path in (home.absolute(), *home.absolute().parents) if path.exists())
 
 
 def check_database(settings: Settings) -> Finding:
     """Whether the database answers, and its schema revision; migrates nothing."""
     url = database_url(settings)
-    sqlite = url.get_backend_name() == "sqlite"
-    shown = str(url.database) if sqlite else url.set(query={}).render_as_string()
-    if sqlite and not Path(str(url.database)).exists():
-        return Finding("database", "ok", f"{shown} will be created")
+    name = shown(url)
     try:
+        check_not_lost(settings)
+        if not database_exists(settings):
+            return Finding("database", "ok", f"{name} will be created")
         engine = create_engine(url)
         with engine.connect() as connection:
             revision = connection.scalar(text("SELECT version_num FROM alembic_version"))
         engine.dispose()
-    except (SQLAlchemyError, ModuleNotFoundError) as error:
-        cause = str(error).partition("\n")[0]
-        remedy = "restore it from a backup, or move it away" if sqlite else "check the server"
-        return Finding("database", "fail", f"{shown} cannot be read: {cause}", remedy)
+    except (StoreError, SQLAlchemyError, ModuleNotFoundError) as error:
+        told = error if isinstance(error, StoreError) else failure(url, error)
+        what, _, remedy = str(told).partition("; ")
+        return Finding("database", "fail", what, remedy)
     if revision == HEAD_REVISION:
-        return Finding("database", "ok", f"{shown} at revision {revision}")
+        return Finding("database", "ok", f"{name} at revision {revision}")
     return Finding(
         "database",
         "warn",
-        f"{shown} has revision {revision}, this release wants {HEAD_REVISION}",
+        f"{name} has revision {revision}, this release wants {HEAD_REVISION}",
         "the next start migrates an older one; a newer one needs the newer release",
     )
 

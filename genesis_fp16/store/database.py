@@ -46,12 +46,8 @@ def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) 
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         engine = _engine(url)
         _migrate(engine, shown(url))
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, OSError, ModuleNotFoundError) as error:
         raise failure(url, error) from error
-    except ModuleNotFoundError as error:
-        raise StoreError(
-            f"database {shown(url)} needs the module {error.name}: install genesis-fp16[postgres]"
-        ) from error
     return engine.execution_options(**{_BUSY: busy_milliseconds})
 
 
@@ -68,6 +64,21 @@ def database_exists(settings: Settings) -> bool:
         return Path(url.database).exists()
     except OSError as error:
         raise failure(url, error) from error
+
+
+def check_not_lost(settings: Settings) -> None:
+    """Make sure that no new database is begun where one is only gone for now.
+
+    Raises:
+        StoreError: There is none, though runs were recorded; or this user may not look.
+    """
+    runs = settings.home.absolute() / "runs"
+    if not database_exists(settings) and any(runs.glob("*")):
+        raise StoreError(
+            f"database {shown(database_url(settings))} is gone, though {runs} holds runs that it "
+            "knew; move it back, restore it from a backup, or, to begin anew without their "
+            f"history, move {runs} away too"
+        )
 
 
 @contextmanager

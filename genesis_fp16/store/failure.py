@@ -31,7 +31,9 @@ def failure(url: URL, error: Exception) -> StoreError:
     """The error to show for what SQLAlchemy or the system has raised about the database *url*."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     said = " ".join(str(cause).split())
-    return StoreError(f"database {shown(url)} cannot be used: {said}; {_remedy(url, cause)}")
+    needed = isinstance(cause, ModuleNotFoundError)
+    remedy = "install genesis-fp16[postgres]" if needed else _remedy(url, cause)
+    return StoreError(f"database {shown(url)} cannot be used: {said}; {remedy}")
 
 
 def shown(url: URL) -> str:
@@ -55,7 +57,10 @@ def _remedy(url: URL, cause: BaseException) -> str:
         return f"see the disk of {path.parent}: its free space, and what the kernel's log says"
     if code in _NO_ACCESS or number in _NO_ACCESS_ERRNO:
         return _access(path)
-    return "restore it from a backup, move it away to begin anew, or set GENESIS_HOME"
+    return (
+        "restore it from a backup, or set GENESIS_HOME; to begin anew move it away, and the "
+        "folder runs of GENESIS_HOME too"
+    )
 
 
 def _is_full(folder: Path) -> bool:

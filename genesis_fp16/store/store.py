@@ -15,6 +15,7 @@ from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.compared_runs import ComparedRuns
 from genesis_fp16.store.database import (
     BUSY_TIMEOUT_MILLISECONDS,
+    check_not_lost,
     database_url,
     open_database,
     reading,
@@ -64,8 +65,9 @@ class Store(RunHistory):
             busy_milliseconds: How long a change waits for SQLite's write lock.
 
         Raises:
-            StoreError: It cannot be used; the message says why and what to do.
+            StoreError: It cannot be used, or is gone; the message says what to do.
         """
+        check_not_lost(settings)
         return cls(open_database(database_url(settings), busy_milliseconds), clock)
 
     def now(self) -> float:

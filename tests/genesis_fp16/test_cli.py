@@ -91,6 +91,20 @@ def test_before_any_store_there_are_no_runs_and_that_is_no_error(
     assert not (folder / ".genesis").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [("runs",), ("precision", "show"), ("precision", "set", "fp32", "--reason", "r")]
+)
+def test_a_database_that_is_gone_is_no_empty_one(
+    ask: Ask, run: Run, folder: Path, words: tuple[str, ...]
+) -> None:
+    home = folder / ".genesis"
+    for file in home.glob("genesis.db*"):
+        file.rename(folder / file.name)
+    (home / "runs" / run.id).mkdir(parents=True, exist_ok=True)
+    assert "genesis.db is gone" in str(ask(*words).exception)
+    assert not (home / "genesis.db").exists()
+
+
 def test_runs_are_listed(ask: Ask, ask_json: Callable[..., object], run: Run) -> None:
     (row,) = ask_json("runs")
     assert (row["id"], row["agent"], row["state"], row["seed"]) == (run.id, "a", "failed", 1)

@@ -112,6 +112,12 @@ def test_database_states(tmp_path: Path) -> None:
     finding = check_database(settings)
     assert finding.verdict == "fail"
     assert "restore" in finding.remedy
+    (tmp_path / "genesis.db").unlink()
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    finding = check_database(settings)
+    assert finding.verdict == "fail"
+    assert "genesis.db is gone" in finding.found
+    assert "move it back" in finding.remedy
 
 
 def test_port_of_another_program_fails_and_ours_does_not(tmp_path: Path, free_port: int) -> None:

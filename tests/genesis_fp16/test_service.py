@@ -224,6 +224,18 @@ def test_a_corrupt_database_is_named_and_left_alone(start, tmp_path: Path) -> No
     assert "Traceback" not in said
 
 
+def test_no_new_database_is_begun_where_one_is_gone_for_now(start, tmp_path: Path) -> None:
+    """Else the rollbacks that operators have ordered would be forgotten."""
+    home = tmp_path / "daemon0" / ".genesis"
+    (home / "runs" / "one").mkdir(parents=True)
+    code, said = start().end()
+    assert code == 65
+    assert f"database {home}/genesis.db is gone, though {home}/runs holds runs" in said
+    assert "move it back" in said
+    assert "Traceback" not in said
+    assert not (home / "genesis.db").exists()
+
+
 def test_a_locked_database_holds_up_neither_the_rollback_nor_the_end(
     start, install_plugin, until
 ) -> None:
