@@ -241,11 +241,11 @@ def test_only_what_concerns_the_agent_is_told(
     install_plugin("a")
     install_plugin("b")
     ask("set", "fp32", "--agent", "b", "--reason", "for b")
-    ask("set", "bf16", "--reason", "for all")
+    ask("set", "bf16", "--reason", "everyone")
     store.enqueue("a", first_seed=1)  # nobody has acknowledged anything in that one
     told = ask("explain", "a").stdout
     assert "for b" not in told
-    assert told.count("for all") >= 2, "the override, and that it was said"
+    assert told.count("everyone") == 2, "the override, and that it was said"
     assert f"a was last in FP32 (run {tripped.id}, number 1, succeeded); FP16 was asked" in told
     assert re.search(r"^decided +state +trigger +trips", told, re.MULTILINE)
 

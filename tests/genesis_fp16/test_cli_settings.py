@@ -168,6 +168,9 @@ def test_what_is_shown_is_what_the_daemon_follows(daemon: DaemonLock, folder: Pa
     assert answer["flag"] == {"value": False, "source": "environment"}
     assert answer["daemon"]["pid"] == os.getpid()
     assert "so FP32 stays in force" in ask("precision", "set", "bf16", "--reason", "x").stderr
+    assert ask(*SET).stderr == "", "that is what FP32 was asked for, and the daemon hears it"
+    daemon.tell(load_settings(), trouble="starting")
+    assert ask("precision", "set", "bf16", "--reason", "x").stderr == "", "it may, and will hear it"
 
 
 def test_a_file_that_is_gone_changes_nothing_that_is_shown(
