@@ -154,7 +154,7 @@ class BetweenSteps:
 
         Raises:
             RuntimeError: Inside an accumulation window: its gradients are of other weights.
-            ValueError: The state is of another model.
+            ValueError: The state is of another model, or of no trainer.
         """
         self._demand_step_boundary("a state can be loaded")
         self.state.load(state)

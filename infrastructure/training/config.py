@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Literal
 
 from infrastructure.events import PrecisionState
@@ -63,6 +64,15 @@ class FP16TrainingConfig:
     cuda_graph: bool = False
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(field.default, bool):  # else "false" would count as true
+                _require(isinstance(value, bool), field.name, "True or False", self)
+            elif isinstance(field.default, float) and (value, field.name) != (
+                None,
+                "max_grad_norm",
+            ):
+                _require(isinstance(value, Real), field.name, "a number", self)
         _require(0.0 < self.min_loss_scale < math.inf, "min_loss_scale", "finite and above 0", self)
         _require(
             self.min_loss_scale <= self.loss_scale <= 2.0**64,

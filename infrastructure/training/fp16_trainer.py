@@ -68,7 +68,10 @@ class FP16Trainer(BetweenSteps):
         *,
         wish: PrecisionState | None = None,
     ) -> None:
-        config = self.config = config or FP16TrainingConfig()
+        config = self.config = FP16TrainingConfig() if config is None else config
+        if not isinstance(config, FP16TrainingConfig):
+            got = type(config).__name__
+            raise TypeError(f"config must be an FP16TrainingConfig, got {got}: make one of it")
         self.model = model
         self.optimizer = optimizer
         self.device = device_of(model)

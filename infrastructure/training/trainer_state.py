@@ -21,6 +21,8 @@ from infrastructure.training.sharded_checkpoint import read_state, write_state
 from infrastructure.training.step_record import StepRecord
 from infrastructure.training.tuning import AdaptiveClip
 
+_NEEDED = ("model", "optimizer", "loss_scale", "record", "precision")
+
 log = structlog.get_logger()
 
 
@@ -58,6 +60,11 @@ class TrainerState:
 
     def load(self, state: dict[str, Any]) -> None:
         """See `FP16Trainer.load_state_dict`."""
+        missing = [part for part in _NEEDED if part not in state]
+        if missing:
+            raise ValueError(
+                f"the state lacks {', '.join(missing)}: give what state_dict() returned"
+            )
         self.restore_weights(state)
         self._record.load_state_dict(state["record"])
         if state["precision"] != self._switch.precision.value:

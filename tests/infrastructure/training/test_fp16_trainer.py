@@ -522,3 +522,34 @@ def test_sparse_gradients_are_refused_by_name():
     trainer = FP16Trainer(model, torch.optim.SparseAdam(model.parameters()))
     with pytest.raises(TypeError, match="sparse=False"):
         trainer.step(model(torch.tensor([[0, 1]])).mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("loss_scale", "64", "loss_scale must be a number, got '64'"),
+        ("growth_factor", None, "growth_factor must be a number, got None"),
+        ("max_grad_norm", "1", "max_grad_norm must be a number"),
+        ("enabled", "false", "enabled must be True or False, got 'false'"),
+    ],
+)
+def test_a_configuration_of_the_wrong_type_is_named(name, value, words):
+    with pytest.raises(ValueError, match=words):
+        FP16TrainingConfig(**{name: value})
+
+
+@pytest.mark.parametrize("config", [{}, "fp16"])
+def test_what_is_no_configuration_is_refused(config):
+    model = nn.Linear(2, 1)
+    with pytest.raises(TypeError, match="config must be an FP16TrainingConfig, got"):
+        FP16Trainer(model, torch.optim.Adam(model.parameters()), config)
+
+
+def test_what_is_no_state_of_a_trainer_is_refused_before_anything_is_loaded(make_trainer):
+    trainer = make_trainer("fp32")
+    state = trainer.state_dict()
+    del state["loss_scale"], state["record"]
+    with pytest.raises(ValueError, match="lacks loss_scale, record: give what state_dict"):
+        trainer.load_state_dict(state)
+    with pytest.raises(ValueError, match="lacks model, optimizer"):
+        trainer.load_state_dict({})
