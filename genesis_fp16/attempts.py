@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genesis_fp16.run_spec import RunSpec
-from genesis_fp16.runs import StopCause
+from genesis_fp16.runs import EXIT_CODES, StopCause
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Attempt, Run, RunSummary
 from infrastructure.events import Event, EventTail, PrecisionState
@@ -21,8 +21,6 @@ from infrastructure.events.event import (
     Started,
     StepStats,
 )
-
-EXIT_CODES = {"done": 0, "stopped": 75, "failed": 1, "misconfigured": 78}
 
 
 def attempt_folder(settings: Settings, attempt: Attempt) -> Path:

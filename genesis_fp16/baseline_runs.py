@@ -33,9 +33,9 @@ class BaselineRuns:
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """See `EventListener`: nothing to do."""
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
         """Remember runs that succeed."""
-        del agent, result
+        del agent
         if state == RunState.SUCCEEDED and self._settings.baseline_every_runs:
             self._succeeded.append(run_id)
 

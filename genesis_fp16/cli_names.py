@@ -24,9 +24,9 @@ def installed_agent(name: str | None, store: Store | None = None) -> str | None:
     Raises:
         BadParameter: No such agent; an override of it would never speak.
     """
-    from genesis_fp16.plugins import agent_names
+    from genesis_fp16.plugins import agent_entry_points
 
-    if name is None or name in (names := set(agent_names())):
+    if name is None or name in (names := set(agent_entry_points())):
         return name
     if store is not None:
         if store.runs(name, limit=1) or store.guard.history(name, limit=1):

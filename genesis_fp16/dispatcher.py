@@ -102,8 +102,7 @@ class Dispatcher:
             now: Monotonic seconds.
             only: Start no other run than this one.
         """
-        self.attend(now)
-        for run in self._store.unfinished():
+        for run in self.attend(now):
             if run.state is not RunState.QUEUED or only not in (None, run.id):
                 continue
             if run.cancel_requested:
@@ -113,8 +112,12 @@ class Dispatcher:
             elif self._may_start(run):
                 self._guarded(run, self._start, run, now)
 
-    def attend(self, now: float) -> None:
-        """Follow the attempts under way and record it, starting no other; *now* as in `follow`."""
+    def attend(self, now: float) -> list[Run]:
+        """Follow the attempts under way and record it, starting no other; *now* as in `follow`.
+
+        Returns:
+            Unfinished runs as they were before, the longest due first.
+        """
         self.follow(now)
         unfinished = self._store.unfinished()
         self.queued = sum(run.state is RunState.QUEUED for run in unfinished)
@@ -124,6 +127,7 @@ class Dispatcher:
         cancelled = {run.id for run in unfinished if run.cancel_requested}
         for run_id, work in list(self._works.items()):
             self._guarded(work.run, self._record, work, now, run_id in cancelled)
+        return unfinished
 
     def follow(self, now: float) -> None:
         """Do what a failing store must not hold up: pass on events, tell precision, stop, kill.
@@ -307,7 +311,6 @@ class Dispatcher:
         if self._announced.get(run.id) is state:
             return
         self._announced[run.id] = state
-        if finished := state in TERMINAL:
+        if state in TERMINAL:
             del self._announced[run.id]
-        result = state.value if finished else None
-        self._listener.on_run_state(run.agent, run.id, state.value, result)
+        self._listener.on_run_state(run.agent, run.id, state)

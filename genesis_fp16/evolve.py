@@ -15,7 +15,7 @@ from pydantic import JsonValue, ValidationError
 
 from genesis_fp16.evolve_target import EvolveError, EvolveTarget, read_tests
 from genesis_fp16.evolve_worker import EvolveAnswer, Evolved, EvolveRequest
-from genesis_fp16.plugins import agent_entry_points, check_not_shadowed
+from genesis_fp16.plugins import check_not_shadowed, entry_point_of
 from genesis_fp16.settings import Settings
 from genesis_fp16.signals import Signals
 
@@ -46,6 +46,7 @@ def evolve(
 
     Raises:
         EvolveError: Something was missing, was no Python, or could not be run.
+        UnknownAgentError: No such agent is installed.
         ShadowedPackageError: The child would import another library.
     """
     home = settings.home.absolute()
@@ -79,14 +80,11 @@ def _why_not_recorded(home: Path) -> str:
 
 def _ask(agent: str, problem: str, context: dict[str, JsonValue]) -> Evolved:
     check_not_shadowed()
-    entry_points = agent_entry_points()
-    if agent not in entry_points:
-        installed = ", ".join(sorted(entry_points)) or "none"
-        raise EvolveError(f"no agent {agent!r} is installed; there are {installed}", os.EX_CONFIG)
+    entry_point = entry_point_of(agent)
     with tempfile.TemporaryDirectory(prefix="genesis-evolve-") as folder:
         request = EvolveRequest(
             agent=agent,
-            entry_point=entry_points[agent],
+            entry_point=entry_point,
             folder=Path(folder),
             problem=problem,
             context=context,

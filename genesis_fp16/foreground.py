@@ -19,7 +19,7 @@ from genesis_fp16.guard.guard import Guard
 from genesis_fp16.listeners import Listeners
 from genesis_fp16.log import configure_logging
 from genesis_fp16.narrator import Narrator
-from genesis_fp16.plugins import check_not_shadowed
+from genesis_fp16.plugins import UnknownAgentError, check_not_shadowed
 from genesis_fp16.precision_desk import PrecisionDesk
 from genesis_fp16.reload import SettingsReloader
 from genesis_fp16.runs import RunState
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 
 class AgentNotReadyError(GenesisError, LookupError):
-    """There is no such agent, or it cannot run."""
+    """The agent is quarantined or disabled."""
 
     exit_code = os.EX_CONFIG
 
@@ -71,7 +71,8 @@ def run_once(settings: Settings, agent: str) -> int:
         else 1.
 
     Raises:
-        AgentNotReadyError: There is no such agent, or it cannot run.
+        UnknownAgentError: No such agent is installed.
+        AgentNotReadyError: It cannot run.
         GenesisError: It cannot be run here; see its exit code.
     """
     configure_logging(settings)
@@ -103,9 +104,7 @@ def run_once(settings: Settings, agent: str) -> int:
 def _check_ready(findings: Findings, agent: str) -> None:
     found = {plugin.name: plugin for plugin in findings.plugins}
     if agent not in found:
-        raise AgentNotReadyError(
-            f"no agent {agent!r} is installed; there are {', '.join(found) or 'none'}"
-        )
+        raise UnknownAgentError(agent, found)
     plugin = found[agent]
     if plugin.state != "ready":
         raise AgentNotReadyError(f"agent {agent!r} is {plugin.state}: {plugin.reason}")
@@ -172,8 +171,7 @@ def _follow(
                 narrator.on_event(run.agent, run.id, event)
         if current.state is not state:
             state = current.state
-            result = state.value if current.finished else None
-            narrator.on_run_state(run.agent, run.id, state.value, result)
+            narrator.on_run_state(run.agent, run.id, state)
         if current.finished:
             return
         time.sleep(TICK_SECONDS)

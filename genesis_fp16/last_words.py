@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 import psutil
 
@@ -17,13 +17,6 @@ from genesis_fp16.descendants import kill_descendants
 from genesis_fp16.probe import describe_error
 from genesis_fp16.run_spec import RunSpec
 
-Outcome = Literal["done", "stopped", "failed", "misconfigured"]
-EXIT_CODES: dict[Outcome, int] = {
-    "done": 0,
-    "stopped": os.EX_TEMPFAIL,
-    "misconfigured": os.EX_CONFIG,
-    "failed": 1,
-}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 

@@ -1,4 +1,4 @@
-"""Who is told what happens to runs: metrics, the narrator."""
+"""Who is told what happens to runs: the guard, the metrics, the narrator and others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol
 
 import structlog
 
+from genesis_fp16.runs import RunState
 from infrastructure.events import Event
 
 log = structlog.get_logger()
@@ -18,8 +19,8 @@ class EventListener(Protocol):
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """A worker has reported *event*."""
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
-        """The run is now in *state*; *result* is the same once it is terminal."""
+    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
+        """The run is now in *state*."""
 
 
 class Listeners:
@@ -39,9 +40,9 @@ class Listeners:
         """See `EventListener`."""
         self._tell(lambda listener: listener.on_event(agent, run_id, event))
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
         """See `EventListener`."""
-        self._tell(lambda listener: listener.on_run_state(agent, run_id, state, result))
+        self._tell(lambda listener: listener.on_run_state(agent, run_id, state))
 
     def _tell(self, message: Callable[[EventListener], None]) -> None:
         for listener in self._listeners:

@@ -127,9 +127,8 @@ class Narrator:
         if self._bars is not None:
             self._bars.close()
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
         """Note the run's state; tell its end in one line."""
-        del result
         story = self._story(agent, run_id)
         if state == RunState.STARTING:
             story.attempts += 1
@@ -138,7 +137,7 @@ class Narrator:
             self._end_phase(story, "phase_stopped")
             if not story.attempts:
                 story.log.info("run_queued")
-        elif RunState(state) in TERMINAL:
+        elif state in TERMINAL:
             succeeded = state == RunState.SUCCEEDED
             self._end_phase(story, "phase_ended" if succeeded else "phase_stopped")
             if self._runs is not None:

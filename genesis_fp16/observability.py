@@ -135,9 +135,9 @@ def _cut(request: _Request) -> None:
 
 
 def make_app(
-    metrics: Metrics, ready: Ready, clock: Callable[[], float] = time.time
+    metrics: Metrics, ready: Ready, clock: Callable[[], float] = time.monotonic
 ) -> WSGIApplication:
-    """Make the application; *clock* gives Unix time.
+    """Make the application; *clock* gives monotonic seconds: setting the time changes no health.
 
     The loop counts as ticking until `TICK_STALE_SECONDS` after the start.
     """

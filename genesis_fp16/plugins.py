@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -53,6 +53,16 @@ class ShadowedPackageError(GenesisError, ImportError):
             f"infrastructure.training is shadowed: expected below {expected}, found {found}; "
             "unset PYTHONPATH, or install genesis-fp16 into an environment of its own"
         )
+
+
+class UnknownAgentError(GenesisError, LookupError):
+    """No agent of this name is installed."""
+
+    exit_code = os.EX_CONFIG
+
+    def __init__(self, agent: str, installed: Iterable[str]) -> None:
+        known = ", ".join(sorted(installed)) or "none"
+        super().__init__(f"no agent {agent!r} is installed; there are {known}")
 
 
 class HardwareProbeError(GenesisError, RuntimeError):
@@ -119,14 +129,21 @@ def check_not_shadowed() -> None:
         raise ShadowedPackageError(expected, found or "nothing")
 
 
-def agent_names() -> list[str]:
-    """Names of the installed agents, whatever state they are in."""
-    return sorted(agent_entry_points())
-
-
 def agent_entry_points() -> dict[str, str]:
     """``module:attribute`` of the installed agents by name, whatever state they are in."""
     return {plugin.name: plugin.entry_point for plugin, _ in _discover()}
+
+
+def entry_point_of(agent: str) -> str:
+    """``module:attribute`` of the installed agent of that name, whatever state it is in.
+
+    Raises:
+        UnknownAgentError: There is none.
+    """
+    installed = agent_entry_points()
+    if agent not in installed:
+        raise UnknownAgentError(agent, installed)
+    return installed[agent]
 
 
 def load_plugins(settings: Settings) -> list[Plugin]:

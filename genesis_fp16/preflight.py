@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from uuid import uuid4
 
-from genesis_fp16.attempts import EXIT_CODES, spec_of_settings
+from genesis_fp16.attempts import events_of, spec_of_settings
 from genesis_fp16.errors import GenesisError
 from genesis_fp16.executors import ExitStatus, LocalExecutor
-from genesis_fp16.plugins import agent_entry_points, check_not_shadowed
+from genesis_fp16.plugins import check_not_shadowed, entry_point_of
 from genesis_fp16.run_spec import RunSpec
+from genesis_fp16.runs import EXIT_CODES
 from genesis_fp16.settings import Settings
 from genesis_fp16.signals import Signals
-from infrastructure.events import Event, EventTail, PrecisionState
+from infrastructure.events import PrecisionState
 from infrastructure.events.event import Finished, PreflightDone
 from infrastructure.events.preflight_report import PreflightReport
 
@@ -38,16 +37,12 @@ def run_preflight(settings: Settings, agent: str) -> PreflightReport:
     and throws them away. Nothing is trained or published.
 
     Raises:
-        PreflightError: There is no such agent, or its job could not be measured.
+        PreflightError: The job could not be measured.
+        UnknownAgentError: No such agent is installed.
         ShadowedPackageError: The worker would measure with another library.
     """
     check_not_shadowed()
-    entry_points = agent_entry_points()
-    if agent not in entry_points:
-        installed = ", ".join(sorted(entry_points)) or "none"
-        raise PreflightError(
-            f"no agent {agent!r} is installed; there are {installed}", os.EX_CONFIG
-        )
+    entry_point = entry_point_of(agent)
     run_id = f"{agent}-{uuid4().hex[:12]}"
     folder = settings.home.absolute() / "preflights" / run_id
     folder.mkdir(parents=True)
@@ -56,7 +51,7 @@ def run_preflight(settings: Settings, agent: str) -> PreflightReport:
         attempt=1,
         incarnation=uuid4().hex,
         agent=agent,
-        entry_point=entry_points[agent],
+        entry_point=entry_point,
         run_folder=folder,
         attempt_folder=folder,
         seed=settings.seed,
@@ -96,7 +91,7 @@ def _run(spec: RunSpec, timeout_seconds: float) -> ExitStatus:
 
 def _report(spec: RunSpec, status: ExitStatus) -> PreflightReport:
     error, exit_code = "", 1
-    for event in _events(spec.events_path):
+    for event in events_of(spec.events_path):
         if isinstance(event, PreflightDone):
             return event.report
         if isinstance(event, Finished):
@@ -105,10 +100,3 @@ def _report(spec: RunSpec, status: ExitStatus) -> PreflightReport:
         ended = f"signal {status.signal}" if status.signal else f"status {status.exit_code}"
         error = f"the worker ended with {ended}: see {spec.attempt_folder / 'worker.log'}"
     raise PreflightError(error, exit_code or 1)
-
-
-def _events(path: Path) -> Iterator[Event]:
-    tail, before = EventTail(path), -1
-    while tail.offset != before:
-        before = tail.offset
-        yield from tail.read()

@@ -20,6 +20,7 @@ import structlog
 
 from genesis_fp16.guard.trigger import GuardState
 from genesis_fp16.run_folder import delete, is_folder, remove_weights, weights_of
+from genesis_fp16.runs import TERMINAL, RunState
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event
@@ -70,10 +71,10 @@ class Retention:
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """See `EventListener`: nothing to do."""
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
         """Remember runs that have ended."""
-        del agent, state
-        if result is not None:
+        del agent
+        if state in TERMINAL:
             self._to_look_at.add(run_id)
 
     def tick(self) -> None:

@@ -6,8 +6,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 MAX_BACKOFF_SECONDS = 3600.0
+Outcome = Literal["done", "stopped", "failed", "misconfigured"]
+EXIT_CODES: Mapping[Outcome, int] = {  # of a worker, by what it says of its end
+    "done": os.EX_OK,
+    "stopped": os.EX_TEMPFAIL,
+    "misconfigured": os.EX_CONFIG,
+    "failed": 1,
+}
 
 
 class RunState(StrEnum):

@@ -227,7 +227,7 @@ class Daemon:
         Returns:
             The store's trouble; empty while it works.
         """
-        self._metrics.loop_ticked(self._store.now())
+        self._metrics.loop_ticked(self._store.now(), now)
         outcome = self._reloader.reload() if reload else self._reloader.poll(now)
         if outcome is not None:
             self._apply(outcome)

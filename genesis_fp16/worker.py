@@ -20,9 +20,10 @@ import torch
 import torch.distributed as dist
 
 from genesis_fp16.descendants import die_with, keep_orphans
-from genesis_fp16.last_words import EXIT_CODES, leave, print_traceback, why_failed
+from genesis_fp16.last_words import leave, print_traceback, why_failed
 from genesis_fp16.probe import AgentRefusedError
 from genesis_fp16.run_spec import RunSpec
+from genesis_fp16.runs import EXIT_CODES
 from genesis_fp16.worker_attempt import Attempt, WrongDeviceError
 from genesis_fp16.worker_channel import CommandInbox, Emit, configure_worker_logging
 from genesis_fp16.worker_ranks import StoppedError

@@ -14,10 +14,10 @@ import torch
 from genesis_fp16.agent_files import write_preflight
 from genesis_fp16.contract_check import checked
 from genesis_fp16.errors import GenesisError
-from genesis_fp16.last_words import Outcome
 from genesis_fp16.probe import load_agent, validate_settings
 from genesis_fp16.run_data import kept_snapshot
 from genesis_fp16.run_spec import RunSpec
+from genesis_fp16.runs import Outcome
 from genesis_fp16.worker_channel import CommandInbox, Emit, ProgressReporter, run_logger
 from genesis_fp16.worker_collection import Collection
 from genesis_fp16.worker_config import trainer_config

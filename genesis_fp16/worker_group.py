@@ -19,8 +19,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.run import main as torchrun
 
 from genesis_fp16.descendants import keep_orphans
-from genesis_fp16.last_words import EXIT_CODES, leave, print_traceback, why_failed
+from genesis_fp16.last_words import leave, print_traceback, why_failed
 from genesis_fp16.run_spec import RunSpec
+from genesis_fp16.runs import EXIT_CODES
 from infrastructure.events import EventTail, EventWriter
 from infrastructure.events.event import Finished
 

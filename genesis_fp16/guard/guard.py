@@ -87,9 +87,8 @@ class Guard:
         if found is not None:
             self.trip(agent, found)
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
         """Begin a probation with a run, or end it with one."""
-        del result
         charge, now = self._charge(agent), self._clock()
         decided = None
         if state == RunState.STARTING and charge.begun != run_id:

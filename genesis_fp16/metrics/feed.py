@@ -38,7 +38,7 @@ class Metrics:
 
     Attributes:
         registry: See above.
-        last_tick: Unix time of the loop's last round; 0 before the first.
+        last_tick: Monotonic seconds of the loop's last round; 0 before the first.
     """
 
     def __init__(
@@ -145,20 +145,18 @@ class Metrics:
         """Count that the guard demands FP32 for *agent*."""
         self._series.guard_trips.labels(agent, trigger.value).inc()
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
-        """Take in that a run entered *state*; *result* is not needed here."""
-        del result
+    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
+        """Take in that a run entered *state*."""
         self.register_agent(agent)
         before = self._run_states.pop(run_id, None)
         if before is not None:
-            self._series.run_state.labels(before[0], before[1].value).dec()
-        current = RunState(state)
-        if current not in TERMINAL:
-            self._run_states[run_id] = (agent, current)
-            self._series.run_state.labels(agent, current.value).inc()
+            self._series.run_state.labels(*before).dec()
+        if state not in TERMINAL:
+            self._run_states[run_id] = (agent, state)
+            self._series.run_state.labels(agent, state).inc()
             return
-        self._series.runs.labels(agent, current.value).inc(exemplar={"run_id": run_id})
-        if current is RunState.SUCCEEDED:
+        self._series.runs.labels(agent, state).inc(exemplar={"run_id": run_id})
+        if state == RunState.SUCCEEDED:
             self.set_last_success(agent, self._clock())
         if seconds := self._training_seconds.pop(run_id, 0.0):
             self._series.run_seconds.labels(agent).observe(seconds, {"run_id": run_id})
@@ -191,9 +189,9 @@ class Metrics:
         self._series.reload_success.set(success)
         self._series.reloads.labels("applied" if success else "refused").inc()
 
-    def loop_ticked(self, timestamp: float) -> None:
-        """Note that the loop came round at *timestamp*, Unix time."""
-        self.last_tick = timestamp
+    def loop_ticked(self, timestamp: float, now: float) -> None:
+        """Note that the loop came round at *timestamp*, Unix time, or *now*, monotonic seconds."""
+        self.last_tick = now
         self._series.tick.set(timestamp)
 
     def set_leader(self, leader: bool) -> None:

@@ -65,7 +65,7 @@ class DaemonLock:
         self._connection: Connection | None = None
         self._identity: Identity | None = None  # of the file locked
         self._own = Serving()
-        self._told: Serving | None = self._own
+        self._told: tuple[object, ...] | None = ()  # by `tell`, last; None where the disk refused
 
     def acquire(self) -> None:
         """Take the lock, at once or not at all.
@@ -86,6 +86,7 @@ class DaemonLock:
                 "name another folder"
             ) from error
         self._own = Serving(pid=os.getpid(), host=socket.gethostname(), since=time.time())
+        self._told = ()
         try:
             if self._url.get_backend_name() == "postgresql":
                 self._connection = self._lock_database(str(self._own))
@@ -102,9 +103,10 @@ class DaemonLock:
             trouble: Why the holder is not ready; empty if it is.
             refused: Why the settings file's latest content is not in force.
         """
-        said = self._own.following(settings, trouble=trouble, refused=refused)
-        if said == self._told or not self._file_is_ours():  # else another's word is there
+        to_tell = (settings, trouble, refused)
+        if to_tell == self._told or not self._file_is_ours():  # else another's word is there
             return
+        said = self._own.following(settings, trouble=trouble, refused=refused)
         path = self._home / SERVING_FILE
         try:
             write_whole(path, said.model_dump_json())
@@ -115,7 +117,7 @@ class DaemonLock:
                 log.warning("commands_not_told", error=str(error), remedy=f"see {path}'s disk")
             self._told = None
         else:
-            self._told = said
+            self._told = to_tell
 
     def release(self) -> None:
         """Give the lock back; without it nothing happens."""

@@ -32,7 +32,7 @@ def make_baselines(store: Store) -> Callable[[int], BaselineRuns]:
 
 
 def hear(baselines: BaselineRuns, run: Run) -> None:
-    baselines.on_run_state(run.agent, run.id, run.state.value, run.state.value)
+    baselines.on_run_state(run.agent, run.id, run.state.value)
     baselines.tick()
 
 

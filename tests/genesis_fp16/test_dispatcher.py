@@ -28,14 +28,12 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
         self.states: dict[str, list[str]] = {}
-        self.results: dict[str, str | None] = {}
 
     def on_event(self, agent: str, run_id: str, event) -> None:
         self.events.append((run_id, event.kind))
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+    def on_run_state(self, agent: str, run_id: str, state: str) -> None:
         self.states.setdefault(run_id, []).append(state)
-        self.results[run_id] = result
 
 
 class World:
@@ -143,7 +141,6 @@ def test_a_run_succeeds_and_all_of_it_is_told_and_stored(world: World, finished)
     assert run.precision == {"requested": "fp16", "effective": "fp16", "reason": "default"}
     assert run.error is None
     assert world.recorder.states[run_id] == ["queued", "starting", "running", "succeeded"]
-    assert world.recorder.results[run_id] == "succeeded"
     assert [kind for _, kind in world.recorder.events] == [
         *("started", "precision_changed"),
         *["step_stats"] * 3,
@@ -383,7 +380,7 @@ def test_an_error_in_handling_one_run_spares_the_others(world: World, ticking, f
     assert world.run(other).state is RunState.RUNNING
     folder = attempt_folder(world.settings, attempt)
     assert json.loads((folder / "spec.json").read_text())["run_id"] == one
-    assert world.recorder.results == {one: "failed", other: None}
+    assert [world.recorder.states[each][-1] for each in (one, other)] == ["failed", "running"]
 
 
 def test_lines_that_are_no_events_cost_nothing(world: World, finished) -> None:
@@ -446,4 +443,4 @@ def test_waiting_runs_of_a_disabled_agent_are_cancelled(world: World) -> None:
     run = world.run(run_id)
     assert run.state is RunState.CANCELLED
     assert "disabled" in str(run.error)
-    assert world.recorder.results[run_id] == "cancelled"
+    assert world.recorder.states[run_id][-1] == "cancelled"

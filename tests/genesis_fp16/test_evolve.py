@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.cli import app
 from genesis_fp16.evolve import evolve
 from genesis_fp16.evolve_target import EvolveError, EvolveTarget, read_tests
+from genesis_fp16.plugins import UnknownAgentError
 from genesis_fp16.settings_reading import load_settings
 from infrastructure.trajectories import ReplayBuffer
 
@@ -128,7 +129,7 @@ def test_what_is_missing_or_wrong_is_named_at_once(
 
 def test_an_agent_that_is_not_installed_is_named() -> None:
     found = EvolveTarget.read("prices.py::total")
-    with pytest.raises(EvolveError, match=r"no agent 'nobody' is installed; there are .*se-darwin"):
+    with pytest.raises(UnknownAgentError, match=r"no agent 'nobody' .*there are .*se-darwin"):
         evolve(load_settings(), "nobody", found, Path("test_prices.py"))
 
 

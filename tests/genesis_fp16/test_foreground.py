@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from genesis_fp16.foreground import AgentNotReadyError, run_once
+from genesis_fp16.plugins import UnknownAgentError
 from genesis_fp16.runs import RunState
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -46,9 +47,7 @@ def test_an_agent_that_fails(settings: Settings, install_plugin) -> None:
 
 def test_an_agent_that_is_not_there_or_not_usable(settings: Settings, install_plugin) -> None:
     install_plugin("broken", "raise RuntimeError('worn out')")
-    with pytest.raises(
-        AgentNotReadyError, match=r"no agent 'brocken' .*there are broken"
-    ) as caught:
+    with pytest.raises(UnknownAgentError, match=r"no agent 'brocken' .*there are broken") as caught:
         run_once(settings, "brocken")
     assert caught.value.exit_code == os.EX_CONFIG
     with pytest.raises(AgentNotReadyError, match=r"'broken' is quarantined: .*worn out"):

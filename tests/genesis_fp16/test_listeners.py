@@ -13,15 +13,15 @@ class Recorder:
     def on_event(self, agent: str, run_id: str, event) -> None:
         self.told.append((agent, run_id, event))
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
-        self.told.append((agent, run_id, state, result))
+    def on_run_state(self, agent: str, run_id: str, state: str) -> None:
+        self.told.append((agent, run_id, state))
 
 
 class Broken:
     def on_event(self, agent: str, run_id: str, event) -> None:
         raise RuntimeError("broken")
 
-    def on_run_state(self, agent: str, run_id: str, state: str, result: str | None) -> None:
+    def on_run_state(self, agent: str, run_id: str, state: str) -> None:
         raise KeyError(state)
 
 
@@ -31,8 +31,8 @@ def test_the_others_are_told_and_the_log_says_it_once() -> None:
     with capture_logs() as logs:
         for _ in range(3):
             listeners.on_event("a", "r", notice)
-        listeners.on_run_state("a", "r", "failed", "failed")
-    assert recorder.told == [("a", "r", notice)] * 3 + [("a", "r", "failed", "failed")]
+        listeners.on_run_state("a", "r", "failed")
+    assert recorder.told == [("a", "r", notice)] * 3 + [("a", "r", "failed")]
     assert [log["failure"] for log in logs] == [
         "Broken: RuntimeError('broken')",
         "Broken: KeyError('failed')",

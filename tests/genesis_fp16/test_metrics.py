@@ -253,19 +253,19 @@ def test_guard_states_are_one_hot_and_trips_add_up(metrics: Metrics, value: Valu
 
 
 def test_run_states_count_unfinished_runs(metrics: Metrics, value: Value) -> None:
-    metrics.on_run_state("a", "r1", "queued", None)
-    metrics.on_run_state("a", "r1", "running", None)
-    metrics.on_run_state("a", "r2", "queued", None)
+    metrics.on_run_state("a", "r1", "queued")
+    metrics.on_run_state("a", "r1", "running")
+    metrics.on_run_state("a", "r2", "queued")
     assert value("genesis_run_state", agent="a", state="running") == 1
     assert value("genesis_run_state", agent="a", state="queued") == 1
     metrics.on_event("a", "r1", stats(applied=20, seconds=2.0))
     metrics.on_event("a", "r1", stats(applied=20, seconds=2.5))
-    metrics.on_run_state("a", "r1", "succeeded", "published")
+    metrics.on_run_state("a", "r1", "succeeded")
     assert value("genesis_run_state", agent="a", state="running") == 0
     assert value("genesis_runs_total", agent="a", result="succeeded") == 1
     assert value("genesis_last_success_timestamp_seconds", agent="a") == 1000.0
     assert value("genesis_training_duration_seconds_sum", agent="a") == 4.5
-    metrics.on_run_state("a", "r2", "failed", None)
+    metrics.on_run_state("a", "r2", "failed")
     assert value("genesis_training_duration_seconds_count", agent="a") == 1
     assert value("genesis_run_state", agent="a", state="queued") == 0
 
@@ -289,7 +289,7 @@ def test_daemon_metrics(metrics: Metrics, value: Value) -> None:
     metrics.set_store_up(False)
     metrics.set_schedule_lag("a", 0.5)
     metrics.set_leader(True)
-    metrics.loop_ticked(12.0)
+    metrics.loop_ticked(12.0, 1.0)
     metrics.config_reloaded(True)
     metrics.config_reloaded(False)
     assert value("genesis_plugin_up", agent="a") == 1
@@ -303,7 +303,7 @@ def test_daemon_metrics(metrics: Metrics, value: Value) -> None:
     assert value("genesis_store_up") == 0
     assert value("genesis_schedule_lag_seconds", agent="a") == 0.5
     assert value("genesis_leader") == 1
-    assert value("genesis_loop_last_tick_timestamp_seconds") == metrics.last_tick == 12.0
+    assert value("genesis_loop_last_tick_timestamp_seconds") == 12.0
     assert value("genesis_config_reload_success") == 0
     assert value("genesis_config_reloads_total", result="refused") == 1
 

@@ -71,8 +71,8 @@ def steps(step: int, **changes: object) -> StepStats:
 def test_whole_run_ends_in_one_line_that_says_it_all(
     narrator: Narrator, clock: Clock, lines: Lines
 ) -> None:
-    narrator.on_run_state("a", "r", "queued", None)
-    narrator.on_run_state("a", "r", "starting", None)
+    narrator.on_run_state("a", "r", "queued")
+    narrator.on_run_state("a", "r", "starting")
     tell(
         narrator,
         Started(pid=1, device="cpu", torch_version="2"),
@@ -86,7 +86,7 @@ def test_whole_run_ends_in_one_line_that_says_it_all(
         Finished(outcome="done"),
     )
     clock.now += 60.0
-    narrator.on_run_state("a", "r", "succeeded", "succeeded")
+    narrator.on_run_state("a", "r", "succeeded")
     assert lines[-1] == {
         "event": "run_ended",
         "log_level": "info",
@@ -111,8 +111,8 @@ def test_whole_run_ends_in_one_line_that_says_it_all(
 def test_an_end_that_was_wanted_is_no_error(
     narrator: Narrator, lines: Lines, state: str, level: str
 ) -> None:
-    narrator.on_run_state("a", "r", "queued", None)
-    narrator.on_run_state("a", "r", state, state)
+    narrator.on_run_state("a", "r", "queued")
+    narrator.on_run_state("a", "r", state)
     assert (lines[-1]["event"], lines[-1]["log_level"]) == ("run_ended", level)
 
 
@@ -127,18 +127,18 @@ def test_totals_are_of_all_attempts_under_whatever_daemon(
             emit(steps(20))
             emit(last)
     narrator = Narrator(clock=clock, runs=tmp_path)  # of a daemon that saw the second only
-    narrator.on_run_state("a", "r", "queued", None)
-    narrator.on_run_state("a", "r", "starting", None)
+    narrator.on_run_state("a", "r", "queued")
+    narrator.on_run_state("a", "r", "starting")
     tell(narrator, steps(20), steps(60, overflow=1))
-    narrator.on_run_state("a", "r", "succeeded", "succeeded")
+    narrator.on_run_state("a", "r", "succeeded")
     told = {name: lines[-1][name] for name in ("steps", "fp16_steps", "overflows", "attempts")}
     assert told == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
 
 
 def test_stopped_phase_has_not_ended(narrator: Narrator, lines: Lines) -> None:
-    narrator.on_run_state("a", "r", "starting", None)
+    narrator.on_run_state("a", "r", "starting")
     tell(narrator, PhaseStarted(phase="train"), steps(20))
-    narrator.on_run_state("a", "r", "queued", None)
+    narrator.on_run_state("a", "r", "queued")
     assert named(lines, "phase_stopped")[0]["steps"] == 20
     assert named(lines, "phase_ended") == []
 
@@ -175,7 +175,7 @@ def test_lowered_precision_is_a_warning_with_its_reason(narrator: Narrator, line
 
 def test_failure_is_told_with_its_error(narrator: Narrator, lines: Lines) -> None:
     tell(narrator, Finished(outcome="failed", error="it broke"))
-    narrator.on_run_state("a", "r", "failed", "failed")
+    narrator.on_run_state("a", "r", "failed")
     assert named(lines, "attempt_failed")[0]["error"] == "it broke"
     assert lines[-1]["log_level"] == "error"
     assert lines[-1]["error"] == "it broke"

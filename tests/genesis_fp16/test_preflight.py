@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.agent_files import read_preflight
 from genesis_fp16.cli import app
 from genesis_fp16.doctor import check_measured
+from genesis_fp16.plugins import UnknownAgentError
 from genesis_fp16.preflight import PreflightError, run_preflight
 from genesis_fp16.settings import AgentSettings, Settings
 from genesis_fp16.settings_reading import load_settings
@@ -138,7 +139,7 @@ def test_doctor_recommends_what_was_measured(
 
 
 def test_unknown_agent() -> None:
-    with pytest.raises(PreflightError, match="no agent 'nobody' is installed; there are"):
+    with pytest.raises(UnknownAgentError, match="no agent 'nobody' is installed; there are"):
         run_preflight(load_settings(), "nobody")
     assert not Path(".genesis").exists()
 

@@ -135,13 +135,13 @@ def test_all_but_the_newest_lose_their_weights_and_nothing_else(runs: Runs) -> N
 @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled", "timed_out", "crashed"])
 def test_the_end_of_a_run_costs_the_oldest_its_weights(runs: Runs, state: str) -> None:
     retention, first = settle(runs.retention(1)), runs.end()
-    retention.on_run_state("a", first.id, "succeeded", "succeeded")
+    retention.on_run_state("a", first.id, "succeeded")
     settle(retention)
     assert runs.whole(first) == [True]
     second = runs.end(state=RunState(state))
     settle(retention)
     assert runs.whole(first) == [True], "nobody has told of the second run's end"
-    retention.on_run_state("a", second.id, state, state)
+    retention.on_run_state("a", second.id, state)
     settle(retention)
     assert runs.whole(first, second) == [False, True]
 
@@ -181,7 +181,7 @@ def test_a_run_that_its_twin_waits_to_repeat_keeps_them(runs: Runs, store: Store
     retention = settle(runs.retention(1))
     assert runs.whole(repeated, newest) == [True, True]
     runs.end(run=twin)
-    retention.on_run_state("a", twin.id, "succeeded", "succeeded")
+    retention.on_run_state("a", twin.id, "succeeded")
     settle(retention)
     assert runs.whole(repeated, newest, twin) == [False, False, True]
 
@@ -250,7 +250,7 @@ def test_a_disk_that_refuses_is_told_once_and_costs_no_other_run(runs: Runs, ref
     retention = runs.retention(1)
     with capture_logs() as said:
         settle(retention)
-        retention.on_run_state("a", old.id, "succeeded", "succeeded")
+        retention.on_run_state("a", old.id, "succeeded")
         settle(retention)
     folder.chmod(0o755)
     assert not (folder / WEIGHTS_REMOVED).exists()
@@ -267,7 +267,7 @@ def test_a_store_that_fails_costs_nothing_but_time(runs: Runs, home_settings: Se
     with closing(sqlite3.connect(home_settings.home / "genesis.db")) as database:
         for table, step in (("guard_decisions", "choosing"), ("runs", "looking")):
             if step == "looking":
-                retention.on_run_state("a", old.id, "succeeded", "succeeded")
+                retention.on_run_state("a", old.id, "succeeded")
             database.execute(f"ALTER TABLE {table} RENAME TO hidden")
             with pytest.raises(OperationalError):
                 retention.tick()
@@ -345,7 +345,7 @@ def test_the_end_of_a_run_lets_the_folders_go_that_are_old_by_then(runs: Runs) -
     retention = settle(runs.retention(1))
     runs.clock.pass_days(91)
     newest = runs.end()
-    retention.on_run_state("a", newest.id, "succeeded", "succeeded")
+    retention.on_run_state("a", newest.id, "succeeded")
     settle(retention)
     assert runs.there(old, kept, newest) == [False, False, True]
 

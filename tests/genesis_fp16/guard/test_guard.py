@@ -42,7 +42,7 @@ class World:
         queue = self.store.enqueue_baseline
         run = queue(twin_of) if twin_of else self.store.enqueue("a", first_seed=0)
         assert self.store.begin_attempt(run.id, run.id) is not None
-        self.guard.on_run_state("a", run.id, "starting", None)
+        self.guard.on_run_state("a", run.id, "starting")
         return run
 
     def succeed(
@@ -60,7 +60,7 @@ class World:
         self.store.update_summary(run.id, summary)
         self.store.end_attempt(attempt, Ending(exit_code=0), DONE, finished_at=self.store.now())
         for agent in ("a", *also):
-            self.guard.on_run_state(agent, run.id, "succeeded", "succeeded")
+            self.guard.on_run_state(agent, run.id, "succeeded")
         self.guard.refresh()
 
     @property
@@ -161,7 +161,7 @@ def test_a_run_that_a_restart_resumes_is_no_new_trial(world, storm) -> None:
     run = world.begin()
     world.restart()
     world.now += 3600.0
-    world.guard.on_run_state("a", run.id, "starting", None)
+    world.guard.on_run_state("a", run.id, "starting")
     assert world.state == "tripped", "it began in the cool-down"
 
 
@@ -212,7 +212,7 @@ def test_a_retry_of_the_same_run_is_no_new_run(world, storm) -> None:
     world.succeed(first)
     second = world.begin()
     world.now += 3600.0
-    world.guard.on_run_state("a", second.id, "starting", None)
+    world.guard.on_run_state("a", second.id, "starting")
     assert world.state == "tripped"
 
 
@@ -255,7 +255,7 @@ def test_evidence_needs_no_store(world, storm, hidden: str) -> None:
     """It is on the disk though nothing can be read, or compared, or written down."""
     run = world.begin()
     storm(run)
-    world.guard.on_run_state("a", run.id, "succeeded", "succeeded")
+    world.guard.on_run_state("a", run.id, "succeeded")
     with closing(sqlite3.connect(world.settings.home / "genesis.db")) as database:
         database.execute(f"ALTER TABLE {hidden} RENAME TO hidden")
         with suppress(OperationalError):
