@@ -67,8 +67,9 @@ class Dispatcher:
 
     @property
     def alive(self) -> int:
-        """Workers that have not ended, as of the last round."""
-        return sum(w.status is None and w.handle is not None for w in self._works.values())
+        """Workers that have neither ended nor been given up, as of the last round."""
+        works = self._works.values()
+        return sum(not (w.broken or w.status or w.handle is None) for w in works)
 
     def recover(self, now: float) -> None:
         """Take over what an earlier daemon left open; call it once, before the first round.
@@ -137,7 +138,8 @@ class Dispatcher:
         """
         self._dying = [worker for worker in self._dying if self._executor.poll(worker) is None]
         for work in list(self._works.values()):
-            self._guarded(work.run, self._follow, work, now)
+            if not work.broken:
+                self._guarded(work.run, self._follow, work, now)
 
     def stop_all(self, now: float) -> None:
         """Ask every attempt to checkpoint and stop; `attend` until `busy` is 0."""
@@ -221,6 +223,9 @@ class Dispatcher:
 
     def _record(self, work: Work, now: float, cancelled: bool) -> None:
         """Bring the store up to what was followed; a step that failed is taken again."""
+        if work.broken:
+            self._abandon(work)
+            return
         if cancelled and work.cause is None and work.status is None:
             self._stop(work, StopCause.CANCEL, now)
         state = self._announced[work.run.id]
@@ -288,19 +293,22 @@ class Dispatcher:
         except Exception as error:  # whatever it is, the loop and the other runs go on
             log.exception("run_handling_failed", agent=run.agent, run_id=run.id)
             message = f"the daemon failed to handle this run: {error!r}; see its log"
-            self._abandon(run, replace(RunSummary.of(run), error=message))
-
-    def _abandon(self, run: Run, summary: RunSummary) -> None:
-        work = self._works.pop(run.id, None)
-        if work is not None:
+            if (work := self._works.get(run.id)) is None:
+                self._store.move(run.id, RunState.FAILED, error=message)
+                self._announce(run, RunState.FAILED)
+                return
+            work.broken = message  # recorded where a failing store may be tried again
             if work.handle is not None:
                 self._executor.kill(work.handle)
-                self._dying.append(work.handle)
-            verdict, now = Verdict(state=RunState.FAILED, failed=True), self._store.now()
-            self._store.end_attempt(work.attempt, Ending(), verdict, finished_at=now)
-        else:
-            self._store.move(run.id, RunState.FAILED)
-        self._store.update_summary(run.id, summary)
+
+    def _abandon(self, work: Work) -> None:
+        """Write down that the run has failed for what `_guarded` caught."""
+        run, verdict = work.run, Verdict(state=RunState.FAILED, failed=True)
+        self._store.update_summary(run.id, replace(RunSummary.of(run), error=work.broken))
+        self._store.end_attempt(work.attempt, Ending(), verdict, finished_at=self._store.now())
+        del self._works[run.id]
+        if work.handle is not None:
+            self._dying.append(work.handle)
         self._announce(run, RunState.FAILED)
 
     def _cancel(self, run: Run, reason: str | None) -> None:

@@ -28,6 +28,7 @@ class Work:
         save_at: Monotonic seconds from which it is to be saved again.
         status: How its worker ended; None while that lives.
         recorded: State of the run in the store, which may lag behind while it fails.
+        broken: Why the daemon could not handle it and gave it up; empty if it could.
     """
 
     run: Run
@@ -40,6 +41,7 @@ class Work:
     save_at: float = 0.0
     status: ExitStatus | None = None
     recorded: RunState = RunState.STARTING
+    broken: str = ""
 
     def ending(self, status: ExitStatus) -> Ending:
         """What *status* of its worker means for the attempt."""

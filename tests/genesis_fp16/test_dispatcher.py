@@ -9,6 +9,7 @@ from contextlib import closing
 from itertools import pairwise
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from genesis_fp16.attempts import attempt_folder
 from genesis_fp16.dispatcher import Dispatcher
@@ -381,6 +382,28 @@ def test_an_error_in_handling_one_run_spares_the_others(world: World, ticking, f
     folder = attempt_folder(world.settings, attempt)
     assert json.loads((folder / "spec.json").read_text())["run_id"] == one
     assert [world.recorder.states[each][-1] for each in (one, other)] == ["failed", "running"]
+
+
+def test_a_run_that_cannot_be_handled_is_given_up_when_the_store_works_again(
+    world: World, ticking, finished
+) -> None:
+    """Else it would stay active there, and keep its agent from ever running again."""
+    world.behave("a", steps=10**9)
+    one = world.enqueue("a")
+    ticking(lambda: steps(world, one))
+    del world.precision["a"]
+    with closing(sqlite3.connect(world.settings.home / "genesis.db")) as database:
+        database.execute("ALTER TABLE attempts RENAME TO hidden")
+        world.dispatcher.follow(world.now)  # needs no store, so it does not fail with it
+        with pytest.raises(OperationalError, match="no such table"):
+            world.tick()
+        database.execute("ALTER TABLE hidden RENAME TO attempts")
+    run = finished(one)
+    assert run.state is RunState.FAILED
+    assert "KeyError" in str(run.error)
+    world.precision["a"] = FP16
+    world.behave("a", steps=3)
+    assert finished(world.enqueue("a")).state is RunState.SUCCEEDED
 
 
 def test_lines_that_are_no_events_cost_nothing(world: World, finished) -> None:
