@@ -16,10 +16,10 @@ log = structlog.get_logger()
 class BaselineRuns:
     """Queues the FP32 twin of a run that succeeded; an `EventListener` of the dispatcher.
 
-    A twin trains from the same seed on the same data, in FP32 whatever anyone wishes, and
-    publishes nothing; what it is for, its held-out metrics, the store keeps beside the other's.
-    An agent whose job depends on more than seed and data, such as the model in use, is repeated
-    only as far as these go.
+    A twin trains from the same seed on the same data, always in FP32, and publishes nothing. Its
+    purpose is its held-out metrics, which the store keeps beside those of the run it repeats.
+    Seed and data are all that is repeated: where an agent's job depends on more, such as the
+    model in use, the twin differs in that too.
 
     Args:
         store: Counts the runs and takes the twins.

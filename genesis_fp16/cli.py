@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import asdict
 from typing import Annotated
@@ -15,6 +14,7 @@ from genesis_fp16 import cli_evolve, cli_explain, cli_precision, cli_preflight, 
 from genesis_fp16.cli_output import JsonFlag, print_json, print_table
 from genesis_fp16.cli_settings import settings_to_start
 from genesis_fp16.errors import GenesisError
+from genesis_fp16.probe import is_secret
 from genesis_fp16.settings_reading import load_settings
 
 app = typer.Typer(
@@ -32,8 +32,6 @@ cli_precision.app.command("explain")(cli_explain.explain)
 app.add_typer(config_app, name="config")
 app.command("preflight")(cli_preflight.preflight)
 app.command("evolve")(cli_evolve.evolve)
-
-_SECRET = re.compile(r"__SETTINGS__.*(SECRET|TOKEN|PASSWORD|KEY|CREDENTIAL)")
 
 
 def main() -> None:
@@ -136,13 +134,17 @@ def doctor(as_json: JsonFlag = False) -> None:
 def show_config(as_json: JsonFlag = False) -> None:
     """Show every setting in force and where it comes from; secrets are redacted."""
     rows = [
-        {"name": name, "value": "***" if _SECRET.search(name) else value, "source": source}
+        {"name": name, "value": "***" if _is_secret(name) else value, "source": source}
         for name, value, source in load_settings().describe()
     ]
     if as_json:
         print_json(rows)
     else:
         print_table(["setting", "value", "source"], [list(row.values()) for row in rows])
+
+
+def _is_secret(variable: str) -> bool:
+    return is_secret(variable.partition("__SETTINGS__")[2])
 
 
 if __name__ == "__main__":

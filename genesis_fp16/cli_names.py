@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from genesis_fp16.store import Store
 
-_LONGEST = 80  # characters of a name that is none
+_LONGEST = 80  # characters of a wrong name that are shown
 _RECENT_RUNS = 500
 
 

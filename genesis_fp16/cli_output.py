@@ -59,7 +59,7 @@ def print_table(
 
 
 def moment(timestamp: float | None) -> str:
-    """Unix seconds as UTC to the second; what is no time of the calendar is said to be so."""
+    """Unix seconds as UTC, or ``unreadable time`` where that is beyond the calendar."""
     if timestamp is None:
         return ""
     try:

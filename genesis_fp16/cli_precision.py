@@ -90,7 +90,7 @@ def _settings_told(known: Known, answer: dict[str, Any]) -> Iterator[str]:
     if daemon is not None:
         yield f"the daemon ({daemon}) follows {daemon.env_file or 'its settings'}"
         if known.followed is known.own:
-            yield "it has not said which settings, so these are as read here"
+            yield "it has not said which settings it follows: these are the ones read here"
     if known.followed is None:
         yield "ENABLE_FP16_TRAINING is unknown: the settings are wrong, and nobody follows them"
         return

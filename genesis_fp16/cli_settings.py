@@ -1,6 +1,7 @@
 """What commands know: where the store is, which settings the daemon follows, which are read here.
 
-Commands of an emergency work while the settings are wrong: they need only to know the store.
+The commands that an operator needs in an emergency work even while settings are wrong: all that
+they need to know is where the store is.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def settings_to_start() -> Settings:
 
 
 def named_in_vain(settings: Settings) -> str:
-    """Why the settings file that the environment names cannot be meant; empty if it can."""
+    """What is wrong if the environment names a settings file that does not exist; else empty."""
     path = settings.env_file
     if path == DEFAULT_ENV_FILE or path.exists():
         return ""
@@ -107,7 +108,7 @@ def _known(place: Settings, *, sound: bool) -> Known:
 
 
 def _meanwhile(known: Known) -> str:
-    """What becomes of wrong settings."""
+    """What the wrong settings mean for a daemon."""
     home, kept = known.place.home.absolute(), known.followed
     if known.daemon is None:
         return f"no daemon serves {home}, and none starts until that is mended"

@@ -38,7 +38,7 @@ ENTRY_POINT_GROUP = "genesis.agents"
 PROBES_AT_ONCE = 2  # each imports torch: more at a time make each other miss the deadline
 _GRACE_SECONDS = 5.0  # the probe ends itself at its deadline; this is for one that cannot
 _OUTPUT_BYTES = 16384
-_LONGEST_NAME = 64  # of one that is none: it must not ruin every table
+_LONGEST_NAME = 64  # characters shown of a wrong name: more would ruin every table
 
 PluginState = Literal["ready", "quarantined", "disabled"]
 

@@ -208,13 +208,17 @@ def _wrong_settings(error: ValidationError, prefix: str, keys: Iterable[str]) ->
     problems = []
     for details in error.errors():
         name = "__".join(str(part) for part in details["loc"])
-        secret = any(word in name.lower() for word in _SECRET_WORDS)
-        got = "" if details["type"] == "missing" or secret else f"={details['input']}"
+        got = "" if details["type"] == "missing" or is_secret(name) else f"={details['input']}"
         known = ""
         if details["type"] == "extra_forbidden" and len(details["loc"]) == 1:
             known = f"; there are {', '.join(keys)}"
         problems.append(f"{prefix}{name.upper()}{got}: {details['msg']}{known}")
     return f"wrong settings: {'; '.join(problems)}"
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of an agent's setting of that name is to be kept out of sight."""
+    return any(word in name.lower() for word in _SECRET_WORDS)
 
 
 def probe_agent(entry_point: str, name: str, request: ProbeRequest) -> ProbeAnswer:

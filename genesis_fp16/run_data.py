@@ -14,7 +14,7 @@ _FILE = "snapshot.json"
 
 
 class RunData:
-    """The snapshot of a run, and the checkpoints that are worth something with it only.
+    """The snapshot of a run, and its checkpoints, which are worth nothing without it.
 
     Args:
         run_folder: Of the run.

@@ -11,8 +11,8 @@ from apscheduler.triggers.cron import CronTrigger
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from infrastructure.agent_contract import Schedule
+from infrastructure.agent_contract.agent import AGENT_NAME
 
-AGENT_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 _IN_MEMORY = re.compile(r"sqlite(\+\w+)?:(/*(\?.*)?|.*(:memory:|mode=memory).*)")
 _ANY_DAY = datetime(2001, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""What to do when the store fails: go on, say so in one line, try again."""
+"""What to do when the store fails: log one line, go on, and try again."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class StoreTrouble:
             now = time.monotonic()
             if now >= self._tell_at:
                 self._tell_at = now + REPEAT_SECONDS
-                remedy = "see the error" if isinstance(error, StoreError) else "see the disk"
-                log.error("store_failed", error=str(cause), remedy=f"tried again; {remedy}")
+                where = "error" if isinstance(error, StoreError) else "disk"
+                remedy = f"the daemon tries again by itself; see the {where}"
+                log.error("store_failed", error=str(cause), remedy=remedy)
         else:
             if self.text:
                 log.info("store_works_again")

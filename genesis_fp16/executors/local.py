@@ -66,7 +66,7 @@ class LocalExecutor:
         if not child.has_ended():
             child.look_at_family()
             return None
-        kill(child.family)  # a worker that could still act has done so; this one was killed
+        kill(child.family)  # a worker that ends by itself has; one that was killed cannot
         _kill_group(handle.pid)  # while the zombie still holds the id, it is nobody else's
         status = child.reap()
         del self._children[handle]

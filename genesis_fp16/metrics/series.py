@@ -16,7 +16,7 @@ from genesis_fp16.runs import TERMINAL, RunState
 from infrastructure.events.precision_state import REASONS
 
 STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")
-NO_ROLLBACKS = ("default", "measured", "baseline", "canary")  # FP32 is as good, or to compare
+NO_ROLLBACKS = ("default", "measured", "baseline", "canary")  # FP32 to compare, or as good
 ROLLBACK_REASONS = tuple(reason for reason in REASONS if reason not in NO_ROLLBACKS)
 PRECISIONS = ("fp32", "fp16", "bf16")
 STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

@@ -13,7 +13,7 @@ from genesis_fp16.runs import RunState
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.schema import runs
 
-MOSTLY = 0.9  # of its steps must a run have made in half precision to stand for it
+MOSTLY = 0.9  # share of its steps that a run in half precision must have made in it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

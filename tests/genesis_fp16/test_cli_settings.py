@@ -196,7 +196,7 @@ def test_a_daemon_whose_word_cannot_be_read_is_said_to_serve(
         file.write("ENABLE_FP16_TRAINING=true\n")
     told = ask("precision").stdout
     assert told.startswith("the daemon (it has not said who it is yet) follows ")
-    assert "it has not said which settings, so these are as read here" in told
+    assert "it has not said which settings it follows" in told
     assert "ENABLE_FP16_TRAINING allows half precision (.env line 2)" in told
     assert "a running daemon obeys at once" in ask(*SET).stdout
     with (folder / ".env").open("a") as file:
