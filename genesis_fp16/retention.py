@@ -11,18 +11,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from genesis_fp16.guard.trigger import GuardState
-from genesis_fp16.run_folder import delete, is_folder, remove_weights, weights_of
+from genesis_fp16.run_folder import RUN_ID, delete, is_folder, remove_weights, weights_of
 from genesis_fp16.runs import TERMINAL, RunState
 from genesis_fp16.settings import Settings
-from genesis_fp16.store import Store
+from genesis_fp16.store import Store, StoreError
 from infrastructure.events import Event
 
 BITE = 100  # runs looked at in one round of the loop: some 0.1 s
@@ -62,7 +64,8 @@ class Retention:
         self._days = settings.keep_run_days
         home = settings.home.absolute()
         self._runs = home / "runs"
-        self._to_look_at = {each.name for each in self._runs.glob("*")}
+        names = (each.name for each in self._runs.glob("*"))
+        self._to_look_at = {name for name in names if RUN_ID.fullmatch(name)}
         self._leftovers = list((home / "preflights").glob("*"))
         self._ended: dict[str, _Ended] = {}
         self._chosen = False
@@ -80,36 +83,41 @@ class Retention:
     def tick(self) -> None:
         """Do a bite: look at some runs, choose among all, or remove what is to go of one.
 
-        Where the store fails, the next call tries again; where the disk does, the next daemon.
-        Call it when the guard has written down what it has decided.
+        Where the store fails, the next call tries again. Whatever else is wrong with a folder is
+        logged, costs nothing but that folder, and is tried again by the next daemon. Call it when
+        the guard has written down what it has decided.
         """
         if self._to_look_at:
             self._chosen = False
             for run_id in list(islice(self._to_look_at, BITE)):
-                self._look_at(run_id)
+                with _at_the_cost_of(self._runs / run_id):
+                    self._look_at(run_id)
                 self._to_look_at.remove(run_id)
         elif not self._chosen:
-            self._doomed = list(self._choose())
+            with _at_the_cost_of(self._runs):
+                self._doomed = list(self._choose())
             self._chosen = True
         elif self._doomed:
             remove, ended = self._doomed[-1]
-            remove(ended)
+            with _at_the_cost_of(self._runs / ended.run_id):
+                remove(ended)
             self._doomed.pop()
         elif self._leftovers:
-            self._remove_leftover(self._leftovers.pop())
+            folder = self._leftovers.pop()
+            with _at_the_cost_of(folder):
+                if folder.lstat().st_mtime < self._long_ago():
+                    delete(folder)
 
     def _look_at(self, run_id: str) -> None:
         folder = self._runs / run_id
-        try:
-            if not is_folder(folder):
-                return
-            heavy = bool(weights_of(folder))
-        except OSError as error:
-            _tell_of_failure(folder, error)
+        if not is_folder(folder):
             return
+        heavy = bool(weights_of(folder))
         run = self._store.run(run_id) if heavy or self._days else None
         if run is not None and run.finished:
-            self._ended[run_id] = _Ended(run.finished_at or 0.0, run_id, run.agent, heavy)
+            ended_at = run.finished_at or 0.0
+            _day(ended_at)
+            self._ended[run_id] = _Ended(ended_at, run_id, run.agent, heavy)
 
     def _choose(self) -> Iterator[tuple[Callable[[_Ended], None], _Ended]]:
         """What is to be removed of which run, newest first within each agent."""
@@ -136,47 +144,39 @@ class Retention:
         return self._store.now() - self._days * _DAY_SECONDS if self._days else -math.inf
 
     def _remove_weights(self, ended: _Ended) -> None:
-        folder, today = self._runs / ended.run_id, _day(self._store.now())
         self._ended[ended.run_id] = ended._replace(heavy=False)
-        try:
-            freed = remove_weights(
-                folder, f"removed on {today}, GENESIS_KEEP_RUNS={self._keep} newer runs have ended"
-            )
-        except OSError as error:
-            _tell_of_failure(folder, error)
-        else:
-            log.info("weights_removed", agent=ended.agent, run_id=ended.run_id, freed_bytes=freed)
+        today = _day(self._store.now())
+        why = f"removed on {today}: not among the agent's newest (GENESIS_KEEP_RUNS={self._keep})"
+        freed = remove_weights(self._runs / ended.run_id, why)
+        log.info("weights_removed", agent=ended.agent, run_id=ended.run_id, freed_bytes=freed)
 
     def _remove_folder(self, ended: _Ended) -> None:
         """Recorded first: a folder of which it is said too early is still there to be found."""
-        folder = self._runs / ended.run_id
         self._store.record_folder_removed(
             ended.run_id,
             f"removed on {_day(self._store.now())}: the run had ended on "
             f"{_day(ended.finished_at)}, over GENESIS_KEEP_RUN_DAYS={self._days} days before, and "
-            f"GENESIS_KEEP_RUNS={self._keep} newer runs have ended since",
+            f"was not among the agent's newest (GENESIS_KEEP_RUNS={self._keep})",
         )
         del self._ended[ended.run_id]
-        try:
-            freed = delete(folder)
-        except OSError as error:
-            _tell_of_failure(folder, error)
-        else:
-            if freed:  # not again where nothing but links is left
-                fields = {"agent": ended.agent, "run_id": ended.run_id}
-                log.info("run_folder_removed", **fields, freed_bytes=freed)
-
-    def _remove_leftover(self, folder: Path) -> None:
-        try:
-            if folder.lstat().st_mtime < self._long_ago():
-                delete(folder)
-        except OSError as error:
-            _tell_of_failure(folder, error)
+        if freed := delete(self._runs / ended.run_id):  # not again where but links are left
+            fields = {"agent": ended.agent, "run_id": ended.run_id}
+            log.info("run_folder_removed", **fields, freed_bytes=freed)
 
 
 def _day(moment: float) -> date:
-    return datetime.fromtimestamp(moment, UTC).date()
+    try:
+        return datetime.fromtimestamp(moment, UTC).date()
+    except (OSError, OverflowError, ValueError) as error:
+        raise ValueError(f"the run's end, {moment}, is no time of the calendar") from error
 
 
-def _tell_of_failure(folder: Path, error: OSError) -> None:
-    log.warning("run_files_not_removed", folder=str(folder), error=str(error), remedy=_REMEDY)
+@contextmanager
+def _at_the_cost_of(folder: Path) -> Iterator[None]:
+    """End the block where it fails, and say that *folder* stays; errors of the store pass."""
+    try:
+        yield
+    except (SQLAlchemyError, StoreError):
+        raise
+    except Exception as error:  # of files that anybody may have made: no run must wait for them
+        log.warning("run_files_not_removed", folder=str(folder), error=str(error), remedy=_REMEDY)

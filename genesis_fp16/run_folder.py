@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from contextlib import suppress
 from pathlib import Path
 
 WEIGHTS_REMOVED = "weights-removed.txt"  # lies in the folder of a run and says so
+RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}")  # what a run's folder is named
 _WEIGHTS = re.compile(r"checkpoints(\.set-aside-\d+)?|best-epoch\.pt|\.best-epoch\.pt\..+")
 
 
@@ -36,20 +38,32 @@ def remove_weights(run_folder: Path, why: str) -> int:
 
 def why_weights_removed(run_folder: Path) -> str:
     """What `remove_weights` has left word of; empty where it removed nothing."""
+    said = run_folder / WEIGHTS_REMOVED
     with suppress(OSError, ValueError):
-        return (run_folder / WEIGHTS_REMOVED).read_text().strip()
+        return said.read_text().strip() if said.is_file() else ""
     return ""
+
+
+def told_removal(run_folder: Path, recorded: str | None) -> str:
+    """What is *recorded* of the folder's removal, and where some of it is left, that; or empty."""
+    if recorded and os.path.lexists(run_folder):
+        return f"some is left in {run_folder}, see run_files_not_removed; the rest {recorded}"
+    return recorded or ""
 
 
 def delete(path: Path) -> int:
     """Delete *path* with everything in it but links; the bytes freed. OSError passes."""
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
-        return 0
-    if not stat.S_ISDIR(found.st_mode):
-        path.unlink()
-        return found.st_size
-    freed = sum([delete(child) for child in path.iterdir()])
-    if not any(path.iterdir()):
-        path.rmdir()
+    freed, folders, left = 0, [], [path]
+    while left:
+        each = left.pop()
+        found = each.lstat()
+        if stat.S_ISDIR(found.st_mode):
+            folders.append(each)
+            left.extend(each.iterdir())
+        elif not stat.S_ISLNK(found.st_mode):
+            each.unlink()
+            freed += found.st_size
+    for folder in reversed(folders):  # what lies in a folder comes before it
+        if not any(folder.iterdir()):
+            folder.rmdir()
     return freed

@@ -113,7 +113,7 @@ def test_a_checkpoint_that_retention_has_removed_is_said_to_be_gone(
     assert not weights.exists()
     told = " ".join(ask("explain", "a").stdout.split())
     assert "of step 90: /ck; removed on " in told
-    assert "GENESIS_KEEP_RUNS=1 newer runs have ended" in told
+    assert "not among the agent's newest (GENESIS_KEEP_RUNS=1)" in told
     assert (
         "GENESIS_KEEP_RUNS=1" in json.loads(ask("explain", "a", "--json").stdout)["weights_removed"]
     )

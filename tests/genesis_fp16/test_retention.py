@@ -296,6 +296,7 @@ def test_a_run_that_ended_long_ago_loses_its_folder_and_stays_known(runs: Runs) 
     [known, other] = [runs.store.run(run.id) for run in (old, newest)]
     assert "removed on 2027-04-16: the run had ended on 2027-01-15" in known.folder_removed
     assert "GENESIS_KEEP_RUN_DAYS=90" in known.folder_removed
+    assert known.folder_removed.endswith("not among the agent's newest (GENESIS_KEEP_RUNS=1)")
     assert known.state == RunState.SUCCEEDED
     assert runs.store.attempts(old.id)
     assert other.folder_removed is None
@@ -411,3 +412,61 @@ def test_what_failed_measurements_left_goes_as_late(runs: Runs) -> None:
     assert old.exists()
     settle(runs.retention(1))
     assert [old.exists(), new.exists()] == [False, True]
+
+
+# Whatever somebody has put there
+
+
+def test_names_that_are_no_runs_are_ignored(runs: Runs) -> None:
+    old, _newest = runs.end(), runs.end()
+    strange = [b"\xff", b"lost+found", old.id.encode() + b".bak"]
+    for name in strange:
+        (runs.folder / os.fsdecode(name) / "checkpoints").mkdir(parents=True)
+    with capture_logs() as said:
+        settle(runs.retention(1))
+    assert [each["event"] for each in said] == ["weights_removed"]
+    assert all((runs.folder / os.fsdecode(name)).exists() for name in strange)
+
+
+def test_what_is_wrong_with_one_costs_that_one_and_is_told_once(runs: Runs) -> None:
+    old, newest = runs.end(), runs.end()
+    unnameable = os.fsdecode(b"\xff")
+    (runs.folder / unnameable / "checkpoints").mkdir(parents=True)
+    retention = runs.retention(1)
+    retention.on_run_state("a", unnameable, RunState.SUCCEEDED)
+    with capture_logs() as said:
+        settle(retention)
+        retention.on_run_state("a", newest.id, RunState.SUCCEEDED)
+        settle(retention)
+    assert sorted(each["event"] for each in said) == ["run_files_not_removed", "weights_removed"]
+    assert runs.whole(old, newest) == [False, True]
+
+
+@pytest.mark.parametrize("finished_at", [-1e300, 1e300, float("-inf")])
+def test_a_run_whose_end_is_no_time_keeps_its_folder(
+    runs: Runs, home_settings: Settings, finished_at: float
+) -> None:
+    wrong, old, newest = [runs.end() for _ in range(3)]
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as database:
+        database.execute("UPDATE runs SET finished_at = ? WHERE id = ?", (finished_at, wrong.id))
+        database.commit()
+    runs.clock.pass_days(91)
+    with capture_logs() as said:
+        retention = settle(runs.retention(1))
+        retention.on_run_state("a", newest.id, RunState.SUCCEEDED)
+        settle(retention)
+    assert runs.there(wrong, old, newest) == [True, False, True]
+    [trouble] = [each for each in said if each["event"] == "run_files_not_removed"]
+    assert trouble["folder"] == str(runs.folder / wrong.id)
+    assert "no time of the calendar" in trouble["error"]
+
+
+def test_folders_nested_without_end_go_as_well(runs: Runs) -> None:
+    old, _newest = runs.end(), runs.end()
+    deepest = runs.folder / old.id
+    for _ in range(1200):
+        deepest /= "d"
+        deepest.mkdir()
+    runs.clock.pass_days(91)
+    settle(runs.retention(1))
+    assert runs.there(old) == [False]
