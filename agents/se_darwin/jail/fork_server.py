@@ -1,7 +1,9 @@
 """A clean interpreter that forks one confined child per candidate.
 
 Frames on standard input and output: four bytes of length, then JSON. The candidates' expected
-results never come here: children send what they computed, and the parent compares.
+results never come here: children send what they computed, and the parent compares. An exam lies
+in a file without a name, which only examiners read, each for itself: what this process has once
+held, every candidate could find in its memory.
 """
 
 from __future__ import annotations
@@ -40,14 +42,15 @@ MAX_OUTPUT_BYTES = 1 << 20
 class Request(TypedDict):
     """One batch. *module*, if any, lends its namespace; *tests* is a literal of argument pairs.
 
-    Where there is an *exam*, that is run instead, or with *collect* only read.
+    Where there is an *examined* name, the program is that module and the exam is run instead, or
+    with *collect* only read.
     """
 
     sources: list[str]
     function: str
     module: str | None
     tests: str
-    exam: ExamRequest | None
+    examined: str | None
     collect: bool
     coverage: bool
     parallel: int
@@ -70,11 +73,12 @@ class _Child:
 def main() -> None:
     """Import, confine, report the layers, then serve until standard input ends."""
     modules = json.loads(sys.argv[2])
-    sys.path += sys.argv[3:]
+    sys.path += sys.argv[4:]
     missing = [name for name in modules if not _importable(name)]
     sys.path.clear()  # nothing can be opened from here on: what is not there is not found
     base_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-    requests, answers = os.dup(0), os.dup(1)
+    requests, answers, exam = os.dup(0), os.dup(1), os.dup(int(sys.argv[3]))
+    os.close(int(sys.argv[3]))
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
@@ -91,7 +95,7 @@ def main() -> None:
     gc.disable()
     _send(answers, {"layers": layers, "missing": missing})
     while (request := _receive(requests)) is not None:
-        _send(answers, {"results": _run_all(request, base_bytes)})
+        _send(answers, {"results": _run_all(request, exam, base_bytes)})
     os._exit(0)
 
 
@@ -143,7 +147,7 @@ def _send(descriptor: int, message: object) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _run_all(request: Request, base_bytes: int) -> list[list[str | float]]:
+def _run_all(request: Request, exam: int, base_bytes: int) -> list[list[str | float]]:
     """Run every source, a few at a time; ``[end, output, CPU seconds]`` for each, in order."""
     sources = request["sources"]
     results: list[list[str | float]] = [[] for _ in sources]
@@ -152,7 +156,7 @@ def _run_all(request: Request, base_bytes: int) -> list[list[str | float]]:
     started = 0
     while started < len(sources) or running:
         while started < len(sources) and len(running) < request["parallel"]:
-            descriptor, child = _start(request, started, base_bytes)
+            descriptor, child = _start(request, started, exam, base_bytes)
             running[descriptor] = child
             poller.register(descriptor, select.POLLIN)
             started += 1
@@ -170,12 +174,12 @@ def _run_all(request: Request, base_bytes: int) -> list[list[str | float]]:
     return results
 
 
-def _start(request: Request, index: int, base_bytes: int) -> tuple[int, _Child]:
+def _start(request: Request, index: int, exam: int, base_bytes: int) -> tuple[int, _Child]:
     """Start a candidate; where there is an exam, two processes: the candidate and its examiner."""
     source, function = request["sources"][index], request["function"]
-    coverage, exam = request["coverage"], request["exam"]
+    coverage, examined = request["coverage"], request["examined"]
     reader, writer = os.pipe()
-    if exam is None:
+    if examined is None:
         tests = ast.literal_eval(request["tests"])
 
         def run() -> None:
@@ -183,23 +187,32 @@ def _start(request: Request, index: int, base_bytes: int) -> tuple[int, _Child]:
 
         pids = [_fork(request, base_bytes, [writer], run)]
     else:
-        name = exam["names"][0]
         asked, ask = os.pipe()
         answers, answer = os.pipe()
 
         def serve() -> None:
-            serve_calls(source, function, name, asked, answer, coverage=coverage)
+            serve_calls(source, function, examined, asked, answer, coverage=coverage)
 
         def examine() -> None:
-            for line in examination(exam, function, ask, answers, collect=request["collect"]):
+            asks = _read_exam(exam)
+            for line in examination(asks, function, ask, answers, collect=request["collect"]):
                 write_line(writer, line)
 
         pids = [_fork(request, base_bytes, [asked, answer], serve)]
-        pids += [_fork(request, base_bytes, [writer, ask, answers], examine)]
+        pids += [_fork(request, base_bytes, [writer, ask, answers, exam], examine)]
         for descriptor in (asked, ask, answers, answer):
             os.close(descriptor)
     os.close(writer)
     return reader, _Child(index, pids, time.monotonic() + request["wall_seconds"])
+
+
+def _read_exam(descriptor: int) -> ExamRequest:
+    """Read it whole; the place in the file, which all examiners share, is left alone."""
+    data, size = bytearray(), os.fstat(descriptor).st_size
+    while len(data) < size:
+        data += os.pread(descriptor, size - len(data), len(data))
+    exam: ExamRequest = json.loads(data)
+    return exam
 
 
 def _fork(request: Request, base_bytes: int, keep: list[int], run: Callable[[], None]) -> int:

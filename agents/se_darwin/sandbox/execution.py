@@ -86,7 +86,7 @@ class Execution:
                         arguments=str(arguments),
                         lines=frozenset(map(int, lines)),
                     )
-            except (ValueError, TypeError, IndexError, RecursionError):
+            except (ValueError, TypeError, IndexError, OverflowError, RecursionError):
                 continue  # torn by the deadline, or forged: that test counts as not done
         return cls(outputs=tuple(outputs), end=end, cpu_seconds=cpu_seconds)
 

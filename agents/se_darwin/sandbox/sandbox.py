@@ -78,6 +78,7 @@ class Sandbox:
         self.folder = Path(tempfile.mkdtemp(prefix="se-darwin-"))
         self._empty = self.folder / "empty"
         self._empty.mkdir(mode=0o555)
+        self._exam = os.memfd_create("exam")
         try:
             self._server = self._launch()
             self._greet()
@@ -117,7 +118,7 @@ class Sandbox:
             "coverage": coverage,
         }
         if isinstance(tests, Exam):
-            request["exam"] = tests.to_request()
+            request |= self._lay_out(tests)
         else:
             request["tests"] = repr([(case.arguments, dict(case.keywords)) for case in tests])
         try:
@@ -150,7 +151,7 @@ class Sandbox:
         """
         request = {
             **self._request([exam.program], function, limits),
-            "exam": exam.to_request(),
+            **self._lay_out(exam),
             "collect": True,
         }
         try:
@@ -175,6 +176,9 @@ class Sandbox:
     def close(self) -> None:
         """Kill everything and remove the working folder; a second call does nothing."""
         self._stop()
+        if self._exam >= 0:
+            os.close(self._exam)
+            self._exam = -1
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Sandbox:
@@ -189,10 +193,11 @@ class Sandbox:
         self.close()
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        bare = [sys.executable, "-s", "-S", "-c", _BOOT]
+        bare = [sys.executable, "-s", "-S", "-c", _BOOT, str(_PACKAGE_FOLDER)]
+        exam = os.open(f"/proc/self/fd/{self._exam}", os.O_RDONLY)
         try:
             server = subprocess.Popen(
-                [*bare, str(_PACKAGE_FOLDER), json.dumps(self._modules), *self._packages],
+                [*bare, json.dumps(self._modules), str(exam), *self._packages],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -200,11 +205,14 @@ class Sandbox:
                 env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
                 start_new_session=True,
                 bufsize=0,
+                pass_fds=[exam],
             )
         except OSError as error:
             problem = f"this user cannot start the interpreter {sys.executable} ({error.strerror})"
             remedy = "Install Python where this user may read it, or run as another"
             raise SandboxUnavailableError([problem], {}, remedy) from None
+        finally:
+            os.close(exam)
         if server.stdin is not None:
             os.set_blocking(server.stdin.fileno(), False)
         return server
@@ -248,6 +256,14 @@ class Sandbox:
             os.killpg(server.pid, signal.SIGKILL)
         server.communicate()
 
+    def _lay_out(self, exam: Exam) -> dict[str, object]:
+        """Put *exam* where examiners find it and candidates do not; the name it is asked for by."""
+        os.ftruncate(self._exam, 0)
+        with os.fdopen(self._exam, "wb", closefd=False) as file:
+            file.seek(0)
+            file.write(json.dumps(exam.to_request()).encode())
+        return {"examined": exam.names[0]}
+
     def _request(self, sources: Sequence[str], function: str, limits: Limits) -> dict[str, object]:
         """See `agents.se_darwin.jail.fork_server.Request`."""
         return {
@@ -255,7 +271,7 @@ class Sandbox:
             "function": function,
             "module": None,
             "tests": "",
-            "exam": None,
+            "examined": None,
             "collect": False,
             "coverage": False,
             "parallel": self._parallel,

@@ -32,6 +32,15 @@ HOSTILE = {
                     except OSError:
                         pass
         """,
+    "writes numbers beyond all numbers": """
+        import os
+        def solve(x):
+            for descriptor in range(3, 256):
+                try:
+                    os.write(descriptor, b'[0, "value", "1", "", [Infinity]]' + bytes([10]))
+                except OSError:
+                    pass
+        """,
     "writes nonsense": """
         import os
         def solve(x):
@@ -104,6 +113,29 @@ HOSTILE = {
             for found in gc.get_objects():
                 if type(found).__name__ in ("Check", "Examiner", "TestCase"):
                     found.failure, found.made = None, True
+            return x
+        """,
+    "reads what is expected in its callers": """
+        import sys
+        def solve(x):
+            frame, seen = sys._getframe(), []
+            while frame is not None:
+                seen += frame.f_locals.values()
+                frame = frame.f_back
+            for found in seen:
+                if isinstance(found, dict):
+                    seen += found.values()
+                elif isinstance(found, str) and f"solve({x}), " in found:
+                    return int(found.split(f"solve({x}), ")[1].split(")")[0])
+            return x
+        """,
+    "reads what is expected in its memory": """
+        import gc
+        def solve(x):
+            for holder in gc.get_objects():
+                for found in list(holder.values()) if type(holder) is dict else ():
+                    if type(found) is str and f"solve({x}), " in found:
+                        return int(found.split(f"solve({x}), ")[1].split(")")[0])
             return x
         """,
     "raises what the harness catches": """
