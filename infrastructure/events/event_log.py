@@ -54,6 +54,10 @@ class EventWriter:
         self.close()
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 class EventTail:
     """Reads the complete lines that an event file has gained.
 
@@ -72,9 +76,13 @@ class EventTail:
         self.malformed = 0
 
     def read(self) -> Iterator[Event]:
-        """Yield the events appended since the last call; an incomplete last line waits."""
+        """Yield the events appended since the last call; an incomplete last line waits.
+
+        Raises:
+            OSError: It cannot be read, or is no file: nobody waits for who may write into a pipe.
+        """
         try:
-            with self._path.open("rb") as file:
+            with open(self._path, "rb", opener=_open_at_once) as file:
                 file.seek(self.offset)
                 data = file.read(MAX_READ_BYTES)
         except FileNotFoundError:

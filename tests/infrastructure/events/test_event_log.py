@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,9 @@ def test_neither_contract_nor_events_import_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_pipe_that_nobody_writes_into_is_no_event_file(tmp_path: Path):
+    os.mkfifo(tmp_path / "events.ndjson")
+    with pytest.raises(OSError, match="seek"):
+        list(EventTail(tmp_path / "events.ndjson").read())
