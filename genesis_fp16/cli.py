@@ -11,6 +11,7 @@ import typer
 
 import genesis_fp16
 from genesis_fp16 import cli_evolve, cli_explain, cli_precision, cli_preflight, cli_runs
+from genesis_fp16.cli_names import check_words
 from genesis_fp16.cli_output import JsonFlag, print_json, print_table
 from genesis_fp16.cli_settings import settings_to_start
 from genesis_fp16.errors import GenesisError
@@ -37,6 +38,7 @@ app.command("evolve")(cli_evolve.evolve)
 def main() -> None:
     """Run the console script: an error is one message on stderr and its exit code."""
     try:
+        check_words(sys.argv[1:])
         app()
     except GenesisError as error:
         sys.stderr.write(f"genesis-fp16: {error}\n")

@@ -1,17 +1,49 @@
-"""Names of agents on the command line: a misspelt one is refused, with the one that was meant."""
+"""Words of the command line: what is no text, or names no agent, is refused."""
 
 from __future__ import annotations
 
 import difflib
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
+
+from genesis_fp16.errors import GenesisError
+from infrastructure.events.plain_text import plain
 
 if TYPE_CHECKING:
     from genesis_fp16.store import Store
 
 _LONGEST = 80  # characters of a wrong name that are shown
 _RECENT_RUNS = 500
+
+
+class UnreadableWordError(GenesisError, ValueError):
+    """A word of the command line is no UTF-8."""
+
+    exit_code = 2
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Refuse *words* of which one holds bytes that are no text; no store could keep it.
+
+    Raises:
+        UnreadableWordError: It says which.
+    """
+    for number, word in enumerate(words, start=1):
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            shown = plain(os.fsencode(word).decode(errors="backslashreplace"), _LONGEST)
+            raise UnreadableWordError(
+                f"word {number} of the command line is not UTF-8: '{shown}'; write it anew"
+            ) from error
+
+
+def agents_of_runs(store: Store) -> set[str]:
+    """The agents of the newest runs."""
+    return {run.agent for run in store.runs(limit=_RECENT_RUNS)}
 
 
 def installed_agent(name: str | None, store: Store | None = None) -> str | None:
@@ -34,8 +66,7 @@ def installed_agent(name: str | None, store: Store | None = None) -> str | None:
         overrides = {override.agent for override in store.overrides.in_force() if override.agent}
         if name in overrides:
             return name
-        past = {run.agent for run in store.runs(limit=_RECENT_RUNS)}
-        names |= overrides | past | set(store.guard.standing())
+        names |= overrides | agents_of_runs(store) | set(store.guard.standing())
     close = difflib.get_close_matches(name[:_LONGEST], names, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
     known = "installed" if store is None else "known"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from genesis_fp16.cli_names import agents_of_runs, installed_agent
 from genesis_fp16.cli_output import JsonFlag, duration, moment, print_json, print_table
 from genesis_fp16.cli_settings import known_settings
 from genesis_fp16.errors import GenesisError
+from genesis_fp16.run_folder import told_removal
 from genesis_fp16.settings import Settings
 from infrastructure.events.plain_text import LONGEST
 
@@ -94,9 +97,13 @@ def list_runs(
         return
     settings = known_settings().place
     with existing_store(settings) as store:
+        installed_agent(agent, store)
         runs = [] if store is None else store.runs(agent, limit)
+        others = sorted(agents_of_runs(store)) if store is not None and not runs else []
     if as_json:
         print_json([asdict(run) for run in runs])
+    elif others:
+        typer.echo(f"no runs of {agent} in {settings.home}, but of {', '.join(others)}")
     elif not runs:
         typer.echo(f"no runs recorded in {settings.home}: start genesis-fp16 serve")
     else:
@@ -122,10 +129,11 @@ def show_run(run_id: str, as_json: JsonFlag = False) -> None:
         run = store.run(run_id) if store is not None else None
         if store is None or run is None:
             raise UnknownRunError(run_id)
-        gone = run.folder_removed is not None
-        attempts = [_attempt(settings, each, gone=gone) for each in store.attempts(run_id)]
+        attempts = [_attempt(settings, each) for each in store.attempts(run_id)]
+    folder = settings.home.absolute() / "runs" / run_id
     answer = {
         **asdict(run),
+        "folder_removed": told_removal(folder, run.folder_removed) or None,
         "attempts": attempts,
         "precision_history": [change for each in attempts for change in each["precision"]],
     }
@@ -135,18 +143,23 @@ def show_run(run_id: str, as_json: JsonFlag = False) -> None:
         _print_run(answer)
 
 
-def _attempt(settings: Settings, attempt: Attempt, *, gone: bool) -> dict[str, Any]:
-    """The attempt's row, and a summary of its event file unless that is *gone* with the folder."""
+def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
+    """The attempt's row, which of its files are there, and a summary of its events."""
     from genesis_fp16.attempts import attempt_folder, events_of
     from infrastructure.events.event import Evaluated, PrecisionChanged
 
     folder = attempt_folder(settings, attempt)
-    events = list(events_of(folder / "events.ndjson"))
+    log, events_file = folder / "worker.log", folder / "events.ndjson"
+    try:
+        events, trouble = list(events_of(events_file)), ""
+    except OSError as error:
+        events, trouble = [], f"{events_file.name} cannot be read: {error.strerror or error}"
     evaluations = [event for event in events if isinstance(event, Evaluated)]
     return {
         **asdict(attempt),
-        "log": None if gone else str(folder / "worker.log"),
-        "events_file": None if gone else str(folder / "events.ndjson"),
+        "log": str(log) if os.path.lexists(log) else None,
+        "events_file": str(events_file) if os.path.lexists(events_file) else None,
+        "events_trouble": trouble,
         "events": dict(Counter(event.kind for event in events)),
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
@@ -172,8 +185,9 @@ def _print_run(run: dict[str, Any]) -> None:
             [
                 *(each["number"], moment(each["started_at"]), moment(each["finished_at"])),
                 each["ending"],
-                ", ".join(f"{count} {kind}" for kind, count in each["events"].items()),
-                each["log"] or "removed",
+                each["events_trouble"]
+                or ", ".join(f"{count} {kind}" for kind, count in each["events"].items()),
+                each["log"] or ("removed" if run["folder_removed"] else "not there"),
             ]
             for each in run["attempts"]
         ],

@@ -67,6 +67,7 @@ def run(store: Store) -> Run:
     assert attempt is not None
     folder = attempt_folder(load_settings(), attempt)
     folder.mkdir(parents=True)
+    (folder / "worker.log").touch()
     with EventWriter(folder / "events.ndjson") as emit:
         emit(Started(pid=1, device="cpu", torch_version="2"))
         emit(PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))
@@ -108,8 +109,32 @@ def test_a_database_that_is_gone_is_no_empty_one(
 def test_runs_are_listed(ask: Ask, ask_json: Callable[..., object], run: Run) -> None:
     (row,) = ask_json("runs")
     assert (row["id"], row["agent"], row["state"], row["seed"]) == (run.id, "a", "failed", 1)
-    assert ask_json("runs", "--agent", "b") == []
     assert run.id in ask("runs").stdout
+    assert run.id in ask("runs", "--agent", "a").stdout
+
+
+def test_an_agent_without_runs_is_told_apart_from_none_at_all(
+    ask: Ask, ask_json: Callable[..., object], run: Run, install_plugin
+) -> None:
+    install_plugin("young")
+    assert ask_json("runs", "--agent", "young") == []
+    told = ask("runs", "--agent", "young").stdout
+    assert told == "no runs of young in .genesis, but of a\n"
+    refused = ask("runs", "--agent", "yuong")
+    assert refused.exit_code == 2
+    said = " ".join(refused.output.replace("│", " ").split())
+    assert "no agent is named 'yuong'; did you mean young? known: a, " in said
+
+
+@pytest.mark.parametrize("command", ["runs --agent", "runs show", "precision explain", "run"])
+def test_words_that_are_no_text_are_refused(folder: Path, command: str) -> None:
+    done = program(*command.split(), os.fsdecode(b"a\xff\x1b[2J"))
+    assert (done.returncode, done.stdout) == (2, "")
+    number = len(command.split()) + 1
+    assert done.stderr == (
+        f"genesis-fp16: word {number} of the command line is not UTF-8: 'a\\xff'; write it anew\n"
+    )
+    assert not (folder / ".genesis").exists()
 
 
 def test_run_is_shown_with_its_attempts_and_precision(
@@ -143,6 +168,33 @@ def test_a_run_whose_folder_was_removed_says_so(
     text = ask("runs", "show", run.id).stdout
     assert "folder, with log and events  removed on a day, for a reason" in text
     assert "worker.log" not in text
+
+
+def test_of_a_folder_removed_in_part_the_rest_is_shown(ask: Ask, store: Store, run: Run) -> None:
+    store.record_folder_removed(run.id, "removed on a day, for a reason")
+    text = ask("runs", "show", run.id).stdout
+    folder = Path(".genesis/runs").absolute() / run.id
+    assert f"some is left in {folder}, see run_files_not_removed; the rest removed on a day" in text
+    assert str(folder / "attempts" / "1" / "worker.log") in text
+
+
+def test_files_that_are_not_there_or_no_files_are_said_to_be_so(
+    ask: Ask, ask_json: Callable[..., object], run: Run, folder: Path
+) -> None:
+    attempt = folder / ".genesis" / "runs" / run.id / "attempts" / "1"
+    events = attempt / "events.ndjson"
+    events.unlink()
+    os.mkfifo(events)
+    assert "events.ndjson cannot be read" in ask("runs", "show", run.id).stdout
+    events.unlink()
+    events.mkdir()
+    assert "events.ndjson cannot be read: Is a directory" in ask("runs", "show", run.id).stdout
+    shutil.rmtree(folder / ".genesis" / "runs" / run.id)
+    text = ask("runs", "show", run.id).stdout
+    assert "not there" in text
+    assert "worker.log" not in text
+    (shown,) = ask_json("runs", "show", run.id)["attempts"]
+    assert (shown["log"], shown["events_file"], shown["events_trouble"]) == (None, None, "")
 
 
 def test_agents_answer_without_a_daemon(

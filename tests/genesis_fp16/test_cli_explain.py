@@ -138,6 +138,9 @@ def test_a_run_whose_folder_is_gone_still_has_its_story(
     assert "Its folder with log and events: removed on " in told
     assert "of step 90: /ck; removed with it" in told
     assert "All numbers" in told
+    folder.mkdir()
+    told = " ".join(ask("explain", "a").stdout.split())
+    assert f"some is left in {folder.absolute()}, see run_files_not_removed; the rest rem" in told
     assert (
         "GENESIS_KEEP_RUN_DAYS"
         in json.loads(ask("explain", "a", "--json").stdout)["folder_removed"]
