@@ -33,6 +33,9 @@ class FeatureEncoder:
         spec: Declares the fields.
         standardisers: ``observation.NAME`` or ``action.NAME`` of each `Box` field to its
             statistics; `fit` makes them.
+        seen: The same of each `Discrete` field to whether its labels, in the order declared, and
+            last any other label were seen; none where a model saved by an earlier version does
+            not say.
         constant: Fields of either kind that did not vary and are left out.
     """
 
@@ -40,10 +43,12 @@ class FeatureEncoder:
         self,
         spec: TransitionSpec,
         standardisers: Mapping[str, Standardiser],
+        seen: Mapping[str, Sequence[bool]],
         constant: Sequence[str],
     ) -> None:
         self._spec = spec
         self._standardisers = dict(standardisers)
+        self._seen = {key: tuple(flags) for key, flags in seen.items()}
         self.constant = tuple(constant)
 
     @classmethod
@@ -57,16 +62,18 @@ class FeatureEncoder:
             observations: Of the *training* groups only, one per row.
             actions: The same.
         """
-        standardisers, constant = {}, []
+        standardisers, seen, constant = {}, {}, []
         for key, field, values in _columns(spec, observations, actions):
             if isinstance(field, Box):
                 standardiser = Standardiser.fit(_numbers(values, field), squeeze=True)
                 standardisers[key] = standardiser
                 if standardiser.width == 0:
                     constant.append(key)
-            elif isinstance(field, Discrete) and len(set(map(label_of, values))) < 2:
-                constant.append(key)
-        return cls(spec, standardisers, constant)
+            elif isinstance(field, Discrete):
+                seen[key] = _one_hot(values, field).any(dim=0).tolist()
+                if len(set(map(label_of, values))) < 2:
+                    constant.append(key)
+        return cls(spec, standardisers, seen, constant)
 
     @property
     def dense_width(self) -> int:
@@ -86,7 +93,7 @@ class FeatureEncoder:
         return {key: field.buckets for key, field, _ in fields if isinstance(field, Text)}
 
     def encode(self, observations: Sequence[Values], actions: Sequence[Values]) -> Features:
-        """Encode rows. Missing numbers become the mean; unseen labels become *unknown*.
+        """Encode rows. Missing numbers become the mean; undeclared labels become *unknown*.
 
         Raises:
             ValueError: A field is missing or of another type than the spec declares; the
@@ -102,20 +109,24 @@ class FeatureEncoder:
             if isinstance(field, Text):
                 rows = [buckets_of(cast(str, value), field.buckets) for value in values]
                 texts[key] = Tokens.of(rows)
-            elif key in self.constant:
-                continue
             elif isinstance(field, Box):
-                numbers_NC = _numbers(values, field)
-                dense.append(self._standardisers[key].apply(numbers_NC))
-                outside_N |= torch.from_numpy(self._standardisers[key].is_outside(numbers_NC))
+                if key not in self.constant:
+                    numbers_NC = _numbers(values, field)
+                    dense.append(self._standardisers[key].apply(numbers_NC))
+                    outside_N |= torch.from_numpy(self._standardisers[key].is_outside(numbers_NC))
             else:
-                dense.append(_one_hot(values, field))
+                one_hot_NL = _one_hot(values, field)
+                if key in self._seen:
+                    outside_N |= one_hot_NL[:, ~torch.tensor(self._seen[key])].any(dim=1)
+                if key not in self.constant:
+                    dense.append(one_hot_NL)
         return Features(dense=torch.cat(dense, dim=1), texts=texts, outside=outside_N)
 
     def to_json(self) -> dict[str, object]:
         """What `from_json` needs beside the spec."""
         statistics = {key: item.to_json() for key, item in self._standardisers.items()}
-        return {"standardisers": statistics, "constant": list(self.constant)}
+        seen = {key: list(flags) for key, flags in self._seen.items()}
+        return {"standardisers": statistics, "seen": seen, "constant": list(self.constant)}
 
     @classmethod
     def from_json(cls, spec: TransitionSpec, value: Mapping[str, object]) -> FeatureEncoder:
@@ -129,6 +140,7 @@ class FeatureEncoder:
         return cls(
             spec,
             {key: Standardiser.from_json(statistics[key]) for key in boxes},
+            cast(Mapping[str, Sequence[bool]], value.get("seen", {})),
             cast(Sequence[str], value["constant"]),
         )
 

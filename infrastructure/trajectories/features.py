@@ -52,7 +52,8 @@ class Features:
     Attributes:
         dense: ``[N, D]`` float32: standardised numbers and one-hot labels.
         texts: Text field to its tokens; keys read ``observation.NAME`` or ``action.NAME``.
-        outside: ``[N]`` bool: whether a number lies far from what was seen, or is none.
+        outside: ``[N]`` bool: whether a number lies far from what was seen or is none, or a label
+            was never seen.
     """
 
     dense: Tensor

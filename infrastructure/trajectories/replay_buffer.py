@@ -6,6 +6,7 @@ Each writer owns its own file, so that several never interleave, and appends eac
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -26,13 +27,20 @@ class ReplayBufferWriteError(OSError):
 
     Args:
         path: The segment.
-        cause: What the operating system said.
+        cause: What the operating system said, or how much it took.
     """
 
-    def __init__(self, path: Path, cause: str) -> None:
+    def __init__(self, path: Path, cause: OSError | str) -> None:
+        remedy = "free space on that file system, or move the agent's folder to a larger one"
+        if isinstance(cause, OSError):
+            if cause.errno in (errno.ENOTDIR, errno.EEXIST):
+                remedy = "a file lies where a folder of that path should: move it away"
+            elif cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                remedy = "give this user the right to write there"
+            cause = cause.strerror or str(cause)
         super().__init__(
             f"cannot record a transition in {path}: {cause}. Everything recorded before is kept; "
-            f"free space on that file system, or move the agent's folder to a larger one"
+            f"{remedy}"
         )
         self.path = path
 
@@ -104,7 +112,7 @@ class ReplayBuffer:
                 self._segment = path
             written = os.write(self._descriptor, record)
         except OSError as error:
-            raise ReplayBufferWriteError(path, error.strerror or str(error)) from error
+            raise ReplayBufferWriteError(path, error) from error
         self._torn = written < len(record)
         if self._torn:
             raise ReplayBufferWriteError(path, f"only {written} of {len(record)} bytes were taken")
@@ -125,7 +133,7 @@ class ReplayBuffer:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise ReplayBufferWriteError(self._segment, error.strerror or str(error)) from error
+            raise ReplayBufferWriteError(self._segment, error) from error
 
     def close(self) -> None:
         """Flush and close this process's segment; a later `append` starts a new one."""

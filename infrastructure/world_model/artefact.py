@@ -118,8 +118,9 @@ def _digest(description: object) -> str:
 
 
 def _read_description(path: Path) -> Mapping[str, Mapping[str, object]]:
+    data = _read(path)
     try:
-        index = json.loads(path.read_bytes())
+        index = json.loads(data)
         found, expected, description = index["format"], index["sha256"], index["model"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ModelFileError(path, f"it is cut short or altered ({error})") from error
@@ -157,9 +158,19 @@ def _rebuild(
     )
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except IsADirectoryError:
+        raise ModelFileError(path, "it is a folder, not a file") from None
+    except NotADirectoryError:
+        file = next(parent for parent in path.parents if parent.is_file())
+        raise ModelFileError(path, f"{file} is a file, not a folder: move it away") from None
+
+
 def _read_weights(path: Path, digest: str) -> Mapping[str, Mapping[str, Tensor]]:
     try:
-        data = path.read_bytes()
+        data = _read(path)
     except FileNotFoundError:
         raise ModelFileError(path, "the file is missing") from None
     if hashlib.sha256(data).hexdigest() != digest:

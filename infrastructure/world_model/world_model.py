@@ -51,8 +51,8 @@ TEXT_SPEC = TransitionSpec(
 
 
 _OUTSIDE = (
-    "not to be trusted: a number is missing or far outside what was seen, so this is hardly more "
-    "than the base rate"
+    "not to be trusted: a number is missing or far outside what was seen, or a label never was, so "
+    "this is hardly more than the base rate"
 )
 
 
@@ -182,8 +182,9 @@ class WorldModel:
     ) -> list[Prediction]:
         """Predict row by row; before any fit, with confidence 0.
 
-        Where a number is missing, not finite, or far outside what was seen in training, the
-        answer is shrunk to the base rate, its confidence is at most 0.1, and it says so.
+        Where a number is missing, not finite, or far outside what was seen in training, or a
+        label was not seen there, the answer is shrunk to the base rate, its confidence is at
+        most 0.1, and it says so.
 
         Raises:
             ValueError: A field is missing or of another type than the spec declares.

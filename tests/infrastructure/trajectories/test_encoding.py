@@ -82,6 +82,30 @@ def test_a_rare_value_that_was_seen_is_not_outside():
     assert not features.outside.any()
 
 
+@pytest.mark.parametrize(
+    ("kind", "action", "outside"),
+    [("a", "x", False), ("b", "x", True), ("a", "z", True), ("a", "q", True)],
+)
+def test_a_label_that_was_not_seen_is_outside(kind, action, outside):
+    rows = [_row(n, (n, n), "a", "xy"[n % 2]) for n in range(10)]  # neither b nor z
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    encoder = FeatureEncoder.from_json(SPEC, json.loads(json.dumps(encoder.to_json())))
+    assert encoder.encode(*_rows(_row(kind=kind, action=action))).outside.tolist() == [outside]
+
+
+def test_where_undeclared_labels_were_seen_another_is_not_outside():
+    rows = [_row(n, (n, n), action="xyzq"[n % 4]) for n in range(10)]
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    assert encoder.encode(*_rows(_row(action="r"))).outside.tolist() == [False]
+
+
+def test_an_encoder_of_an_earlier_version_knows_no_unseen_label(encoder):
+    saved = encoder.to_json()
+    del saved["seen"]
+    features = FeatureEncoder.from_json(SPEC, saved).encode(*_rows(_row(kind="q", action="q")))
+    assert features.outside.tolist() == [False]
+
+
 def test_a_number_without_variance_is_never_outside():
     rows = [_row(5.0, (n, n)) for n in range(10)]
     encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))

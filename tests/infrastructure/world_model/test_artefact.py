@@ -89,6 +89,23 @@ def test_a_damaged_index_is_named_with_the_remedy(saved, change):
         WorldModel.load(saved)
 
 
+@pytest.mark.parametrize("name", ["model.json", "weights-*.pt"])
+def test_a_folder_in_the_place_of_a_file_is_named(saved, name):
+    (path,) = saved.glob(name)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ModelFileError, match=f"{path}: it is a folder"):
+        WorldModel.load(saved)
+
+
+@pytest.mark.parametrize("within", ["", "se-darwin/published"])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, within):
+    file = tmp_path / "agents"
+    file.touch()
+    with pytest.raises(ModelFileError, match=f": {file} is a file, not a folder"):
+        WorldModel.load(file / within)
+
+
 def test_an_index_of_another_version_is_refused_whatever_is_in_it(saved):
     index = saved / "model.json"
     description = json.loads(index.read_text())["model"]

@@ -111,6 +111,15 @@ def test_of_absurd_inputs_nothing_is_claimed(fitted, value):
     assert normal.reasoning.startswith("blend model")
 
 
+def test_of_a_label_that_was_never_seen_nothing_is_claimed(fitted):
+    seen, unseen = fitted.predict_batch(
+        [{"x": (1.0, 5.0), "code": "bug"}] * 2, [{"kind": "a"}, {"kind": "never"}]
+    )
+    assert unseen.confidence <= 0.1 < seen.confidence
+    assert 0.3 < unseen.success_probability < 0.7 < seen.success_probability
+    assert unseen.reasoning.startswith("not to be trusted: ")
+
+
 def test_neighbours_of_an_absurd_row_stay_as_they_are(fitted):
     assert _answers(fitted, 1.0, 1e30)[0] == _answers(fitted, 1.0, 1.5)[0]
 
