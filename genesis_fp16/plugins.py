@@ -58,7 +58,7 @@ class ShadowedPackageError(GenesisError, ImportError):
 class UnknownAgentError(GenesisError, LookupError):
     """No agent of this name is installed."""
 
-    exit_code = os.EX_CONFIG
+    exit_code = 2  # as for any other wrong word on the command line
 
     def __init__(self, agent: str, installed: Iterable[str]) -> None:
         known = ", ".join(sorted(installed)) or "none"

@@ -95,7 +95,7 @@ class Settings(TrainerSettings, GuardSettings):
     keep_runs: Count = 10
     """Newest ended runs of each agent that keep their checkpoints."""
     keep_run_days: Annotated[int, Field(ge=0, le=36500)] = 90
-    """Days after its end that an older run keeps its folder, with log and events; 0: for ever."""
+    """Days after its end that a run not among the newest keeps its folder and log; 0: for ever."""
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
     """Attempts of a run before it counts as failed."""
     retry_backoff_seconds: Seconds = 5.0
