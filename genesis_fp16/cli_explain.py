@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -159,7 +160,8 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
     if modules := seen.get("offending_modules"):
         yield f"Modules       {', '.join(modules)}"
     if checkpoint := seen.get("checkpoint"):
-        why = answer["weights_removed"] or ("removed with it" if answer["folder_removed"] else "")
+        with_folder = answer["folder_removed"] and not os.path.lexists(checkpoint["path"])
+        why = answer["weights_removed"] or ("removed with it" if with_folder else "")
         gone = f"; {why}" if why else ""
         yield f"Checkpoint    of step {checkpoint['step']}: {checkpoint['path']}{gone}"
     if answer["evidence_trouble"]:

@@ -47,7 +47,7 @@ def why_weights_removed(run_folder: Path) -> str:
 def told_removal(run_folder: Path, recorded: str | None) -> str:
     """What is *recorded* of the folder's removal, and where some of it is left, that; or empty."""
     if recorded and os.path.lexists(run_folder):
-        return f"some is left in {run_folder}, see run_files_not_removed; the rest {recorded}"
+        return f"some is left in {run_folder}, see run_files_not_removed; the rest was {recorded}"
     return recorded or ""
 
 

@@ -140,11 +140,26 @@ def test_a_run_whose_folder_is_gone_still_has_its_story(
     assert "All numbers" in told
     folder.mkdir()
     told = " ".join(ask("explain", "a").stdout.split())
-    assert f"some is left in {folder.absolute()}, see run_files_not_removed; the rest rem" in told
+    assert f"some is left in {folder.absolute()}, see run_files_not_removed; the rest was" in told
     assert (
         "GENESIS_KEEP_RUN_DAYS"
         in json.loads(ask("explain", "a", "--json").stdout)["folder_removed"]
     )
+
+
+def test_a_checkpoint_left_of_a_removed_folder_is_not_said_to_be_gone(
+    ask: Ask, store: Store, folder: Path
+) -> None:
+    run, left = finished(store, 0.5, 100, **BY_GUARD), folder / "left.pt"
+    left.touch()
+    guard = Guard(store, load_settings())
+    guard.on_event("a", run.id, CheckpointSaved(step=9, path=str(left), size_bytes=1, seconds=0.1))
+    guard.on_event("a", run.id, STORM)
+    guard.refresh()
+    store.record_folder_removed(run.id, "removed on a day")
+    assert f"of step 9: {left}\n" in ask("explain", "a").stdout
+    left.unlink()
+    assert f"of step 9: {left}; removed with it\n" in ask("explain", "a").stdout
 
 
 def test_a_trip_is_told_with_its_numbers_and_the_way_back(ask: Ask, tripped: Run) -> None:
