@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 
 MAX_ITEMS = 2000
 MAX_DEPTH = 40
-_PLAIN_TYPES = (type(None), bool, int, str, bytes, bytearray, complex, range)
+_PLAIN_TYPES = (type(None), bool, int, str, bytes, bytearray, range)
 _REPR_MODULES = ("fractions", "decimal", "datetime", "_pydecimal")
 
 
@@ -26,7 +27,9 @@ def canonical(value: object, depth: int = 0) -> str:
     """Render *value* so that equal values give equal texts, and no object can claim equality.
 
     Floats keep 12 significant digits, so that the order of additions does not matter and ``2.0``
-    equals ``2``; sets are sorted; iterators are drawn, up to `MAX_ITEMS` items.
+    equals ``2``, and zeros have no sign; the items of dictionaries and sets stand in an order of
+    their own, but for an `OrderedDict`, whose order counts; iterators are drawn, up to
+    `MAX_ITEMS` items.
 
     Raises:
         UncomparableError: *value* holds a type that has no canonical text, or is nested too
@@ -36,7 +39,9 @@ def canonical(value: object, depth: int = 0) -> str:
     if kind in _PLAIN_TYPES or kind.__module__ in _REPR_MODULES:
         return repr(value)
     if isinstance(value, float):
-        return format(value, ".12g")
+        return format(value + 0.0, ".12g")  # which makes a zero of minus zero
+    if isinstance(value, complex):
+        return repr(value + 0j)
     if depth > MAX_DEPTH:
         raise UncomparableError("a value nested this deeply")
     return _canonical_container(value, kind, depth)
@@ -44,10 +49,12 @@ def canonical(value: object, depth: int = 0) -> str:
 
 def _canonical_container(value: object, kind: type, depth: int) -> str:
     if isinstance(value, dict):
-        pairs = (
+        pairs = [
             f"{canonical(key, depth + 1)}: {canonical(item, depth + 1)}"
             for key, item in value.items()
-        )
+        ]
+        if not isinstance(value, OrderedDict):
+            pairs.sort()
         return _named(kind, dict, f"{{{', '.join(pairs)}}}")
     if isinstance(value, tuple):
         comma = "," if len(value) == 1 else ""

@@ -75,7 +75,9 @@ def examination(
         raised = f"{type(error).__name__}: {error}{hint}"
         yield ["problem", f"importing the program and its tests raised {raised}"]
     else:
-        if collect:
+        if collect and not examiner.tests:
+            yield ["problem", f"all tests of {function} are skipped, or have no parameters"]
+        elif collect:
             yield ["checks", [name for test in examiner.tests for name in test.checks]]
         else:
             yield from examiner.run()
@@ -108,10 +110,11 @@ class Examiner:
         }
         code = compile(exam["tests"], "<tests>", "exec", dont_inherit=True)
         exec(code, namespace)  # noqa: S102 - the caller's tests, in the jail
+        marks = _as_list(namespace.get("pytestmark", []))
         self.tests = [
             test
             for name, lines in exam["asserts"].items()
-            for test in _collect(name, namespace[name], lines, name in exam["ends"])
+            for test in _collect(name, namespace[name], marks, lines, name in exam["ends"])
         ]
 
     def run(self) -> Iterator[list[object]]:
@@ -152,11 +155,24 @@ def _register(name: str, module: ModuleType) -> None:
     sys.modules[name] = module
 
 
+def _as_list(marks: Any) -> list[Any]:  # noqa: ANN401 - pytest's own
+    return list(marks) if isinstance(marks, list | tuple) else [marks]
+
+
 def _collect(
-    name: str, function: Callable[..., object], lines: list[int], ends: bool
+    name: str, function: Callable[..., object], marks: list[Any], lines: list[int], ends: bool
 ) -> Iterator[_Test]:
-    """The calls of one test function: one, or as many as it is parametrized with."""
-    marks = getattr(function, "pytestmark", [])
+    """The calls of one test function: one, or as many as it is parametrized with.
+
+    Args:
+        name, function: The test.
+        marks: Those of its module.
+        lines: Of its asserts.
+        ends: Whether its end is a check.
+    """
+    if inspect.isgeneratorfunction(function):
+        raise ExamError(f"{name} has a `yield`: called, it runs nothing; take that out of it")
+    marks = [*marks, *getattr(function, "pytestmark", [])]
     if any(mark.name == "skip" for mark in marks):
         return
     for mark in marks:

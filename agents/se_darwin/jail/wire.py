@@ -62,6 +62,10 @@ class UnsendableError(TypeError):
 class Wire:
     """Encodes and decodes values; classes are those of one module, or of a few of the library.
 
+    An object of a class that the module only imports is none of them: its equality is not the
+    program's own, and there are classes in the library that equal anything. Members of an
+    imported enumeration pass, as they are made already.
+
     Args:
         module: The program's module in this process; its classes are known by name.
     """
@@ -135,6 +139,8 @@ class Wire:
             raise UnsendableError(value)
         if isinstance(value, Enum):
             return ["instance", kind.__name__, value.name]
+        if not self._defines(kind):
+            raise UnsendableError(value)
         if isinstance(value, tuple):
             return ["instance", kind.__name__, self._each(list(value), depth)]
         try:
@@ -144,10 +150,15 @@ class Wire:
             raise UnsendableError(value) from None
         return ["instance", kind.__name__, self.encode(fields, depth + 1)]
 
+    def _defines(self, kind: type) -> bool:
+        return kind.__module__ == self._module.__name__
+
     def _rebuild(self, name: str, state: Any) -> object:  # noqa: ANN401 - from JSON
         kind = vars(self._module)[name]
         if issubclass(kind, Enum):  # a TypeError where it is no class
             return kind[state]
+        if not self._defines(kind):
+            raise LookupError(f"{name} is not of this program")
         if issubclass(kind, tuple):
             return tuple.__new__(kind, [self.decode(part) for part in state])
         made = object.__new__(kind)

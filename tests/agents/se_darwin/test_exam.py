@@ -28,6 +28,7 @@ def solve(x, low=0):
         raise WrongError("below", low)
     return x + 1
 """
+ONE = "def test_a(): mod.solve(1)"
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=5.0)
 
 
@@ -363,6 +364,11 @@ def test_b():
         ("import mod\ndef test_a():\n    assert mod.Point(1)", "no test calls solve"),
         ("import mod\nclass TestA: pass", "no plain function"),
         ("import mod\nasync def test_a(): mod.solve(1)", "no plain function"),
+        ("import mod\ndef test_a():\n    assert mod.solve(1) == 7\n    yield", "has a `yield`"),
+        ("import mod, pytest\npytestmark = pytest.mark.skip\n" + ONE, "are skipped"),
+        ("import mod, pytest\npytestmark = [pytest.mark.skip('no')]\n" + ONE, "are skipped"),
+        ("import mod, pytest\npytestmark = [pytest.mark.slow]\n" + ONE, "marked 'slow'"),
+        ("import mod, pytest\n@pytest.mark.skip\n" + ONE, "tests of solve are skipped"),
         ("import mod\ndef test_a(tmp_path): mod.solve(1)", "fixtures are not supported"),
         (
             "import mod\n1 / 0\ndef test_a(): mod.solve(1)",

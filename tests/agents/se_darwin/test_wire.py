@@ -19,6 +19,8 @@ CLASSES = """
 from collections import namedtuple
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
+from unittest.mock import _ANY, _Call
 
 Pair = namedtuple("Pair", "first second")
 
@@ -112,6 +114,7 @@ def test_objects_of_the_programs_own_classes_arrive(wire: Wire, module: Any) -> 
         module.Pair(1, [2]),
         module.Doubled(3),
         module.Colour.RED,
+        module.HTTPStatus.OK,
     ):
         arrived = sent(wire, [value])[0]
         assert arrived == value
@@ -142,6 +145,8 @@ def test_what_runs_or_only_looks_plain_does_not(wire: Wire, module: Any) -> None
         namesake(),
         module.Text("x"),
         module.Point,
+        module._ANY(),
+        module._Call(),
         deep,
     ):
         with pytest.raises(UnsendableError):
@@ -155,6 +160,8 @@ def test_what_runs_or_only_looks_plain_does_not(wire: Wire, module: Any) -> None
         ["instance", "Nobody", {}],
         ["instance", "dataclass", {}],
         ["instance", "Text", ["dict", []]],
+        ["instance", "_ANY", ["dict", []]],  # which equals everything
+        ["instance", "_Call", []],
         ["eval", ["list", []]],
         ["set", [["list", []]]],
         ["list"],
