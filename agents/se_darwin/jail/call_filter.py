@@ -1,9 +1,10 @@
 """Forbid the system calls by which a candidate could reach or leave what dies later than it.
 
 Rlimits, namespaces and Landlock do not know System V objects and keys: memory that outlives its
-process, and channels between candidates. The filter is a small program that the kernel runs at
-each system call; nothing takes it off a process, and children inherit it. Numbers are those of
-the kernel's stable ABI.
+process, and channels between candidates. Landlock does not know modes, owners, times and
+attributes of files, nor limits and priorities of other processes, which only namespaces hide. The
+filter is a small program that the kernel runs at each system call; nothing takes it off a process,
+and children inherit it. Numbers are those of the kernel's stable ABI.
 """
 
 from __future__ import annotations
@@ -23,17 +24,33 @@ _ALLOW, _KILL, _REFUSE = 0x7FFF_0000, 0x8000_0000, 0x0005_0000 | errno.EPERM
 _X32 = 0x4000_0000  # the bit of x86-64's second set of numbers
 _NEW_NAMESPACES = 0x7E02_0000  # every CLONE_NEW* flag that `clone` takes
 
-# The kernel's name of each machine's ABI, its `clone`, and what is forbidden there.
-_MACHINES: dict[str, tuple[int, int, tuple[range, ...]]] = {
+# The kernel's name of each machine's ABI, its `clone` and `prlimit64`, and what is forbidden there.
+_MACHINES: dict[str, tuple[int, int, int, tuple[range, ...]]] = {
     "x86_64": (
         0xC000_003E,
         56,
+        302,
         (
             range(29, 32),  # shmget, shmat, shmctl
             range(64, 72),  # semget, semop, semctl, shmdt, msgget, msgsnd, msgrcv, msgctl
             range(220, 221),  # semtimedop
             range(240, 246),  # mq_*
             range(248, 251),  # add_key, request_key, keyctl
+            range(90, 95),  # chmod, fchmod, chown, fchown, lchown
+            range(132, 133),  # utime
+            range(188, 191),  # setxattr, lsetxattr, fsetxattr
+            range(197, 200),  # removexattr, lremovexattr, fremovexattr
+            range(235, 236),  # utimes
+            range(260, 262),  # fchownat, futimesat
+            range(268, 269),  # fchmodat
+            range(280, 281),  # utimensat
+            range(141, 143),  # setpriority, sched_setparam
+            range(144, 145),  # sched_setscheduler
+            range(203, 204),  # sched_setaffinity
+            range(251, 252),  # ioprio_set
+            range(256, 257),  # migrate_pages
+            range(279, 280),  # move_pages
+            range(314, 315),  # sched_setattr
             range(41, 42),  # socket
             range(53, 54),  # socketpair
             range(101, 102),  # ptrace
@@ -49,7 +66,18 @@ _MACHINES: dict[str, tuple[int, int, tuple[range, ...]]] = {
     "aarch64": (
         0xC000_00B7,
         220,
+        261,
         (
+            range(5, 8),  # setxattr, lsetxattr, fsetxattr
+            range(14, 17),  # removexattr, lremovexattr, fremovexattr
+            range(30, 31),  # ioprio_set
+            range(52, 56),  # fchmod, fchmodat, fchownat, fchown
+            range(88, 89),  # utimensat
+            range(118, 120),  # sched_setparam, sched_setscheduler
+            range(122, 123),  # sched_setaffinity
+            range(140, 141),  # setpriority
+            range(238, 240),  # migrate_pages, move_pages
+            range(274, 275),  # sched_setattr
             range(180, 200),  # mq_*, msg*, sem*, shm*, socket, socketpair
             range(217, 220),  # add_key, request_key, keyctl
             range(97, 98),  # unshare
@@ -68,6 +96,9 @@ _EVERYWHERE = (
     range(438, 439),  # pidfd_getfd
     range(440, 441),  # process_madvise
     range(447, 448),  # memfd_secret
+    range(452, 453),  # fchmodat2
+    range(463, 464),  # setxattrat
+    range(466, 467),  # removexattrat
 )
 
 
@@ -94,7 +125,9 @@ def filter_calls() -> str:
     return "on"
 
 
-def _instructions(abi: int, clone: int, forbidden: tuple[range, ...]) -> Iterator[bytes]:
+def _instructions(
+    abi: int, clone: int, prlimit: int, forbidden: tuple[range, ...]
+) -> Iterator[bytes]:
     """The filter's program; a jump says how many instructions to skip, if it holds and if not."""
 
     def do(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -110,6 +143,10 @@ def _instructions(abi: int, clone: int, forbidden: tuple[range, ...]) -> Iterato
         yield do(_AT_LEAST, calls.start, 0, 2)
         yield do(_AT_LEAST, calls.stop, 1, 0)
         yield do(_RETURN, _REFUSE)
+    yield do(_EQUAL, prlimit, 0, 3)
+    yield do(_LOAD, _FIRST_ARGUMENT)
+    yield do(_EQUAL, 0, 1, 0)  # 0 is oneself, and no `clone` either
+    yield do(_RETURN, _REFUSE)
     yield do(_EQUAL, clone, 0, 3)
     yield do(_LOAD, _FIRST_ARGUMENT)
     yield do(_ANY_BIT, _NEW_NAMESPACES, 0, 1)

@@ -4,6 +4,7 @@ PROBE_FUNCTION = "attempt_escapes"
 PROBE_SOURCE = '''
 import ctypes
 import os
+import resource
 import socket
 import threading
 
@@ -29,9 +30,15 @@ def attempt_escapes(canary, parent):
         "it can make folders": lambda: os.mkdir(canary + "-folder"),
         "it can rename files of this user": lambda: os.rename(canary, canary + "-renamed"),
         "it can change modes of files of this user": lambda: os.chmod(canary, 0o600),
+        "it can change times of files of this user": lambda: os.utime(canary, (0, 0)),
+        "it can mark files of this user": lambda: os.setxattr(canary, "user.probe", b""),
         "it can truncate files of this user": lambda: os.truncate(canary, 0),
         "it can delete files of this user": lambda: os.unlink(canary),
         "it can signal the daemon": lambda: os.kill(parent, 0),
+        "it can limit the daemon": lambda: resource.prlimit(parent, resource.RLIMIT_CORE),
+        "it can slow the daemon down": lambda: os.sched_setaffinity(
+            parent, os.sched_getaffinity(parent)
+        ),
         "it can start programs": lambda: os.posix_spawn("/bin/true", ["true"], {}),
         "it can keep memory": lambda: made(libc.shmget(0, 4096, 0o600), libc.shmctl),
         "it can leave messages": lambda: made(libc.msgget(0, 0o600), libc.msgctl),

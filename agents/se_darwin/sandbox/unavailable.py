@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 _REMEDY = (
-    "Run on Linux with seccomp filters, on x86-64 or 64-bit ARM, either as root, or with user "
-    "namespaces allowed (sysctl kernel.unprivileged_userns_clone=1, "
-    "kernel.apparmor_restrict_unprivileged_userns=0; in a container, a seccomp profile that "
-    "permits unshare)"
+    "Run on Linux with seccomp filters, on x86-64 or 64-bit ARM, either with a kernel of 6.12 or "
+    "later and Landlock, or as root, or with user namespaces allowed (sysctl "
+    "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; in a "
+    "container, a seccomp profile that permits unshare)"
 )
 
 

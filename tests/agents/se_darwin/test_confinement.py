@@ -59,6 +59,17 @@ def test_landlock_alone_opens_no_file_that_all_may_read(tmp_path: Path) -> None:
         "ptrace(0, 0, None, None)",
         "process_vm_readv(1, None, 0, None, 0, 0)",
         "memfd_create(b'name', 0)",
+        "chmod(b'file', 0o600)",
+        "fchmodat(-100, b'file', 0o600, 0)",
+        "chown(b'file', -1, -1)",
+        "fchownat(-100, b'file', -1, -1, 0)",
+        "utimensat(-100, b'file', None, 0)",
+        "setxattr(b'file', b'user.a', b'', 0, 0)",
+        "removexattr(b'file', b'user.a')",
+        "prlimit(1, 0, None, None)",
+        "setpriority(0, 0, 0)",
+        "sched_setaffinity(0, 8, b'12345678')",
+        "syscall(452, -100, b'file', 0o600, 0)",  # fchmodat2
         "syscall(425, 1, None)",  # io_uring_setup
         "syscall(434, 1, 0)",  # pidfd_open
         "syscall(435, None, 0)",  # clone3
@@ -70,5 +81,8 @@ def test_the_filter_alone_refuses(call: str) -> None:
 
 
 def test_the_filter_leaves_ordinary_work_alone() -> None:
-    action = "(os.waitpid(os.fork() or os._exit(0), 0)[1], os.pipe() and 'piped')"
-    assert after("call_filter.filter_calls", action) == "(0, 'piped')"
+    action = (
+        "(os.waitpid(os.fork() or os._exit(0), 0)[1], os.pipe() and 'piped', "
+        "__import__('resource').setrlimit(0, (9, 9)), __import__('resource').getrlimit(0))"
+    )
+    assert after("call_filter.filter_calls", action) == "(0, 'piped', None, (9, 9))"

@@ -31,6 +31,7 @@ def test_unconfined_it_names_every_escape(tmp_path: Path) -> None:
     escaped = set(run.stdout.splitlines())
     assert set(KEPT) <= escaped
     assert {"it can fork", "it can read files", "it can start programs"} <= escaped
+    assert {"it can limit the daemon", "it can slow the daemon down"} <= escaped
 
 
 @pytest.mark.parametrize("state", ["on", "refused: Function not implemented"])

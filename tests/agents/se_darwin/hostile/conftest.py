@@ -23,6 +23,8 @@ REPOSITORY = Path(__file__).parents[4]
 
 def _command(user: str) -> list[str]:
     plain = [sys.executable, str(RUNNER)]
+    if user == "ordinary user in a container":
+        plain.append("--no-namespaces")
     if (user == "root") == (os.getuid() == 0):
         return plain
     if user == "root":
@@ -35,7 +37,7 @@ def _command(user: str) -> list[str]:
     return ["setpriv", *identity, *reading, *plain]
 
 
-@pytest.fixture(scope="module", params=["root", "ordinary user"])
+@pytest.fixture(scope="module", params=["root", "ordinary user", "ordinary user in a container"])
 def aftermath(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     """What the module's `HOSTILE` achieved: the runner's report, and what became of their aims."""
     command = _command(request.param)

@@ -2,12 +2,14 @@
 
 import ctypes
 import json
+import os
 import sys
 import time
 from dataclasses import replace
 
 import psutil
 
+from agents.se_darwin.jail import call_filter
 from agents.se_darwin.sandbox import Exam, Limits, Sandbox, TestCase
 
 HONEST = "def solve(x):\n    return x + 1\n"
@@ -25,9 +27,21 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h: what loses its parent becomes a c
 LIMITS = Limits(cpu_seconds=0.1, wall_seconds=1.0)
 
 
+def forbid_namespaces() -> None:
+    """As a container's usual seccomp profile does, to this process and its children."""
+    abi, clone, prlimit, _ = call_filter._MACHINES[os.uname().machine]
+    unshare = range(272, 273) if os.uname().machine == "x86_64" else range(97, 98)
+    call_filter._MACHINES = {os.uname().machine: (abi, clone, prlimit, (unshare,))}
+    call_filter._EVERYWHERE = ()
+    if (state := call_filter.filter_calls()) != "on":
+        raise OSError(state)
+
+
 def main() -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "cannot adopt what outlives the sandbox")
+    if "--no-namespaces" in sys.argv:
+        forbid_namespaces()
     programs = json.load(sys.stdin)
     report = {}
     with Sandbox(modules=["builtins", "json", "shutil", "subprocess"], parallel=4) as sandbox:

@@ -243,3 +243,12 @@ def test_the_server_survives_them_all(aftermath: dict[str, Any]) -> None:
 
 def test_nothing_outlives_the_sandbox(aftermath: dict[str, Any]) -> None:
     assert aftermath["report"]["left"] == []
+
+
+def test_a_container_needs_no_namespaces(
+    aftermath: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    layers = aftermath["report"]["layers"]
+    in_container = "container" in request.node.callspec.id
+    assert layers["namespaces"].startswith("refused" if in_container else "on")
+    assert layers["calls"] == "on"
