@@ -19,7 +19,8 @@ def evolve(
     tests: Annotated[Path, typer.Option(help="A file of test functions with plain asserts.")],
     max_evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to run.")] = 1000,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Most seconds that FILE may take for all tests.")
+        float,
+        typer.Option(min=0.1, max=3600.0, help="Most seconds that FILE may take for all tests."),
     ] = 5.0,
     seed: Annotated[int, typer.Option(help="The same seed, the same search.")] = 0,
     agent: Annotated[str, typer.Option(help="The agent that does it.")] = "se-darwin",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import keyword
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +58,12 @@ class EvolveTarget:
             )
         program = Path(file)
         code = _read(program, "the program")
+        if not program.stem.isidentifier() or keyword.iskeyword(program.stem):
+            raise EvolveError(
+                f"{program} cannot be imported by its name, as its tests must: rename it to "
+                f"{_importable(program.stem)}.py",
+                os.EX_DATAERR,
+            )
         if code.startswith(_BYTE_ORDER_MARK):
             raise EvolveError(
                 f"{program} begins with a byte order mark, which Python can do without and a "
@@ -99,12 +107,19 @@ def _read(path: Path, what: str) -> str:
         raise EvolveError(message, os.EX_NOINPUT) from None
 
 
+def _importable(name: str) -> str:
+    """*name*, changed so that it can be imported."""
+    name = re.sub(r"\W", "_", name)
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f"_{name}"
+
+
 def _parse(code: str, path: Path) -> ast.Module:
     try:
         return ast.parse(code)
     except SyntaxError as error:
-        message = f"{path}:{error.lineno} is not Python: {error.msg}"
-    except ValueError as error:  # such as a null byte
+        place = f":{error.lineno}" if error.lineno else ""  # a null byte stands on no line
+        message = f"{path}{place} is not Python: {error.msg}"
+    except ValueError as error:  # a null byte, in older versions
         message = f"{path} is not Python: {error}"
     except (RecursionError, MemoryError):  # the parser's own limits
         message = f"{path} is nested too deeply to be read"

@@ -99,8 +99,11 @@ def answer(request: EvolveRequest) -> EvolveAnswer:
         evolver = cast("Evolver", agent)
         result = asyncio.run(evolver.evolve_solution(request.problem, request.context))
     except ValidationError as error:
-        problems = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
-        return EvolveAnswer(refused=problems, exit_code=os.EX_DATAERR)
+        problems = [
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}".rpartition(": Value error, ")[2]
+            for each in error.errors()
+        ]
+        return EvolveAnswer(refused="; ".join(problems), exit_code=os.EX_DATAERR)
     except AgentRefusedError as error:
         return EvolveAnswer(refused=one_line(str(error)), exit_code=error.exit_code)
     except ValueError as error:

@@ -18,6 +18,8 @@ from agents.se_darwin.jail.stand_in import UNREACHABLE, UNSENDABLE
 from agents.se_darwin.sandbox import Exam, ExamError, Limits, Sandbox, TestCase
 from agents.se_darwin.tasks import RepairTask
 
+MAX_TIMEOUT_SECONDS = 3600.0
+
 _LEAST = Limits(cpu_seconds=0.05, wall_seconds=1.0)
 _CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.05, 0.2
 _CPU_MARGIN, _WALL_MARGIN = 20, 10
@@ -86,7 +88,7 @@ class EvolutionRequest(BaseModel):
         max_evaluations: Most candidates to run.
         seed: The same seed, the same search.
         timeout_seconds: Most seconds that the given program may take for all its tests, and half
-            of the most that a candidate may; None for the agent's own.
+            of the most that a candidate may; an hour at most. None for the agent's own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,7 +103,7 @@ class EvolutionRequest(BaseModel):
     hidden_tests: tuple[CallCase, ...] = ()
     max_evaluations: int = Field(default=500, ge=1)
     seed: int = 0
-    timeout_seconds: float | None = Field(default=None, gt=0.0)
+    timeout_seconds: float | None = Field(default=None, gt=0.0, le=MAX_TIMEOUT_SECONDS)
 
     @field_validator("code")
     @classmethod
@@ -196,6 +198,13 @@ class EvolutionRequest(BaseModel):
                     f"a test calls {self.function}, but {output.text}; use plain values, or "
                     "objects of classes that the program's own module defines"
                 )
+        strange = [output for output in given.execution.outputs if output is not None]
+        if strange and all(output.kind == "strange" for output in strange):
+            raise ValueError(
+                f"what {self.function} returns, or leaves in its arguments, cannot be passed or "
+                f"compared ({strange[0].text}): evolve a function that returns plain values, or "
+                "objects of classes that the program's own module defines"
+            )
         reached = any(output is None or output.lines for output in given.execution.outputs)
         if self.test_code and not reached:
             raise ValueError(f"no test calls {self.function}: there is nothing to judge it by")

@@ -107,7 +107,10 @@ def test_a_file_is_read_as_it_is(folder: Path) -> None:
         ({"a.py": "x = " + "-" * 100_000 + "1"}, "a.py::f", "a.py", 65),
         ({"prices.py": "def total(:"}, "prices.py::total", "prices.py:1 is not Python", 65),
         ({"a.py/b": ""}, "a.py::f", "a.py cannot be read: Is a directory", os.EX_NOINPUT),
-        ({"prices.py": "\0"}, "prices.py::total", "prices.py.* is not Python", 65),
+        ({"prices.py": "\0"}, "prices.py::total", "^prices.py is not Python", 65),
+        ({"my-mod.py": PRICES}, "my-mod.py::total", "rename it to my_mod.py", 65),
+        ({"if.py": PRICES}, "if.py::total", "rename it to _if.py", 65),
+        ({"2.py": PRICES}, "2.py::total", "rename it to _2.py", 65),
         ({"test_prices.py": "x ="}, "prices.py::total", "test_prices.py:1 is not Python", 65),
         ({"test_prices.py": None}, "prices.py::total", "no file test_prices.py", os.EX_NOINPUT),
         ({"test_prices.py": b"\xff"}, "prices.py::total", "cannot be read", os.EX_NOINPUT),
@@ -125,6 +128,12 @@ def test_what_is_missing_or_wrong_is_named_at_once(
     with pytest.raises(EvolveError, match=message) as caught:
         evolve(load_settings(), "se-darwin", EvolveTarget.read(target), Path("test_prices.py"))
     assert caught.value.exit_code == code
+
+
+def test_an_option_of_the_agents_that_is_out_of_range_is_named() -> None:
+    found = EvolveTarget.read("prices.py::total")
+    with pytest.raises(EvolveError, match=r"^timeout_seconds: .* less than or equal to 3600$"):
+        evolve(load_settings(), "se-darwin", found, Path("test_prices.py"), timeout_seconds=1e308)
 
 
 def test_an_agent_that_is_not_installed_is_named() -> None:

@@ -149,6 +149,7 @@ class Sandbox:
         Raises:
             ExamError: It cannot be run there.
         """
+        both = f"{exam.names[0]}.py or its tests"
         request = {
             **self._request([exam.program], function, limits),
             **self._lay_out(exam),
@@ -159,9 +160,10 @@ class Sandbox:
             kind, found = json.loads(text)
         except _ServerLostError as error:
             self._restart()
-            raise ExamError(f"reading them ended the jail: {error}") from None
+            raise ExamError(f"importing {both} ended the jail: {error}") from None
         except ValueError:
-            raise ExamError(f"reading them ended in {end}") from None
+            how = f"takes {limits.wall_seconds:g} s or more" if end == "timeout" else "ends Python"
+            raise ExamError(f"importing {both} {how}: see what stands at their top level") from None
         if kind == "problem":
             raise ExamError(str(found))
         return tuple(map(str, found))

@@ -16,6 +16,7 @@ CODE = "def solve(x):\n    return x"
         ({"code": "def solve(:"}, "not Python"),
         ({"tests": []}, "give either tests"),
         ({"tests": [((object(),), 1)]}, "plain literals"),
+        ({"timeout_seconds": float("inf")}, "less than or equal to 3600"),
         ({"max_evaluations": 0}, "greater than or equal to 1"),
         ({"budget": 3}, "Extra inputs are not permitted"),
     ],
@@ -111,6 +112,29 @@ def test_a_test_that_asks_for_more_than_calls_is_told_so(sandbox: Sandbox) -> No
         {"code": code, "function": "solve", "test_code": tests}
     )
     with pytest.raises(ValueError, match=r"can be called only: solve\.cache_clear"):
+        request.task(sandbox, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "test", "said"),
+    [
+        ("return lambda: x", "assert solve(1)() == 2", r"what solve returns.*a function"),
+        ("x.append(len)", "assert solve([]) is None", "a builtin_function"),
+        ("yield x", "with solve(1) as x:\n        assert x == 2", "a _GeneratorContextManager"),
+    ],
+)
+def test_a_result_that_cannot_be_compared_is_not_searched_on(
+    sandbox: Sandbox, body: str, test: str, said: str
+) -> None:
+    decorated = "import contextlib\n@contextlib.contextmanager\n" if "yield" in body else ""
+    request = EvolutionRequest.model_validate(
+        {
+            "code": f"{decorated}def solve(x):\n    {body}",
+            "function": "solve",
+            "test_code": f"from program import solve\ndef test_a():\n    {test}\n",
+        }
+    )
+    with pytest.raises(ValueError, match=said):
         request.task(sandbox, 1.0)
 
 
