@@ -235,11 +235,11 @@ class Daemon:
         with self._trouble.tolerated():
             self._store.verify()
             self._desk.refresh()
-            self._retention.tick()  # knows by now what the guard says of runs that have ended
             self._dispatcher.tick(now)
             self._baselines.tick()
             self._schedule()
             self._timetable.tick(self._store.now())
+            self._retention.tick()  # last: no run waits for what the store refuses here
         self._metrics.set_store_up(not self._trouble.text)
         self._show()
         return self._trouble.text

@@ -9,14 +9,20 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from genesis_fp16.guard import Decision, GuardState
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.narrator import Narrator
+from genesis_fp16.plugins import Hardware
 from genesis_fp16.retention import Retention
 from genesis_fp16.run_folder import WEIGHTS_REMOVED, why_weights_removed
 from genesis_fp16.runs import Ending, RunState, Verdict
+from genesis_fp16.service import Daemon
 from genesis_fp16.settings import Settings
+from genesis_fp16.startup import Findings
 from genesis_fp16.store import Run, Store
 
 KEPT = ["attempts/1/events.ndjson", "attempts/1/worker.log", "attempts/1/spec.json"]
@@ -470,3 +476,27 @@ def test_folders_nested_without_end_go_as_well(runs: Runs) -> None:
     runs.clock.pass_days(91)
     settle(runs.retention(1))
     assert runs.there(old) == [False]
+
+
+def test_where_the_store_refuses_a_removal_only_that_waits(
+    runs: Runs, home_settings: Settings
+) -> None:
+    old, _newest = runs.end(), runs.end()
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as database:
+        database.execute(
+            "CREATE TRIGGER refuses BEFORE UPDATE OF folder_removed ON runs "
+            "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
+    runs.clock.pass_days(91)
+    settings = home_settings.model_copy(update={"keep_runs": 1})
+    hardware = Hardware(device="cpu", fp16=False, bf16=False, torch_version="2")
+    with closing(Narrator(Console(stderr=True))) as narrator:
+        findings = Findings(plugins=[], hardware=hardware)
+        daemon = Daemon(settings, runs.store, findings, Metrics(), narrator)
+        troubles = [daemon.round(float(now), reload=False) for now in range(4)]
+        waiting = runs.queue()
+        runs.store.request_cancel(waiting.id, actor="me", reason="a test")
+        daemon.round(4.0, reload=False)
+    assert ["refused" in trouble for trouble in troubles] == [False, False, True, True]
+    assert runs.whole(old) == [True]
+    assert runs.store.run(waiting.id).state is RunState.CANCELLED
