@@ -19,7 +19,7 @@ from genesis_fp16.errors import GenesisError
 from genesis_fp16.serving import LOCK_FILE, SERVING_FILE, STARTING, Serving, read_serving
 from genesis_fp16.settings import Settings
 from genesis_fp16.store.database import database_url
-from genesis_fp16.store.failure import StoreError
+from genesis_fp16.store.failure import StoreError, failure
 from genesis_fp16.store.file_identity import Identity, identity
 
 _WAIT_SECONDS = 0.1  # a command that asks whether a daemon serves holds it for an instant
@@ -178,6 +178,6 @@ class DaemonLock:
                 return connection
             found = connection.scalar(_HOLDER, {"key": _ADVISORY_KEY})
             connection.close()
-        except SQLAlchemyError as error:
-            raise StoreError(f"the database cannot be locked: {error}") from error
+        except (SQLAlchemyError, ModuleNotFoundError) as error:
+            raise failure(self._url, error) from error
         raise LockHeldError("the database", str(found or "which has just ended"))

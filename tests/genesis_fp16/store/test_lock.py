@@ -59,6 +59,15 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         DaemonLock(Settings(home=tmp_path / "file")).acquire()
 
 
+def test_a_driver_that_is_missing_is_named_with_the_remedy(
+    home_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    settings = home_settings.model_copy(update={"database_url": "postgresql://u:secret@h/d"})
+    with pytest.raises(StoreError, match=r"u:\*\*\*@h.*install genesis-fp16\[postgres\]"):
+        DaemonLock(settings).acquire()
+
+
 def test_one_daemon_per_postgres_database(postgres_settings: Settings, tmp_path: Path) -> None:
     """Another home on, perhaps, another machine."""
     elsewhere = postgres_settings.model_copy(update={"home": tmp_path / "elsewhere"})
