@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from genesis_fp16.attempts import AttemptWatch, Deadlines, attempt_folder, make_spec
+from genesis_fp16.attempts import attempt_folder, make_spec
 from genesis_fp16.executors import Executor, ExitStatus, Handle
 from genesis_fp16.listeners import EventListener
 from genesis_fp16.runs import TERMINAL, Ending, RetryPolicy, RunState, StopCause, Verdict, decide
 from genesis_fp16.settings import Settings
-from genesis_fp16.store import Attempt, Run, RunSummary, Store
+from genesis_fp16.store import Run, RunSummary, Store
 from genesis_fp16.work import Work
 from infrastructure.events import PrecisionState, SetPrecision
 
@@ -80,21 +80,9 @@ class Dispatcher:
         Args:
             now: Monotonic seconds.
         """
-        for attempt in self._store.attempts():
-            run = self._store.run(attempt.run_id)
-            if run is None:
-                continue  # the foreign key forbids it
-            work = self._take_on(run, attempt, now)
-            work.cause = StopCause.ORPHANED
-            work.kill_at = now + self.settings.stop_timeout_seconds
-            if attempt.pid is not None and attempt.pid_started_at is not None:
-                work.handle = Handle(pid=attempt.pid, started_at=attempt.pid_started_at)
-            alive = work.handle is not None and self._executor.recover(work.handle)
-            log.info("orphan_found", agent=run.agent, run_id=run.id, alive=alive)
-            work.recorded = run.state
-            self._announce(run, RunState.STOPPING if alive else run.state)
-            if not alive:
-                work.status = ExitStatus()
+        for run in self._store.unfinished():
+            if run.active:
+                self._guarded(run, self._adopt, run, now)
 
     def tick(self, now: float, *, only: str | None = None) -> None:
         """One round: follow the attempts under way, then start what is due and has a slot.
@@ -125,6 +113,8 @@ class Dispatcher:
         for run in unfinished:
             if run.id not in self._works:
                 self._announce(run, run.state)
+                if run.active:  # its row could not be read before
+                    self._guarded(run, self._adopt, run, now)
         cancelled = {run.id for run in unfinished if run.cancel_requested}
         for run_id, work in list(self._works.items()):
             self._guarded(work.run, self._record, work, now, run_id in cancelled)
@@ -155,17 +145,37 @@ class Dispatcher:
 
     def _may_start(self, run: Run) -> bool:
         return (
-            run.available_at <= self._store.now()
+            run.is_available(self._store.now(), self.settings.retry_backoff_seconds)
             and len(self._works) < self.settings.slots
             and run.agent in self._agents
             and all(work.run.agent != run.agent for work in self._works.values())
         )
 
+    def _adopt(self, run: Run, now: float) -> None:
+        """Work on a *run* that another daemon has begun."""
+        open_ones = [each for each in self._store.attempts(run.id) if each.finished_at is None]
+        if not open_ones:
+            self._fail(run, "its attempt cannot be read, see row_unreadable in the daemon's log")
+            return
+        self._works[run.id] = work = Work.on(run, open_ones[-1], self.settings, now)
+        work.orphan(now + self.settings.stop_timeout_seconds)
+        alive = work.handle is not None and self._executor.recover(work.handle)
+        log.info("orphan_found", agent=run.agent, run_id=run.id, alive=alive)
+        work.recorded = run.state
+        self._announce(run, RunState.STOPPING if alive else run.state)
+        if not alive:
+            work.status = ExitStatus()
+
     def _start(self, run: Run, now: float) -> None:
-        attempt = self._store.begin_attempt(run.id, secrets.token_hex(16))
+        try:
+            attempt = self._store.begin_attempt(run.id, secrets.token_hex(16))
+        except IntegrityError:  # not one of the works, so none that can be read
+            why = "another run of its agent is active and cannot be read, see row_unreadable in "
+            self._fail(run, f"{why}the daemon's log")
+            return
         if attempt is None:
             return  # cancelled or taken since the queue was read
-        work = self._take_on(run, attempt, now)
+        self._works[run.id] = work = Work.on(run, attempt, self.settings, now)
         self._announce(run, RunState.STARTING)
         precision = self._precision(work.run)
         spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
@@ -182,18 +192,6 @@ class Dispatcher:
         self._store.update_attempt(
             attempt.incarnation, pid=work.handle.pid, pid_started_at=work.handle.started_at
         )
-
-    def _take_on(self, run: Run, attempt: Attempt, now: float) -> Work:
-        watch = AttemptWatch(
-            attempt_folder(self.settings, attempt) / "events.ndjson",
-            RunSummary.of(run),
-            Deadlines.of(self.settings, run.active_seconds),
-            now,
-            seen_bytes=attempt.events_offset,
-        )
-        run = replace(run, started_at=run.started_at or attempt.started_at)
-        self._works[run.id] = work = Work(run, attempt, watch)
-        return work
 
     def _follow(self, work: Work, now: float) -> None:
         self._forward(work, now)
@@ -294,8 +292,7 @@ class Dispatcher:
             log.exception("run_handling_failed", agent=run.agent, run_id=run.id)
             message = f"the daemon failed to handle this run: {error!r}; see its log"
             if (work := self._works.get(run.id)) is None:
-                self._store.move(run.id, RunState.FAILED, error=message)
-                self._announce(run, RunState.FAILED)
+                self._fail(run, message)
                 return
             work.broken = message  # recorded where a failing store may be tried again
             if work.handle is not None:
@@ -309,6 +306,10 @@ class Dispatcher:
         del self._works[run.id]
         if work.handle is not None:
             self._dying.append(work.handle)
+        self._announce(run, RunState.FAILED)
+
+    def _fail(self, run: Run, error: str) -> None:
+        self._store.move(run.id, RunState.FAILED, error=error)
         self._announce(run, RunState.FAILED)
 
     def _cancel(self, run: Run, reason: str | None) -> None:

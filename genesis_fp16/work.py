@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from genesis_fp16.attempts import AttemptWatch
+from genesis_fp16.attempts import AttemptWatch, Deadlines, attempt_folder
 from genesis_fp16.executors import ExitStatus, Handle
 from genesis_fp16.runs import Ending, RunState, StopCause
-from genesis_fp16.store import Attempt, Run
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Attempt, Run, RunSummary
 from infrastructure.events import PrecisionState
 
 
@@ -42,6 +43,25 @@ class Work:
     status: ExitStatus | None = None
     recorded: RunState = RunState.STARTING
     broken: str = ""
+
+    @classmethod
+    def on(cls, run: Run, attempt: Attempt, settings: Settings, now: float) -> Work:
+        """Take on *attempt*, watched from where it was left; *now* in monotonic seconds."""
+        watch = AttemptWatch(
+            attempt_folder(settings, attempt) / "events.ndjson",
+            RunSummary.of(run),
+            Deadlines.of(settings, run.active_seconds),
+            now,
+            seen_bytes=attempt.events_offset,
+        )
+        return cls(replace(run, started_at=run.started_at or attempt.started_at), attempt, watch)
+
+    def orphan(self, kill_at: float) -> None:
+        """Take it for what the end of its daemon has stopped; *kill_at* as in the attributes."""
+        self.cause, self.kill_at = StopCause.ORPHANED, kill_at
+        pid, started_at = self.attempt.pid, self.attempt.pid_started_at
+        if pid is not None and started_at is not None:
+            self.handle = Handle(pid=pid, started_at=started_at)
 
     def ending(self, status: ExitStatus) -> Ending:
         """What *status* of its worker means for the attempt."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from genesis_fp16.runs import ACTIVE, TERMINAL, RunState
+from genesis_fp16.runs import ACTIVE, MAX_BACKOFF_SECONDS, TERMINAL, RunState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +49,13 @@ class Run:
         """Whether it has reached a state that it never leaves."""
         return self.state in TERMINAL
 
+    def is_available(self, now: float, backoff_seconds: float) -> bool:
+        """Whether it may start at the Unix time *now*, with a backoff as it is set.
+
+        What waits for longer than any backoff does so by a clock that has been set back since.
+        """
+        return not 0 < self.available_at - now <= max(MAX_BACKOFF_SECONDS, backoff_seconds)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
@@ -65,6 +72,14 @@ class Attempt:
     signal: int | None = None
     ending: str | None = None
     events_offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DueTime:
+    """Up to when the due times of one agent were dealt with, in Unix seconds."""
+
+    agent: str
+    last_due: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -349,7 +349,7 @@ def test_what_an_orphan_said_last_decides(
     world.behave("a", **how)
     run_id = world.enqueue()
     world.tick()
-    until(lambda: world.store.attempts() and world.events(run_id, "finished"))
+    until(lambda: world.store.attempts(run_id) and world.events(run_id, "finished"))
     world.behave("a")
     world.begin()
     world.dispatcher.recover(world.now)
@@ -457,6 +457,59 @@ def test_a_locked_store_holds_up_neither_precision_nor_the_end(
     world.dispatcher.attend(world.now)
     assert world.run(run_id).state == "queued"
     assert world.recorder.states[run_id][-2:] == ["stopping", "queued"]
+
+
+def test_a_run_that_waits_by_a_clock_set_back_since_is_started(world: World, finished) -> None:
+    ahead = Store.open(world.settings, clock=lambda: time.time() + 7200)
+    with closing(ahead):
+        run_id = ahead.enqueue("a", first_seed=0).id
+    assert finished(run_id).state is RunState.SUCCEEDED
+
+
+def test_a_run_beside_one_that_cannot_be_read_fails_and_holds_up_no_other(
+    world: World, ticking, finished
+) -> None:
+    """Once it can be read again, it goes on."""
+    world.behave("a", steps=10**9)
+    lost = world.enqueue("a")
+    ticking(lambda: steps(world, lost))
+    world.dispatcher.kill_all()
+    with closing(
+        sqlite3.connect(world.settings.home / "genesis.db", isolation_level=None)
+    ) as other:
+        other.execute("UPDATE runs SET steps = 'abc'")
+        world.begin()
+        world.dispatcher.recover(world.now)
+        beside, elsewhere = world.enqueue("a"), world.enqueue("b")
+        run = finished(beside)
+        assert run.state is RunState.FAILED
+        assert "another run of its agent is active and cannot be read" in str(run.error)
+        assert finished(elsewhere).state is RunState.SUCCEEDED
+        world.behave("a", steps=3)
+        other.execute("UPDATE runs SET steps = 0 WHERE steps = 'abc'")
+    assert finished(lost).state is RunState.SUCCEEDED
+
+
+def test_a_run_whose_attempt_cannot_be_read_fails(world: World, ticking, finished) -> None:
+    world.behave("a", steps=10**9)
+    run_id = world.enqueue("a")
+    ticking(lambda: steps(world, run_id))
+    world.dispatcher.kill_all()
+    path = world.settings.home / "genesis.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE attempts SET events_offset = 'abc'")
+    world.begin()
+    world.dispatcher.recover(world.now)
+    run = finished(run_id)
+    assert run.state is RunState.FAILED
+    assert "its attempt cannot be read" in str(run.error)
+    world.behave("a")
+    assert finished(world.enqueue("a")).state is RunState.SUCCEEDED
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE attempts SET events_offset = 0 WHERE events_offset = 'abc'")
+    world.begin()
+    world.dispatcher.recover(world.now)
+    assert world.run(run_id).error == run.error, "what has ended stays as it is"
 
 
 def test_waiting_runs_of_a_disabled_agent_are_cancelled(world: World) -> None:
