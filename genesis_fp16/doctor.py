@@ -38,8 +38,10 @@ from genesis_fp16.store.database import (
     check_not_lost,
     database_exists,
     database_url,
+    open_database,
 )
 from genesis_fp16.store.failure import failure, shown
+from genesis_fp16.store.unreadable_rows import unreadable_rows
 
 LITTLE_DISK_BYTES = 2**30
 NO_DISK_BYTES = 100 * 2**20
@@ -162,18 +164,32 @@ def check_database(settings: Settings) -> Finding:
         with engine.connect() as connection:
             revision = connection.scalar(text("SELECT version_num FROM alembic_version"))
         engine.dispose()
+        if revision == HEAD_REVISION:
+            return _rows_found(settings)
     except (StoreError, SQLAlchemyError, ModuleNotFoundError) as error:
         told = error if isinstance(error, StoreError) else failure(url, error)
         what, _, remedy = str(told).partition("; ")
         return Finding("database", "fail", what, remedy)
-    if revision == HEAD_REVISION:
-        return Finding("database", "ok", f"{name} at revision {revision}")
     return Finding(
         "database",
         "warn",
         f"{name} has revision {revision}, this release wants {HEAD_REVISION}",
         "the next start migrates an older one; a newer one needs the newer release",
     )
+
+
+def _rows_found(settings: Settings) -> Finding:
+    """Whether every row of a database of this release can be read."""
+    url = database_url(settings)
+    engine = open_database(url)
+    unreadable = unreadable_rows(engine)
+    engine.dispose()
+    found = f"{shown(url)} at revision {HEAD_REVISION}"
+    if not unreadable:
+        return Finding("database", "ok", found)
+    counts = ", ".join(f"{count} of {table}" for table, count in unreadable.items())
+    remedy = "correct or delete what row_unreadable names in the log, or clear the override"
+    return Finding("database", "warn", f"{found}; rows that cannot be read: {counts}", remedy)
 
 
 def check_lock(settings: Settings) -> Finding:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import StringConstraints
+
+from infrastructure.agent_contract.agent import AGENT_NAME
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PrecisionReason, PrecisionWish
+
+
+def is_agent_name(value: object) -> bool:
+    """Whether *value* could be an agent's name."""
+    return isinstance(value, str) and AGENT_NAME.fullmatch(value) is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +30,7 @@ class Override:
         next_run: Whether runs that have begun before it are left as they are.
     """
 
-    agent: str | None
+    agent: Annotated[str, StringConstraints(pattern=f"^{AGENT_NAME.pattern}$")] | None
     precision: PrecisionWish
     reason: str
     actor: str

@@ -11,6 +11,8 @@ from sqlalchemy import Engine, func, select
 from genesis_fp16.guard.metric_pairs import Pair
 from genesis_fp16.runs import RunState
 from genesis_fp16.store.database import reading
+from genesis_fp16.store.row_reader import RowReader, is_number
+from genesis_fp16.store.rows import Run
 from genesis_fp16.store.schema import runs
 
 MOSTLY = 0.9  # share of its steps that a run in half precision must have made in it
@@ -40,10 +42,12 @@ class ComparedRuns:
 
     Args:
         engine: A migrated database.
+        as_runs: Reads runs, and leaves out those that cannot be read.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, as_runs: RowReader[Run]) -> None:
         self._engine = engine
+        self._as_runs = as_runs
 
     def pairs(self, agent: str, since: float = 0.0) -> list[Pair]:
         """Runs of *agent* in half precision beside their FP32 twins, oldest first.
@@ -53,17 +57,9 @@ class ComparedRuns:
             since: Unix time; pairs whose half run began earlier are left out.
         """
         half, twin = runs.alias("half"), runs.alias("twin")
-        query = (
-            select(
-                half.c.id.label("half_run"),
-                twin.c.id.label("fp32_run"),
-                half.c.primary_metric.label("metric"),
-                half.c.primary_value.label("half"),
-                twin.c.primary_value.label("fp32"),
-                half.c.higher_is_better,
-            )
-            .join_from(half, twin, twin.c.baseline_of == half.c.id)
-            .where(
+        found = (
+            half.join(twin, twin.c.baseline_of == half.c.id),
+            (
                 half.c.agent == agent,
                 half.c.started_at >= since,
                 half.c.state == RunState.SUCCEEDED.value,
@@ -74,17 +70,28 @@ class ComparedRuns:
                 half.c.half_steps >= MOSTLY * half.c.steps,
                 half.c.half_steps > 0,
                 twin.c.half_steps == 0,
-            )
-            .order_by(twin.c.finished_at, twin.c.id)
+            ),
         )
         with reading(self._engine) as connection:
-            rows = connection.execute(query).mappings().all()
-        return [Pair(**{**row, "half": _value(row["half"])}) for row in rows]
+            halves, twins = (
+                connection.execute(
+                    select(side)
+                    .select_from(found[0])
+                    .where(*found[1])
+                    .order_by(twin.c.finished_at, twin.c.id)
+                ).mappings()
+                for side in (half, twin)
+            )
+            both = [
+                (self._as_runs.one(a), self._as_runs.one(b))
+                for a, b in zip(halves, twins, strict=True)
+            ]
+        return [_pair(half, twin) for half, twin in both if half is not None and twin is not None]
 
     def untwinned(self, agent: str) -> int:
         """How many runs of *agent* in half precision succeeded since it last got a twin."""
         twins = select(func.max(runs.c.created_at)).where(
-            runs.c.agent == agent, runs.c.baseline_of.is_not(None)
+            runs.c.agent == agent, runs.c.baseline_of.is_not(None), is_number(runs.c.created_at)
         )
         query = select(func.count()).where(
             runs.c.agent == agent,
@@ -111,19 +118,30 @@ class ComparedRuns:
             .limit(limit)
         )
         with reading(self._engine) as connection:
-            rows = connection.execute(query).mappings().all()
+            found = self._as_runs(connection.execute(query).mappings())
         return [
             Outcome(
-                run_id=row["id"],
-                number=row["number"],
-                precision=_precision(row["half_steps"] / row["steps"]),
-                reason=(row["precision"] or {}).get("reason", ""),
-                metric=row["primary_metric"],
-                value=_value(row["primary_value"]),
-                higher_is_better=row["higher_is_better"],
+                run_id=run.id,
+                number=run.number,
+                precision=_precision(run.half_steps / run.steps),
+                reason=(run.precision or {}).get("reason", ""),
+                metric=run.primary_metric or "",
+                value=_value(run.primary_value),
+                higher_is_better=run.higher_is_better,
             )
-            for row in rows
+            for run in found
         ]
+
+
+def _pair(half: Run, twin: Run) -> Pair:
+    return Pair(
+        half_run=half.id,
+        fp32_run=twin.id,
+        metric=half.primary_metric or "",
+        half=_value(half.primary_value),
+        fp32=_value(twin.primary_value),
+        higher_is_better=bool(half.higher_is_better),
+    )
 
 
 def _value(stored: float | None) -> float:

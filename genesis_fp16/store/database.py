@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
@@ -20,6 +20,7 @@ HEAD_REVISION = "0003"
 BUSY_TIMEOUT_MILLISECONDS = 5000
 _READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options
 _MIGRATION_LOCK = 0x67656E65_73697301  # any constant that no other program uses
+_EARLIER_USE = ("runs/[0-9]*T[0-9]*-*", "guard/*/*", "agents/*/replay")  # all by runs it knew
 
 
 def database_url(settings: Settings) -> URL:
@@ -54,6 +55,8 @@ def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) 
 def database_exists(settings: Settings) -> bool:
     """Whether there may be a database already; one on a server may always be there.
 
+    A file without any table is none: so it is where one was cut off, or is just being made.
+
     Raises:
         StoreError: This user may not look.
     """
@@ -61,23 +64,38 @@ def database_exists(settings: Settings) -> bool:
     if url.get_backend_name() != "sqlite" or not url.database:
         return True
     try:
-        return Path(url.database).exists()
+        return Path(url.database).exists() and not _is_empty(Path(url.database))
     except OSError as error:
         raise failure(url, error) from error
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether SQLite can read the file and finds no table in it."""
+    try:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)
+        ) as connection:
+            return not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    except sqlite3.Error:  # whoever opens it learns what is wrong, with the remedy
+        return False
 
 
 def check_not_lost(settings: Settings) -> None:
     """Make sure that no new database is begun where one is only gone for now.
 
     Raises:
-        StoreError: There is none, though runs were recorded; or this user may not look.
+        StoreError: There is none, though the home was in use; or this user may not look.
     """
-    runs = settings.home.absolute() / "runs"
-    if not database_exists(settings) and any(runs.glob("*")):
+    if database_exists(settings):
+        return
+    home, url = settings.home.absolute(), database_url(settings)
+    found = next((path for pattern in _EARLIER_USE for path in home.glob(pattern)), None)
+    if found is not None:
+        lost = "empty" if Path(str(url.database)).exists() else "gone"
         raise StoreError(
-            f"database {shown(database_url(settings))} is gone, though {runs} holds runs that it "
-            "knew; move it back, restore it from a backup, or, to begin anew without their "
-            f"history, move {runs} away too"
+            f"database {shown(url)} is {lost}, though {found} is of a run that it knew; move it "
+            "back, restore it from a backup, or, to begin anew without history and overrides, "
+            f"move runs, guard and agents of {home} away until a new one is there"
         )
 
 
@@ -107,6 +125,7 @@ def _engine(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # the driver's implicit BEGIN leaves DDL outside
+        connection.text_factory = _lenient_text
         for pragma in (
             f"busy_timeout = {BUSY_TIMEOUT_MILLISECONDS}",
             "synchronous = NORMAL",
@@ -130,8 +149,13 @@ def _json_or_text(text: str) -> object:
     """What a column holds that is to hold JSON; the text where it is none, for `RowReader`."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
+
+
+def _lenient_text(stored: bytes) -> str:
+    """Text as it is stored, whoever stored it: one cell must not cost a whole query."""
+    return stored.decode(errors="replace")
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -58,8 +58,8 @@ def _remedy(url: URL, cause: BaseException) -> str:
     if code in _NO_ACCESS or number in _NO_ACCESS_ERRNO:
         return _access(path)
     return (
-        "restore it from a backup, or set GENESIS_HOME; to begin anew move it away, and the "
-        "folder runs of GENESIS_HOME too"
+        "restore it from a backup, or set GENESIS_HOME; to begin anew move it away, and runs, "
+        "guard and agents of GENESIS_HOME too until a new one is there"
     )
 
 

@@ -1,13 +1,13 @@
-"""Operators' overrides of precision."""
+"""Operators' overrides of precision; what cannot be read of one counts for FP32."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
 
-from sqlalchemy import ColumnElement, Connection, Engine, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, insert, or_, select, update
 
-from genesis_fp16.precision_policy import Override
+from genesis_fp16.precision_policy import Override, is_agent_name
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.row_reader import RowReader
@@ -27,7 +27,10 @@ class Overrides:
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._clock = clock
-        self._as_overrides = RowReader(overrides, Override, "the override has no say")
+        self._as_overrides = RowReader(
+            overrides, Override, "FP32 for whom it concerns, until it is corrected or cleared"
+        )
+        self._as_changes = RowReader(audit, Change, "the change is not told")
 
     def set(self, override: Override) -> None:
         """Put *override* in force instead of an earlier one of the same scope; audited."""
@@ -64,17 +67,30 @@ class Overrides:
         return withdrawn
 
     def in_force(self) -> list[Override]:
-        """Those neither withdrawn nor expired, the oldest first."""
-        query = select(overrides).where(self._is_in_force()).order_by(overrides.c.id)
+        """Those neither withdrawn nor expired, the oldest first.
+
+        One that cannot be read demands FP32, for all where it is not told whom it concerns; such
+        ones come last, as the newest word of their scope.
+        """
         with reading(self._engine) as connection:
-            return self._as_overrides(connection.execute(query).mappings())
+            return [override for _, override in self._standing(connection)]
 
     def audit(self, limit: int = 50) -> list[Change]:
         """The newest changes, newest first."""
-        columns = [audit.c[name] for name in Change.__dataclass_fields__]
-        query = select(*columns).order_by(audit.c.id.desc()).limit(limit)
+        query = select(audit).order_by(audit.c.id.desc()).limit(limit)
         with reading(self._engine) as connection:
-            return [Change(**row) for row in connection.execute(query).mappings()]
+            return self._as_changes(connection.execute(query).mappings())
+
+    def _standing(self, connection: Connection) -> list[tuple[int, Override]]:
+        """What is in force, by the number of its row."""
+        query = select(overrides).where(self._is_in_force()).order_by(overrides.c.id)
+        read, unreadable = [], []
+        for row in connection.execute(query).mappings():
+            if (override := self._as_overrides.one(row)) is not None:
+                read.append((row["id"], override))
+            else:
+                unreadable.append((row["id"], _in_its_place(row)))
+        return read + unreadable
 
     def _is_in_force(self) -> ColumnElement[bool]:
         expiry = overrides.c.expires_at
@@ -90,12 +106,24 @@ class Overrides:
         )
 
     def _withdraw(self, connection: Connection, agent: str | None) -> bool:
-        done = connection.execute(
-            update(overrides)
-            .where(self._is_in_force(), _scope(agent))
-            .values(withdrawn_at=self._clock())
+        standing = [row for row, each in self._standing(connection) if each.agent == agent]
+        connection.execute(
+            update(overrides).where(overrides.c.id.in_(standing)).values(withdrawn_at=self._clock())
         )
-        return done.rowcount > 0
+        return bool(standing)
+
+
+def _in_its_place(row: RowMapping) -> Override:
+    """FP32 instead of an override that cannot be read, with what can be read of it."""
+    agent, created_at, expires_at = row["agent"], row["created_at"], row["expires_at"]
+    return Override(
+        agent=agent if is_agent_name(agent) else None,
+        precision="fp32",
+        reason=f"override {row['id']} cannot be read, correct or clear it; it says {row['reason']}",
+        actor=str(row["actor"]),
+        created_at=created_at if isinstance(created_at, float) else 0.0,
+        expires_at=expires_at if isinstance(expires_at, float) else None,
+    )
 
 
 def _scope(agent: str | None) -> ColumnElement[bool]:

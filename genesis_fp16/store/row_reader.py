@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import RowMapping, Table
+from sqlalchemy import Column, ColumnElement, RowMapping, Table
 
 Kind = TypeVar("Kind")
 
 log = structlog.get_logger()
+
+
+def is_number(column: Column[float]) -> ColumnElement[bool]:
+    """Where *column* holds a number: to SQLite text, which it takes too, is more than any."""
+    return column < math.inf
 
 
 class RowReader(Generic[Kind]):
@@ -30,13 +36,15 @@ class RowReader(Generic[Kind]):
 
     def __call__(self, rows: Iterable[RowMapping]) -> list[Kind]:
         """Read *rows*, which hold every column of the table that *kind* has, and its key."""
-        found = []
-        for row in rows:
-            try:
-                found.append(self._kind.validate_python(dict(row)))
-            except ValidationError as error:
-                self._tell(row, error)
-        return found
+        return [found for row in rows if (found := self.one(row)) is not None]
+
+    def one(self, row: RowMapping) -> Kind | None:
+        """Read *row*; None if it cannot be read."""
+        try:
+            return self._kind.validate_python(dict(row))
+        except ValidationError as error:
+            self._tell(row, error)
+            return None
 
     def _tell(self, row: RowMapping, error: ValidationError) -> None:
         key = tuple(row[name] for name in self._key)

@@ -9,10 +9,10 @@ from sqlalchemy import Engine, Select, func, select
 from genesis_fp16.runs import TERMINAL, RunState
 from genesis_fp16.store import schema
 from genesis_fp16.store.database import reading
-from genesis_fp16.store.row_reader import RowReader
-from genesis_fp16.store.rows import Attempt, Run
+from genesis_fp16.store.row_reader import RowReader, is_number
+from genesis_fp16.store.rows import Attempt, DueTime, Run
 
-Row = TypeVar("Row", Run, Attempt)
+Row = TypeVar("Row", Run, Attempt, DueTime)
 UNFINISHED = [state.value for state in RunState if state not in TERMINAL]
 
 
@@ -29,6 +29,15 @@ class RunHistory:
         self._as_attempts = RowReader(
             schema.attempts, Attempt, "the attempt is passed over, as if unknown"
         )
+        self._as_due_times = RowReader(
+            schema.schedule_state, DueTime, "the agent counts as one that was never due"
+        )
+
+    def last_due(self, agent: str) -> float | None:
+        """The last due time of *agent* that was dealt with; None if it never was due."""
+        table = schema.schedule_state
+        found = self._read(self._as_due_times, select(table).where(table.c.agent == agent))
+        return found[0].last_due if found else None
 
     def run(self, run_id: str) -> Run | None:
         """The run of that id, if there is one."""
@@ -47,7 +56,9 @@ class RunHistory:
     def last_success(self, agent: str) -> float:
         """End of the agent's last successful run in Unix time; 0 if there is none."""
         query = select(func.max(schema.runs.c.finished_at)).where(
-            schema.runs.c.agent == agent, schema.runs.c.state == RunState.SUCCEEDED.value
+            schema.runs.c.agent == agent,
+            schema.runs.c.state == RunState.SUCCEEDED.value,
+            is_number(schema.runs.c.finished_at),
         )
         with reading(self._engine) as connection:
             return connection.scalar(query) or 0.0
@@ -63,14 +74,10 @@ class RunHistory:
             query = query.where(schema.runs.c.agent == agent)
         return self._read(self._as_runs, query)
 
-    def attempts(self, run_id: str | None = None) -> list[Attempt]:
-        """Attempts of the run, oldest first; without *run_id* those of all that are open."""
-        query = select(schema.attempts).order_by(schema.attempts.c.number)
-        if run_id is None:
-            query = query.where(schema.attempts.c.finished_at.is_(None))
-        else:
-            query = query.where(schema.attempts.c.run_id == run_id)
-        return self._read(self._as_attempts, query)
+    def attempts(self, run_id: str) -> list[Attempt]:
+        """Attempts of the run, oldest first."""
+        query = select(schema.attempts).where(schema.attempts.c.run_id == run_id)
+        return self._read(self._as_attempts, query.order_by(schema.attempts.c.number))
 
     def _read(self, reader: RowReader[Row], query: Select[Any]) -> list[Row]:
         with reading(self._engine) as connection:

@@ -18,7 +18,6 @@ from genesis_fp16.store.database import (
     check_not_lost,
     database_url,
     open_database,
-    reading,
 )
 from genesis_fp16.store.file_identity import OpenedFile
 from genesis_fp16.store.guard_decisions import GuardDecisions
@@ -47,7 +46,7 @@ class Store(RunHistory):
         self._clock = clock
         self.overrides = Overrides(engine, clock)
         self.guard = GuardDecisions(engine, clock)
-        self.compared = ComparedRuns(engine)
+        self.compared = ComparedRuns(engine, self._as_runs)
 
     @classmethod
     def open(
@@ -87,14 +86,6 @@ class Store(RunHistory):
         self._engine.dispose()
 
     # Schedule
-
-    def last_due(self, agent: str) -> float | None:
-        """The last due time of *agent* that was dealt with; None if it never was due."""
-        query = select(schema.schedule_state.c.last_due).where(
-            schema.schedule_state.c.agent == agent
-        )
-        with reading(self._engine) as connection:
-            return connection.scalar(query)
 
     def record_due(
         self, agent: str, last_due: float, due: Sequence[float], *, first_seed: int

@@ -112,7 +112,7 @@ def test_a_row_with_a_time_that_is_none_costs_only_itself(
     assert "on probation" in ask("clear", "--guard", "a").stdout
 
 
-def test_rows_that_say_nothing_sensible_are_left_out_and_told_on_stderr(
+def test_overrides_that_say_nothing_sensible_demand_fp32_and_are_told_on_stderr(
     database: sqlite3.Connection, install_plugin
 ) -> None:
     install_plugin("a")
@@ -121,7 +121,13 @@ def test_rows_that_say_nothing_sensible_are_left_out_and_told_on_stderr(
     database.execute("UPDATE overrides SET precision = 'fp8' WHERE reason = 'first'")
     database.execute("UPDATE overrides SET created_at = 'noon' WHERE reason = 'second'")
     told = ask("show", "--json")
-    assert [each["reason"] for each in json.loads(told.stdout)["overrides"]] == ["third"]
+    overrides = json.loads(told.stdout)["overrides"]
+    assert [each["reason"] for each in overrides if "cannot be read" not in each["reason"]] == [
+        "third"
+    ]
+    said = " ".join(ask("show").stdout.split())
+    for number, reason in enumerate(("first", "second"), start=1):
+        assert f"override {number} cannot be read, correct or clear it; it says {reason}" in said
     assert told.stderr.count("row_unreadable") == 2
 
 

@@ -102,7 +102,13 @@ def test_database_states(tmp_path: Path) -> None:
     with closing(Store.open(settings)):
         pass
     assert "at revision" in check_database(settings).found
-    with closing(sqlite3.connect(tmp_path / "genesis.db")) as connection:
+    with closing(Store.open(settings)) as store:
+        store.enqueue("a", first_seed=0)
+    with closing(sqlite3.connect(tmp_path / "genesis.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE runs SET steps = 'abc'")
+        finding = check_database(settings)
+        assert finding.verdict == "warn"
+        assert finding.found.endswith("rows that cannot be read: 1 of runs")
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
         connection.commit()
     assert check_database(settings).verdict == "warn"
@@ -113,7 +119,7 @@ def test_database_states(tmp_path: Path) -> None:
     assert finding.verdict == "fail"
     assert "restore" in finding.remedy
     (tmp_path / "genesis.db").unlink()
-    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "20261121T112607-4bb90ed8").mkdir(parents=True)
     finding = check_database(settings)
     assert finding.verdict == "fail"
     assert "genesis.db is gone" in finding.found

@@ -1,5 +1,7 @@
 """All voices at one desk: settings, overrides, hardware."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -57,6 +59,17 @@ def test_an_override_counts_from_the_next_refresh(desk: PrecisionDesk, store: St
     store.overrides.set(replace(WORD, agent=None))
     desk.refresh()
     assert said(desk, "b") == ("fp32", "operator")
+
+
+def test_an_override_that_cannot_be_read_keeps_fp32(
+    desk: PrecisionDesk, store: Store, home_settings: Settings
+) -> None:
+    store.overrides.set(WORD)
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as other, other:
+        other.execute("UPDATE overrides SET precision = 'FP32 '")
+    desk.refresh()
+    assert said(desk, "a", started_at=1.0) == ("fp32", "operator")
+    assert said(desk, "b") == ("fp16", "default")
 
 
 def test_settings_count_at_once(desk: PrecisionDesk) -> None:

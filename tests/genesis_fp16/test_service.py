@@ -227,10 +227,11 @@ def test_a_corrupt_database_is_named_and_left_alone(start, tmp_path: Path) -> No
 def test_no_new_database_is_begun_where_one_is_gone_for_now(start, tmp_path: Path) -> None:
     """Else the rollbacks that operators have ordered would be forgotten."""
     home = tmp_path / "daemon0" / ".genesis"
-    (home / "runs" / "one").mkdir(parents=True)
+    run = home / "runs" / "20261121T112607-4bb90ed8"
+    run.mkdir(parents=True)
     code, said = start().end()
     assert code == 65
-    assert f"database {home}/genesis.db is gone, though {home}/runs holds runs" in said
+    assert f"database {home}/genesis.db is gone, though {run} is of a run that it knew" in said
     assert "move it back" in said
     assert "Traceback" not in said
     assert not (home / "genesis.db").exists()

@@ -18,7 +18,14 @@ from sqlalchemy.engine import make_url
 import genesis_fp16.store
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from genesis_fp16.store.database import HEAD_REVISION, StoreError, database_url, open_database
+from genesis_fp16.store.database import (
+    HEAD_REVISION,
+    StoreError,
+    check_not_lost,
+    database_exists,
+    database_url,
+    open_database,
+)
 from genesis_fp16.store.schema import metadata
 
 MIGRATIONS = Path(genesis_fp16.store.__file__).parent / "migrations"
@@ -160,3 +167,34 @@ def test_where_the_database_is(tmp_path: Path) -> None:
     assert database_url(Settings(home=tmp_path)).database == str(tmp_path / "genesis.db")
     url = database_url(Settings(home=tmp_path, database_url="postgresql://h/d"))
     assert url.drivername == "postgresql+psycopg"
+
+
+@pytest.mark.parametrize(
+    "used", ["runs/20261121T112607-4bb90ed8", "guard/a/1.json", "agents/a/replay"]
+)
+@pytest.mark.parametrize("left", [None, "nothing", "no table"])
+def test_an_empty_database_is_a_lost_one(tmp_path: Path, used: str, left: str | None) -> None:
+    """Else the overrides in it would be forgotten."""
+    settings = Settings(home=tmp_path)
+    (tmp_path / used).mkdir(parents=True)
+    path = tmp_path / "genesis.db"
+    if left is not None:
+        path.touch()
+    if left == "no table":
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE t (x)")
+            connection.execute("DROP TABLE t")
+    assert not database_exists(settings)
+    with pytest.raises(StoreError, match=f"is {'gone' if left is None else 'empty'}, though"):
+        Store.open(settings)
+
+
+def test_a_new_home_may_hold_other_things(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    for name in ("runs/lost+found", "guard", "agents/a"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "agents" / "a" / "preflight.json").touch()
+    check_not_lost(settings)
+    (tmp_path / "genesis.db").touch()
+    Store.open(settings).close()
+    assert database_exists(settings)

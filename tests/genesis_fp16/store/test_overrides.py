@@ -1,10 +1,12 @@
 """One word in force per scope, until it is withdrawn or expires."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from genesis_fp16.precision_policy import Override
+from genesis_fp16.precision_policy import Override, concerning
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
@@ -74,3 +76,40 @@ def test_clearing_one_scope_leaves_the_other(overrides) -> None:
         "expires_at": None,
         "next_run": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "whom"),
+    [
+        ("precision", "FP32 ", "a"),
+        ("created_at", "noon", "a"),
+        ("expires_at", "never", "a"),
+        ("agent", "A ", None),
+        ("agent", b"\xff", None),
+    ],
+)
+def test_one_that_cannot_be_read_demands_fp32_until_it_is_cleared(
+    home_settings: Settings, column: str, value: object, whom: str | None
+) -> None:
+    path = home_settings.home / "genesis.db"
+    with closing(Store.open(home_settings)) as store, closing(sqlite3.connect(path)) as other:
+        store.overrides.set(MINE)
+        with other:
+            other.execute(f"UPDATE overrides SET {column} = ?", (value,))
+        store.overrides.set(replace(ALL, precision="fp16", next_run=True))
+        [_, found] = store.overrides.in_force()
+        assert (found.agent, found.precision, found.next_run) == (whom, "fp32", False)
+        assert found.reason.startswith("override 1 cannot be read")
+        assert concerning([found], "a", 0.0)
+        assert store.overrides.clear(whom, actor="me", reason="over")
+        assert [each for each in store.overrides.in_force() if each.precision == "fp32"] == []
+
+
+def test_a_change_that_cannot_be_read_is_left_out(home_settings: Settings) -> None:
+    path = home_settings.home / "genesis.db"
+    with closing(Store.open(home_settings)) as store, closing(sqlite3.connect(path)) as other:
+        store.overrides.set(ALL)
+        store.overrides.set(MINE)
+        with other:
+            other.execute("UPDATE audit SET at = 'abc' WHERE subject = 'a'")
+        assert [each.subject for each in store.overrides.audit()] == ["all"]

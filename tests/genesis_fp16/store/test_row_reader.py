@@ -7,8 +7,11 @@ from contextlib import closing
 import pytest
 import structlog
 
+from genesis_fp16.runs import Ending, RunState, Verdict
 from genesis_fp16.settings import Settings
-from genesis_fp16.store import Store
+from genesis_fp16.store import Run, RunSummary, Store
+from genesis_fp16.store.database import database_url, open_database
+from genesis_fp16.store.unreadable_rows import unreadable_rows
 
 
 @pytest.fixture
@@ -32,7 +35,13 @@ def write(store: Store, home_settings: Settings) -> Callable[[str], None]:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("due_at", "'noon'"), ("steps", "'many'"), ("metrics", "'{'"), ("precision", "'[1]'")],
+    [
+        ("due_at", "'noon'"),
+        ("steps", "'many'"),
+        ("metrics", "'{'"),
+        ("precision", "'[1]'"),
+        ("metrics", f"'{'[' * 100_000}'"),
+    ],
 )
 def test_one_run_is_left_out_and_named_once(
     store: Store, write: Callable[[str], None], column: str, value: str
@@ -51,7 +60,7 @@ def test_one_run_is_left_out_and_named_once(
     )
     assert line["agent"] == "a"
     assert line["error"].startswith(f"{column}")
-    assert value.strip("'") in line["error"]
+    assert value.strip("'")[:70] in line["error"]
     assert "correct the row" in line["remedy"]
 
 
@@ -60,5 +69,90 @@ def test_so_is_an_attempt(store: Store, write: Callable[[str], None]) -> None:
     store.begin_attempt(run.id, "one")
     write("UPDATE attempts SET pid = 'none'")
     with structlog.testing.capture_logs() as logs:
-        assert store.attempts() == store.attempts(run.id) == []
+        assert store.attempts(run.id) == store.attempts(run.id) == []
     assert [line["row"] for line in logs] == [{"run_id": run.id, "number": "1"}]
+
+
+def succeeded(store: Store) -> Run:
+    """A run of the agent a with a primary metric."""
+    run = store.enqueue("a", first_seed=0)
+    attempt = store.begin_attempt(run.id, run.id)
+    assert attempt is not None
+    shown = RunSummary(
+        primary_metric="mse", primary_value=0.5, higher_is_better=False, steps=9, half_steps=9
+    )
+    store.update_summary(run.id, shown)
+    done = Verdict(state=RunState.SUCCEEDED)
+    store.end_attempt(attempt, Ending(exit_code=0), done, finished_at=store.now())
+    return run
+
+
+def test_text_that_is_none_costs_only_itself(store: Store, write: Callable[[str], None]) -> None:
+    run = store.enqueue("a", first_seed=0)
+    write("UPDATE runs SET error = CAST(x'6f64ff' AS TEXT)")
+    assert [(each.id, each.error) for each in store.runs()] == [
+        (run.id, "od\N{REPLACEMENT CHARACTER}")
+    ]
+
+
+def test_a_success_whose_time_is_none_is_passed_over(
+    store: Store, write: Callable[[str], None]
+) -> None:
+    one, other = succeeded(store), succeeded(store)
+    write(f"UPDATE runs SET finished_at = 'abc' WHERE id = '{other.id}'")
+    first = store.run(one.id)
+    assert first is not None
+    assert store.last_success("a") == first.finished_at
+
+
+def test_an_agent_whose_due_time_is_none_counts_as_new(
+    store: Store, write: Callable[[str], None]
+) -> None:
+    store.record_due("a", 5.0, [], first_seed=0)
+    write("UPDATE schedule_state SET last_due = 'abc'")
+    with structlog.testing.capture_logs() as logs:
+        assert store.last_due("a") is None
+    assert [line["table"] for line in logs] == ["schedule_state"]
+    store.record_due("a", 6.0, [], first_seed=0)
+    assert store.last_due("a") == 6.0
+
+
+@pytest.mark.parametrize("column", ["half_steps", "primary_value"])
+def test_a_comparison_leaves_out_what_cannot_be_read(
+    store: Store, write: Callable[[str], None], column: str
+) -> None:
+    wrong, right = succeeded(store), succeeded(store)
+    for run in (wrong, right):
+        twin = store.enqueue_baseline(run)
+        attempt = store.begin_attempt(twin.id, twin.id)
+        assert attempt is not None
+        store.update_summary(twin.id, RunSummary(primary_metric="mse", primary_value=0.25, steps=9))
+        done = Verdict(state=RunState.SUCCEEDED)
+        store.end_attempt(attempt, Ending(exit_code=0), done, finished_at=store.now())
+    write(f"UPDATE runs SET {column} = 'abc' WHERE id = '{wrong.id}'")
+    assert wrong.id not in [each.run_id for each in store.compared.outcomes("a")]
+    assert [(pair.half_run, pair.half, pair.fp32) for pair in store.compared.pairs("a")] == [
+        (right.id, 0.5, 0.25)
+    ]
+
+
+def test_a_twin_whose_time_is_none_ends_no_comparison(
+    store: Store, write: Callable[[str], None]
+) -> None:
+    store.enqueue_baseline(succeeded(store))
+    write("UPDATE runs SET created_at = 'abc' WHERE baseline_of IS NOT NULL")
+    succeeded(store)
+    assert store.compared.untwinned("a") == 2
+
+
+def test_what_cannot_be_read_is_counted(
+    store: Store, write: Callable[[str], None], home_settings: Settings
+) -> None:
+    engine = open_database(database_url(home_settings))
+    succeeded(store)
+    succeeded(store)
+    assert unreadable_rows(engine) == {}
+    write("UPDATE runs SET steps = 'abc'")
+    write("UPDATE attempts SET pid = 'abc' WHERE run_id = (SELECT min(id) FROM runs)")
+    assert unreadable_rows(engine) == {"runs": 2, "attempts": 1}
+    engine.dispose()
