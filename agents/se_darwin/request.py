@@ -201,9 +201,9 @@ class EvolutionRequest(BaseModel):
         strange = [output for output in given.execution.outputs if output is not None]
         if strange and all(output.kind == "strange" for output in strange):
             raise ValueError(
-                f"what {self.function} returns, or leaves in its arguments, cannot be passed or "
-                f"compared ({strange[0].text}): evolve a function that returns plain values, or "
-                "objects of classes that the program's own module defines"
+                f"the tests cannot judge {self.function}: {strange[0].text}. Evolve a function "
+                "that returns plain values, or objects of classes that the program's own module "
+                "defines"
             )
         reached = any(output is None or output.lines for output in given.execution.outputs)
         if self.test_code and not reached:

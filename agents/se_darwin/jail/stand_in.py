@@ -40,6 +40,18 @@ class UnsendableArgumentError(UncomparableError):
         TypeError.__init__(self, f"{UNSENDABLE}: {error}")
 
 
+class UnsendableResultError(UncomparableError):
+    """What came of a call is not plain data.
+
+    Args:
+        what: The candidate's words.
+    """
+
+    def __init__(self, what: str) -> None:
+        text = "what it returns, or leaves in its arguments, does not reach the tests"
+        TypeError.__init__(self, f"{text}: {what}")
+
+
 class StandIn:
     """Calls the function in the candidate's process.
 
@@ -60,8 +72,8 @@ class StandIn:
         """Call the candidate; arguments that it changed are changed here too.
 
         Raises:
-            UnsendableArgumentError, UncomparableError: An argument, or what came of the call, is
-                not plain data.
+            UnsendableArgumentError, UnsendableResultError: An argument, or what came of the call,
+                is not plain data.
             CandidateLostError: There is no readable answer.
             BaseException: Whatever the candidate raised.
         """
@@ -77,7 +89,7 @@ class StandIn:
                 places, names = self._wire.decode(answer["after"])
                 _change([*arguments, *keywords.values()], [*places, *names.values()])
             if "strange" in answer:
-                raised: BaseException = UncomparableError(str(answer["strange"]))
+                raised: BaseException = UnsendableResultError(str(answer["strange"]))
             elif "raise" in answer:
                 raised = self._wire.decode_error(*answer["raise"])
             else:
