@@ -1,7 +1,6 @@
 """``run`` where no daemon serves: exit codes, and what is refused."""
 
 import logging
-import os
 from contextlib import closing
 from pathlib import Path
 

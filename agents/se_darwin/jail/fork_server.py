@@ -37,6 +37,7 @@ from .confinement import (
 from .examiner import ExamRequest, examination
 
 MAX_OUTPUT_BYTES = 1 << 20
+_MAX_DESCRIPTORS = 1024  # the usual limit of a process
 
 
 class Request(TypedDict):
@@ -222,7 +223,7 @@ def _fork(request: Request, base_bytes: int, keep: list[int], run: Callable[[], 
         try:
             os.setsid()
             die_with_parent()
-            for low, high in pairwise([2, *sorted(keep), 256]):
+            for low, high in pairwise([2, *sorted(keep), _MAX_DESCRIPTORS]):
                 os.closerange(low + 1, high)
             enter_landlock()  # a domain of its own: it cannot signal or trace its neighbours
             limit_resources(

@@ -28,8 +28,10 @@ _ALWAYS = (
     "os",
     "socket",
     "threading",
-    "_strptime",  # this and the next are imported by others when first needed
-    *(f"encodings.{name}" for name in ("ascii", "cp1252", "idna", "latin_1", "utf_16", "utf_32")),
+    # These are imported by others when first needed, when no file can be opened any more.
+    *("_strptime", "copy", "gettext", "hashlib", "heapq", "shutil", "textwrap"),
+    *(f"encodings.{name}" for name in ("ascii", "cp1252", "idna", "latin_1", "punycode", "rot_13")),
+    *("encodings.utf_16", "encodings.utf_32"),
 )
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from jail.fork_server import main; main()"

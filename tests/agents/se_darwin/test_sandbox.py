@@ -73,6 +73,22 @@ def test_a_program_sees_the_names_of_the_module_it_belongs_to(sandbox: Sandbox) 
     assert case.passes(execution.outputs[0])
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        "__import__('collections').Counter('aab').most_common(1)",
+        "__import__('argparse').ArgumentParser(prog='p').parse_args([])",
+        "__import__('uuid').uuid5(__import__('uuid').NAMESPACE_DNS, 'a')",
+        "'a'.encode('punycode')",
+        "__import__('codecs').encode('a', 'rot13')",
+    ],
+)
+def test_what_the_library_imports_when_first_needed_is_there(work: str) -> None:
+    source = f"def solve(x):\n    {work}\n    return x\n"
+    with Sandbox(modules=["argparse", "codecs", "collections", "uuid"]) as sandbox:
+        assert passed(sandbox, source, [TestCase.returning((0,), 0)]) == [True]
+
+
 def test_coverage_names_the_lines_run(sandbox: Sandbox) -> None:
     source = "def solve(x):\n    if x:\n        return x + 1\n    return 1\n"
     [execution] = sandbox.run([source], TESTS, function="solve", coverage=True)
