@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
-from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    insert,
+    not_,
+    or_,
+    select,
+    update,
+)
 
 from genesis_fp16.precision_policy import Override, is_agent_name
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
-from genesis_fp16.store.row_reader import RowReader
+from genesis_fp16.store.row_reader import RowReader, is_number
 from genesis_fp16.store.schema import audit, overrides
 
 
@@ -86,15 +96,17 @@ class Overrides:
         query = select(overrides).where(self._is_in_force()).order_by(overrides.c.id)
         read, unreadable = [], []
         for row in connection.execute(query).mappings():
-            if (override := self._as_overrides.one(row)) is not None:
+            withdrawn = row["withdrawn_at"] is not None  # if so it is no time, and unreadable
+            if not withdrawn and (override := self._as_overrides.one(row)) is not None:
                 read.append((row["id"], override))
             else:
                 unreadable.append((row["id"], _in_its_place(row)))
         return read + unreadable
 
     def _is_in_force(self) -> ColumnElement[bool]:
-        expiry = overrides.c.expires_at
-        return overrides.c.withdrawn_at.is_(None) & or_(expiry.is_(None), expiry > self._clock())
+        withdrawn, expiry = overrides.c.withdrawn_at, overrides.c.expires_at
+        standing = withdrawn.is_(None) | not_(is_number(withdrawn))
+        return standing & or_(expiry.is_(None), expiry > self._clock())
 
     def _shorten(self, connection: Connection, agent: str | None, expires_at: float) -> None:
         """Let no earlier override of the scope come back when the newer one expires."""

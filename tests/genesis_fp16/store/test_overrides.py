@@ -84,6 +84,7 @@ def test_clearing_one_scope_leaves_the_other(overrides) -> None:
         ("precision", "FP32 ", "a"),
         ("created_at", "noon", "a"),
         ("expires_at", "never", "a"),
+        ("withdrawn_at", "long ago", "a"),
         ("agent", "A ", None),
         ("agent", b"\xff", None),
     ],
