@@ -25,7 +25,7 @@ from benchmarks.results import Spread, refuse_precisions
 from benchmarks.timing import interleave, seconds_of
 from benchmarks.trajectories import build_data, build_world_model
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
-from infrastructure.training.precision import resolve_device
+from infrastructure.training.precision.precision import resolve_device
 
 COLUMNS = (
     "device", "torch", "scenario", "epochs", "trajectories", "requested", "effective", "reason",

@@ -17,7 +17,7 @@ from benchmarks.measure import measure
 from benchmarks.models import SIZES
 from benchmarks.plot import plot_bars
 from benchmarks.results import Case, Measured, Result, Spread
-from infrastructure.training.precision import resolve_device
+from infrastructure.training.precision.precision import resolve_device
 
 OUTPUT = Path("benchmark_results")
 

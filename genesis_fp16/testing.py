@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import structlog
 from pydantic import JsonValue
 
-from genesis_fp16.errors import GenesisError
-from genesis_fp16.probe import checked_agent, describe_error, validate_settings
-from genesis_fp16.schedule import next_due
+from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.plugins.probe import checked_agent, describe_error, validate_settings
+from genesis_fp16.runs.schedule import next_due
 from infrastructure.agent_contract import (
     Agent,
     Evaluation,
@@ -218,7 +218,7 @@ def _same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor])
 def _check_step(job: TrainingJob) -> None:
     import torch
 
-    from infrastructure.training.fp32_check import check_fp32_step
+    from infrastructure.training.diagnostics.fp32_check import check_fp32_step
 
     with _checking("an FP32 step"):
         check_fp32_step(job, torch.device("cpu"))
@@ -231,7 +231,7 @@ def _check_publish(agent: Agent, context: RunContext, job: TrainingJob) -> None:
     import torch
 
     from infrastructure.training import Precision
-    from infrastructure.training.forward import PrecisionForward
+    from infrastructure.training.precision.forward import PrecisionForward
 
     model = job.model.eval()
     forward = PrecisionForward(model, torch.device("cpu"), Precision.FP32)

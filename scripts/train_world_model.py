@@ -5,7 +5,7 @@
 
 import sys
 
-from genesis_fp16.cli import main
+from genesis_fp16.cli.app import main
 
 if __name__ == "__main__":
     sys.argv = ["genesis-fp16", "run", *(sys.argv[1:] or ["se-darwin"])]

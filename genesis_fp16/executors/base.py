@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from genesis_fp16.run_spec import RunSpec
+from genesis_fp16.domain.run_spec import RunSpec
 from infrastructure.events import Command
 
 

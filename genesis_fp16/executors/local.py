@@ -12,14 +12,14 @@ from contextlib import suppress
 
 import psutil
 
-from genesis_fp16.descendants import kill, living_descendants
+from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
-from genesis_fp16.run_spec import RunSpec
+from genesis_fp16.system.processes import kill, living_descendants
 from infrastructure.events import Command
 from infrastructure.events.command import Stop
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker")
-GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker_group")
+GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker.group")
 FAMILY_SECONDS = 2.0  # between two looks at what descends from a worker
 SAME_START_SECONDS = 2.0  # the kernel counts from boot, and the clock may have been set since
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from genesis_fp16.agent_files import write_whole
-from genesis_fp16.errors import GenesisError
+from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.guard.decision import GUARD, Decision
 from genesis_fp16.guard.guard_settings import GuardSettings
-from genesis_fp16.json_text import json_text
-from genesis_fp16.settings import Settings
+from genesis_fp16.plugins.agent_folder import write_whole
+from genesis_fp16.settings.settings import Settings
+from genesis_fp16.system.json_text import json_text
 from infrastructure.events.plain_text import PlainText, plain
 
 _FOLDER = "guard"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from genesis_fp16.attempts import attempt_folder
+from genesis_fp16.domain.run import RunState
 from genesis_fp16.guard import decision as ladder
 from genesis_fp16.guard.decision import GUARD, Decision
 from genesis_fp16.guard.evidence import settings_in_force, unrecorded, write_evidence
@@ -19,8 +19,8 @@ from genesis_fp16.guard.metric_pairs import judge
 from genesis_fp16.guard.overflow_windows import Scaling
 from genesis_fp16.guard.trigger import GuardState
 from genesis_fp16.guard.watch import Watch
-from genesis_fp16.runs import RunState
-from genesis_fp16.settings import Settings
+from genesis_fp16.runs.attempt_watch import attempt_folder
+from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail
 from infrastructure.events.event_log import MAX_READ_BYTES

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from genesis_fp16.setting_types import AgentNames, Seconds
+from genesis_fp16.domain.setting_types import AgentNames, Seconds
 
 MOST_KEPT = 64  # windows, comparisons or pairs of runs that the guard looks back on
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
+from genesis_fp16.domain.run import TERMINAL, RunState
 from genesis_fp16.guard.trigger import GuardState, Trigger
 from genesis_fp16.metrics.series import NO_ROLLBACKS, STEP_OUTCOMES, Series
-from genesis_fp16.runs import TERMINAL, RunState
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
     BaselineCompared,

@@ -8,8 +8,8 @@ from typing import Literal
 
 from sqlalchemy import Engine, func, select
 
+from genesis_fp16.domain.run import RunState
 from genesis_fp16.guard.metric_pairs import Pair
-from genesis_fp16.runs import RunState
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.row_reader import RowReader, is_number
 from genesis_fp16.store.rows import Run

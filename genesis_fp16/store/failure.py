@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from genesis_fp16.errors import GenesisError
+from genesis_fp16.domain.errors import GenesisError
 
 _NEXT_TO_NOTHING = 1 << 20  # bytes free on a disk that is as good as full
 _PRIMARY = 0xFF  # SQLite's extended codes carry the plain one in their lowest byte

@@ -14,13 +14,13 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from genesis_fp16.agent_files import write_whole
-from genesis_fp16.errors import GenesisError
-from genesis_fp16.serving import LOCK_FILE, SERVING_FILE, STARTING, Serving, read_serving
-from genesis_fp16.settings import Settings
+from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.plugins.agent_folder import write_whole
+from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store.database import database_url
 from genesis_fp16.store.failure import StoreError, failure
 from genesis_fp16.store.file_identity import Identity, identity
+from genesis_fp16.store.serving import LOCK_FILE, SERVING_FILE, STARTING, Serving, read_serving
 
 _WAIT_SECONDS = 0.1  # a command that asks whether a daemon serves holds it for an instant
 _ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses

@@ -17,7 +17,7 @@ from sqlalchemy import (
     update,
 )
 
-from genesis_fp16.precision_policy import Override, is_agent_name
+from genesis_fp16.domain.precision import Override, is_agent_name
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.row_reader import RowReader, is_number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from genesis_fp16.runs import ACTIVE, MAX_BACKOFF_SECONDS, TERMINAL, RunState
+from genesis_fp16.domain.run import ACTIVE, MAX_BACKOFF_SECONDS, TERMINAL, RunState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

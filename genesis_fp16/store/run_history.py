@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine, Select, func, select
 
-from genesis_fp16.runs import TERMINAL, RunState
+from genesis_fp16.domain.run import TERMINAL, RunState
 from genesis_fp16.store import schema
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.row_reader import RowReader, is_number

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from genesis_fp16.runs import ACTIVE, RunState
+from genesis_fp16.domain.run import ACTIVE, RunState
 
 metadata = MetaData()
 

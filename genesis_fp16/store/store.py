@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, Engine, Update, func, insert, select, update
 
-from genesis_fp16.runs import TRANSITIONS, Ending, RunState, Verdict
-from genesis_fp16.settings import Settings
+from genesis_fp16.domain.run import TRANSITIONS, Ending, RunState, Verdict
+from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import schema
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.compared_runs import ComparedRuns

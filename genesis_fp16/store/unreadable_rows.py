@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine, RowMapping, select
 
+from genesis_fp16.domain.precision import Override
 from genesis_fp16.guard.decision import Decision
-from genesis_fp16.precision_policy import Override
 from genesis_fp16.store import schema
 from genesis_fp16.store.audit_trail import Change
 from genesis_fp16.store.database import reading

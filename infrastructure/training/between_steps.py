@@ -14,13 +14,13 @@ from torch import Tensor
 from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
 from infrastructure.training.config import FP16TrainingConfig
-from infrastructure.training.graphed_steps import GraphedSteps
+from infrastructure.training.cuda_graphs.graphed_steps import GraphedSteps
+from infrastructure.training.distributed.gradients import RankGradients
 from infrastructure.training.loss_scale import LossScale
-from infrastructure.training.precision import Precision
-from infrastructure.training.precision_switch import PrecisionSwitch
-from infrastructure.training.rank_gradients import RankGradients
+from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision.switch import PrecisionSwitch
+from infrastructure.training.state import TrainerState
 from infrastructure.training.step_record import StepReading, StepRecord
-from infrastructure.training.trainer_state import TrainerState
 
 log = structlog.get_logger()
 

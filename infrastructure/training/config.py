@@ -9,7 +9,7 @@ from typing import Literal
 
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PrecisionWish
-from infrastructure.training.precision import Precision
+from infrastructure.training.precision.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,19 +19,19 @@ from torch.optim import Optimizer
 
 from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
-from infrastructure.training.anomaly import AnomalyDetector
 from infrastructure.training.between_steps import BetweenSteps
 from infrastructure.training.config import FP16TrainingConfig
-from infrastructure.training.forward import checked_loss
-from infrastructure.training.graph_recorder import CudaRecorder
-from infrastructure.training.graphed_steps import GraphedSteps, graph_refusal
+from infrastructure.training.cuda_graphs.graphed_steps import GraphedSteps, graph_refusal
+from infrastructure.training.cuda_graphs.recorder import CudaRecorder
+from infrastructure.training.diagnostics.anomaly import AnomalyDetector
+from infrastructure.training.distributed.gradients import RankGradients
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.parameters import device_of, float32_parameters
-from infrastructure.training.precision import Precision
-from infrastructure.training.precision_switch import PrecisionSwitch
-from infrastructure.training.rank_gradients import RankGradients
+from infrastructure.training.precision.forward import checked_loss
+from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision.switch import PrecisionSwitch
+from infrastructure.training.state import TrainerState
 from infrastructure.training.step_record import StepRecord
-from infrastructure.training.trainer_state import TrainerState
 from infrastructure.training.tuning import loss_scale_of
 
 B = TypeVar("B")

@@ -22,7 +22,7 @@ from infrastructure.agent_contract.transition import (
     TransitionSpec,
 )
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.loop import LoopOptions, train
+from infrastructure.training.loop.train import LoopOptions, train
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.artefact import BuildNetwork, load_model, save_model

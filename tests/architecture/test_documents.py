@@ -9,10 +9,10 @@ import pytest
 import typer
 from prometheus_client import CollectorRegistry
 
-from genesis_fp16.cli import app
-from genesis_fp16.env_file import ENV_FILE_VARIABLE
+from genesis_fp16.cli.app import app
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.settings import AGENTS_PREFIX, VARIABLES, AgentSettings
+from genesis_fp16.settings.env_file import ENV_FILE_VARIABLE
+from genesis_fp16.settings.settings import AGENTS_PREFIX, VARIABLES, AgentSettings
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import PrecisionChanged
 

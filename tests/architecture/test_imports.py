@@ -41,7 +41,7 @@ def _daemon_modules(root: Path) -> list[str]:
 
 def test_daemon_imports_neither_torch_nor_plugins_nor_the_library(root: Path) -> None:
     modules = _modules_after_importing(*_daemon_modules(root))
-    assert "genesis_fp16.service" in modules
+    assert "genesis_fp16.daemon.daemon" in modules
     assert [name for name in modules if name.split(".")[0] in {"torch", "agents", "numpy"}] == []
     library = [name for name in modules if name.startswith("infrastructure.")]
     assert [name for name in library if not name.startswith(DAEMON_MAY_IMPORT)] == []
@@ -70,7 +70,7 @@ def test_one_module_reads_the_environment(files: Files, root: Path) -> None:
         for module, name, _ in _attributes(path)
         if module == "os" and name in {"environ", "environb", "getenv"}
     }
-    assert readers == {"genesis_fp16/settings_reading.py"}
+    assert readers == {"genesis_fp16/settings/reading.py"}
 
 
 def test_only_metrics_declares_metrics(files: Files, root: Path) -> None:

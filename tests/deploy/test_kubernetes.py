@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from genesis_fp16.env_file import ENV_FILE_VARIABLE
-from genesis_fp16.observability import TICK_STALE_SECONDS
-from genesis_fp16.settings import Settings
-from genesis_fp16.settings_reading import load_settings
+from genesis_fp16.daemon.http import TICK_STALE_SECONDS
+from genesis_fp16.settings.env_file import ENV_FILE_VARIABLE
+from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings.settings import Settings
 
 INSTALL = "not installed: the extra 'deploy' has it"
 VERSIONS = ("1.31", "1.37")

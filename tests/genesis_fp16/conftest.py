@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from genesis_fp16.run_spec import RunSpec, TrainerOptions
-from genesis_fp16.settings import Settings
+from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
+from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
@@ -172,7 +172,7 @@ class WorkerAttempt:
         self.events: list[Event] = []
         if events is not None:
             self.spec.events_path.symlink_to(events)
-        module = "worker" if self.spec.processes_per_run == 1 else "worker_group"
+        module = "worker" if self.spec.processes_per_run == 1 else "worker.group"
         with (log or attempt_folder / "worker.log").open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", f"genesis_fp16.{module}", str(path)],

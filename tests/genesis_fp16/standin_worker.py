@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from genesis_fp16.run_spec import RunSpec
+from genesis_fp16.domain.run_spec import RunSpec
 from infrastructure.events import COMMAND_ADAPTER, EventWriter
 from infrastructure.events.command import SetPrecision, Stop
 from infrastructure.events.event import (

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from genesis_fp16.attempts import make_spec
+from genesis_fp16.domain.run import RunState
+from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import ExitStatus, Handle, LocalExecutor
-from genesis_fp16.run_spec import RunSpec
-from genesis_fp16.runs import RunState
-from genesis_fp16.settings import AgentSettings, Settings
+from genesis_fp16.runs.attempt_watch import make_spec
+from genesis_fp16.settings.settings import AgentSettings, Settings
 from genesis_fp16.store import Attempt, Run
 from infrastructure.events import EventTail, PrecisionState, SetPrecision
 
@@ -178,7 +178,7 @@ def test_the_end_of_the_daemon_is_the_end_of_stdin(spec, standin_command, until)
     daemon = (
         "import sys, time; from pathlib import Path;"
         "from genesis_fp16.executors import LocalExecutor;"
-        "from genesis_fp16.run_spec import RunSpec;"
+        "from genesis_fp16.domain.run_spec import RunSpec;"
         "spec = RunSpec.model_validate_json(Path(sys.argv[1]).read_text());"
         "LocalExecutor(sys.argv[2:]).submit(spec); time.sleep(600)"
     )

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from genesis_fp16.runs import Ending, RunState, Verdict
-from genesis_fp16.settings import Settings
+from genesis_fp16.domain.run import Ending, RunState, Verdict
+from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import Run, RunSummary, Store
 
 Finish = Callable[..., Run]

@@ -30,8 +30,8 @@ from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import BaseEvent, Notice, PrecisionChanged
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
-from infrastructure.training.loop import LoopOptions, train
-from infrastructure.training.safety_net import TrainingDivergedError
+from infrastructure.training.loop.divergence import TrainingDivergedError
+from infrastructure.training.loop.train import LoopOptions, train
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Tensor]
@@ -155,7 +155,7 @@ def train_job(
 
 @pytest.fixture
 def every_step_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infrastructure.training.stats_reporter._SHORTEST_WINDOW_SECONDS", 0.0)
+    monkeypatch.setattr("infrastructure.training.loop.statistics._SHORTEST_WINDOW_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch import nn
 
 from infrastructure.events import PrecisionState
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
-from infrastructure.training.checkpoint import CheckpointError
+from infrastructure.training.checkpoints.checkpoint import CheckpointError
 
 FP32_BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")

@@ -1,0 +1,227 @@
+"""``genesis-fp16 precision explain``: an agent's precision, told as a person would want it told."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from genesis_fp16.cli.names import installed_agent
+from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_table
+from genesis_fp16.cli.precision import told_override
+from genesis_fp16.cli.runs import existing_store
+from genesis_fp16.cli.settings import known_settings
+from genesis_fp16.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from genesis_fp16.guard import Decision
+    from genesis_fp16.store import Run, Store
+
+_WHO = {
+    "default": "nobody demands FP32, and GENESIS_PRECISION chose it",
+    "agent": "the agent's own setting, GENESIS_AGENTS__<NAME>__PRECISION",
+    "operator": "an operator's override",
+    "flag": "ENABLE_FP16_TRAINING is false",
+    "guard": "the guard",
+    "canary": "the canary settings: this run is not of the share that has half precision",
+    "baseline": "the run repeats another in FP32, to be compared with it",
+    "no_accelerator": "the device is a CPU, and GENESIS_CPU_HALF is not set",
+    "unsupported": "the device lacks this half type",
+    "measured": "the worker's measurement, see genesis-fp16 preflight",
+}
+_DECISION_COLUMNS = ("state", "trigger", "level", "actor", "run_id", "reason")
+_SHOWN_DECISIONS, _SHOWN_RUNS, _SHOWN_SCALES = 8, 5, 8
+
+
+def explain(agent: str, as_json: JsonFlag = False) -> None:
+    """Tell who decided the agent's precision, when, on what numbers, and how to undo it."""
+    known = known_settings()
+    settings = known.place
+    with existing_store(settings) as store:
+        installed_agent(agent, store)
+        answer = {"agent": agent, **(_story(settings, store, agent) if store else {})}
+    if as_json:
+        print_json(answer)
+        return
+    if not answer.get("run") and not answer.get("decisions"):
+        print_line(f"{agent} has not run yet in {settings.home}: see genesis-fp16 agents")
+        for line in _operators(answer):
+            print_line(line)
+        return
+    for line in (*_now(answer), *_guard(known.followed, answer), *_operators(answer)):
+        print_line(line)
+    _print_decisions(answer["decisions"])
+    _print_comparison(answer["outcomes"])
+
+
+def _story(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
+    """Everything that is known."""
+    run = next((run for run in store.runs(agent) if run.precision), None)
+    decisions = store.guard.history(agent, limit=50)
+    last_trip = next((each for each in decisions if each.state == "tripped"), None)
+    home = settings.home.absolute()
+    evidence, trouble = _evidence(home, last_trip) if last_trip else (None, "")
+    return {
+        "run": _run(run) if run else None,
+        "decisions": [asdict(decision) for decision in decisions],
+        "evidence": evidence,
+        "evidence_file": str(home / last_trip.evidence) if last_trip else None,
+        "evidence_trouble": trouble,
+        **_removed(store, home, last_trip.run_id if last_trip else ""),
+        "overrides": [
+            asdict(each) for each in store.overrides.in_force() if each.agent in (None, agent)
+        ],
+        "audit": [
+            asdict(each)
+            for each in store.overrides.audit(limit=200)
+            if each.subject in (agent, "all")
+        ],
+        "outcomes": [
+            {**asdict(each), "value": None if math.isnan(each.value) else each.value}
+            for each in store.compared.outcomes(agent)
+        ],
+    }
+
+
+def _evidence(home: Path, decision: Decision) -> tuple[dict[str, Any] | None, str]:
+    """The bundle, and else why there is none."""
+    from genesis_fp16.guard.evidence import EvidenceError, read_evidence
+
+    try:
+        bundle = read_evidence(home, decision)
+    except EvidenceError as error:
+        return None, str(error)
+    return (bundle.model_dump(exclude_unset=True), "") if bundle else (None, "")
+
+
+def _removed(store: Store, home: Path, run_id: str) -> dict[str, str]:
+    """Why the run's folder, or the weights in it, are gone; empty where they are not."""
+    from genesis_fp16.runs.run_folder import told_removal, why_weights_removed
+
+    run, folder = store.run(run_id), home / "runs" / run_id
+    return {
+        "folder_removed": told_removal(folder, run.folder_removed) if run else "",
+        "weights_removed": why_weights_removed(folder) if run else "",
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    shown = ("id", "number", "state", "precision", "steps", "half_steps")
+    return {name: getattr(run, name) for name in shown}
+
+
+def _now(answer: dict[str, Any]) -> Iterator[str]:
+    run = answer["run"]
+    if run is None:
+        yield f"{answer['agent']}: no worker has acknowledged a precision yet."
+        return
+    state = run["precision"]
+    effective, requested, reason = state["effective"], state["requested"], state["reason"]
+    asked = "" if effective == requested else f"; {requested.upper()} was asked for"
+    which = f"run {run['id']}, number {run['number']}, {run['state']}"
+    yield f"{answer['agent']} was last in {effective.upper()} ({which}){asked}."
+    yield f"Who decided   {_WHO.get(reason, reason)} (reason {reason})"
+
+
+def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
+    if not answer["decisions"]:
+        yield "The guard     watches; it has never had to decide anything."
+        return
+    last = answer["decisions"][0]
+    yield f"The guard     {last['state']} since {moment(last['at'])}, by {last['actor']}"
+    yield from _trip(answer)
+    yield f"What now      {_what_now(settings, last)}"
+    if last["state"] == "tripped":
+        undo = f"genesis-fp16 precision clear --guard {answer['agent']} --reason ..."
+        yield f"How to undo   {undo}"
+
+
+def _trip(answer: dict[str, Any]) -> Iterator[str]:
+    """The last trip and its numbers."""
+    trip = next((each for each in answer["decisions"] if each["state"] == "tripped"), None)
+    if trip is None:
+        return
+    yield f"Last trip     {trip['trigger']} at {moment(trip['at'])}: {trip['reason']}"
+    seen = answer["evidence"] or {}
+    if trip["run_id"]:
+        attempt = f", attempt {seen['attempt']}" if seen.get("attempt") else ""
+        yield f"Where         run {trip['run_id']}{attempt}, step {trip['step']}"
+    if answer["folder_removed"]:
+        yield f"Its folder    with log and events: {answer['folder_removed']}"
+    if statistics := seen.get("statistics"):
+        scales = [f"{each['loss_scale']:g}" for each in statistics][-_SHOWN_SCALES:]
+        yield f"Loss scale    {' -> '.join(scales)}"
+    if modules := seen.get("offending_modules"):
+        yield f"Modules       {', '.join(modules)}"
+    if checkpoint := seen.get("checkpoint"):
+        with_folder = answer["folder_removed"] and not os.path.lexists(checkpoint["path"])
+        why = answer["weights_removed"] or ("removed with it" if with_folder else "")
+        gone = f"; {why}" if why else ""
+        yield f"Checkpoint    of step {checkpoint['step']}: {checkpoint['path']}{gone}"
+    if answer["evidence_trouble"]:
+        yield f"No numbers    {answer['evidence_trouble']}"
+    elif trip["evidence"]:
+        yield f"All numbers   {answer['evidence_file']}"
+
+
+def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
+    if settings is None:
+        return "as the settings say, once they are mended"
+    if not settings.guard_enabled:
+        return "nothing: GENESIS_GUARD_ENABLED is false, the guard has no say"
+    if last["state"] == "watching":
+        return "half precision is allowed"
+    if last["state"] == "probation":
+        return "half precision on trial: one more finding, and FP32 is back for twice as long"
+    if settings.guard_reenable == "manual":
+        return "FP32 in every run, until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
+    return f"FP32; the first run after {moment(last['until'])} tries half precision again"
+
+
+def _operators(answer: dict[str, Any]) -> Iterator[str]:
+    for override in answer.get("overrides", ()):
+        yield f"Override      {told_override(override)}"
+    for change in answer.get("audit", [])[:3]:
+        said = f"{change['action']} for {change['subject']}: {change['reason']}"
+        yield f"By hand       {moment(change['at'])} {change['actor']}: {said}"
+
+
+def _print_decisions(decisions: list[dict[str, Any]]) -> None:
+    if not decisions:
+        return
+    typer.echo()
+    print_table(
+        ["decided", "state", "trigger", "trips", "who", "run", "why"],
+        [
+            [moment(each["at"]), *(each[name] for name in _DECISION_COLUMNS)]
+            for each in decisions[:_SHOWN_DECISIONS]
+        ],
+    )
+
+
+def _print_comparison(outcomes: list[dict[str, Any]]) -> None:
+    """Half precision and FP32 side by side, by the primary held-out metric."""
+    if not outcomes:
+        return
+    metric, better = outcomes[0]["metric"], outcomes[0]["higher_is_better"]
+    rows = []
+    for precision in ("half", "fp32", "mixed"):
+        group = [o for o in outcomes if o["precision"] == precision and o["metric"] == metric]
+        values = [each["value"] for each in group if each["value"] is not None]
+        if group:
+            numbers = (fmean(values), min(values), max(values)) if values else (math.nan,) * 3
+            newest = (f"#{each['number']} {_shown(each['value'])}" for each in group[:_SHOWN_RUNS])
+            rows.append([precision, len(group), *map(_shown, numbers), ", ".join(newest)])
+    typer.echo()
+    way = {True: ", higher is better", False: ", lower is better", None: ""}[better]
+    print_table(["trained in", "runs", f"mean {metric}{way}", "least", "most", "newest"], rows)
+
+
+def _shown(value: float | None) -> str:
+    return "not finite" if value is None or math.isnan(value) else f"{value:.4g}"

@@ -1,0 +1,77 @@
+"""How the command line answers: tables for people, JSON for programs, nothing else on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from genesis_fp16.system.json_text import json_text
+from infrastructure.events.plain_text import plain
+
+LONGEST_CELL = 300
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON, on stdout alone.")]
+
+
+def print_json(value: object) -> None:
+    """Print *value* as JSON."""
+    typer.echo(json_text(value))
+
+
+def print_line(text: str) -> None:
+    """Print *text* on one line, without what a terminal would obey."""
+    typer.echo(" ".join(plain(text).split("\n")))
+
+
+def print_warning(text: str) -> None:
+    """Print *text* as a line on stderr, whatever stdout is for."""
+    typer.echo(f"warning: {' '.join(plain(text).split())}", err=True)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, longest: int = LONGEST_CELL
+) -> None:
+    """Print *rows* under *columns*; long cells wrap on a terminal and nowhere else.
+
+    Args:
+        columns: Headings.
+        rows: Cells; control characters are left out.
+        longest: Characters of a cell that are shown.
+    """
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        shown = ("" if cell is None else plain(str(cell), longest) for cell in row)
+        table.add_row(*(Text(cell) for cell in shown))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 10_000
+    with console.capture() as capture:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def moment(timestamp: float | None) -> str:
+    """Unix seconds as UTC, or ``unreadable time`` where that is beyond the calendar."""
+    if timestamp is None:
+        return ""
+    try:
+        return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (OSError, OverflowError, ValueError):  # beyond the calendar, or NaN
+        return "unreadable time"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people."""
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.1f}s"
+    return f"{seconds / 60:.0f}m" if seconds < 7200 else f"{seconds / 3600:.1f}h"

@@ -1,0 +1,91 @@
+"""``genesis-fp16 preflight``: which precision suits an agent's job on this device, and why."""
+
+from __future__ import annotations
+
+import math
+
+import typer
+
+from genesis_fp16.cli.output import JsonFlag, print_json, print_table
+from genesis_fp16.settings.reading import load_settings
+from infrastructure.events.preflight_report import PreflightReport
+
+_MODULES_SHOWN = 12
+
+
+def preflight(agent: str, as_json: JsonFlag = False) -> None:
+    """Measure AGENT's training job in every precision, on copies, in a child process."""
+    settings = load_settings()
+    from genesis_fp16.daemon.preflight import run_preflight
+
+    report = run_preflight(settings, agent)
+    if as_json:
+        print_json(report.model_dump(mode="json"))
+    else:
+        _print(report)
+
+
+def _print(report: PreflightReport) -> None:
+    threads = "" if report.device.startswith("cuda") else f", {report.threads} threads"
+    typer.echo(
+        f"measured on {report.device} ({report.device_name}{threads}), "
+        f"torch {report.torch_version}, {report.batches} batches\n"
+    )
+    print_table(
+        ["precision", "usable", "step", "of FP32", "saved for backward", "peak", "gradient off"],
+        [
+            [
+                each.precision,
+                "yes" if each.usable else "no",
+                _milliseconds(each.seconds_per_step),
+                "" if each.ratio is None else f"{each.ratio:.2f} ±{each.ratio_error or 0.0:.2f}",
+                _mebibytes(each.saved_bytes),
+                _mebibytes(each.peak_bytes),
+                "" if each.gradient_error is None else f"{each.gradient_error:.2g}",
+            ]
+            for each in report.measurements
+        ],
+    )
+    if report.modules:
+        typer.echo()
+        _print_ranges(report)
+    typer.echo(f"\ntrain in {report.verdict}")
+    for reason in report.reasons:
+        typer.echo(f"  {reason}")
+
+
+def _print_ranges(report: PreflightReport) -> None:
+    """What FP16 would have to hold, and the loss scale that follows."""
+    print_table(
+        ["module in FP16", "activation", "gradient", "underflow", ""],
+        [
+            [
+                each.module,
+                f"{each.activation:.3g}",
+                f"{each.gradient:.3g}",
+                f"{each.underflow:.2%}",
+                "keep in FP32" if each.keep_fp32 else "",
+            ]
+            for each in report.modules[:_MODULES_SHOWN]
+        ],
+    )
+    if (more := len(report.modules) - _MODULES_SHOWN) > 0:
+        typer.echo(f"and {more} with smaller activations: see --json")
+    if report.largest_safe_scale and report.recommended_scale:
+        typer.echo(
+            f"\nloss scale: no overflow up to {_power(report.largest_safe_scale)}; recommended "
+            f"{_power(report.recommended_scale)}, which flushes {report.underflow:.2%} of the "
+            "gradients to zero"
+        )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.2f} ms"
+
+
+def _mebibytes(count: int | None) -> str:
+    return "" if count is None else f"{count / 2**20:.2f} MiB"
+
+
+def _power(scale: float) -> str:
+    return f"2^{round(math.log2(scale))}"

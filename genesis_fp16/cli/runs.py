@@ -1,0 +1,204 @@
+"""``genesis-fp16 runs``: what ran, and everything known of one run."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from genesis_fp16.cli.names import agents_of_runs, installed_agent
+from genesis_fp16.cli.output import JsonFlag, duration, moment, print_json, print_table
+from genesis_fp16.cli.settings import known_settings
+from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.runs.run_folder import told_removal
+from genesis_fp16.settings.settings import Settings
+from infrastructure.events.plain_text import LONGEST
+
+if TYPE_CHECKING:
+    from genesis_fp16.store import Attempt, Store
+
+app = typer.Typer(help="Past and present runs, newest first.")
+
+
+class UnknownRunError(GenesisError, KeyError):
+    """No run has this id."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"no run has the id {run_id!r}: see genesis-fp16 runs")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@contextmanager
+def existing_store(settings: Settings) -> Iterator[Store | None]:
+    """Open the store if there is one; None where no daemon has served yet.
+
+    Raises:
+        StoreError: There is none, though a daemon serves or runs were recorded.
+    """
+    if not _database_exists(settings):
+        yield None
+        return
+    with opened_store(settings) as store:
+        yield store
+
+
+@contextmanager
+def opened_store(settings: Settings) -> Iterator[Store]:
+    """Open the store, made where there is none; what fails in it is told with a remedy.
+
+    Raises:
+        StoreError: It cannot be used; or there is none, as for `existing_store`.
+    """
+    from genesis_fp16.daemon.log import keep_stdout_clear
+    from genesis_fp16.store import Store
+    from genesis_fp16.store.database import failures_told
+
+    keep_stdout_clear()
+    _database_exists(settings)
+    with failures_told(settings), closing(Store.open(settings)) as store:
+        yield store
+
+
+def _database_exists(settings: Settings) -> bool:
+    """Whether there may be a database; a daemon would never look into one made in its absence."""
+    from genesis_fp16.store import StoreError
+    from genesis_fp16.store.database import check_not_lost, database_exists, database_url
+    from genesis_fp16.store.failure import shown
+    from genesis_fp16.store.serving import STARTING, serving
+
+    if database_exists(settings):
+        return True
+    daemon = serving(settings.home.absolute())
+    if daemon is not None and daemon.trouble != STARTING:
+        raise StoreError(
+            f"database {shown(database_url(settings))} is gone, though a daemon ({daemon}) serves "
+            "it: what is said to a new one it would not hear; move it back, or restart the daemon"
+        )
+    check_not_lost(settings)
+    return False
+
+
+@app.callback(invoke_without_command=True)
+def list_runs(
+    context: typer.Context,
+    agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    as_json: JsonFlag = False,
+) -> None:
+    """List runs, newest first."""
+    if context.invoked_subcommand is not None:
+        return
+    settings = known_settings().place
+    with existing_store(settings) as store:
+        installed_agent(agent, store)
+        runs = [] if store is None else store.runs(agent, limit)
+        others = sorted(agents_of_runs(store)) if store is not None and not runs else []
+    if as_json:
+        print_json([asdict(run) for run in runs])
+    elif others:
+        typer.echo(f"no runs of {agent} in {settings.home}, but of {', '.join(others)}")
+    elif not runs:
+        typer.echo(f"no runs recorded in {settings.home}: start genesis-fp16 serve")
+    else:
+        print_table(
+            ["run", "agent", "state", "created", "trained for", "steps", "published", "why"],
+            [
+                [
+                    *(run.id, run.agent, run.state, moment(run.created_at)),
+                    *(duration(run.active_seconds), run.steps),
+                    {True: "yes", False: "no", None: ""}[run.published],
+                    run.error or run.reason,
+                ]
+                for run in runs
+            ],
+        )
+
+
+@app.command("show")
+def show_run(run_id: str, as_json: JsonFlag = False) -> None:
+    """Show one run: its attempts, what happened in each, its precision, where its log lies."""
+    settings = known_settings().place
+    with existing_store(settings) as store:
+        run = store.run(run_id) if store is not None else None
+        if store is None or run is None:
+            raise UnknownRunError(run_id)
+        attempts = [_attempt(settings, each) for each in store.attempts(run_id)]
+    folder = settings.home.absolute() / "runs" / run_id
+    answer = {
+        **asdict(run),
+        "folder_removed": told_removal(folder, run.folder_removed) or None,
+        "attempts": attempts,
+        "precision_history": [change for each in attempts for change in each["precision"]],
+    }
+    if as_json:
+        print_json(answer)
+    else:
+        _print_run(answer)
+
+
+def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
+    """The attempt's row, which of its files are there, and a summary of its events."""
+    from genesis_fp16.runs.attempt_watch import attempt_folder, events_of
+    from infrastructure.events.event import Evaluated, PrecisionChanged
+
+    folder = attempt_folder(settings, attempt)
+    log, events_file = folder / "worker.log", folder / "events.ndjson"
+    try:
+        events, trouble = list(events_of(events_file)), ""
+    except OSError as error:
+        events, trouble = [], f"{events_file.name} cannot be read: {error.strerror or error}"
+    evaluations = [event for event in events if isinstance(event, Evaluated)]
+    return {
+        **asdict(attempt),
+        "log": str(log) if os.path.lexists(log) else None,
+        "events_file": str(events_file) if os.path.lexists(events_file) else None,
+        "events_trouble": trouble,
+        "events": dict(Counter(event.kind for event in events)),
+        "precision": [
+            {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
+            | asdict(event.state)
+            for event in events
+            if isinstance(event, PrecisionChanged)
+        ],
+        "evaluation": evaluations[-1].model_dump(mode="json") if evaluations else None,
+    }
+
+
+def _print_run(run: dict[str, Any]) -> None:
+    shown = ("id", "agent", "trigger", "state", "seed", "steps", "failures", "published", "reason")
+    rows = [[name, run[name]] for name in shown]
+    rows += [[name, moment(run[name])] for name in ("created_at", "started_at", "finished_at")]
+    rows += [["metric " + name, value] for name, value in (run["metrics"] or {}).items()]
+    rows += [["error", run["error"]], ["folder, with log and events", run["folder_removed"]]]
+    print_table(["", ""], [row for row in rows if row[1] not in (None, "")], longest=LONGEST)
+    typer.echo()
+    print_table(
+        ["attempt", "started", "ended", "how", "events", "log"],
+        [
+            [
+                *(each["number"], moment(each["started_at"]), moment(each["finished_at"])),
+                each["ending"],
+                each["events_trouble"]
+                or ", ".join(f"{count} {kind}" for kind, count in each["events"].items()),
+                each["log"] or ("removed" if run["folder_removed"] else "not there"),
+            ]
+            for each in run["attempts"]
+        ],
+    )
+    if run["precision_history"]:
+        typer.echo()
+        columns = ["time", "step", "requested", "effective", "reason", "loss_scale"]
+        print_table(
+            columns,
+            [
+                [moment(change["time"]), *(change[name] for name in columns[1:])]
+                for change in run["precision_history"]
+            ],
+        )

@@ -1,0 +1,174 @@
+"""The metrics and health listener: ``/metrics``, ``/healthz``, ``/readyz``.
+
+A thread a connection, each with a deadline and their number bounded, so that slow or hostile
+clients delay nobody but themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, TypeAlias
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import make_wsgi_app
+
+from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+TICK_STALE_SECONDS = 30.0
+REQUEST_SECONDS = 10.0
+MAX_CONNECTIONS = 64
+
+Ready: TypeAlias = Callable[[], tuple[bool, str]]
+_Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]  # as socketserver has it
+
+
+class ListenError(GenesisError, OSError):
+    """The metrics address cannot be listened on."""
+
+    exit_code = os.EX_CONFIG
+
+    def __init__(self, host: str, port: int, cause: str) -> None:
+        super().__init__(
+            f"cannot serve metrics on {host}:{port}: {cause}; set GENESIS_METRICS_HOST and "
+            "GENESIS_METRICS_PORT to a free address of this machine (port 0 takes a free one)"
+        )
+
+
+def start_http(settings: Settings, metrics: Metrics, ready: Ready) -> ObservabilityServer:
+    """Listen and serve from a thread of its own until the server's `stop`.
+
+    Args:
+        settings: Names host and port.
+        metrics: What ``/metrics`` shows; its last tick decides ``/healthz``.
+        ready: Whether the daemon takes work, and why not: ``/readyz``, while the loop ticks.
+
+    Raises:
+        ListenError: The address is in use, or not one of this machine.
+    """
+    host, port = settings.metrics_host, settings.metrics_port
+    try:
+        server = ObservabilityServer((host, port))
+    except OSError as error:  # includes an unknown host name
+        raise ListenError(host, port, error.strerror or str(error)) from error
+    server.set_app(make_app(metrics, ready))
+    threading.Thread(target=server.serve_forever, args=(0.2,), name="metrics", daemon=True).start()
+    return server
+
+
+class ObservabilityServer(ThreadingMixIn, WSGIServer):
+    """A WSGI server that bounds the time and the number of its connections."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self._open: dict[_Request, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(address, _QuietHandler)
+
+    @property
+    def port(self) -> int:
+        """The port in use."""
+        return self.server_port
+
+    def server_bind(self) -> None:
+        """Bind; unlike the base class, without asking the resolver for this machine's name."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def process_request(self, request: _Request, client_address: object) -> None:
+        """Serve in a new thread; when there are too many, the oldest connection goes."""
+        with self._lock:
+            self._open[request] = time.monotonic() + REQUEST_SECONDS
+            surplus = [*self._open][:-MAX_CONNECTIONS]
+        for oldest in surplus:
+            _cut(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: _Request) -> None:
+        """Forget the connection and close it."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut connections past their deadline; called a few times a second."""
+        now = time.monotonic()
+        with self._lock:
+            late = [request for request, deadline in self._open.items() if deadline < now]
+        for request in late:
+            _cut(request)
+
+    def handle_error(self, request: _Request, client_address: object) -> None:
+        """Say nothing of clients that hang up."""
+
+    def stop(self) -> None:
+        """Stop serving and close the port."""
+        self.shutdown()
+        self.server_close()
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Log no requests."""
+
+
+def _cut(request: _Request) -> None:
+    """End a connection under the thread that serves it."""
+    if isinstance(request, socket.socket):
+        with suppress(OSError):  # it has just ended by itself
+            request.shutdown(socket.SHUT_RDWR)
+
+
+def make_app(
+    metrics: Metrics, ready: Ready, clock: Callable[[], float] = time.monotonic
+) -> WSGIApplication:
+    """Make the application; *clock* gives monotonic seconds: setting the time changes no health.
+
+    The loop counts as ticking until `TICK_STALE_SECONDS` after the start.
+    """
+    exposition = make_wsgi_app(metrics.registry)
+    started = clock()
+
+    def healthy() -> tuple[bool, str]:
+        age = clock() - max(metrics.last_tick, started)
+        return age <= TICK_STALE_SECONDS, f"the loop ticked {age:.1f} s ago"
+
+    def serving() -> tuple[bool, str]:
+        ticks, text = healthy()
+        return ready() if ticks else (False, text)
+
+    checks = {"/healthz": healthy, "/readyz": serving}
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        extra: list[tuple[str, str]] = []
+        if path != "/metrics" and path not in checks:
+            status, text = "404 Not Found", "there are /metrics, /healthz and /readyz"
+        elif method not in ("GET", "HEAD"):
+            status, text = "405 Method Not Allowed", "only GET and HEAD"
+            extra = [("Allow", "GET, HEAD")]
+        elif path == "/metrics":
+            body = exposition({**environ, "REQUEST_METHOD": "GET"}, start_response)
+            return body if method == "GET" else []
+        else:
+            good, text = checks[path]()
+            status = "200 OK" if good else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), *extra])
+        return [f"{text}\n".encode()] if method != "HEAD" else []
+
+    return app

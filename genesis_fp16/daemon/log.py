@@ -1,0 +1,71 @@
+"""Log lines: a constant event and its fields, for people on a terminal, as JSON elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+from genesis_fp16.settings.settings import Settings
+
+
+def configure_logging(settings: Settings) -> None:
+    """Send the daemon's log to stderr, and what libraries warn of with it.
+
+    The stream is looked up at each line, so that a progress bar may put itself before it.
+    """
+    as_json = settings.log_format == "json" or (
+        settings.log_format == "auto" and not sys.stderr.isatty()
+    )
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso" if as_json else "%Y-%m-%d %H:%M:%SZ", utc=True),
+    ]
+    rendering: list[Processor]
+    if as_json:
+        rendering = [
+            structlog.processors.format_exc_info,
+            _head_first,
+            structlog.processors.JSONRenderer(),
+        ]
+    else:
+        rendering = [_console(colors=sys.stderr.isatty())]
+    structlog.configure(
+        processors=[*shared, *rendering],
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+
+
+def keep_stdout_clear() -> None:
+    """Send what the library logs in a command to stderr: stdout is for the command's answer."""
+    structlog.configure(
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _head_first(_logger: object, _name: str, line: EventDict) -> EventDict:
+    """Begin each line with what every line has."""
+    return {name: line.pop(name) for name in ("timestamp", "level", "event")} | dict(line)
+
+
+def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(
+        colors=colors,
+        sort_keys=False,  # the order in which the line was written tells more
+        exception_formatter=structlog.dev.plain_traceback,  # rich's shows every local value
+    )

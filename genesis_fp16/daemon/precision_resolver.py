@@ -1,0 +1,81 @@
+"""Gathers the voices on precision - settings, overrides, guard, hardware - and asks the policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from genesis_fp16.domain.precision import Device, Override, Voices, concerning, decide
+from genesis_fp16.guard.canary import may_run_in_half
+from genesis_fp16.guard.guard import Guard
+from genesis_fp16.plugins.discovery import Hardware
+from genesis_fp16.settings.settings import Settings
+from genesis_fp16.store import Run, Store
+from infrastructure.events import PrecisionState
+
+
+class PrecisionDesk:
+    """The precision in force for each run.
+
+    Args:
+        store: Keeps the operators' overrides.
+        hardware: What the device can do.
+        settings: In force; assign `settings` anew after a reload.
+        guard: Follows the same settings.
+    """
+
+    def __init__(self, store: Store, hardware: Hardware, settings: Settings, guard: Guard) -> None:
+        self._settings = settings
+        self._store, self._guard = store, guard
+        self._device = Device(
+            accelerator=not hardware.device.startswith("cpu"),
+            fp16=hardware.fp16,
+            bf16=hardware.bf16,
+            cpu_half=settings.cpu_half,
+        )
+        self._overrides: Sequence[Override] = ()
+        self.refresh()
+
+    @property
+    def settings(self) -> Settings:
+        """In force, here and for the guard."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._settings = self._guard.settings = settings
+
+    def refresh(self) -> None:
+        """Read the overrides that are in force now; once a round is enough."""
+        self._overrides = self._store.overrides.in_force()
+        self._guard.refresh()
+
+    def __call__(self, run: Run) -> PrecisionState:
+        """The decision for *run*, which counts as beginning now unless it has begun."""
+        begun_at = math.inf if run.started_at is None else run.started_at
+        return self._decide(
+            run.agent,
+            begun_at,
+            canary=may_run_in_half(run.agent, run.number, self._settings),
+            baseline=run.baseline_of is not None,
+        )
+
+    def for_agent(self, agent: str) -> PrecisionState:
+        """The decision for runs of *agent* that begin now and are canaries."""
+        return self._decide(agent, math.inf, canary=may_run_in_half(agent, 1, self._settings))
+
+    def _decide(
+        self, agent: str, begun_at: float, *, canary: bool, baseline: bool = False
+    ) -> PrecisionState:
+        return decide(
+            Voices(
+                flag=self._settings.enable_fp16_training,
+                default=self._settings.precision,
+                agent=self._settings.for_agent(agent).precision,
+                overrides=concerning(self._overrides, agent, begun_at),
+                device=self._device,
+                guard=self._guard.demands_fp32(agent),
+                canary=canary,
+                baseline=baseline,
+            )
+        )

@@ -1,0 +1,102 @@
+"""One agent's job measured in a worker of its own: this process imports neither torch nor it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from uuid import uuid4
+
+from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.run import EXIT_CODES
+from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.executors import ExitStatus, LocalExecutor
+from genesis_fp16.plugins.discovery import check_not_shadowed, entry_point_of
+from genesis_fp16.runs.attempt_watch import events_of, spec_of_settings
+from genesis_fp16.settings.settings import Settings
+from genesis_fp16.system.signals import Signals
+from infrastructure.events import PrecisionState
+from infrastructure.events.event import Finished, PreflightDone
+from infrastructure.events.preflight_report import PreflightReport
+
+_LOOK_SECONDS = 0.1
+
+
+class PreflightError(GenesisError, RuntimeError):
+    """The job could not be measured."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def run_preflight(settings: Settings, agent: str) -> PreflightReport:
+    """Measure the job that *agent* would train now; keep the report in the agent's folder.
+
+    Uses the agent's recorded transitions; where they do not suffice, collects some beside them
+    and throws them away. Nothing is trained or published.
+
+    Raises:
+        PreflightError: The job could not be measured.
+        UnknownAgentError: No such agent is installed.
+        ShadowedPackageError: The worker would measure with another library.
+    """
+    check_not_shadowed()
+    entry_point = entry_point_of(agent)
+    run_id = f"{agent}-{uuid4().hex[:12]}"
+    folder = settings.home.absolute() / "preflights" / run_id
+    folder.mkdir(parents=True)
+    spec = RunSpec(
+        run_id=run_id,
+        attempt=1,
+        incarnation=uuid4().hex,
+        agent=agent,
+        entry_point=entry_point,
+        run_folder=folder,
+        attempt_folder=folder,
+        seed=settings.seed,
+        precision=PrecisionState(requested="auto", effective="auto", reason="operator"),
+        task="preflight",
+        **spec_of_settings(settings, agent),
+    )
+    status = _run(spec, settings.run_timeout_seconds)
+    report = _report(spec, status)
+    shutil.rmtree(folder, ignore_errors=True)  # kept where it failed: its log says why
+    return report
+
+
+def _run(spec: RunSpec, timeout_seconds: float) -> ExitStatus:
+    """Run the worker to its end; nothing of it outlives this call."""
+    executor = LocalExecutor()
+    deadline = time.monotonic() + timeout_seconds
+    with Signals() as signals:
+        handle = executor.submit(spec)
+        try:
+            while (status := executor.poll(handle)) is None:
+                if signals.stops:
+                    raise PreflightError("interrupted: nothing was measured", os.EX_TEMPFAIL)
+                if time.monotonic() >= deadline:
+                    raise PreflightError(
+                        f"{spec.agent} was not measured within {timeout_seconds:g} s: raise "
+                        f"GENESIS_RUN_TIMEOUT_SECONDS; see {spec.attempt_folder}",
+                        1,
+                    )
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            executor.kill(handle)
+            while executor.poll(handle) is None:
+                time.sleep(_LOOK_SECONDS)
+    return status
+
+
+def _report(spec: RunSpec, status: ExitStatus) -> PreflightReport:
+    error, exit_code = "", 1
+    for event in events_of(spec.events_path):
+        if isinstance(event, PreflightDone):
+            return event.report
+        if isinstance(event, Finished):
+            error, exit_code = event.error, EXIT_CODES[event.outcome]
+    if not error:
+        ended = f"signal {status.signal}" if status.signal else f"status {status.exit_code}"
+        error = f"the worker ended with {ended}: see {spec.attempt_folder / 'worker.log'}"
+    raise PreflightError(error, exit_code or 1)

@@ -1,0 +1,1 @@
+"""Repair of a user's own function by an agent in a child process."""

@@ -1,0 +1,176 @@
+"""Reading ``FILE::FUNCTION`` and its tests: whatever cannot be evolved is refused here, by name."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import keyword
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from genesis_fp16.domain.errors import GenesisError
+
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+class EvolveError(GenesisError, RuntimeError):
+    """The function could not be evolved; the message says why and what to do."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvolveTarget:
+    """A function of a file.
+
+    Attributes:
+        code: Text of the file, line ends as they are.
+        function: Name of the function, at the top level of the file.
+        module: Name by which tests import the file.
+        path: Path of the file in a diff, relative to *folder*.
+        folder: Where such a diff is to be applied: the working folder, if the file lies in it.
+    """
+
+    code: str
+    function: str
+    module: str
+    path: str
+    folder: Path
+
+    @classmethod
+    def read(cls, target: str) -> EvolveTarget:
+        """Read the file that *target*, ``FILE::FUNCTION``, names.
+
+        Raises:
+            EvolveError: It names no function, or none that can be evolved.
+        """
+        file, _, function = target.partition("::")
+        if not file or not function:
+            raise EvolveError(
+                f"{target!r} names no function: write FILE::FUNCTION, such as "
+                "shop/prices.py::discount",
+                os.EX_USAGE,
+            )
+        program = Path(file)
+        code = _read(program, "the program")
+        if not program.stem.isidentifier() or keyword.iskeyword(program.stem):
+            raise EvolveError(
+                f"{program} cannot be imported by its name, as its tests must: rename it to "
+                f"{_importable(program.stem)}.py",
+                os.EX_DATAERR,
+            )
+        if code.startswith(_BYTE_ORDER_MARK):
+            raise EvolveError(
+                f"{program} begins with a byte order mark, which Python can do without and a "
+                "diff cannot: save it as plain UTF-8",
+                os.EX_DATAERR,
+            )
+        _check_function(_parse(code, program), program, function)
+        real, folder = program.resolve(), Path.cwd()
+        if not real.is_relative_to(folder):
+            folder = real.parent
+        return cls(
+            code=code,
+            function=function,
+            module=program.stem,
+            path=str(real.relative_to(folder)),
+            folder=folder,
+        )
+
+
+def read_tests(path: Path) -> str:
+    """Text of the test module *path*.
+
+    Raises:
+        EvolveError: It cannot be read, or is not Python.
+    """
+    code = _read(path, "the tests").removeprefix(_BYTE_ORDER_MARK)
+    _parse(code, path)
+    return code
+
+
+def _read(path: Path, what: str) -> str:
+    try:
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        raise EvolveError(f"{what}: there is no file {path}", os.EX_NOINPUT) from None
+    except OSError as error:
+        message = f"{what}: {path} cannot be read: {error.strerror}"
+        raise EvolveError(message, os.EX_NOINPUT) from None
+    except UnicodeDecodeError:
+        message = f"{what}: {path} cannot be read: save it as UTF-8"
+        raise EvolveError(message, os.EX_NOINPUT) from None
+
+
+def _importable(name: str) -> str:
+    """*name*, changed so that it can be imported."""
+    name = re.sub(r"\W", "_", name)
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f"_{name}"
+
+
+def _parse(code: str, path: Path) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except SyntaxError as error:
+        place = f":{error.lineno}" if error.lineno else ""  # a null byte stands on no line
+        message = f"{path}{place} is not Python: {error.msg}"
+    except ValueError as error:  # a null byte, in older versions
+        message = f"{path} is not Python: {error}"
+    except (RecursionError, MemoryError):  # the parser's own limits
+        message = f"{path} is nested too deeply to be read"
+    raise EvolveError(message, os.EX_DATAERR)
+
+
+def _check_function(tree: ast.Module, program: Path, function: str) -> None:
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if function in functions:
+        return
+    found = dict(_definitions(tree, ""))
+    remedy = found.get(function)
+    if remedy is None:  # it may be named without its class, or misspelt
+        inner = [name for name in found if name.rpartition(".")[2] == function]
+        remedy = found[inner[0]] if inner else _nearest(function, functions)
+    raise EvolveError(
+        f"{program} defines no function {function!r} at its top level; {remedy}", os.EX_DATAERR
+    )
+
+
+def _nearest(function: str, functions: list[str]) -> str:
+    close = difflib.get_close_matches(function, functions, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"there are {', '.join(functions) or 'none'}"
+
+
+def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
+    """Every dotted name defined below *node*, and what to do where just that is to be evolved."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Assign) and isinstance(child.value, ast.Lambda):
+            for name in (each.id for each in child.targets if isinstance(each, ast.Name)):
+                yield f"{prefix}{name}", f"{name} is a lambda: write it as `def {name}(...):`"
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield f"{prefix}{child.name}", _remedy(child, node, prefix)
+            yield from _definitions(child, f"{prefix}{child.name}.")
+        else:
+            yield from _definitions(child, prefix)
+
+
+def _remedy(
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, parent: ast.AST, prefix: str
+) -> str:
+    name = f"{prefix}{node.name}"
+    if isinstance(node, ast.ClassDef):
+        return f"{name} is a class: name a function"
+    if isinstance(node, ast.AsyncFunctionDef):
+        return f"{name} is asynchronous: move what it computes into a plain function that it calls"
+    if isinstance(parent, ast.ClassDef):
+        return f"{name} is a method: move what it computes into a function that it calls"
+    if prefix:
+        outer = prefix.partition(".")[0]
+        return f"{name} stands inside {outer}: evolve {outer}, or move {node.name} out of it"
+    return f"{name} stands inside another statement: move it out"

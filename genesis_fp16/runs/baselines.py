@@ -1,0 +1,54 @@
+"""Paired runs: after every so many runs in half precision, the last is repeated in FP32."""
+
+from __future__ import annotations
+
+import structlog
+
+from genesis_fp16.domain.run import RunState
+from genesis_fp16.settings.settings import Settings
+from genesis_fp16.store import Run, Store
+from genesis_fp16.store.compared_runs import MOSTLY
+from infrastructure.events import Event
+
+log = structlog.get_logger()
+
+
+class BaselineRuns:
+    """Queues the FP32 twin of a run that succeeded; an `EventListener` of the dispatcher.
+
+    A twin trains from the same seed on the same data, always in FP32, and publishes nothing. Its
+    purpose is its held-out metrics, which the store keeps beside those of the run it repeats.
+    Seed and data are all that is repeated: where an agent's job depends on more, such as the
+    model in use, the twin differs in that too.
+
+    Args:
+        store: Counts the runs and takes the twins.
+        settings: Say after how many runs.
+    """
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._succeeded: list[str] = []
+
+    def on_event(self, agent: str, run_id: str, event: Event) -> None:
+        """See `EventListener`: nothing to do."""
+
+    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
+        """Remember runs that succeed."""
+        del agent
+        if state == RunState.SUCCEEDED and self._settings.baseline_every_runs:
+            self._succeeded.append(run_id)
+
+    def tick(self) -> None:
+        """Queue twins that are due; where the store fails, the next call tries again."""
+        while self._succeeded:
+            run = self._store.run(self._succeeded[0])
+            if run is not None and self._is_due(run):
+                twin = self._store.enqueue_baseline(run)
+                log.info("baseline_queued", agent=run.agent, run_id=twin.id, repeats=run.id)
+            self._succeeded.pop(0)
+
+    def _is_due(self, run: Run) -> bool:
+        if run.baseline_of is not None or run.half_steps < MOSTLY * max(run.steps, 1):
+            return False
+        return self._store.compared.untwinned(run.agent) >= self._settings.baseline_every_runs

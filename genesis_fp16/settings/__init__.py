@@ -1,0 +1,1 @@
+"""The settings: their declaration, their source (file and environment), and their reload."""

@@ -1,0 +1,1 @@
+"""The child process of one attempt: collect, train, evaluate, publish."""

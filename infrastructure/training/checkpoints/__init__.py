@@ -1,0 +1,1 @@
+"""Checkpoints: atomic, hashed, weights_only, portable across precisions and ranks."""

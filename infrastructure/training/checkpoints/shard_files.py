@@ -1,0 +1,215 @@
+"""Storage for `torch.distributed.checkpoint` in files of our own: hashed, nothing pickled."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from infrastructure.training.checkpoints.checkpoint import (
+    CheckpointError,
+    read_checkpoint,
+    write_checkpoint,
+)
+from infrastructure.training.distributed.ranks import Ranks
+
+Index = dict[str, Any]
+
+
+def write_shards(folder: Path, shards: dict[str, Tensor], ranks: Ranks) -> Index:
+    """Write this rank's part of *shards*; every rank must call it.
+
+    Returns:
+        What is where, in plain numbers and strings.
+
+    Raises:
+        CheckpointError: A rank could not write; on every rank.
+    """
+    writer = _Writer(folder, ranks.rank)
+    try:
+        save(shards, storage_writer=writer, process_group=ranks.control)
+    except CheckpointException as error:
+        raise _first_failure(folder, error) from error
+    return ranks.same(writer.index)
+
+
+def read_shards(folder: Path, index: Index, targets: dict[str, Tensor], ranks: Ranks) -> None:
+    """Fill *targets*, sharded or whole, from the files in *folder*; every rank must call it.
+
+    Raises:
+        CheckpointError: A file is missing, corrupt or of another shape; on every rank.
+    """
+    try:
+        with warnings.catch_warnings():  # one process is told that it is one process
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            load(targets, storage_reader=_Reader(folder, index), process_group=ranks.control)
+    except CheckpointException as error:
+        raise _first_failure(folder, error) from error
+
+
+def _first_failure(folder: Path, error: CheckpointException) -> CheckpointError:
+    rank, (failure, _) = min(error.failures.items(), key=lambda item: item[0])
+    if isinstance(failure, CheckpointError):
+        return failure
+    return CheckpointError(folder, f"failed on rank {rank} ({failure!r})", "see that rank's log")
+
+
+class _Writer(StorageWriter):
+    """One file for each rank; the leader keeps the index."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder, self._file = folder, f"rank-{rank}.pt"
+        self.index: Index = {}
+
+    def reset(self, checkpoint_id: object = None) -> None:
+        """Nothing: a writer writes once."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: object, **kwargs: object) -> None:
+        """Nothing: `write_checkpoint` makes the folder."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """As they are."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's tensors."""
+        items: list[Any] = plan.items  # all of them tensors
+        tensors = {
+            str(number): cast("Tensor", planner.resolve_data(item)).detach().clone()
+            for number, item in enumerate(items)
+        }
+        size = write_checkpoint(self._folder / self._file, tensors) if tensors else 0
+        written: Future[list[WriteResult]] = Future()
+        written.set_result(
+            [
+                WriteResult(
+                    index=item.index,
+                    size_in_bytes=0 if number else size,
+                    storage_data={
+                        "offset": [*item.tensor_data.chunk.offsets],
+                        "size": [*item.tensor_data.chunk.sizes],
+                        "file": self._file,
+                        "name": str(number),
+                    },
+                )
+                for number, item in enumerate(items)
+            ]
+        )
+        return written
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Make the index."""
+        entries: dict[str, Any] = metadata.state_dict_metadata
+        tensors: Index = {
+            name: {
+                "size": [*entry.size],
+                "dtype": str(entry.properties.dtype).removeprefix("torch."),
+                "chunks": [],
+            }
+            for name, entry in entries.items()
+        }
+        written = [result for of_rank in results for result in of_rank]
+        for result in written:
+            tensors[result.index.fqn]["chunks"].append(result.storage_data)
+        size = sum(result.size_in_bytes for result in written)
+        self.index = {"folder": self._folder.name, "bytes": size, "tensors": tensors}
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
+        """No ids: the folder is the constructor's."""
+        return checkpoint_id is None
+
+
+class _Reader(StorageReader):
+    """Opens only the files that hold what this rank wants, one after the other."""
+
+    def __init__(self, folder: Path, index: Index) -> None:
+        self._folder, self._tensors = folder, index["tensors"]
+
+    def reset(self, checkpoint_id: object = None) -> None:
+        """Nothing: a reader reads once."""
+
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
+        """The index in torch's words."""
+        return Metadata(
+            state_dict_metadata={
+                name: TensorStorageMetadata(
+                    TensorProperties(getattr(torch, entry["dtype"])),
+                    torch.Size(entry["size"]),
+                    [
+                        ChunkStorageMetadata(torch.Size(c["offset"]), torch.Size(c["size"]))
+                        for c in entry["chunks"]
+                    ],
+                )
+                for name, entry in self._tensors.items()
+            }
+        )
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: object, **kwargs: object
+    ) -> None:
+        """Note where each piece is."""
+        self._where = {
+            MetadataIndex(name, chunk["offset"]): (chunk["file"], chunk["name"])
+            for name, entry in self._tensors.items()
+            for chunk in entry["chunks"]
+        }
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """As they are."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copy every piece to where it belongs."""
+        wanted: dict[str, list[tuple[str, ReadItem]]] = defaultdict(list)
+        for item in plan.items:
+            file, name = self._where[item.storage_index]
+            wanted[file].append((name, item))
+        for file, items in wanted.items():
+            tensors = read_checkpoint(self._folder / file, torch.device("cpu"))
+            for name, item in items:
+                piece = tensors[name]
+                for dimension, start in enumerate(item.storage_offsets):
+                    piece = piece.narrow(dimension, start, item.lengths[dimension])
+                target = planner.resolve_tensor(item).detach()
+                target.copy_(piece)
+                planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
+        """No ids: the folder is the constructor's."""
+        return checkpoint_id is None

@@ -1,0 +1,1 @@
+"""CUDA graphs of whole steps, wrapped around the trainer."""

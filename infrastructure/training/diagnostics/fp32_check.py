@@ -1,0 +1,68 @@
+"""Proof, before training, that FP32 means FP32: a model may hide an autocast of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from infrastructure.agent_contract import TrainingJob
+from infrastructure.training.diagnostics.running_modules import RunningModules
+from infrastructure.training.precision.forward import PrecisionForward
+from infrastructure.training.precision.precision import Precision
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class HalfPrecisionInModelError(ValueError):
+    """An FP32 step computed in half precision, so a rollback would not roll back.
+
+    Args:
+        module: Qualified name and class of the innermost module that was running.
+        operation: The operation that returned a half tensor.
+    """
+
+    def __init__(self, module: str, operation: str) -> None:
+        super().__init__(
+            f"under FP32 the model computes in half precision: {operation} in {module}. Remove the "
+            "autocast or .half() there; the trainer chooses the precision"
+        )
+        self.module, self.operation = module, operation
+
+
+def check_fp32_step(job: TrainingJob, device: torch.device) -> None:
+    """Run one FP32 forward and backward on a copy of the model; no half tensor may appear.
+
+    Neither the job's model nor any random state changes.
+
+    Raises:
+        HalfPrecisionInModelError: A half tensor appeared; the message names the module.
+        ValueError: The job has no batch.
+    """
+    model = copy.deepcopy(job.model).to(device).train()
+    batch = next(iter(job.batches(0)), None)
+    if batch is None:
+        raise ValueError("the training job yields no batches for epoch 0: nothing to train on")
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    forward = PrecisionForward(model, device, Precision.FP32)
+    running = RunningModules(model)
+    cuda = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda), _NoHalfTensors(running):
+        forward.compute_loss(job.loss, batch).backward()
+
+
+class _NoHalfTensors(TorchDispatchMode):
+    def __init__(self, running: RunningModules) -> None:
+        super().__init__()
+        self._running = running
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        outputs: Iterable[Any] = result if isinstance(result, tuple | list) else (result,)
+        if any(isinstance(output, Tensor) and output.dtype in _HALF for output in outputs):
+            raise HalfPrecisionInModelError(str(self._running), str(func))
+        return result

@@ -1,0 +1,223 @@
+"""Measures a training job, on a copy, before it trains: what fits, what pays, what to choose."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+
+import torch
+
+from infrastructure.agent_contract import TrainingJob
+from infrastructure.events import PrecisionName
+from infrastructure.events.preflight_report import (
+    ModuleExtremes,
+    PrecisionMeasurement,
+    PreflightReport,
+)
+from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training.diagnostics.preflight.cost import gradient_error, saved_bytes
+from infrastructure.training.diagnostics.preflight.ranges import FP16_MAX, Ranges, measure_ranges
+from infrastructure.training.diagnostics.preflight.timing import TrialSteps, time_steps
+from infrastructure.training.diagnostics.preflight.verdict import LARGEST_GRADIENT_ERROR, judge
+from infrastructure.training.diagnostics.workbench import Workbench, undisturbed_generators
+from infrastructure.training.precision.precision import Precision, hardware
+
+_HIGHEST_SCALE = 2.0**64
+
+
+def preflight(
+    job: TrainingJob,
+    device: torch.device,
+    config: FP16TrainingConfig | None = None,
+    *,
+    batches: int = 4,
+    budget_seconds: float = 10.0,
+) -> PreflightReport:
+    """Measure *job* in every precision and say which to train in.
+
+    Everything happens on copies of the model: its weights, the random generators and the
+    position in the data are as before. Time is that of whole optimizer steps on one device,
+    communication between ranks left out.
+
+    Args:
+        job: What is to be trained.
+        device: On which.
+        config: Of the training to come; ``cpu_half`` lets FP16 be timed on a CPU too.
+        batches: Micro-batches to look at, at most.
+        budget_seconds: For timing; a round that has begun is finished.
+
+    Raises:
+        RuntimeError: The job does not run in FP32 either.
+        ValueError: It yields no batches, or what `TrialSteps` refuses.
+    """
+    trial = _Trial(job, device, config or FP16TrainingConfig(), batches)
+    with undisturbed_generators(device), torch.enable_grad():
+        try:
+            measured = trial.measure(budget_seconds)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return trial.report((), "fp32", ("FP32: no room on the device for a copy to measure",))
+        verdict, reasons = judge(measured, on_cpu=device.type == "cpu")
+        return trial.report(measured, verdict, reasons)
+
+
+class _Trial:
+    def __init__(
+        self, job: TrainingJob, device: torch.device, config: FP16TrainingConfig, batches: int
+    ) -> None:
+        self._config, self._device = config, device
+        with undisturbed_generators(device):
+            self._bench = Workbench(job, device, batches)
+        self._ranges: Ranges | None = None
+        self._fp16_refusal = ""
+
+    def measure(self, budget_seconds: float) -> tuple[PrecisionMeasurement, ...]:
+        self._measure_ranges()
+        found = {precision: self._examine(precision) for precision in Precision}
+        clock = _clock(self._device)
+        steps = TrialSteps(self._bench, self._config, self._recommended_scale or 1.0, clock)
+        timed = [p for p, each in found.items() if each.usable and self._is_timed(p)]
+        timings = time_steps(steps, timed, budget_seconds=budget_seconds, clock=clock)
+        for precision, timing in timings.items():
+            found[precision] = found[precision].model_copy(
+                update={
+                    "seconds_per_step": timing.seconds_per_step,
+                    "ratio": timing.ratio,
+                    "ratio_error": timing.ratio_error,
+                    "peak_bytes": steps.peak_bytes(precision),
+                }
+            )
+        return tuple(found.values())
+
+    def report(
+        self,
+        measured: tuple[PrecisionMeasurement, ...],
+        verdict: PrecisionName,
+        reasons: tuple[str, ...],
+    ) -> PreflightReport:
+        scale = self._recommended_scale
+        return PreflightReport(
+            measured_at=time.time(),
+            device=str(self._device),
+            device_name=device_name(self._device),
+            torch_version=torch.__version__,
+            threads=torch.get_num_threads(),
+            batches=len(self._bench.batches),
+            measurements=measured,
+            modules=self._modules(scale),
+            largest_safe_scale=self._ranges.largest_safe_scale if self._ranges else None,
+            recommended_scale=scale,
+            underflow=self._ranges.underflow(scale) if self._ranges and scale else 0.0,
+            verdict=verdict,
+            reasons=reasons,
+        )
+
+    def _measure_ranges(self) -> None:
+        try:
+            self._ranges = measure_ranges(self._bench)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # an operation that FP16 lacks on this device
+            self._fp16_refusal = _first_line(error)
+
+    def _examine(self, precision: Precision) -> PrecisionMeasurement:
+        """Everything about one precision but its time."""
+        name = precision.value
+        if precision is Precision.FP32:
+            saved = saved_bytes(self._bench, precision)
+            return PrecisionMeasurement(precision=name, saved_bytes=saved)
+        try:
+            saved = saved_bytes(self._bench, precision)
+            error = self._gradient_error(precision)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as refusal:
+            remark = f"does not run: {_first_line(refusal)}"
+            return PrecisionMeasurement(precision=name, usable=False, remarks=(remark,))
+        objections = tuple(self._objections(precision, error))
+        remarks = objections
+        if not self._is_timed(precision):
+            remarks = (*objections, "not timed: a CPU emulates it (cpu_half=True times it)")
+        return PrecisionMeasurement(
+            precision=name,
+            usable=not objections,
+            remarks=remarks,
+            saved_bytes=saved,
+            gradient_error=error,
+        )
+
+    def _objections(self, precision: Precision, gradient_off: float | None) -> list[str]:
+        found = []
+        ranges = self._ranges
+        if self._device.type != "cpu" and not hardware(self._device)[precision.value]:
+            found.append("the device does not compute it natively")
+        if ranges is not None and not ranges.loss_is_finite:
+            found.append("the loss or a gradient is not finite in FP32 either")
+        if gradient_off is not None and gradient_off > LARGEST_GRADIENT_ERROR:
+            found.append(f"its gradient is {gradient_off:.0%} off FP32's")
+        if precision is not Precision.FP16:
+            return found
+        if self._fp16_refusal:
+            found.append(f"does not run: {self._fp16_refusal}")
+        elif ranges is not None:
+            found += [
+                f"{name} reaches {each.activation:.3g} in the forward pass, FP16 ends at "
+                f"{FP16_MAX:.0f}: normalise its input, or train in BF16 or FP32"
+                for name, each in ranges.modules.items()
+                if not each.activation <= FP16_MAX
+            ]
+            highest = ranges.largest_safe_scale
+            if highest is not None and highest < self._config.min_loss_scale:
+                found.append(f"gradients overflow at any loss scale above {highest:g}")
+        return found
+
+    def _gradient_error(self, precision: Precision) -> float | None:
+        if not self._is_timed(precision):
+            return None
+        scale = self._recommended_scale or 1.0
+        return gradient_error(self._bench, precision, scale if precision.scales_loss else 1.0)
+
+    def _is_timed(self, precision: Precision) -> bool:
+        """FP16 on a CPU is emulated, slowly: only on request."""
+        emulated = self._device.type == "cpu" and precision is Precision.FP16
+        return not emulated or self._config.cpu_half
+
+    @property
+    def _recommended_scale(self) -> float | None:
+        """One step below the highest safe scale: other batches have other gradients."""
+        highest = self._ranges.largest_safe_scale if self._ranges else None
+        return None if highest is None else min(highest / 2.0, _HIGHEST_SCALE)
+
+    def _modules(self, scale: float | None) -> tuple[ModuleExtremes, ...]:
+        if self._ranges is None:
+            return ()
+        ranges = self._ranges
+        by_activation = sorted(ranges.modules.items(), key=lambda item: -item[1].activation)
+        return tuple(
+            ModuleExtremes(
+                module=name,
+                activation=each.activation,
+                gradient=each.gradient,
+                underflow=ranges.underflow(scale, name) if scale else 0.0,
+                keep_fp32=not each.activation <= FP16_MAX,
+            )
+            for name, each in by_activation
+        )
+
+
+def device_name(device: torch.device) -> str:
+    """What *device* calls itself; measurements hold for devices of the same name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    """On one thread of a CPU its own time, which neighbours do not disturb; else the wall's."""
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time if alone else time.perf_counter
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

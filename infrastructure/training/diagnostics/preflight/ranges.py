@@ -1,0 +1,253 @@
+"""How large and how small the numbers are that FP16 would have to hold.
+
+One FP16 forward pass shows *where* half tensors arise: in which module, from which operation.
+FP32 passes then measure *what* lies there, forward and backward, with nothing overflowing or
+flushed on the way. The highest safe loss scale follows: ``2**floor(log2(65504 / max|gradient|))``
+over the gradients that FP16 would hold, since a power of two scales FP16 numbers exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from infrastructure.training.diagnostics.autograd_nodes import (
+    NameNodes,
+    floating_tensors,
+    named_nodes,
+)
+from infrastructure.training.diagnostics.running_modules import RunningModules
+from infrastructure.training.diagnostics.workbench import Workbench
+from infrastructure.training.precision.precision import Precision
+
+FP16_MAX = 65504.0
+_FLUSHED_EXPONENT = -25  # FP16 rounds 2**-25, half its smallest number, and all below it to zero
+_LOWEST, _HIGHEST = -160, 130  # exponents of float32, with room
+
+Place = tuple[str, str]  # module, operation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModuleRange:
+    """What FP16 would hold inside one module.
+
+    Attributes:
+        activation: Largest magnitude in the forward pass.
+        gradient: Largest magnitude in the backward pass, at loss scale 1.
+        exponents: int64 ``[E]``: how many gradient elements have ``ceil(log2(|g|))`` of
+            ``_LOWEST + index``; zeros are not counted.
+    """
+
+    activation: float
+    gradient: float
+    exponents: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranges:
+    """Attributes:
+    modules: By qualified name and class; only those in which FP16 would compute.
+    loss_is_finite: Whether FP32's loss and gradients were finite in every batch.
+    """
+
+    modules: dict[str, ModuleRange]
+    loss_is_finite: bool
+
+    @property
+    def largest_safe_scale(self) -> float | None:
+        """The highest power of two at which no FP16 gradient overflowed; None without any."""
+        gradient = max((each.gradient for each in self.modules.values()), default=0.0)
+        if not 0.0 < gradient < math.inf:
+            return None
+        mantissa, exponent = math.frexp(FP16_MAX / gradient)  # in [0.5, 1) * 2**exponent
+        del mantissa
+        return math.ldexp(1.0, exponent - 1)
+
+    def underflow(self, scale: float, module: str | None = None) -> float:
+        """Fraction of gradient elements flushed to zero at *scale*, a power of two.
+
+        Args:
+            scale: The loss scale.
+            module: Of this module only; None for all.
+        """
+        chosen = self.modules.values() if module is None else [self.modules[module]]
+        exponents = sum((each.exponents for each in chosen), torch.zeros(1, dtype=torch.int64))
+        highest_flushed = _FLUSHED_EXPONENT - round(math.log2(scale))
+        flushed = exponents[: max(0, highest_flushed - _LOWEST + 1)].sum().item()
+        return flushed / max(1, int(exponents.sum().item()))
+
+
+@dataclass
+class _Seen:
+    """What was seen at one place."""
+
+    activation: Tensor
+    gradient: Tensor
+    exponents: Tensor
+
+
+@dataclass
+class _Record:
+    """Where half tensors arise, and what FP32 holds everywhere."""
+
+    device: torch.device
+    half_forward: set[Place] = field(default_factory=set)
+    half_backward: set[Place] = field(default_factory=set)
+    forward: dict[Place, _Seen] = field(default_factory=dict)
+    backward: dict[Place, _Seen] = field(default_factory=dict)
+
+    def at(self, places: dict[Place, _Seen], place: Place) -> _Seen:
+        if place not in places:
+            zero = torch.zeros((), device=self.device)
+            bins = torch.zeros(_HIGHEST - _LOWEST + 1, dtype=torch.int64, device=self.device)
+            places[place] = _Seen(zero, zero, bins)
+        return places[place]
+
+    def modules(self) -> dict[str, ModuleRange]:
+        found: dict[str, list[_Seen]] = {}
+        for half, seen in (
+            (self.half_forward, self.forward),
+            (self.half_backward, self.backward),
+        ):
+            # Where FP16 takes another kernel than FP32, everything in the module counts.
+            otherwise = {module for module, operation in half if (module, operation) not in seen}
+            for place, values in seen.items():
+                if place in half or place[0] in otherwise:
+                    found.setdefault(place[0], []).append(values)
+        return {
+            module: ModuleRange(
+                activation=max(each.activation.item() for each in values),
+                gradient=max(each.gradient.item() for each in values),
+                exponents=torch.stack([each.exponents for each in values]).sum(0).cpu(),
+            )
+            for module, values in found.items()
+        }
+
+
+def measure_ranges(bench: Workbench) -> Ranges:
+    """One FP16 forward pass, then an FP32 forward and backward pass for each batch.
+
+    Raises:
+        RuntimeError: The model cannot run under FP16 on this device.
+    """
+    record = _Record(bench.device)
+    model = bench.model()
+    running = RunningModules(model)
+    with NameNodes(running), _HalfOperations(running, record.half_forward):
+        loss = bench.loss(model, bench.batches[0], Precision.FP16)
+    for node, module in named_nodes(loss):
+        if _is_half(node) and not _is_cast(node):
+            record.half_backward.add((module, node.name()))
+    del loss
+    finite = True
+    for batch in bench.batches:
+        with NameNodes(running), _Magnitudes(running, record):
+            loss = bench.loss(model, batch, Precision.FP32)
+        leaves = _hook_backward(loss, record)
+        loss.backward()
+        for place, parameters in leaves.items():
+            _note_gradients(record, place, [parameter.grad for parameter in parameters])
+        finite &= _all_finite([loss, *(p.grad for p in model.parameters())])
+        model.zero_grad(set_to_none=True)
+    return Ranges(modules=record.modules(), loss_is_finite=finite)
+
+
+class _HalfOperations(TorchDispatchMode):
+    """Collects the places where an operation returns a half tensor."""
+
+    def __init__(self, running: RunningModules, places: set[Place]) -> None:
+        super().__init__()
+        self._running, self._places = running, places
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        half = any(tensor.dtype == torch.float16 for tensor in floating_tensors(result))
+        if half and not str(func).startswith("aten._to_copy"):  # a cast: FP32 has none
+            self._places.add((str(self._running), str(func)))
+        return result
+
+
+class _Magnitudes(TorchDispatchMode):
+    """Records the largest magnitude that goes into and comes out of each operation."""
+
+    def __init__(self, running: RunningModules, record: _Record) -> None:
+        super().__init__()
+        self._running, self._record = running, record
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        seen = self._record.at(self._record.forward, (str(self._running), str(func)))
+        for tensor in (*floating_tensors(args), *floating_tensors(result)):
+            seen.activation = torch.maximum(seen.activation, _magnitude(tensor.detach()))
+        return result
+
+
+def _hook_backward(loss: Tensor, record: _Record) -> dict[Place, set[Tensor]]:
+    """Record gradients as they are computed; return the parameters used at each place."""
+    leaves: dict[Place, set[Tensor]] = {}
+    for node, module in named_nodes(loss):
+        place = (module, node.name())
+        for following, _ in node.next_functions:
+            if following is not None and hasattr(following, "variable"):
+                leaves.setdefault(place, set()).add(following.variable)
+        node.register_prehook(_noting(record, place))
+        node.register_hook(_noting_inputs(record, place))
+    return leaves
+
+
+def _noting(record: _Record, place: Place) -> Callable[..., None]:
+    return lambda gradients: _note_gradients(record, place, gradients)
+
+
+def _noting_inputs(record: _Record, place: Place) -> Callable[..., None]:
+    """Only the largest: each is an element of another node's outputs, or of a parameter."""
+
+    def note(gradients: Iterable[Tensor | None], _: object) -> None:
+        seen = record.at(record.backward, place)
+        for gradient in floating_tensors(gradients):
+            seen.gradient = torch.maximum(seen.gradient, _magnitude(gradient))
+
+    return note
+
+
+def _note_gradients(record: _Record, place: Place, gradients: Iterable[Tensor | None]) -> None:
+    seen = record.at(record.backward, place)
+    for gradient in floating_tensors(gradients):
+        seen.gradient = torch.maximum(seen.gradient, _magnitude(gradient))
+        seen.exponents += _exponents(gradient)
+
+
+def _exponents(gradient: Tensor) -> Tensor:
+    """Histogram of ``ceil(log2(|g|))`` over the elements that are neither zero nor infinite."""
+    magnitude = gradient.detach().float().abs()
+    magnitude = magnitude[(magnitude > 0.0) & magnitude.isfinite()]
+    mantissa, exponent = torch.frexp(magnitude)  # magnitude = mantissa * 2**exponent, in [0.5, 1)
+    ceiling = exponent - (mantissa == 0.5).int()
+    size = _HIGHEST - _LOWEST + 1
+    return torch.bincount((ceiling - _LOWEST).clamp(0, size - 1), minlength=size)
+
+
+def _is_half(node: Node) -> bool:
+    return any(output.dtype == torch.float16 for output in node._input_metadata)
+
+
+def _is_cast(node: Node) -> bool:
+    return node.name() == "ToCopyBackward0"
+
+
+def _magnitude(tensor: Tensor) -> Tensor:
+    """Largest magnitude, float32 ``[]``; zero if *tensor* is empty."""
+    if tensor.numel() == 0:
+        return torch.zeros((), device=tensor.device)
+    return tensor.abs().amax().float()
+
+
+def _all_finite(tensors: Iterable[Tensor | None]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors if tensor is not None)

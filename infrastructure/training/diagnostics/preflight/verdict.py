@@ -1,0 +1,53 @@
+"""Which precision to train in, and why, from what was measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from infrastructure.events import PrecisionName
+from infrastructure.events.preflight_report import PrecisionMeasurement
+from infrastructure.training.diagnostics.preflight.timing import WORTHWHILE
+
+LARGEST_GRADIENT_ERROR = 0.25
+
+
+def judge(
+    measurements: Sequence[PrecisionMeasurement], *, on_cpu: bool
+) -> tuple[PrecisionName, tuple[str, ...]]:
+    """Choose the fastest usable precision; FP32 unless a half type is surely worthwhile.
+
+    Between two half types that are equally fast, the one with the smaller gradient error.
+
+    Args:
+        measurements: One per precision, FP32 among them.
+        on_cpu: FP16 is then never chosen: a CPU emulates it.
+
+    Returns:
+        The precision, and the reasons: one line for each half type.
+    """
+    halves = [each for each in measurements if each.precision != "fp32"]
+    worthwhile = [
+        each
+        for each in halves
+        if each.usable
+        and not (on_cpu and each.precision == "fp16")
+        and each.ratio is not None
+        and each.ratio + (each.ratio_error or 0.0) <= WORTHWHILE
+    ]
+    reasons = tuple(_reason(each) for each in halves)
+    if not worthwhile:
+        return "fp32", ("FP32: no half type is usable and surely faster", *reasons)
+    fastest = min(each.ratio or 0.0 for each in worthwhile)
+    equal = [each for each in worthwhile if (each.ratio or 0.0) <= fastest / WORTHWHILE]
+    chosen = min(equal, key=lambda each: each.gradient_error or 0.0)
+    return chosen.precision, (f"{chosen.precision.upper()}: usable and fastest", *reasons)
+
+
+def _reason(measurement: PrecisionMeasurement) -> str:
+    said = list(measurement.remarks)
+    if measurement.ratio is not None:
+        error = measurement.ratio_error or 0.0
+        said.append(f"a step takes {measurement.ratio:.2f} (±{error:.2f}) of FP32's time")
+    if measurement.gradient_error is not None:
+        said.append(f"its gradient is {measurement.gradient_error:.2g} off")
+    return f"{measurement.precision}: {'; '.join(said)}"

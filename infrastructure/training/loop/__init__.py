@@ -1,0 +1,1 @@
+"""The training loop: epochs, step boundary, statistics, divergence, held-out evaluation."""

@@ -1,0 +1,64 @@
+"""When the FP32 baseline is measured: every so many steps while a half precision is in force."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from infrastructure.events.event import BaseEvent, Notice
+from infrastructure.training.diagnostics.fp32_shadow import Fp32Shadow
+from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.loop.progress import SavedProgress
+from infrastructure.training.precision.precision import Precision
+
+_FIRST_STEP = 10  # early: short runs are compared too
+_SHORTEST_PAUSE_SECONDS = 1.0  # fast steps must not flood the event file
+
+
+class BaselineWatch:
+    """A `StepObserver` that emits a `BaselineCompared`; the training never notices.
+
+    Args:
+        shadow: Compares.
+        interval: Steps between two comparisons.
+        emit: Takes events.
+        progress: Keeps the largest FP32 loss.
+
+    Attributes:
+        interval_steps: How often it wants to be asked.
+    """
+
+    def __init__(
+        self,
+        shadow: Fp32Shadow,
+        interval: int,
+        emit: Callable[[BaseEvent], None],
+        progress: SavedProgress,
+    ) -> None:
+        self._shadow: Fp32Shadow | None = shadow
+        self._interval, self._emit, self._progress = interval, emit, progress
+        self.interval_steps = min(_FIRST_STEP, interval)
+        self._next_step, self._next_at = 0, 0.0
+
+    def observe(self, trainer: FP16Trainer) -> None:
+        """Compare if it is time; see `StepObserver`."""
+        if self._shadow is None or trainer.precision is Precision.FP32:
+            return
+        if trainer.training_steps < self._next_step or time.monotonic() < self._next_at:
+            return
+        try:
+            compared = self._shadow.compare(
+                step=trainer.training_steps,
+                precision=trainer.precision,
+                loss_scale=float(trainer.get_stats()["current_scale"]),
+            )
+        except RuntimeError as error:  # too little memory, or a model that cannot be copied
+            self._shadow = None
+            fields = {"error": str(error), "consequence": "training goes on without a baseline"}
+            self._emit(Notice(level="warning", event="baseline_not_measured", fields=fields))
+            return
+        self._progress.saw_fp32_loss(compared.fp32_loss)
+        largest = self._progress.largest_fp32_loss
+        self._emit(compared.model_copy(update={"largest_fp32_loss": largest}))
+        self._next_step = trainer.training_steps + self._interval
+        self._next_at = time.monotonic() + _SHORTEST_PAUSE_SECONDS

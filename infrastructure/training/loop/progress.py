@@ -1,0 +1,140 @@
+"""Where a training stands, kept in checkpoints and found again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from infrastructure.events.event import BaseEvent, CheckpointSaved, Notice, Resumed
+from infrastructure.training.checkpoints.checkpoint import CheckpointError
+from infrastructure.training.checkpoints.folder import CheckpointFolder
+from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.loop.lr_schedule import RateSchedule
+from infrastructure.training.random_state import (
+    random_state,
+    restore_random_state,
+    seed_generators,
+)
+
+
+class SavedProgress:
+    """The position in the data, and its checkpoints together with trainer and schedule.
+
+    Args:
+        trainer: Saved and restored; so is *schedule*, if there is one.
+        schedule: Of the learning rate.
+        checkpoints: Where they lie.
+        ranks: Each calls every method.
+        seed: For a resumed training whose number of ranks has changed.
+        emit: Takes events.
+
+    Attributes:
+        epoch: Finished ones.
+        batch: Batches taken of the epoch under way.
+        largest_fp32_loss: Of the batch that is compared with FP32, over all attempts.
+    """
+
+    def __init__(
+        self,
+        *,
+        trainer: FP16Trainer,
+        schedule: RateSchedule | None,
+        checkpoints: CheckpointFolder,
+        ranks: Ranks,
+        seed: int,
+        emit: Callable[[BaseEvent], None],
+    ) -> None:
+        self._trainer, self._schedule = trainer, schedule
+        self._checkpoints, self._ranks = checkpoints, ranks
+        self._seed, self._emit = seed, emit
+        self.epoch = self.batch = 0
+        self.largest_fp32_loss = 0.0
+        self._saved_at = time.monotonic()
+
+    @property
+    def seconds_since_saved(self) -> float:
+        """Since the last try, or the start."""
+        return time.monotonic() - self._saved_at
+
+    def saw_fp32_loss(self, loss: float) -> None:
+        """Remember *loss* if it is the largest so far."""
+        if math.isfinite(loss):
+            self.largest_fp32_loss = max(self.largest_fp32_loss, abs(loss))
+
+    def save(self) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: It could not be written.
+        """
+        begun = time.monotonic()
+        state = {
+            "trainer": self._trainer.state_dict(),
+            "schedule": self._schedule.state_dict() if self._schedule else None,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "largest_fp32_loss": self.largest_fp32_loss,
+            "random": self._ranks.gather(random_state(self._trainer.device)),
+        }
+        path, size = self._checkpoints.save(self._trainer.training_steps, state)
+        self._saved_at = time.monotonic()
+        self._emit(
+            CheckpointSaved(
+                step=self._trainer.training_steps,
+                path=str(path),
+                size_bytes=size,
+                seconds=self._saved_at - begun,
+            )
+        )
+
+    def save_or_notice(self) -> None:
+        """A full disk must not cost the training: say so and try again later.
+
+        Nor may a bad moment replace a good checkpoint.
+        """
+        if not self._trainer.record.last_loss_was_finite:
+            return
+        try:
+            self.save()
+        except CheckpointError as error:
+            self._saved_at = time.monotonic()
+            self._notice("checkpoint_not_saved", error)
+
+    def resume(self) -> None:
+        """Go back to the newest readable checkpoint; without one, do nothing.
+
+        Raises:
+            CheckpointError: It is of another job.
+        """
+        newest = self._checkpoints.newest(
+            self._trainer.state.layout("trainer/"),
+            lambda error: self._notice("checkpoint_unreadable", error),
+        )
+        if newest is None:
+            return
+        path, state = newest
+        try:
+            self._load(state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                path, f"does not fit this job ({error})", "delete the run's checkpoints"
+            ) from error
+        self._emit(Resumed(step=self._trainer.training_steps, path=str(path)))
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._trainer.load_state_dict(state["trainer"])
+        if self._schedule is not None and state["schedule"] is not None:
+            self._schedule.load_state_dict(state["schedule"])
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        self.largest_fp32_loss = state.get("largest_fp32_loss", 0.0)  # older ones lack it
+        rank, steps = self._ranks.rank, self._trainer.training_steps
+        if len(state["random"]) == self._ranks.count:
+            restore_random_state(state["random"][rank], self._trainer.device)
+        else:  # another number of ranks: streams that none of them has seen
+            seed_generators(self._seed + rank + 1_000_003 * steps)
+
+    def _notice(self, event: str, error: CheckpointError) -> None:
+        self._emit(Notice(level="warning", event=event, fields={"error": str(error)}))

@@ -1,0 +1,258 @@
+"""Epochs around the step: its parts put together, batches, evaluation.
+
+In a process group every rank runs these lines. The leader, rank 0, alone hears commands, emits
+events, decides and evaluates; what it decides all ranks do after the same step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from infrastructure.agent_contract import Evaluation, TrainingJob
+from infrastructure.events import Command, PrecisionState
+from infrastructure.events.event import BaseEvent, Notice
+from infrastructure.training.checkpoints.folder import CheckpointFolder
+from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training.diagnostics.fp32_shadow import Fp32Shadow
+from infrastructure.training.diagnostics.profiler import StepProfile
+from infrastructure.training.distributed.modules import Parallel, is_sharded, spread
+from infrastructure.training.distributed.ranks import Ranks, Share
+from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.loop.boundary import StepBoundary, StepObserver
+from infrastructure.training.loop.divergence import SafetyNet
+from infrastructure.training.loop.fp32_comparison import BaselineWatch
+from infrastructure.training.loop.held_out import evaluate_held_out, first_batch, to_device
+from infrastructure.training.loop.lr_schedule import RateSchedule
+from infrastructure.training.loop.precision_choice import PrecisionChoice
+from infrastructure.training.loop.progress import SavedProgress
+from infrastructure.training.loop.statistics import StatsReporter
+from infrastructure.training.precision.precision import Precision, resolve
+from infrastructure.training.random_state import (
+    random_state,
+    restore_random_state,
+    seed_generators,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopOptions:
+    """Attributes:
+    seed: Seeds Python's and torch's global generators before the first step.
+    stats_interval_steps: Steps between two reads of the device.
+    checkpoint_interval_seconds: Longest time between two checkpoints.
+    keep_checkpoints: How many are kept.
+    profile_steps: Steps to profile at the beginning, into ``profile/`` beside the checkpoints; 0
+        for none. See `StepProfile`.
+    parallel: How several ranks share the work; see `spread`.
+    baseline_interval_steps: Steps between two comparisons of a half precision with FP32; 0 for
+        none; see `Fp32Shadow`.
+    """
+
+    seed: int
+    stats_interval_steps: int = 20
+    checkpoint_interval_seconds: float = 15.0
+    keep_checkpoints: int = 2
+    profile_steps: int = 0
+    parallel: Parallel = "ddp"
+    baseline_interval_steps: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingResult:
+    """Attributes:
+    outcome: ``done``, or ``stopped`` with a checkpoint written.
+    evaluation: Of the last epoch; None if stopped before one ended.
+    steps: Optimizer steps attempted over all attempts.
+    epochs: Epochs finished.
+    """
+
+    outcome: Literal["done", "stopped"]
+    evaluation: Evaluation | None
+    steps: int
+    epochs: int
+
+
+def train(
+    job: TrainingJob,
+    *,
+    device: torch.device,
+    precision: PrecisionState,
+    config: FP16TrainingConfig,
+    options: LoopOptions,
+    folder: Path,
+    emit: Callable[[BaseEvent], None],
+    commands: Callable[[], Iterable[Command]],
+) -> TrainingResult:
+    """Train ``job.model`` in place, from the newest readable checkpoint in *folder*, if any.
+
+    On a CPU a resumed training ends bit for bit where an undisturbed one does. In an initialised
+    process group every rank calls this with the same job, and the ranks share its batches.
+
+    Args:
+        job: See `TrainingJob`; its ``accumulate`` replaces the configuration's.
+        device: The model is moved there.
+        precision: The wish to begin with; commands change it. ``auto`` measures the job.
+        config: See `FP16TrainingConfig`.
+        options: See `LoopOptions`.
+        folder: For checkpoints; made if it is missing; the same for all ranks.
+        emit: Takes events; called from this thread, on rank 0 only.
+        commands: Gives the commands that arrived since the last call; must not block. On rank 0
+            only.
+
+    Raises:
+        CheckpointError: Stopping, and the last checkpoint could not be written.
+        TrainingDivergedError: See ``floor_policy`` and ``nonfinite_loss_patience`` of the config.
+        ValueError: The job yields no batches, or what `FP16Trainer` refuses.
+    """
+    return _TrainingLoop(
+        job=job,
+        device=device,
+        precision=precision,
+        config=config,
+        options=options,
+        folder=folder,
+        emit=emit,
+        commands=commands,
+    ).run()
+
+
+class _TrainingLoop:
+    def __init__(
+        self,
+        *,
+        job: TrainingJob,
+        device: torch.device,
+        precision: PrecisionState,
+        config: FP16TrainingConfig,
+        options: LoopOptions,
+        folder: Path,
+        emit: Callable[[BaseEvent], None],
+        commands: Callable[[], Iterable[Command]],
+    ) -> None:
+        self._job, self._device = job, device
+        self._ranks = ranks = Ranks()
+        self._emit = emit = emit if ranks.leads else _discard
+        checkpoints = CheckpointFolder(folder, options.keep_checkpoints, device, ranks)
+        seed_generators(options.seed + ranks.rank)
+        self._first_batch = first_batch(job, device)
+        choice = PrecisionChoice(job, device, config, folder, ranks, emit)
+        precision = choice.settle(precision)
+        wish = resolve(precision, device, cpu_half=config.cpu_half)
+        self._spread = spread(job.model, ranks, device, options.parallel, Precision(wish.effective))
+        model = self._spread.model
+        optimizer = job.optimizer(model.parameters())
+        config = replace(config, accumulate=job.accumulate)
+        self._trainer = FP16Trainer(model, optimizer, config, wish=precision)
+        schedule = None
+        if job.scheduler is not None:
+            schedule = RateSchedule(job.scheduler(optimizer), self._trainer, job.scheduler_counts)
+        self._progress = SavedProgress(
+            trainer=self._trainer,
+            schedule=schedule,
+            checkpoints=checkpoints,
+            ranks=ranks,
+            seed=options.seed,
+            emit=emit,
+        )
+        self._progress.resume()
+        self._reporter = StatsReporter(self._trainer, emit, options.stats_interval_steps)
+        self._safety_net = SafetyNet(self._trainer, checkpoints, emit)
+        observers: list[StepObserver] = []
+        if options.baseline_interval_steps and is_sharded(model):
+            fields = {"error": "no rank holds the whole of a sharded model"}
+            emit(Notice(event="baseline_not_measured", fields=fields))
+        elif options.baseline_interval_steps and ranks.leads:
+            shadow = Fp32Shadow(self._spread.plain, job.loss, self._first_batch, device)
+            interval = options.baseline_interval_steps
+            observers.append(BaselineWatch(shadow, interval, emit, self._progress))
+        self._profile = StepProfile(options.profile_steps, folder.parent / "profile", emit)
+        if options.profile_steps and ranks.leads:
+            observers.append(self._profile)
+        self._boundary = StepBoundary(
+            trainer=self._trainer,
+            schedule=schedule,
+            reporter=self._reporter,
+            progress=self._progress,
+            safety_net=self._safety_net,
+            choice=choice,
+            observers=observers,
+            ranks=ranks,
+            checkpoint_interval_seconds=options.checkpoint_interval_seconds,
+            emit=emit,
+            commands=commands,
+        )
+        self._boundary.set_precision(precision)
+        self._evaluation: Evaluation | None = None
+
+    def run(self) -> TrainingResult:
+        try:
+            while self._progress.epoch < self._job.epochs and not self._boundary.stopped:
+                self._train_epoch()
+        finally:
+            self._profile.finish()  # of a training that was shorter
+        if not self._boundary.stopped:
+            self._safety_net.demand_progress()
+            if self._evaluation is None:  # resumed after the last epoch
+                self._evaluate()
+        return TrainingResult(
+            outcome="stopped" if self._boundary.stopped else "done",
+            evaluation=self._evaluation,
+            steps=self._trainer.training_steps,
+            epochs=self._progress.epoch,
+        )
+
+    def _train_epoch(self) -> None:
+        trainer, progress, boundary = self._trainer, self._progress, self._boundary
+        for batch, replay, dealt in self._begin_epoch():
+            moved = to_device(batch, self._device)
+            trainer.train_batch(moved, self._job.loss, replay=replay)
+            progress.batch += dealt
+            self._reporter.count_samples(moved, dealt)
+            if trainer.at_step_boundary:
+                boundary.after_step()
+                if boundary.stopped:
+                    return
+        if not trainer.at_step_boundary:
+            trainer.finish_window()
+            boundary.after_step()
+            if boundary.stopped:
+                return
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+        boundary.end_epoch()
+        self._evaluate()
+
+    def _begin_epoch(self) -> Iterator[Share]:
+        """This rank's share of the epoch's batches; of a resumed epoch, of those that are left."""
+        trainer = self._trainer
+        batches = self._job.batches(self._progress.epoch)
+        if isinstance(batches, Sized):
+            self._ranks.demand_same_length(len(batches))
+            per_epoch = -(-len(batches) // (trainer.config.accumulate * self._ranks.count))
+            self._reporter.total_steps = per_epoch * self._job.epochs
+        trainer.model.train()
+        rng = random_state(self._device)
+        shares = self._ranks.deal(batches, self._progress.batch)
+        restore_random_state(rng, self._device)
+        return shares
+
+    def _evaluate(self) -> None:
+        begun = time.monotonic()
+        self._spread.collect(self._ranks, self._device)
+        if self._ranks.leads:
+            self._evaluation, event = evaluate_held_out(
+                self._job, self._spread.plain, self._first_batch, self._device, self._progress.epoch
+            )
+            self._progress.saw_fp32_loss(event.fp32_baseline_loss or 0.0)
+            self._emit(event)
+        self._evaluation = self._ranks.same(self._evaluation)
+        self._reporter.exclude(time.monotonic() - begun)
+
+
+def _discard(_event: BaseEvent) -> None:
+    """Only the leader has something to say."""

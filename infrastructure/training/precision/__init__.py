@@ -1,0 +1,1 @@
+"""Precision: its resolution, the forward pass under it, the live switch, FP32 masters."""

@@ -1,0 +1,130 @@
+"""The model as a loss function sees it: half inside, float32 outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from infrastructure.training.distributed.modules import is_spread, method_of
+from infrastructure.training.precision.precision import Precision
+
+
+class PrecisionForward:
+    """Runs a module under a precision and returns float32; meets the contract's `Forward`.
+
+    A loss is computed inside `loss_region`: the outer autocast keeps one cast of each weight for
+    all calls of a step, the inner one switches autocast off for the loss itself.
+    """
+
+    __slots__ = ("_device_type", "_enabled", "_loss_outer", "_method_of", "_module", "_off", "_on")
+
+    def __init__(self, module: Module, device: torch.device, precision: Precision) -> None:
+        self._module = module
+        self._method_of = method_of if is_spread(module) else getattr
+        self._device_type = device.type
+        self._enabled = precision is not Precision.FP32
+        # Under FP32 the region is entered all the same, disabled: a caller's own autocast must
+        # not turn a rollback into half precision.
+        dtype = precision.compute if self._enabled else torch.bfloat16
+
+        def region(enabled: bool) -> torch.autocast:
+            return torch.autocast(device.type, dtype=dtype, enabled=enabled)
+
+        self._loss_outer = region(self._enabled)
+        self._off = region(False)
+        self._on = region(self._enabled)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run ``forward`` of the module; floating results are float32."""
+        return self._run(self._module, *args, **kwargs)
+
+    def method(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's method *name* under the same precision; results are float32."""
+        return self._run(self._method_of(self._module, name), *args, **kwargs)
+
+    def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self._enabled:
+            if not torch.is_autocast_enabled(self._device_type):  # as within compute_loss
+                return function(*args, **kwargs)
+            with self._off:
+                return function(*args, **kwargs)
+        with self._on:
+            result = function(*args, **kwargs)
+        return to_float32(result)
+
+    def compute_loss(self, loss: Callable[[Any, Any], Tensor], batch: Any) -> Tensor:
+        """Call ``loss(self, batch)`` with autocast off around it.
+
+        Returns:
+            Whatever *loss* returned.
+        """
+        if not self._enabled:
+            if not torch.is_autocast_enabled(self._device_type):
+                return loss(self, batch)
+            with self._off:
+                return loss(self, batch)
+        with self._loss_outer, self._off:
+            return loss(self, batch)
+
+    def without_autocast(self) -> AbstractContextManager[Any]:
+        """A region for evaluation: outside the training region, nothing cached."""
+        return self._off
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"forward.{name} would reach past the precision and compute in FP32: call "
+            f"forward(...) or forward.method({name!r}, ...)"
+        )
+
+
+def to_float32(result: Any) -> Any:
+    """Cast every half tensor in *result* to float32.
+
+    Raises:
+        TypeError: *result* holds something that may hide half tensors.
+    """
+    if isinstance(result, Tensor):
+        return result.float() if result.dtype in (torch.float16, torch.bfloat16) else result
+    if isinstance(result, Mapping):
+        return {key: to_float32(value) for key, value in result.items()}
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*(to_float32(value) for value in result))
+    if isinstance(result, tuple | list):
+        return type(result)(to_float32(value) for value in result)
+    if is_dataclass(result) and not isinstance(result, type):
+        return replace(
+            result, **{f.name: to_float32(getattr(result, f.name)) for f in fields(result)}
+        )
+    if result is None or isinstance(result, bool | int | float | str):
+        return result
+    raise TypeError(
+        f"a model must return tensors, or dicts, tuples, lists or dataclasses of them, so that "
+        f"they can be cast to float32; got {type(result).__name__}"
+    )
+
+
+def checked_loss(loss: object) -> Tensor:
+    """Return *loss* if it is a float32 scalar attached to the graph.
+
+    Raises:
+        TypeError: It is no tensor, or not float32.
+        ValueError: It is no scalar, or does not depend on the parameters.
+    """
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"the loss must be a tensor, got {type(loss).__name__}")
+    if loss.dtype != torch.float32:
+        raise TypeError(
+            f"the loss must be float32, got {loss.dtype}: compute it from what forward(...) "
+            "returns, which is float32 already"
+        )
+    if loss.ndim != 0:
+        raise ValueError(f"the loss must be a scalar, got shape {tuple(loss.shape)}")
+    if not loss.requires_grad:
+        raise ValueError("the loss does not depend on the parameters: call forward(...) in it")
+    return loss

@@ -1,0 +1,221 @@
+"""Each check, on a real home, a real port and real plugins."""
+
+import os
+import socket
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.cli.doctor import (
+    Finding,
+    check_database,
+    check_device,
+    check_followed,
+    check_home,
+    check_lock,
+    check_plugins,
+    check_port,
+    check_settings,
+    examine,
+)
+from genesis_fp16.daemon.http import start_http
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.plugins.discovery import Plugin
+from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings.settings import AgentSettings, Settings
+from genesis_fp16.store import DaemonLock, Store
+
+Examine = Callable[..., dict[str, list[Finding]]]
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def look(tmp_path: Path, free_port: int) -> Examine:
+    """Examine with settings from a file; findings by check."""
+
+    def look(environ: dict[str, str] | None = None, **changes: object) -> dict[str, list[Finding]]:
+        values = {
+            "GENESIS_HOME": tmp_path / "home",
+            "GENESIS_METRICS_PORT": free_port,
+            "GENESIS_DEVICE": "cpu",
+            "GENESIS_AGENTS__SE_DARWIN__ENABLED": "false",
+            **changes,
+        }
+        path = tmp_path / ".env"
+        path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        found: dict[str, list[Finding]] = {}
+        for finding in examine(lambda: load_settings(path, environ or {})):
+            found.setdefault(finding.check, []).append(finding)
+        return found
+
+    return look
+
+
+def verdicts(found: dict[str, list[Finding]], check: str) -> list[str]:
+    return [finding.verdict for finding in found[check]]
+
+
+def test_healthy_machine(look: Examine, install_plugin: Callable[..., None]) -> None:
+    install_plugin("fine")
+    found = look()
+    everything = [finding for each in found.values() for finding in each]
+    assert [finding for finding in everything if finding.verdict != "ok"] == []
+    assert set(found) == {
+        *("versions", "library", "settings", "home", "disk", "database", "lock"),
+        *("metrics port", "device", "plugin"),
+    }
+    assert "resolves to FP32" in found["device"][0].found
+
+
+def test_wrong_settings_end_the_examination(look: Examine) -> None:
+    found = look(GENESIS_SLOTS="many", GENESIS_SEED="x")
+    assert verdicts(found, "settings") == ["fail", "fail"]
+    assert "GENESIS_SLOTS=many" in found["settings"][0].found
+    assert "home" not in found
+
+
+def test_hot_setting_in_the_environment_is_warned_of(look: Examine) -> None:
+    found = look({"FP16_LOSS_SCALE": "8", "GENESIS_PRECISION": "bf16"}, FP16_LOSS_SCALE="4")
+    warned = {f.found.split()[0]: f for f in found["settings"] if f.verdict == "warn"}
+    assert set(warned) == {"FP16_LOSS_SCALE", "GENESIS_PRECISION"}
+    assert "outranks" in warned["FP16_LOSS_SCALE"].found
+    assert "cannot be changed live" in warned["GENESIS_PRECISION"].found
+
+
+def test_home_below_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert check_home(Settings(home=tmp_path / "file" / "home")).verdict == "fail"
+
+
+def test_database_states(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    assert "will be created" in check_database(settings).found
+    with closing(Store.open(settings)):
+        pass
+    assert "at revision" in check_database(settings).found
+    with closing(Store.open(settings)) as store:
+        store.enqueue("a", first_seed=0)
+    with closing(sqlite3.connect(tmp_path / "genesis.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE runs SET steps = 'abc'")
+        finding = check_database(settings)
+        assert finding.verdict == "warn"
+        assert finding.found.endswith("rows that cannot be read: 1 of runs")
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.commit()
+    assert check_database(settings).verdict == "warn"
+    for path in tmp_path.iterdir():
+        path.unlink()
+    (tmp_path / "genesis.db").write_text("no database, and long enough to be read as one" * 99)
+    finding = check_database(settings)
+    assert finding.verdict == "fail"
+    assert "restore" in finding.remedy
+    (tmp_path / "genesis.db").unlink()
+    (tmp_path / "runs" / "20261121T112607-4bb90ed8").mkdir(parents=True)
+    finding = check_database(settings)
+    assert finding.verdict == "fail"
+    assert "genesis.db is gone" in finding.found
+    assert "move it back" in finding.remedy
+
+
+def test_port_of_another_program_fails_and_ours_does_not(tmp_path: Path, free_port: int) -> None:
+    settings = Settings(home=tmp_path, metrics_port=free_port)
+    assert check_port(settings).verdict == "ok"
+    with socket.create_server(("127.0.0.1", free_port)):
+        assert check_port(settings).verdict == "fail"
+    server = start_http(settings, Metrics(), lambda: (True, ""))
+    try:
+        assert check_port(settings).verdict == "fail"  # a daemon of another home
+        assert check_lock(settings).found == "no daemon serves"
+        with DaemonLock(settings):
+            assert "served by our daemon" in check_port(settings).found
+            assert f"served by a daemon (pid {os.getpid()} on" in check_lock(settings).found
+    finally:
+        server.stop()
+
+
+def test_a_daemon_in_trouble_is_told_with_the_remedy(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    with DaemonLock(settings) as lock:
+        assert check_lock(settings).found.endswith("which is starting")
+        lock.tell(settings)
+        assert check_lock(settings).verdict == "ok"
+        lock.tell(settings, trouble="the store fails: it was moved; move it back")
+        finding = check_lock(settings)
+    assert finding.verdict == "fail"
+    assert finding.found.endswith("which is not ready: the store fails: it was moved")
+    assert finding.remedy == "move it back"
+
+
+def test_a_daemon_that_follows_other_settings_is_told(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text(f"GENESIS_HOME={tmp_path}\nENABLE_FP16_TRAINING=true\n")
+    of_its_own = {"ENABLE_FP16_TRAINING": "false"}
+    its, here = load_settings(file, of_its_own), load_settings(file, {})
+    assert list(check_followed(here)) == []
+    with DaemonLock(its) as lock:
+        assert [each.verdict for each in check_followed(its)] == ["warn"]
+        [environment] = check_followed(here)
+        lock.tell(here.model_copy(update={"precision": "bf16"}))
+        [difference] = check_followed(here)
+        lock.tell(here)
+        assert list(check_followed(here)) == []
+        lock.tell(here, refused="1 setting is wrong:\n  X=1")
+        [refused] = check_followed(here)
+    assert environment.found == (
+        "ENABLE_FP16_TRAINING is set in the daemon's environment and cannot be changed live"
+    )
+    assert difference.found == "GENESIS_PRECISION: the daemon's -> read here is bf16 -> fp16"
+    assert f"the daemon follows {file}" in difference.remedy
+    assert refused.found.endswith(f"it refused {file}: 1 setting is wrong: X=1")
+
+
+def test_a_file_that_is_named_in_vain_fails(tmp_path: Path) -> None:
+    [finding] = check_settings(load_settings(tmp_path / "no.env", {"GENESIS_HOME": "x"}))
+    assert finding.verdict == "fail"
+    assert "no.env (environment): there is no such file" in finding.found
+    assert next(iter(check_settings(Settings()))).verdict == "ok"
+
+
+def test_missing_device_fails() -> None:
+    finding = check_device(Settings(device="cuda:99"))
+    assert finding.verdict == "fail"
+    assert "cuda:99" in finding.found
+
+
+def test_plugins() -> None:
+    settings = Settings(agents={"broke": AgentSettings(precision="fp32")})
+    broken = Plugin(
+        name="broken", entry_point="m:A", distribution="d", version="1", reason="no luck"
+    )
+    found = {finding.found: finding for finding in check_plugins(settings, [broken])}
+    assert found["broken is quarantined: no luck"].verdict == "warn"
+    assert found["no agent is ready"].verdict == "fail"
+    unknown = found["settings of BROKE, an agent that is not installed"]
+    assert (unknown.verdict, unknown.remedy) == ("warn", "did you mean BROKEN?")
+
+
+def test_canaries_that_are_no_agents() -> None:
+    plugins = [
+        Plugin(name="good", distribution="d", version="1", entry_point="m:A", state="ready"),
+        Plugin(name="off", distribution="d", version="1", entry_point="m:A", state="disabled"),
+    ]
+
+    def look(names: str) -> list[tuple[str, str, str]]:
+        found = check_plugins(Settings(canary_agents=names), plugins)
+        return [(f.verdict, f.found[-40:], f.remedy) for f in found if f.check == "canary"]
+
+    assert look("") == look("good") == []
+    [(verdict, found, remedy)] = look("good, goood")
+    assert (verdict, remedy) == ("warn", "did you mean good?")
+    [(verdict, found, remedy)] = look("off")
+    assert (verdict, remedy) == ("fail", "there are good")
+    assert found.endswith("every agent stays in FP32")

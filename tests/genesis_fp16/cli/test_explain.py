@@ -1,0 +1,318 @@
+"""The story of an agent's precision, from a real store and real evidence, without a daemon."""
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from genesis_fp16.cli.app import app
+from genesis_fp16.domain.run import Ending, RunState, Verdict
+from genesis_fp16.guard import Decision, GuardState
+from genesis_fp16.guard.guard import Guard
+from genesis_fp16.runs.retention import Retention
+from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.store import Run, RunSummary, Store
+from infrastructure.events.event import BaselineCompared, CheckpointSaved, StepStats
+
+STORM = StepStats(step=160, applied=40, overflow=60, fp16=100, loss_scale=4.0, precision="fp16")
+COMPARED = BaselineCompared(
+    step=50,
+    precision="fp16",
+    loss_scale=1024.0,
+    loss=0.5,
+    fp32_loss=0.5,
+    nonfinite_module="mul in encoder.0",
+)
+BY_GUARD = {"requested": "fp16", "effective": "fp32", "reason": "guard"}
+BY_DEFAULT = {"requested": "fp16", "effective": "fp16", "reason": "default"}
+
+Ask = Callable[..., Result]
+
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.fixture
+def ask() -> Ask:
+    return lambda *arguments: CliRunner().invoke(app, ["precision", *arguments])
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with closing(Store.open(load_settings())) as store:
+        yield store
+
+
+def finished(store: Store, metric: float | None, half_steps: int, **precision: str) -> Run:
+    """A run of the agent a that succeeded after 100 steps."""
+    run = store.enqueue("a", first_seed=0)
+    attempt = store.begin_attempt(run.id, run.id)
+    assert attempt is not None
+    summary = RunSummary(
+        metrics={"mse": metric},
+        primary_metric="mse",
+        primary_value=metric,
+        higher_is_better=False,
+        steps=100,
+        half_steps=half_steps,
+        precision=precision,
+    )
+    store.update_summary(run.id, summary)
+    store.end_attempt(
+        attempt, Ending(exit_code=0), Verdict(state=RunState.SUCCEEDED), finished_at=store.now()
+    )
+    return run
+
+
+@pytest.fixture
+def tripped(store: Store) -> Run:
+    """A run in which the guard has tripped, as a daemon leaves it behind."""
+    run = finished(store, 0.5, 100, **BY_GUARD)
+    guard = Guard(store, load_settings())
+    guard.on_event("a", run.id, COMPARED)
+    guard.on_event("a", run.id, CheckpointSaved(step=90, path="/ck", size_bytes=1, seconds=0.1))
+    guard.on_event("a", run.id, STORM)
+    guard.refresh()
+    return run
+
+
+def test_nothing_known_is_no_error(ask: Ask, folder: Path, install_plugin) -> None:
+    install_plugin("a")
+    result = ask("explain", "a")
+    assert result.exit_code == 0
+    assert "a has not run yet" in result.stdout
+    assert ask("explain", "a", "--json").stdout.strip() == '{\n  "agent": "a"\n}'
+    assert not (folder / ".genesis").exists()
+
+
+def test_a_checkpoint_that_retention_has_removed_is_said_to_be_gone(
+    ask: Ask, store: Store, tripped: Run
+) -> None:
+    settings = load_settings().model_copy(update={"keep_runs": 1})
+
+    def retain() -> None:
+        retention = Retention(store, settings)
+        for _ in range(3):
+            retention.tick()
+
+    weights = settings.home / "runs" / tripped.id / "best-epoch.pt"
+    newest = settings.home / "runs" / finished(store, 0.5, 100, **BY_GUARD).id / "best-epoch.pt"
+    for path in (weights, newest):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    retain()
+    assert "of step 90: /ck\n" in ask("explain", "a").stdout, "the guard's word keeps it"
+    store.guard.add(Decision(agent="a", state=GuardState.WATCHING, at=store.now()))
+    retain()
+    assert not weights.exists()
+    told = " ".join(ask("explain", "a").stdout.split())
+    assert "of step 90: /ck; removed on " in told
+    assert "not among the agent's newest (GENESIS_KEEP_RUNS=1)" in told
+    assert (
+        "GENESIS_KEEP_RUNS=1" in json.loads(ask("explain", "a", "--json").stdout)["weights_removed"]
+    )
+
+
+def test_a_run_whose_folder_is_gone_still_has_its_story(
+    ask: Ask, store: Store, tripped: Run
+) -> None:
+    settings = load_settings().model_copy(update={"keep_runs": 1})
+    store.guard.add(Decision(agent="a", state=GuardState.WATCHING, at=store.now()))
+    folder = settings.home / "runs" / tripped.id
+    newest = settings.home / "runs" / finished(store, 0.5, 100, **BY_GUARD).id
+    for path in (folder, newest):
+        (path / "attempts").mkdir(parents=True)
+        (path / "snapshot.json").touch()
+    with closing(Store.open(settings, clock=lambda: time.time() + 91 * 86400)) as later:
+        retention = Retention(later, settings)
+        for _ in range(3):
+            retention.tick()
+    assert [folder.exists(), newest.exists()] == [False, True]
+    told = " ".join(ask("explain", "a").stdout.split())
+    assert "Its folder with log and events: removed on " in told
+    assert "of step 90: /ck; removed with it" in told
+    assert "All numbers" in told
+    folder.mkdir()
+    told = " ".join(ask("explain", "a").stdout.split())
+    assert f"some is left in {folder.absolute()}, see run_files_not_removed; the rest was" in told
+    assert (
+        "GENESIS_KEEP_RUN_DAYS"
+        in json.loads(ask("explain", "a", "--json").stdout)["folder_removed"]
+    )
+
+
+def test_a_checkpoint_left_of_a_removed_folder_is_not_said_to_be_gone(
+    ask: Ask, store: Store, folder: Path
+) -> None:
+    run, left = finished(store, 0.5, 100, **BY_GUARD), folder / "left.pt"
+    left.touch()
+    guard = Guard(store, load_settings())
+    guard.on_event("a", run.id, CheckpointSaved(step=9, path=str(left), size_bytes=1, seconds=0.1))
+    guard.on_event("a", run.id, STORM)
+    guard.refresh()
+    store.record_folder_removed(run.id, "removed on a day")
+    assert f"of step 9: {left}\n" in ask("explain", "a").stdout
+    left.unlink()
+    assert f"of step 9: {left}; removed with it\n" in ask("explain", "a").stdout
+
+
+def test_a_trip_is_told_with_its_numbers_and_the_way_back(ask: Ask, tripped: Run) -> None:
+    told = ask("explain", "a").stdout
+    for said in (
+        f"a was last in FP32 (run {tripped.id}, number 1, succeeded); FP16 was asked for.",
+        "Who decided   the guard (reason guard)",
+        "The guard     tripped since",
+        "overflow_storm at",
+        "60 of 100 steps overflowed (60%; the limit is 30%)",
+        f"run {tripped.id}, attempt 1, step 160",
+        "Loss scale    4",
+        "Modules       mul in encoder.0",
+        "Checkpoint    of step 90: /ck",
+        "until an operator ends it (GENESIS_GUARD_REENABLE=manual)",
+        "genesis-fp16 precision clear --guard a",
+    ):
+        assert said in told
+    [line] = [line for line in told.splitlines() if line.startswith("All numbers")]
+    assert json.loads(Path(line.split()[-1]).read_text())["trigger"] == "overflow_storm"
+
+
+def test_with_automatic_return_the_time_is_told(ask: Ask, tripped: Run, folder: Path) -> None:
+    (folder / ".env").write_text("GENESIS_GUARD_REENABLE=auto\n")
+    assert "tries half precision again" in ask("explain", "a").stdout
+    (folder / ".env").write_text("GENESIS_GUARD_ENABLED=false\n")
+    assert "the guard has no say" in ask("explain", "a").stdout
+
+
+def test_a_guard_is_cleared_by_name_once_and_with_evidence(
+    ask: Ask, tripped: Run, store: Store, folder: Path
+) -> None:
+    assert "guard: a tripped since" in ask("show").stdout
+    result = ask("clear", "--guard", "a", "--reason", "driver mended")
+    assert "a tries half precision again, on probation" in result.stdout
+    assert "has not tripped for a" in ask("clear", "--guard", "a").stdout
+    last, first = store.guard.history("a")
+    assert (last.state, last.reason, last.level) == ("probation", "driver mended", 1)
+    bundle = json.loads((folder / ".genesis" / last.evidence).read_text())
+    assert bundle["actor"] == last.actor
+    assert bundle["ends"]["trigger"] == first.trigger
+    [change] = store.overrides.audit()
+    assert (change.action, change.subject, change.reason) == ("guard clear", "a", "driver mended")
+    told = ask("explain", "a").stdout
+    assert "probation since" in told
+    assert f"{last.actor}: guard clear for a: driver mended" in told
+
+
+def test_guard_and_override_are_cleared_one_at_a_time(ask: Ask) -> None:
+    result = ask("clear", "--guard", "a", "--agent", "a")
+    assert result.exit_code == 2
+    assert "not both" in result.output
+
+
+def test_half_precision_and_fp32_stand_side_by_side(ask: Ask, store: Store) -> None:
+    for metric in (0.5, 0.7):
+        finished(store, metric, 100, **BY_DEFAULT)
+    finished(store, 0.4, 0, **{**BY_GUARD, "reason": "canary"})
+    finished(store, 0.6, 50, **BY_DEFAULT)
+    finished(store, None, 95, **BY_DEFAULT)
+    told = [line.split() for line in ask("explain", "a").stdout.splitlines()]
+    [half, fp32, mixed] = [line for line in told if line and line[0] in ("half", "fp32", "mixed")]
+    assert half[:5] == ["half", "3", "0.6", "0.5", "0.7"]
+    assert half[5:] == ["#5", "not", "finite,", "#2", "0.7,", "#1", "0.5"]
+    assert fp32[:3] == ["fp32", "1", "0.4"]
+    assert mixed[:3] == ["mixed", "1", "0.6"]
+    answer = json.loads(ask("explain", "a", "--json").stdout, parse_constant=pytest.fail)
+    assert [each["precision"] for each in answer["outcomes"]] == [
+        "half",
+        "mixed",
+        "fp32",
+        "half",
+        "half",
+    ]
+
+
+def test_what_operators_said_is_told(ask: Ask, tripped: Run, install_plugin) -> None:
+    install_plugin("a")
+    ask("set", "bf16", "--agent", "a", "--next-run", "--for", "2h", "--reason", "try it")
+    told = ask("explain", "a").stdout
+    assert "Override      bf16 for a until" in told
+    assert "for runs begun since" in told
+    assert "precision set for a: try it" in told
+
+
+def test_an_override_for_the_next_run_is_stored_as_such(ask: Ask, store: Store) -> None:
+    told = ask("set", "fp32", "--next-run", "--reason", "x").stdout
+    assert "fp32 for all agents, in runs that begin from now on" in told
+    assert [each.next_run for each in store.overrides.in_force()] == [True]
+    ask("set", "fp32", "--now", "--reason", "x")
+    assert [each.next_run for each in store.overrides.in_force()] == [False]
+
+
+def test_only_what_concerns_the_agent_is_told(
+    ask: Ask, store: Store, tripped: Run, install_plugin
+) -> None:
+    install_plugin("a")
+    install_plugin("b")
+    ask("set", "fp32", "--agent", "b", "--reason", "for b")
+    ask("set", "bf16", "--reason", "everyone")
+    store.enqueue("a", first_seed=1)  # nobody has acknowledged anything in that one
+    told = ask("explain", "a").stdout
+    assert "for b" not in told
+    assert told.count("everyone") == 2, "the override, and that it was said"
+    assert f"a was last in FP32 (run {tripped.id}, number 1, succeeded); FP16 was asked" in told
+    assert re.search(r"^decided +state +trigger +trips", told, re.MULTILINE)
+
+
+def test_where_all_is_as_asked_for_there_is_nothing_to_undo(ask: Ask, store: Store) -> None:
+    finished(store, 0.5, 100, **BY_DEFAULT)
+    told = ask("explain", "a").stdout
+    assert "a was last in FP16 (run " in told
+    assert "nobody demands FP32, and GENESIS_PRECISION chose it (reason default)" in told
+    assert "watches; it has never had to decide anything" in told
+    for absent in ("was asked for", "How to undo", "Last trip"):
+        assert absent not in told
+
+
+def test_after_the_trip_it_is_on_trial_and_the_last_scales_are_shown(
+    ask: Ask, store: Store, folder: Path
+) -> None:
+    run = finished(store, 0.5, 100, **BY_GUARD)
+    guard = Guard(store, load_settings())
+    for number in range(12):
+        event = STORM.model_copy(update={"applied": 1, "overflow": 0, "loss_scale": 2.0**number})
+        guard.on_event("a", run.id, event)
+    guard.on_event("a", run.id, STORM)
+    guard.refresh()
+    assert "Loss scale    32 -> 64 -> 128 -> 256 -> 512 -> 1024 -> 2048 -> 4\n" in (
+        ask("explain", "a").stdout
+    )
+    ask("clear", "--guard", "a", "--reason", "mended")
+    told = ask("explain", "a").stdout
+    assert "What now      half precision on trial" in told
+    assert "How to undo" not in told
+    assert "Last trip     overflow_storm" in told
+    (folder / ".env").write_text("GENESIS_GUARD_ENABLED=false\n")
+    assert "GENESIS_GUARD_ENABLED is false, the guard has no say" in ask("explain", "a").stdout
+
+
+def test_a_long_story_is_cut(ask: Ask, store: Store, tripped: Run, install_plugin) -> None:
+    install_plugin("a")
+    for number in range(5):
+        ask("set", "fp32", "--agent", "a", "--reason", f"word {number}")
+    for number in range(12):
+        store.guard.add(Decision(agent="a", state=GuardState.WATCHING, at=1e9 + number))
+    told = ask("explain", "a").stdout
+    assert told.count("By hand") == 3
+    assert len(re.findall(r"^2001-09-09 01:46:\d\dZ +watching", told, re.MULTILINE)) == 8
+
+
+def test_runs_whose_metric_is_not_finite_are_counted(ask: Ask, store: Store) -> None:
+    for _ in range(2):
+        finished(store, math.nan, 100, **BY_DEFAULT)
+    told = ask("explain", "a").stdout
+    assert re.search(r"^half +2 +not finite +not finite +not finite", told, re.MULTILINE)

@@ -1,0 +1,243 @@
+"""``genesis-fp16 precision`` under ill-treatment: rows, files, names and neighbours of any kind."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from genesis_fp16.cli.app import app
+from genesis_fp16.guard import Decision, GuardState, Trigger
+from genesis_fp16.guard.evidence import write_evidence
+from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.store import Store
+
+PROGRAM = [sys.executable, "-c", "from genesis_fp16.cli.app import main; main()"]
+TRIPPED = Decision(
+    agent="a", state=GuardState.TRIPPED, at=1e9, trigger=Trigger.UNDERFLOW, until=2e9, reason="lost"
+)
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+PARTS = ("attempt", "statistics", "offending_modules", "checkpoint", "numbers", "step", "path")
+BUNDLES = ANY_JSON | st.dictionaries(st.sampled_from(PARTS), ANY_JSON)
+
+Ask = Callable[..., Result]
+
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def ask(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, ["precision", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with closing(Store.open(load_settings())) as store:
+        yield store
+
+
+@pytest.fixture
+def bundle(store: Store) -> Path:
+    """The evidence of a trip of the agent a."""
+    home = load_settings().home
+    written = write_evidence(home, TRIPPED, {})
+    store.guard.add(written)
+    return home.absolute() / written.evidence
+
+
+@pytest.fixture
+def database(store: Store) -> Iterator[sqlite3.Connection]:
+    """The same database, written by somebody else."""
+    with closing(sqlite3.connect(load_settings().home / "genesis.db")) as database:
+        database.isolation_level = None
+        yield database
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(content=BUNDLES)
+def test_evidence_of_any_shape_costs_only_itself(bundle: Path, content: object) -> None:
+    bundle.write_text(json.dumps(content))
+    told = ask("explain", "a")
+    assert told.exit_code == 0
+    assert "underflow at" in told.stdout
+    assert ("All numbers" in told.stdout) != (f"{bundle} cannot be read: " in told.stdout)
+    answer = json.loads(ask("explain", "a", "--json").stdout, parse_constant=pytest.fail)
+    assert (answer["evidence"] is None) == bool(answer["evidence_trouble"])
+
+
+def test_evidence_that_is_gone_is_said_to_be(bundle: Path) -> None:
+    bundle.unlink()
+    os.mkfifo(bundle)
+    told = ask("explain", "a").stdout
+    assert f"No numbers    {bundle} cannot be read: it is no file" in told
+    assert "How to undo   genesis-fp16 precision clear --guard a" in told
+
+
+@pytest.mark.parametrize("at", [1e18, -1e18, 9e999])
+def test_a_row_with_a_time_that_is_none_costs_only_itself(
+    bundle: Path, database: sqlite3.Connection, at: float, install_plugin
+) -> None:
+    install_plugin("a")
+    for reason in ("first", "second"):
+        assert ask("set", "fp32", "--agent", "a", "--next-run", "--reason", reason).exit_code == 0
+    for table, column in (("guard_decisions", "at"), ("overrides", "created_at"), ("audit", "at")):
+        oldest = f"id = (SELECT min(id) FROM {table})"
+        database.execute(f'UPDATE {table} SET "{column}" = ? WHERE {oldest}', (at,))
+    for command in (["show"], ["explain", "a"]):
+        told = ask(*command)
+        assert told.exit_code == 0
+        assert "unreadable time" in told.stdout
+        assert "second" in told.stdout
+        json.loads(ask(*command, "--json").stdout, parse_constant=pytest.fail)
+    assert "on probation" in ask("clear", "--guard", "a").stdout
+
+
+def test_overrides_that_say_nothing_sensible_demand_fp32_and_are_told_on_stderr(
+    database: sqlite3.Connection, install_plugin
+) -> None:
+    install_plugin("a")
+    for reason in ("first", "second", "third"):
+        ask("set", "fp32", "--agent", "a", "--next-run", "--reason", reason)
+    database.execute("UPDATE overrides SET precision = 'fp8' WHERE reason = 'first'")
+    database.execute("UPDATE overrides SET created_at = 'noon' WHERE reason = 'second'")
+    told = ask("show", "--json")
+    overrides = json.loads(told.stdout)["overrides"]
+    assert [each["reason"] for each in overrides if "cannot be read" not in each["reason"]] == [
+        "third"
+    ]
+    said = " ".join(ask("show").stdout.split())
+    for number, reason in enumerate(("first", "second"), start=1):
+        assert f"override {number} cannot be read, correct or clear it; it says {reason}" in said
+    assert told.stderr.count("row_unreadable") == 2
+
+
+def test_a_name_that_nobody_has_is_refused_with_the_one_that_was_meant(install_plugin) -> None:
+    install_plugin("pendulum")
+    for arguments in (
+        ["explain", "pendulom"],
+        ["clear", "--guard", "pendulom"],
+        ["clear", "--agent", "pendulom"],
+        ["set", "fp32", "--reason", "x", "--agent", "pendulom"],
+    ):
+        result = ask(*arguments)
+        assert result.exit_code == 2
+        said = " ".join(result.output.replace("│", " ").split())
+        assert "no agent is named 'pendulom'; did you mean pendulum? " in said
+        assert "pendulum" in said.partition("did you mean pendulum?")[2]
+    assert ask("explain", "pendulum").exit_code == 0
+    assert ask("clear", "--guard", "pendulum").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["", " ", "A", "ä\u202e", "\udcff", "x" * 10_000, "a\x1b[2J"])
+def test_a_name_that_is_none_is_refused(name: str, folder: Path) -> None:
+    for arguments in (["explain", name], ["clear", "--guard", name], ["clear", "--agent", name]):
+        result = ask(*arguments)
+        assert result.exit_code == 2
+        assert "no agent is named" in result.output
+        assert "\x1b[2J" not in result.output
+        assert len(result.output) < 2000
+    assert not (folder / ".genesis").exists()
+
+
+def test_an_agent_that_is_gone_can_be_explained_and_cleared(
+    bundle: Path, database: sqlite3.Connection, install_plugin
+) -> None:
+    install_plugin("b")
+    ask("set", "fp32", "--agent", "b", "--reason", "x")
+    database.execute("UPDATE overrides SET agent = 'gone'")
+    assert "The guard     tripped since" in ask("explain", "a").stdout
+    assert "did you mean gone?" in " ".join(ask("explain", "gond").output.split())
+    assert "cleared for gone" in ask("clear", "--agent", "gone").stdout
+    assert "on probation" in ask("clear", "--guard", "a").stdout
+
+
+def test_overrides_of_an_agent_that_never_ran_are_told(install_plugin) -> None:
+    install_plugin("a")
+    ask("set", "fp32", "--agent", "a", "--reason", "not yet")
+    ask("set", "bf16", "--reason", "for all")
+    told = ask("explain", "a").stdout
+    assert "a has not run yet" in told
+    assert "fp32 for a, by" in told
+    assert "bf16 for all agents, by" in told
+    assert "precision set for a: not yet" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("1.5h", 5400), ("1d12h", 129600), (" 2h30m ", 9000)]
+)
+def test_a_duration_may_have_several_parts(text: str, seconds: float) -> None:
+    told = json.loads(ask("set", "fp32", "--reason", "x", "--for", text, "--json").stdout)
+    assert told["expires_at"] - told["created_at"] == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "12h1d", "1h1h", "5", "-5h", "1e3h", "0.5s", "nan s", "inf", "9" * 500 + "d", "٣h"]
+)
+def test_a_duration_that_is_none_is_refused(text: str, folder: Path) -> None:
+    assert ask("set", "fp32", "--reason", "x", "--for", text).exit_code == 2
+    assert not (folder / ".genesis").exists()
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*PROGRAM, *arguments], stdout=pipe, stderr=pipe, text=True)
+
+
+def test_a_locked_database_ends_every_change_with_a_message(
+    bundle: Path, database: sqlite3.Connection, install_plugin
+) -> None:
+    install_plugin("a")
+    ask("set", "fp32", "--reason", "stays")
+    database.execute("BEGIN IMMEDIATE")
+    changes = [
+        start("precision", "set", "fp16", "--reason", "x"),
+        start("precision", "clear"),
+        start("precision", "clear", "--guard", "a"),
+    ]
+    assert "stays" in ask("show").stdout
+    for change in changes:
+        output, error = change.communicate(timeout=60)
+        assert (change.returncode, output) == (65, "")
+        assert "database is locked; another process keeps it locked, fuser" in error
+        assert "Traceback" not in error
+    database.execute("ROLLBACK")
+    assert [each.name for each in bundle.parent.iterdir()] == [bundle.name], "nothing was cleared"
+    assert "tripped" in ask("show").stdout
+    assert "stays" in ask("show").stdout
+
+
+def test_of_many_that_speak_at_once_one_is_in_force_and_all_are_audited(store: Store) -> None:
+    voices = [start("precision", "set", "fp32", "--reason", f"voice {n}") for n in range(8)]
+    assert [voice.communicate(timeout=60)[1] for voice in voices] == [""] * 8
+    assert len(store.overrides.in_force()) == 1
+    assert len(store.overrides.audit()) == 8
+
+
+def test_one_who_is_killed_has_said_all_or_nothing(store: Store) -> None:
+    for n in range(6):
+        voice = start("precision", "set", "fp32", "--next-run", "--reason", f"voice {n}")
+        time.sleep(0.3 + 0.1 * n)  # from before its import to after its end
+        voice.send_signal(signal.SIGKILL)
+        voice.communicate()
+        assert len(store.overrides.in_force()) == len(store.overrides.audit())
+    assert ask("set", "fp32", "--reason", "last").exit_code == 0

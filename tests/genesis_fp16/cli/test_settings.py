@@ -1,0 +1,222 @@
+"""Commands of an emergency: settings that are wrong, a daemon that follows others or is deaf."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from genesis_fp16.cli.app import app
+from genesis_fp16.cli.settings import settings_to_start
+from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.settings.reading import SettingsError, load_settings
+from genesis_fp16.settings.settings import Settings
+from genesis_fp16.store import DaemonLock, Store, StoreError
+
+SET = ("precision", "set", "fp32", "--reason", "hurry")
+READING = (("precision", "show"), ("precision", "explain", "a"), ("runs",))
+LATIN_1 = "# für\n".encode("latin-1")
+
+
+@pytest.fixture(autouse=True)
+def folder(folder: Path, install_plugin) -> Path:
+    """A working folder with an agent installed."""
+    install_plugin("a")
+    return folder
+
+
+@pytest.fixture
+def home(folder: Path) -> Path:
+    """A home with a database, which the settings file names."""
+    (folder / ".env").write_text(f"GENESIS_HOME={folder / 'home'}\n")
+    Store.open(load_settings()).close()
+    return folder / "home"
+
+
+@pytest.fixture
+def daemon(home: Path) -> Iterator[DaemonLock]:
+    """What commands see of a daemon that serves this home and is well."""
+    settings = load_settings()
+    with DaemonLock(settings) as lock:
+        lock.tell(settings)
+        yield lock
+
+
+def ask(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, arguments)
+    if not isinstance(result.exception, GenesisError):
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def refused(kind: type[GenesisError], *arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, kind), result.output
+    assert result.stdout == ""
+    return str(result.exception)
+
+
+def said(home: Path) -> list[str]:
+    with closing(Store.open(Settings(home=home))) as store:
+        return [override.reason for override in store.overrides.in_force()]
+
+
+@pytest.mark.parametrize("wrong", [b"ENABLE_FP16_TRAINING=flase\n", LATIN_1, b"\xff\xfe\0\x1b[2J"])
+def test_a_wrong_file_does_not_stand_in_the_way(home: Path, folder: Path, wrong: bytes) -> None:
+    with (folder / ".env").open("ab") as file:
+        file.write(wrong)
+    for arguments in (SET, *READING, ("precision", "clear", "--json")):
+        told = ask(*arguments)
+        assert told.exit_code == 0, told.output
+        [line] = told.stderr.splitlines()
+        assert line.startswith("warning: ")
+        assert ".env" in line
+        assert line.endswith(f"no daemon serves {home}, and none starts until that is mended")
+        assert "\x1b" not in line
+        if arguments == SET:
+            assert said(home) == ["hurry"]
+            assert f"no daemon serves {home} now; the next one obeys" in told.stdout
+    assert "ENABLE_FP16_TRAINING is unknown" in ask("precision").stdout
+    assert said(home) == []
+
+
+def test_it_is_told_what_the_daemon_keeps(daemon: DaemonLock, folder: Path) -> None:
+    with (folder / ".env").open("a") as file:
+        file.write("ENABLE_FP16_TRAINING=flase\nGENESIS_SLOTS=many\n")
+    told = ask(*SET)
+    assert told.stdout == "fp32 for all agents; a running daemon obeys at once\n"
+    assert "ENABLE_FP16_TRAINING=flase (.env line 2)" in told.stderr
+    assert "; and 1 more; the daemon (pid " in told.stderr
+    assert "keeps ENABLE_FP16_TRAINING=true, GENESIS_PRECISION=fp16" in told.stderr
+    assert "ENABLE_FP16_TRAINING allows half precision (default)" in ask("precision").stdout
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"GENESIS_DATABASE_URL=oracle://x\n",
+        b"GENESIS_HOM=/elsewhere\n",
+        b"GENESIS_HOME /elsewhere\n",
+        "GENESIS_HOME=/größe\n".encode("latin-1"),
+    ],
+)
+def test_where_the_store_is_must_be_right(home: Path, folder: Path, wrong: bytes) -> None:
+    with (folder / ".env").open("ab") as file:
+        file.write(b"GENESIS_SLOTS=many\n" + wrong)
+    for arguments in (SET, *READING):
+        message = refused(SettingsError, *arguments)
+        assert message.startswith("1 setting is wrong:")
+        assert "GENESIS_SLOTS" not in message
+    assert said(home) == []
+
+
+def test_wrong_settings_make_no_database(folder: Path) -> None:
+    """The wrong line may be the one that says where it is."""
+    (folder / ".env").write_text("GENESIS_SLOTS=many\n")
+    assert "GENESIS_SLOTS=many" in refused(SettingsError, *SET)
+    assert not (folder / ".genesis").exists()
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_commands_refuse_a_database_that_a_daemon_would_not_look_into(
+    daemon: DaemonLock, home: Path, wrong: bool
+) -> None:
+    for file in home.glob("genesis.db*"):
+        file.rename(home.with_name(file.name))
+    if wrong:
+        with home.with_name(".env").open("a") as settings_file:
+            settings_file.write("GENESIS_SLOTS=many\n")
+    for arguments in (SET, *READING, ("precision", "clear")):
+        message = refused(StoreError, *arguments)
+        assert f"{home}/genesis.db is gone, though a daemon (pid {os.getpid()} on" in message
+        assert "move it back, or restart the daemon" in message
+    assert StoreError.exit_code == 65
+    assert not (home / "genesis.db").exists()
+    daemon.release()
+    assert ask(*SET).exit_code == (1 if wrong else 0)
+
+
+def test_a_daemon_that_may_not_hear_is_warned_of(daemon: DaemonLock, folder: Path) -> None:
+    daemon.tell(load_settings(), trouble="the store fails: it was replaced; move it back")
+    told = ask(*SET)
+    assert told.exit_code == 0
+    assert "may not hear it: the store fails: it was replaced; move it back" in told.stderr
+    assert f"set ENABLE_FP16_TRAINING=false in {folder / '.env'}" in told.stderr
+
+
+def test_what_is_shown_is_what_the_daemon_follows(daemon: DaemonLock, folder: Path) -> None:
+    with (folder / ".env").open("a") as file:
+        file.write("ENABLE_FP16_TRAINING=true\nGENESIS_AGENTS__A__PRECISION=bf16\n")
+    its = load_settings(environ={"ENABLE_FP16_TRAINING": "false", "GENESIS_PRECISION": "bf16"})
+    daemon.tell(its)
+    told = ask("precision")
+    lines = told.stdout.splitlines()
+    assert lines[0].startswith(f"the daemon (pid {os.getpid()} on ")
+    assert lines[0].endswith(f"follows {folder / '.env'}")
+    assert lines[1:] == [
+        "ENABLE_FP16_TRAINING demands FP32 for all (environment)",
+        "GENESIS_PRECISION is bf16 where nobody demands FP32",
+        "read otherwise here: ENABLE_FP16_TRAINING: False -> True; see genesis-fp16 doctor",
+        "read otherwise here: GENESIS_PRECISION: bf16 -> fp16; see genesis-fp16 doctor",
+        "setting of a: bf16",
+    ]
+    assert told.stderr == ""
+    answer = json.loads(ask("precision", "--json").stdout)
+    assert answer["flag"] == {"value": False, "source": "environment"}
+    assert answer["daemon"]["pid"] == os.getpid()
+    assert "so FP32 stays in force" in ask("precision", "set", "bf16", "--reason", "x").stderr
+    assert ask(*SET).stderr == "", "that is what FP32 was asked for, and the daemon hears it"
+    daemon.tell(load_settings(), trouble="starting")
+    assert ask("precision", "set", "bf16", "--reason", "x").stderr == "", "it may, and will hear it"
+
+
+def test_a_file_that_is_gone_changes_nothing_that_is_shown(
+    daemon: DaemonLock, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / ".env").write_text("ENABLE_FP16_TRAINING=false\nGENESIS_GUARD_ENABLED=false\n")
+    daemon.tell(load_settings())
+    (folder / ".env").unlink()
+    monkeypatch.setenv("GENESIS_HOME", str(home))
+    shown = ask("precision").stdout
+    assert "ENABLE_FP16_TRAINING demands FP32 for all (.env line 1)" in shown
+    assert "read otherwise here: GENESIS_GUARD_ENABLED: False -> True" in shown
+    daemon.release()
+    assert "ENABLE_FP16_TRAINING allows half precision (default)" in ask("precision").stdout
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"pid": "x"}', '{"hot": {"precision": "fp8"}}'])
+def test_a_daemon_whose_word_cannot_be_read_is_said_to_serve(
+    daemon: DaemonLock, home: Path, folder: Path, content: str
+) -> None:
+    (home / "daemon.json").write_text(content)
+    with (folder / ".env").open("a") as file:
+        file.write("ENABLE_FP16_TRAINING=true\n")
+    told = ask("precision").stdout
+    assert told.startswith("the daemon (it has not said who it is yet) follows ")
+    assert "it has not said which settings it follows" in told
+    assert "ENABLE_FP16_TRAINING allows half precision (.env line 2)" in told
+    assert "a running daemon obeys at once" in ask(*SET).stdout
+    with (folder / ".env").open("a") as file:
+        file.write("GENESIS_SLOTS=many\n")
+    warned = ask(*SET).stderr
+    assert f"a daemon serves {home} (it has not said who it is yet) and keeps what" in warned
+
+
+def test_a_start_needs_no_file(folder: Path) -> None:
+    assert not (folder / ".env").exists()
+    assert settings_to_start().enable_fp16_training
+
+
+def test_a_start_refuses_a_file_that_is_named_in_vain(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GENESIS_ENV_FILE", str(folder / "typo.env"))
+    for arguments in (("serve",), ("run", "a")):
+        message = refused(SettingsError, *arguments)
+        assert f"GENESIS_ENV_FILE={folder}/typo.env (environment): there is no such file" in message
+        assert "a comment in it if all defaults are meant" in message
+    assert not (folder / ".genesis").exists()
+    assert ask("runs").exit_code == 0

@@ -1,0 +1,406 @@
+"""The daemon as a process: what it tells, refuses and survives."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from rich.console import Console
+
+from genesis_fp16.daemon import daemon as service
+from genesis_fp16.daemon.run_log import Narrator
+from genesis_fp16.daemon.startup import Findings
+from genesis_fp16.domain.run import RunState
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.plugins.discovery import Hardware
+from genesis_fp16.runs.attempt_watch import attempt_folder
+from genesis_fp16.settings.settings import Settings
+from genesis_fp16.store import Store
+from genesis_fp16.store.serving import serving
+from genesis_fp16.system.signals import Signals
+from infrastructure.events import EventWriter
+from infrastructure.events.event import StepStats
+
+SERVE = [sys.executable, "-c", "from genesis_fp16.cli.app import main; main()", "serve"]
+STORM = StepStats(step=100, applied=40, overflow=60, fp16=100, loss_scale=4.0, precision="fp16")
+NEXT_TO_NOTHING = 100 << 20  # bytes of memory
+
+
+class Daemon:
+    """`serve` in a process with the settings file given."""
+
+    def __init__(self, folder: Path, until: Callable[..., None], **environ: str) -> None:
+        self.folder, self._until = folder, until
+        self._log = folder / f"log{len(list(folder.glob('log*')))}"  # of it alone
+        kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "PYTHONPATH")}
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                SERVE, cwd=folder, env=kept | environ, stdin=subprocess.DEVNULL, stderr=log
+            )
+
+    def lines(self, event: str) -> list[dict]:
+        """Log lines of that event."""
+        found = []
+        for line in self._log.read_text().splitlines():
+            if line.startswith("{") and line.endswith("}"):
+                found.append(json.loads(line))
+        return [line for line in found if line["event"] == event]
+
+    def wait_for(self, event: str, count: int = 1) -> dict:
+        def there() -> bool:
+            assert self.process.poll() is None, self._log.read_text()
+            return len(self.lines(event)) >= count
+
+        self._until(there, 60)
+        return self.lines(event)[-1]
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end: exit code, and all it said."""
+        return self.process.wait(60), self._log.read_text()
+
+    def get(self, path: str) -> str:
+        """The listener's answer, whatever its status."""
+        address = urlsplit(self.lines("listening")[-1]["metrics"]).netloc
+        with closing(HTTPConnection(address, timeout=10)) as connection:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode().strip()
+
+    def last_tick(self) -> str:
+        """The line that tells when the loop last came round."""
+        lines = self.get("/metrics").splitlines()
+        return next(line for line in lines if line.startswith("genesis_loop_last_tick"))
+
+
+@pytest.fixture
+def start(tmp_path: Path, until) -> Iterator[Callable[..., Daemon]]:
+    """Start a daemon in a folder of its own; all are gone afterwards."""
+    started: list[Daemon] = []
+
+    def start(folder: Path | None = None, settings: str = "", **environ: str) -> Daemon:
+        folder = folder or tmp_path / f"daemon{len(started)}"
+        folder.mkdir(exist_ok=True)
+        (folder / ".env").write_text(
+            f"GENESIS_METRICS_PORT=0\nGENESIS_AGENTS__SE_DARWIN__ENABLED=false\n{settings}"
+        )
+        started.append(Daemon(folder, until, **environ))
+        return started[-1]
+
+    yield start
+    for daemon in started:
+        if daemon.process.poll() is None:
+            daemon.process.kill()
+        daemon.process.wait()
+
+
+@pytest.fixture
+def notices() -> Iterator[socket.socket]:
+    """Where systemd would listen."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        notices.bind(f"\0genesis-test-{os.getpid()}")
+        notices.settimeout(60)
+        yield notices
+
+
+def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
+    """Ready, watched, reloaded, stopped; every notice in order, and little memory."""
+    install_plugin("any")
+    daemon = start(NOTIFY_SOCKET=notices.getsockname().decode().replace("\0", "@"))
+    assert notices.recv(100) == b"READY=1"
+    assert notices.recv(100) == b"WATCHDOG=1"
+
+    assert daemon.lines("plugin_ready")[0]["agent"] == "any"
+    assert daemon.lines("plugin_disabled")[0]["agent"] == "se-darwin"
+    assert daemon.lines("scheduled")[0]["schedule"] == "every 1h"
+    precision = daemon.lines("precision")[0]
+    assert precision["requested"] == "fp16"
+    until(lambda: daemon.get("/readyz") == "serving")
+    assert "genesis_leader 1.0" in daemon.get("/metrics")
+    assert psutil.Process(daemon.process.pid).memory_info().rss < NEXT_TO_NOTHING
+
+    (daemon.folder / ".env").write_text(
+        "ENABLE_FP16_TRAINING=false\nGENESIS_SLOTS=9\nGENESIS_CANARY_AGENTS=nosuch\n"
+    )
+    daemon.process.send_signal(signal.SIGHUP)
+    while b"RELOADING=1" not in notices.recv(100):
+        pass
+    assert notices.recv(100) in (b"READY=1", b"WATCHDOG=1")
+    changed = daemon.wait_for("settings_reloaded")["changed"]
+    assert changed == {
+        "ENABLE_FP16_TRAINING": "True -> False",
+        "GENESIS_CANARY_AGENTS": " -> nosuch",
+    }
+    warned = daemon.wait_for("canaries_are_no_agents")
+    assert (warned["canaries"], warned["ready"]) == (["nosuch"], ["any"])
+    assert (warned["level"], warned["effect"]) == ("error", "every agent stays in FP32")
+    assert "GENESIS_SLOTS" in daemon.wait_for("settings_need_restart")["settings"]
+    assert daemon.lines("precision")[-1]["reason"] == "flag"
+
+    daemon.process.send_signal(signal.SIGTERM)
+    while not (notice := notices.recv(100)).startswith(b"STOPPING=1\n"):
+        pass
+    assert notice.endswith(b"EXTEND_TIMEOUT_USEC=9800000")  # a checkpoint, and the end
+    code, log = daemon.end()
+    assert code == 0
+    assert "Traceback" not in log
+    assert daemon.lines("daemon_stopped")
+
+
+def test_one_daemon_per_home_and_per_port(start, until) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, said = start(settings=f"GENESIS_METRICS_PORT={port}\n").end()
+        assert code == 78
+        assert f"127.0.0.1:{port}" in said
+        assert "GENESIS_METRICS_PORT" in said
+        assert "Traceback" not in said
+
+    first = start()
+    first.wait_for("listening")
+    code, said = start(first.folder).end()
+    assert code == 73
+    assert f"pid {first.process.pid}" in said
+    assert "Traceback" not in said
+
+
+def test_a_stop_during_the_start_does_not_wait_for_a_hanging_plugin(start, install_plugin) -> None:
+    install_plugin("hangs", "import time; time.sleep(600)")
+    daemon = start(settings="GENESIS_PROBE_TIMEOUT_SECONDS=300\n")
+    daemon.wait_for("listening")
+    daemon.process.send_signal(signal.SIGINT)
+    code, log = daemon.end()
+    assert code == 0
+    assert "Traceback" not in log
+
+
+def test_the_loop_survives_trouble_with_its_database(start, until, notices) -> None:
+    """It goes on, but a watchdog is not told that all is well."""
+    daemon = start(NOTIFY_SOCKET=notices.getsockname().decode().replace("\0", "@"))
+    until(lambda: daemon.lines("listening"), 60)
+    until(lambda: daemon.get("/readyz") == "serving", 60)
+    assert notices.recv(100) == b"READY=1"
+    assert notices.recv(100) == b"WATCHDOG=1"
+    with closing(sqlite3.connect(daemon.folder / ".genesis" / "genesis.db")) as database:
+        database.execute("ALTER TABLE runs RENAME TO hidden")
+        assert "no such table" in daemon.wait_for("store_failed")["error"]
+        until(lambda: "no such table" in daemon.get("/readyz"))
+        assert "genesis_store_up 0.0" in daemon.get("/metrics")
+        notices.setblocking(False)
+        with suppress(BlockingIOError):  # told while the database was well
+            while notices.recv(100):
+                pass
+        for _ in range(2):
+            tick = daemon.last_tick()
+            until(lambda tick=tick: daemon.last_tick() != tick)
+        with pytest.raises(BlockingIOError):
+            notices.recv(100)
+        notices.settimeout(60)
+        database.execute("ALTER TABLE hidden RENAME TO runs")
+    assert notices.recv(100) == b"WATCHDOG=1"
+    until(lambda: daemon.get("/readyz") == "serving")
+    assert "genesis_store_up 1.0" in daemon.get("/metrics")
+    assert len(daemon.lines("store_failed")) == 1, "not once for every round"
+
+
+def test_a_corrupt_database_is_named_and_left_alone(start, tmp_path: Path) -> None:
+    home = tmp_path / "daemon0" / ".genesis"
+    home.mkdir(parents=True)
+    (home / "genesis.db").write_text("not a database, and long enough to be read as one" * 50)
+    code, said = start().end()
+    assert code == 65
+    assert "genesis.db" in said
+    assert "move it away" in said
+    assert "Traceback" not in said
+
+
+def test_no_new_database_is_begun_where_one_is_gone_for_now(start, tmp_path: Path) -> None:
+    """Else the rollbacks that operators have ordered would be forgotten."""
+    home = tmp_path / "daemon0" / ".genesis"
+    run = home / "runs" / "20261121T112607-4bb90ed8"
+    run.mkdir(parents=True)
+    code, said = start().end()
+    assert code == 65
+    assert f"database {home}/genesis.db is gone, though {run} is of a run that it knew" in said
+    assert "move it back" in said
+    assert "Traceback" not in said
+    assert not (home / "genesis.db").exists()
+
+
+def test_a_locked_database_holds_up_neither_the_rollback_nor_the_end(
+    start, install_plugin, until
+) -> None:
+    install_plugin("a")
+    daemon = start(settings="GENESIS_AGENTS__A__SCHEDULE=every 1s\n")
+    until(lambda: daemon.lines("listening"), 60)
+    until(lambda: daemon.get("/readyz") == "serving", 60)
+    with closing(sqlite3.connect(daemon.folder / ".genesis" / "genesis.db")) as database:
+        database.isolation_level = None
+        database.execute("BEGIN IMMEDIATE")
+        daemon.wait_for("store_failed")
+        until(lambda: "database is locked" in daemon.get("/readyz"))
+        assert daemon.get("/healthz").startswith("the loop ticked")
+        (daemon.folder / ".env").write_text("ENABLE_FP16_TRAINING=false\n")
+        daemon.wait_for("settings_reloaded")
+        daemon.process.send_signal(signal.SIGINT)
+        code, log = daemon.end()
+    assert code == 0
+    assert "Traceback" not in log
+    assert len(daemon.lines("store_failed")) <= 2, "once in the loop, once in the drain"
+
+
+@pytest.mark.parametrize("lost", ["removed", "replaced", "home"])
+def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> None:
+    daemon = start()
+    home = daemon.folder / ".genesis"
+    until(lambda: (told := serving(home)) and not told.trouble)  # it has no more to say there
+    if lost == "home":
+        home.rename(daemon.folder / "gone")
+    else:
+        (home / "daemon.lock").unlink()
+    if lost == "replaced":
+        (home / "daemon.lock").touch()
+        (home / "daemon.json").write_text("another's")
+    code, said = daemon.end()
+    assert code == 65
+    assert "daemon.lock was removed or replaced" in said
+    assert "Traceback" not in said
+    if lost == "replaced":
+        assert (home / "daemon.json").read_text() == "another's"
+
+
+@pytest.mark.parametrize("how", ["moved", "replaced"])
+def test_a_database_that_is_no_longer_the_one_opened_is_told(start, until, how: str) -> None:
+    """Else an operator's rollback would go to another file, and nobody would know."""
+    daemon = start()
+    daemon.wait_for("daemon_ready")
+    until(lambda: daemon.get("/readyz") == "serving")
+    home, away = daemon.folder / ".genesis", daemon.folder / "away"
+    away.mkdir()
+    files = sorted(home.glob("genesis.db*"))
+    for file in files:
+        file.rename(away / file.name)
+    if how == "replaced":
+        Store.open(Settings(home=home)).close()
+    said = daemon.wait_for("store_failed")["error"]
+    assert f"{home}/genesis.db was moved, removed or replaced" in said
+    assert "move it back, or restart" in said
+    until(lambda: "move it back, or restart" in daemon.get("/readyz"))
+    until(lambda: "genesis_store_up 0.0" in daemon.get("/metrics"))
+    until(lambda: "move it back" in serving(home).trouble)
+    for file in home.glob("genesis.db*"):
+        file.unlink()
+    for file in files:
+        (away / file.name).rename(file)
+    until(lambda: daemon.get("/readyz") == "serving")
+    until(lambda: serving(home).trouble == "")
+    daemon.process.terminate()
+    assert daemon.end()[0] == 0
+    assert serving(home) is None
+
+
+def test_a_daemon_tells_commands_which_settings_it_follows(start, until) -> None:
+    daemon = start(settings="GENESIS_PRECISION=bf16\n", ENABLE_FP16_TRAINING="false")
+    home, file = daemon.folder / ".genesis", daemon.folder / ".env"
+    until(lambda: serving(home) and serving(home).trouble == "", 60)
+    told = serving(home)
+    assert (told.pid, told.env_file, told.refused) == (daemon.process.pid, str(file), "")
+    assert told.hot["enable_fp16_training"] is False
+    assert told.sources["ENABLE_FP16_TRAINING"] == "environment"
+    assert told.in_force(Settings(slots=7)).precision == "bf16"
+    assert told.in_force(Settings(slots=7)).slots == 7
+
+    file.write_text("\nGENESIS_PRECISION=auto\nGENESIS_AGENTS__A__PRECISION=fp32\n")
+    until(lambda: serving(home).hot["precision"] == "auto")
+    told = serving(home)
+    assert told.sources["GENESIS_PRECISION"] == f"{file} line 2"
+    assert told.hot["agents"]["a"] == {"precision": "fp32"}
+
+    file.unlink()
+    until(lambda: "is gone or empty" in serving(home).refused)
+    assert serving(home).hot == told.hot
+    assert serving(home).sources == told.sources
+    daemon.process.kill()
+    daemon.end()
+    assert serving(home) is None, "whatever the dead has left behind"
+
+
+def test_a_database_that_is_locked_at_the_start_is_waited_for(
+    start, install_plugin, until, tmp_path: Path
+) -> None:
+    install_plugin("a")
+    home = tmp_path / "daemon0" / ".genesis"
+    Store.open(Settings(home=home)).close()
+    with closing(sqlite3.connect(home / "genesis.db")) as database:
+        database.isolation_level = None
+        database.execute("BEGIN IMMEDIATE")
+        daemon = start(settings="GENESIS_AGENTS__A__SCHEDULE=every 1h\n")
+        assert "locked" in daemon.wait_for("store_failed")["error"]
+        daemon.wait_for("daemon_ready")
+        assert not daemon.lines("scheduled")
+        database.execute("ROLLBACK")
+    assert daemon.wait_for("scheduled")["agent"] == "a"
+    until(lambda: daemon.get("/readyz") == "serving")
+
+
+def test_old_weights_go_at_the_start_and_when_a_run_has_ended(start, until, tmp_path: Path) -> None:
+    """Of an agent that is not installed, whose runs end by being cancelled."""
+    home = tmp_path / "daemon0" / ".genesis"
+    with closing(Store.open(Settings(home=home))) as store:
+
+        def end_run() -> Path:
+            run = store.enqueue("gone", first_seed=0)
+            weights = home / "runs" / run.id / "checkpoints" / "step-0000000001.pt"
+            weights.parent.mkdir(parents=True)
+            weights.touch()
+            store.request_cancel(run.id, actor="me", reason="a test")
+            return weights
+
+        first = end_run()
+        daemon = start(settings="GENESIS_KEEP_RUNS=1\n")
+        until(lambda: not store.unfinished(), 60)
+        second = end_run()
+        assert daemon.wait_for("weights_removed")["run_id"] == first.parents[1].name
+        daemon.process.terminate()
+        assert daemon.end()[0] == 0
+        assert [first.exists(), second.exists()] == [False, True]
+
+        run = store.enqueue("gone", first_seed=0)
+        third = home / "runs" / run.id / "best-epoch.pt"
+        third.parent.mkdir()
+        third.touch()
+        store.move(run.id, RunState.CANCELLED)  # while no daemon hears of it
+        daemon = start(daemon.folder, "GENESIS_KEEP_RUNS=1\n")
+        assert daemon.wait_for("weights_removed")["run_id"] == second.parents[1].name
+        assert [second.exists(), third.exists()] == [False, True]
+
+
+def test_what_the_guard_decides_on_the_way_out_is_written_down(home_settings: Settings) -> None:
+    """The last words of a worker are heard in the drain, and there is no round after it."""
+    with closing(Store.open(home_settings)) as store:
+        run = store.enqueue("a", first_seed=0)
+        attempt = store.begin_attempt(run.id, "i")
+        assert attempt is not None
+        folder = attempt_folder(home_settings, attempt)
+        folder.mkdir(parents=True)
+        with EventWriter(folder / "events.ndjson") as emit:
+            emit(STORM)
+        hardware = Hardware(device="cpu", fp16=False, bf16=False, torch_version="2")
+        with closing(Narrator(Console(stderr=True))) as narrator:
+            findings = Findings(plugins=[], hardware=hardware)
+            daemon = service.Daemon(home_settings, store, findings, Metrics(), narrator)
+            daemon.start()
+            with Signals() as signals:
+                daemon.drain(signals)
+        [decision] = store.guard.history("a")
+        assert (decision.state, decision.run_id) == ("tripped", run.id)

@@ -1,0 +1,54 @@
+"""``run`` where no daemon serves: exit codes, and what is refused."""
+
+import logging
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import structlog
+
+from genesis_fp16.daemon.foreground import AgentNotReadyError, run_once
+from genesis_fp16.domain.run import RunState
+from genesis_fp16.plugins.discovery import UnknownAgentError
+from genesis_fp16.settings.settings import Settings
+from genesis_fp16.store import Store
+
+NO_NEIGHBOURS = {"se_darwin": {"enabled": False}}
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before():
+    handlers = logging.root.handlers[:]
+    yield
+    logging.captureWarnings(capture=False)
+    logging.root.handlers[:] = handlers
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        home=tmp_path / "home",
+        env_file=tmp_path / ".env",
+        max_attempts=1,
+        agents=NO_NEIGHBOURS,
+    )
+
+
+def test_an_agent_that_fails(settings: Settings, install_plugin) -> None:
+    install_plugin("any")  # its build_job raises
+    assert run_once(settings, "any") == 1
+    with closing(Store.open(settings)) as store:
+        [run] = store.runs()
+        assert run.state is RunState.FAILED
+        assert "NotImplementedError" in str(run.error)
+
+
+def test_an_agent_that_is_not_there_or_not_usable(settings: Settings, install_plugin) -> None:
+    install_plugin("broken", "raise RuntimeError('worn out')")
+    with pytest.raises(UnknownAgentError, match=r"no agent 'brocken' .*there are broken") as caught:
+        run_once(settings, "brocken")
+    assert caught.value.exit_code == 2
+    with pytest.raises(AgentNotReadyError, match=r"'broken' is quarantined: .*worn out"):
+        run_once(settings, "broken")
+    assert not (settings.home / "genesis.db").exists()

@@ -1,0 +1,191 @@
+"""``genesis-fp16 preflight`` on a real agent, in a real worker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from genesis_fp16.cli.app import app
+from genesis_fp16.cli.doctor import check_measured
+from genesis_fp16.daemon.preflight import PreflightError, run_preflight
+from genesis_fp16.plugins.agent_folder import read_preflight
+from genesis_fp16.plugins.discovery import UnknownAgentError
+from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings.settings import AgentSettings, Settings
+from infrastructure.events.preflight_report import PreflightReport
+
+PROGRAM = Path(sys.executable).parent / "genesis-fp16"
+
+LINE = """
+import time
+import torch
+from torch import nn
+from infrastructure.agent_contract import *
+from infrastructure.agent_contract.agent import InsufficientDataError
+
+
+class LineAgent:
+    name = "line"
+    contract_version = 1
+
+    def schedule(self):
+        return Schedule(every_seconds=3600)
+
+    def settings_model(self):
+        return None
+
+    def collect(self, context):
+        for number in range(6):
+            yield Transition(group=f"g{number}", observation={"x": float(number)}, action={})
+        LATER
+
+    def build_job(self, context, transitions):
+        if len(transitions) < NEEDED:
+            raise InsufficientDataError("transitions", len(transitions), NEEDED)
+        x = torch.tensor([[t.observation["x"]] for t in transitions])
+        batch = {"x": x, "y": 2 * x}
+
+        def loss(forward, batch):
+            return torch.nn.functional.mse_loss(forward(batch["x"]), batch["y"])
+
+        return TrainingJob(
+            model=nn.Sequential(nn.Linear(1, 8), nn.SiLU(), nn.Linear(8, 1)),
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, fused=True),
+            batches=lambda epoch: [batch] * 4,
+            loss=loss,
+            evaluate=lambda forward: None,
+            epochs=1,
+        )
+
+    def publish(self, context, model, report):
+        raise AssertionError("nothing is published")
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(folder: Path) -> Path:
+    """A working folder in which the built-in agent is off."""
+    (folder / ".env").write_text("GENESIS_DEVICE=cpu\nGENESIS_AGENTS__SE_DARWIN__ENABLED=false\n")
+    return folder
+
+
+@pytest.fixture
+def install_line(install_plugin: Callable[..., None]) -> Callable[..., None]:
+    def install(needed: int = 4, later: str = "pass") -> None:
+        source = LINE.replace("NEEDED", str(needed)).replace("LATER", later)
+        install_plugin("line", source, factory="LineAgent")
+
+    return install
+
+
+def ask(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_measures_in_a_worker_and_records_nothing_but_the_report(
+    install_line: Callable[..., None], folder: Path
+) -> None:
+    install_line()
+    result = ask("preflight", "line", "--json")
+    assert result.exit_code == 0, result.output
+    report = PreflightReport.model_validate(json.loads(result.stdout))
+    assert [each.precision for each in report.measurements] == ["fp32", "fp16", "bf16"]
+    assert report.verdict in ("fp32", "bf16")
+    assert (report.device, report.batches) == ("cpu", 4)
+    assert {each.module for each in report.modules} >= {"0 (Linear)", "2 (Linear)"}
+    home = folder / ".genesis"
+    assert read_preflight(home / "agents" / "line") == report
+    assert [path.name for path in (home / "agents" / "line").iterdir()] == ["preflight.json"]
+    assert list((home / "preflights").iterdir()) == []
+
+
+def test_tells_it_in_tables_and_says_what_to_train_in(install_line: Callable[..., None]) -> None:
+    install_line()
+    told = ask("preflight", "line")
+    assert told.exit_code == 0, told.output
+    lines = told.stdout.splitlines()
+    assert lines[2].split()[:3] == ["precision", "usable", "step"]
+    assert [line.split()[0] for line in lines[3:6]] == ["fp32", "fp16", "bf16"]
+    assert any(line.startswith("0 (Linear)") for line in lines)
+    assert any(line.startswith("loss scale: no overflow up to 2^") for line in lines)
+    assert any(line.startswith("train in ") for line in lines)
+    assert "a step takes" in told.stdout
+
+
+def test_doctor_recommends_what_was_measured(
+    install_line: Callable[..., None], folder: Path
+) -> None:
+    install_line()
+    assert list(check_measured(load_settings(), ["line"])) == []
+    report = run_preflight(load_settings(), "line")
+    settings = load_settings()
+    (finding,) = check_measured(settings, ["line", "other"])
+    assert finding.verdict == "ok"
+    assert f"line measured best in {report.verdict} on {report.device_name}" in finding.found
+    assert f"GENESIS_AGENTS__LINE__PRECISION=auto, or {report.verdict}" in finding.remedy
+    for wish in ("auto", report.verdict):
+        agents = {"line": AgentSettings(precision=wish)}
+        (finding,) = check_measured(Settings(home=settings.home, agents=agents), ["line"])
+        assert finding.remedy == ""
+    answer = json.loads(ask("doctor", "--json").stdout)
+    assert [each["check"] for each in answer].count("precision") == 1
+
+
+def test_unknown_agent() -> None:
+    with pytest.raises(UnknownAgentError, match="no agent 'nobody' is installed; there are"):
+        run_preflight(load_settings(), "nobody")
+    assert not Path(".genesis").exists()
+
+
+def test_failure_is_told_with_its_cause_and_its_log_is_kept(
+    install_line: Callable[..., None], folder: Path
+) -> None:
+    install_line(later="raise RuntimeError('the simulator is gone')")
+    with pytest.raises(PreflightError, match="failed while collecting: RuntimeError: the sim") as e:
+        run_preflight(load_settings(), "line")
+    assert e.value.exit_code == 1
+    (kept,) = (folder / ".genesis" / "preflights").iterdir()
+    assert "Traceback" in (kept / "worker.log").read_text()
+    assert str(kept / "worker.log") in str(e.value)
+
+
+def test_too_little_data_is_told(install_line: Callable[..., None]) -> None:
+    install_line(needed=100)
+    with pytest.raises(PreflightError, match="6 transitions recorded, 100 needed"):
+        run_preflight(load_settings(), "line")
+
+
+def test_a_worker_that_takes_too_long_is_ended(install_line: Callable[..., None]) -> None:
+    install_line(later="time.sleep(600)")
+    settings = load_settings().model_copy(update={"run_timeout_seconds": 2.0})
+    with pytest.raises(PreflightError, match="not measured within 2 s: raise GENESIS_RUN_TIMEOUT"):
+        run_preflight(settings, "line")
+
+
+def test_ctrl_c_leaves_no_worker_behind(
+    install_line: Callable[..., None], folder: Path, until: Callable[..., None]
+) -> None:
+    install_line(later="open('PID', 'w').write(str(__import__('os').getpid())); time.sleep(600)")
+    process = subprocess.Popen([PROGRAM, "preflight", "line"], stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: (folder / "PID").exists() and (folder / "PID").read_text())
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == os.EX_TEMPFAIL
+    assert said == "genesis-fp16: interrupted: nothing was measured\n"
+    worker = int((folder / "PID").read_text())
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        if "State:\tZ" in Path(f"/proc/{worker}/status").read_text():
+            break  # whoever reaps orphans here is slow
+        time.sleep(0.05)
+    assert time.monotonic() < deadline

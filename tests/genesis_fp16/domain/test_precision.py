@@ -1,0 +1,101 @@
+"""Every combination of voices against the rule in words."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from genesis_fp16.domain.precision import Device, Override, Voices, concerning, decide
+from infrastructure.events import PrecisionState
+
+CPU = Device(accelerator=False, fp16=False, bf16=False)
+FORCED_CPU = Device(accelerator=False, fp16=False, bf16=False, cpu_half=True)
+OLD_GPU = Device(accelerator=True, fp16=True, bf16=False)
+NEW_GPU = Device(accelerator=True, fp16=True, bf16=True)
+DEVICES = (CPU, FORCED_CPU, OLD_GPU, NEW_GPU)
+NAMES = ("fp32", "fp16", "bf16", "auto")
+
+
+def override(precision: str, agent: str | None = None) -> Override:
+    return Override(agent=agent, precision=precision, reason="r", actor="me", created_at=0.0)
+
+
+def all_cases():
+    wishes, yes_or_no = (None, *NAMES), (True, False)
+    for flag, default, agent, mine, everyone, device, guard, twin in itertools.product(
+        yes_or_no, NAMES[1:], wishes, wishes, wishes, DEVICES, yes_or_no, range(4)
+    ):
+        overrides = [override(mine, "a")] if mine else []
+        overrides += [override(everyone)] if everyone else []
+        voices = Voices(
+            flag=flag,
+            default=default,
+            agent=agent,
+            overrides=overrides,
+            device=device,
+            guard=guard,
+            canary=twin % 2 == 0,
+            baseline=twin > 1,
+        )
+        yield voices, mine, everyone
+
+
+def test_any_voice_for_fp32_wins_and_the_first_is_named() -> None:
+    for voices, mine, everyone in all_cases():
+        state, device = decide(voices), voices.device
+        said = (name for name in (mine, everyone, voices.agent) if name in NAMES[1:])
+        chosen = next(said, voices.default)
+        assert state.requested == chosen
+        measured = chosen == "auto"  # by the worker, on this very device
+        lacks = not measured and not getattr(device, chosen)
+        demands = {
+            "flag": not voices.flag,
+            "operator": "fp32" in (mine, everyone),
+            "guard": voices.guard,
+            "agent": voices.agent == "fp32",
+            "no_accelerator": device is CPU and not measured,
+            "unsupported": device is OLD_GPU and lacks,
+            "baseline": voices.baseline,
+            "canary": not voices.canary,
+        }
+        demanding = [reason for reason, demanded in demands.items() if demanded]
+        if demanding:
+            assert (state.effective, state.reason) == ("fp32", demanding[0])
+        else:
+            assert state.effective == chosen
+            assert state.reason in ("operator", "agent", "default")
+
+
+@pytest.mark.parametrize(
+    ("agent", "overrides", "expected"),
+    [
+        (None, [], ("fp16", "default")),
+        ("bf16", [], ("bf16", "agent")),
+        ("bf16", [override("fp16")], ("fp16", "operator")),
+        ("bf16", [override("fp16"), override("bf16", "a")], ("bf16", "operator")),
+        (None, [override("bf16", "a"), override("fp16")], ("bf16", "operator")),
+    ],
+)
+def test_who_chooses_the_half_type(agent, overrides, expected) -> None:
+    state = decide(
+        Voices(flag=True, default="fp16", agent=agent, overrides=overrides, device=NEW_GPU)
+    )
+    assert (state.effective, state.reason) == expected
+
+
+def test_a_missing_half_type_is_never_replaced_by_the_other() -> None:
+    state = decide(Voices(flag=True, default="bf16", agent=None, overrides=[], device=OLD_GPU))
+    assert state == PrecisionState(requested="bf16", effective="fp32", reason="unsupported")
+
+
+def test_a_word_for_the_next_run_leaves_runs_under_way_to_the_one_before() -> None:
+    earlier = override("fp32")
+    later = replace(override("fp16"), created_at=100.0, next_run=True)
+    assert concerning([earlier, later], "a", begun_at=99.0) == [earlier]
+    assert concerning([earlier, later], "a", begun_at=100.0) == [later]
+
+
+def test_a_word_concerns_its_agent_only() -> None:
+    mine, everyone = override("fp32", "a"), override("bf16")
+    assert concerning([mine, everyone], "a", 1.0) == [mine, everyone]
+    assert concerning([mine, everyone], "b", 1.0) == [everyone]

@@ -1,0 +1,134 @@
+"""What the daemon makes of a worker's events, and when it has waited long enough."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.domain.run import StopCause
+from genesis_fp16.runs.attempt_watch import AttemptWatch, Deadlines
+from genesis_fp16.settings.settings import Settings
+from genesis_fp16.store import RunSummary
+from infrastructure.events import EventWriter, PrecisionState
+from infrastructure.events.event import (
+    Evaluated,
+    Finished,
+    PrecisionChanged,
+    Published,
+    Started,
+    StepStats,
+)
+
+DEADLINES = Deadlines(start=10.0, no_progress=20.0, run=100.0, stop=5.0)
+STARTED = Started(pid=1, device="cpu", torch_version="2")
+STEP = StepStats(step=7, applied=7, loss_scale=1.0, precision="fp32")
+FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.ndjson"
+
+
+@pytest.fixture
+def emit(path: Path):
+    with EventWriter(path) as writer:
+        yield writer
+
+
+def watch(path: Path, seen_bytes: int = 0, summary: RunSummary | None = None) -> AttemptWatch:
+    return AttemptWatch(path, summary or RunSummary(), DEADLINES, 0.0, seen_bytes)
+
+
+def test_the_summary_of_a_run(path: Path, emit) -> None:
+    for event in (
+        STARTED,
+        PrecisionChanged(step=0, state=FP32, loss_scale=1.0),
+        STEP,
+        Evaluated(
+            epoch=1,
+            metrics={"mse": 0.5, "odd": float("inf")},
+            primary="mse",
+            higher_is_better=False,
+        ),
+        Published(published=False, reason="not better", metrics={"base": 0.4, "odd": math.inf}),
+        Finished(outcome="done"),
+    ):
+        emit(event)
+    watched = watch(path, summary=RunSummary(steps=3, error="of an earlier attempt"))
+    assert len(watched.read(1.0)) == 6
+    assert watched.read(1.0) == []
+    assert watched.summary == RunSummary(
+        published=False,
+        reason="not better",
+        metrics={"base": 0.4, "odd": None},
+        primary_metric="mse",
+        primary_value=0.5,
+        higher_is_better=False,
+        steps=7,
+        precision={"requested": "fp16", "effective": "fp32", "reason": "flag"},
+        error=None,
+    )
+    assert watched.reported_exit_code == 0
+
+
+def test_runs_are_compared_by_what_was_trained_and_shown_by_what_was_published(
+    path: Path, emit
+) -> None:
+    """A twin publishes nothing; what is published may be an ensemble's or an earlier epoch's."""
+    emit(Evaluated(epoch=1, metrics={"mse": 0.5}, primary="mse"))
+    emit(Published(published=True, reason="better", metrics={"mse": 0.25}))
+    watched = watch(path)
+    watched.read(1.0)
+    assert watched.summary.primary_value == 0.5
+    assert watched.summary.metrics == {"mse": 0.25}
+
+
+def test_steps_in_half_precision_are_counted_once(path: Path, emit) -> None:
+    half = StepStats(step=7, applied=6, overflow=1, loss_scale=2.0, precision="fp16")
+    emit(half)
+    seen = path.stat().st_size
+    emit(STEP)
+    emit(half)
+    watched = watch(path, seen_bytes=seen, summary=RunSummary(half_steps=7))
+    watched.read(1.0)
+    assert watched.summary.half_steps == 14
+
+
+def test_events_an_earlier_daemon_passed_on_are_not_passed_on_again(path: Path, emit) -> None:
+    emit(STARTED)
+    emit(STEP)
+    seen = path.stat().st_size
+    emit(STEP)
+    watched = watch(path, seen_bytes=seen)
+    assert [event.kind for event in watched.read(1.0)] == ["step_stats"]
+    assert watched.started, "but they count"
+
+
+def test_the_start_has_a_deadline(path: Path, emit) -> None:
+    watched = watch(path)
+    assert watched.overdue(9.9) is None
+    assert watched.overdue(10.0) is StopCause.START_TIMEOUT
+    emit(STARTED)
+    watched.read(10.0)
+    assert watched.overdue(10.0) is None
+
+
+def test_silence_has_a_deadline(path: Path, emit) -> None:
+    emit(STARTED)
+    watched = watch(path)
+    watched.read(5.0)
+    assert watched.overdue(24.9) is None
+    assert watched.overdue(25.0) is StopCause.NO_PROGRESS
+    emit(STEP)
+    watched.read(25.0)
+    assert watched.overdue(44.9) is None
+
+
+def test_a_run_has_a_deadline_over_all_its_attempts(path: Path, emit) -> None:
+    deadlines = Deadlines.of(Settings(run_timeout_seconds=100, no_progress_timeout_seconds=50), 70)
+    watched = AttemptWatch(path, RunSummary(), deadlines, 1000.0)
+    emit(STARTED)
+    watched.read(1029.0)
+    assert watched.overdue(1029.9) is None
+    assert watched.overdue(1030.0) is StopCause.RUN_TIMEOUT

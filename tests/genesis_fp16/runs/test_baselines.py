@@ -1,0 +1,86 @@
+"""After how many runs a twin is queued, of which run, and what it is."""
+
+from collections.abc import Callable
+
+import pytest
+
+from genesis_fp16.domain.run import Ending, RunState, Verdict
+from genesis_fp16.runs.baselines import BaselineRuns
+from genesis_fp16.settings.settings import Settings
+from genesis_fp16.store import Run, RunSummary, Store
+
+
+@pytest.fixture
+def finish(store: Store) -> Callable[..., Run]:
+    """Let a run of agent "a", or the one given, end as told."""
+
+    def finish(
+        run: Run | None = None, *, half: int = 100, state: RunState = RunState.SUCCEEDED
+    ) -> Run:
+        run = run or store.enqueue("a", first_seed=40)
+        attempt = store.begin_attempt(run.id, f"incarnation-{run.id}")
+        store.update_summary(run.id, RunSummary(steps=100, half_steps=half))
+        store.end_attempt(attempt, Ending(), Verdict(state=state), finished_at=store.now())
+        return store.run(run.id)
+
+    return finish
+
+
+@pytest.fixture
+def make_baselines(store: Store) -> Callable[[int], BaselineRuns]:
+    return lambda every: BaselineRuns(store, Settings(baseline_every_runs=every))
+
+
+def hear(baselines: BaselineRuns, run: Run) -> None:
+    baselines.on_run_state(run.agent, run.id, run.state.value)
+    baselines.tick()
+
+
+def queued(store: Store) -> list[str | None]:
+    return [run.baseline_of for run in store.unfinished()]
+
+
+def test_every_third_run_in_half_precision_gets_a_twin(store, finish, make_baselines) -> None:
+    baselines = make_baselines(3)
+    for _ in range(2):
+        hear(baselines, finish())
+    assert queued(store) == []
+    third = finish()
+    hear(baselines, third)
+    [twin] = store.unfinished()
+    assert (twin.baseline_of, twin.seed, twin.trigger) == (third.id, third.seed, "baseline")
+    for _ in range(2):
+        hear(baselines, finish())
+    hear(baselines, finish(twin, half=0))  # itself counts for nothing
+    assert queued(store) == []
+    sixth = finish()
+    hear(baselines, sixth)
+    assert queued(store) == [sixth.id]
+
+
+@pytest.mark.parametrize("half", [0, 80])
+def test_a_run_that_was_not_in_half_precision_gets_none(
+    store, finish, make_baselines, half
+) -> None:
+    baselines = make_baselines(1)
+    hear(baselines, finish(half=half))
+    assert queued(store) == []
+
+
+def test_a_run_that_failed_gets_none(store, finish, make_baselines) -> None:
+    baselines = make_baselines(1)
+    hear(baselines, finish(state=RunState.FAILED))
+    assert queued(store) == []
+
+
+def test_off_by_default(store, finish) -> None:
+    baselines = BaselineRuns(store, Settings())
+    hear(baselines, finish())
+    assert queued(store) == []
+
+
+def test_a_new_daemon_counts_on(store, finish, make_baselines) -> None:
+    hear(make_baselines(2), finish())
+    second = finish()
+    hear(make_baselines(2), second)
+    assert queued(store) == [second.id]

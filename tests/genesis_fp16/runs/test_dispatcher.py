@@ -1,0 +1,522 @@
+"""Runs through real worker processes: slots, retries, deadlines, orphans, commands."""
+
+import json
+import signal
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from genesis_fp16.domain.run import TRANSITIONS, RunState
+from genesis_fp16.executors import Handle, LocalExecutor
+from genesis_fp16.runs.attempt_watch import attempt_folder
+from genesis_fp16.runs.dispatcher import Dispatcher
+from genesis_fp16.settings.settings import AgentSettings, Settings
+from genesis_fp16.store import Run, Store
+from infrastructure.events import EventTail, PrecisionState
+
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+FP32 = PrecisionState(requested="fp16", effective="fp32", reason="operator")
+
+
+class Recorder:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+        self.states: dict[str, list[str]] = {}
+
+    def on_event(self, agent: str, run_id: str, event) -> None:
+        self.events.append((run_id, event.kind))
+
+    def on_run_state(self, agent: str, run_id: str, state: str) -> None:
+        self.states.setdefault(run_id, []).append(state)
+
+
+class World:
+    """A dispatcher with agents a, b and c that behave as told, and a clock that can jump."""
+
+    def __init__(self, store: Store, settings: Settings, command: tuple[str, ...]) -> None:
+        self.store, self.recorder, self.jumped = store, Recorder(), 0.0
+        self.precision = dict.fromkeys("abc", FP16)
+        self.settings, self._command = settings, command
+        self._executors: list[LocalExecutor] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Become a new daemon that knows nothing but the store."""
+        self._executors.append(LocalExecutor(self._command))
+        self.dispatcher = Dispatcher(
+            self.store,
+            self._executors[-1],
+            self.settings,
+            {"a": "x:A", "b": "x:B", "c": "x:C"},
+            self._decide,
+            self.recorder,
+        )
+
+    def _decide(self, run: Run) -> PrecisionState:
+        self.asked = run
+        return self.precision[run.agent]
+
+    def end(self) -> bool:
+        """Kill what is left and reap it, for earlier daemons too; whether it is all gone."""
+        self.dispatcher.kill_all()
+        self.dispatcher.attend(self.now)
+        attempts = [a for run in self.store.runs() for a in self.store.attempts(run.id) if a.pid]
+        workers = [Handle(pid=a.pid, started_at=a.pid_started_at) for a in attempts]
+        return all(each.poll(worker) for each in self._executors for worker in workers)
+
+    def configure(self, **update: object) -> None:
+        self.settings = self.settings.model_copy(update=update)
+        self.dispatcher.settings = self.settings
+
+    def behave(self, agent: str, **how: object) -> None:
+        agents = {**self.settings.agents, agent: AgentSettings(settings=how)}
+        self.configure(agents=agents)
+
+    def enqueue(self, agent: str = "a") -> str:
+        return self.store.enqueue(agent, first_seed=0).id
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() + self.jumped
+
+    def tick(self) -> None:
+        self.dispatcher.tick(self.now)
+
+    def run(self, run_id: str) -> Run:
+        run = self.store.run(run_id)
+        assert run is not None
+        return run
+
+    def events(self, run_id: str, kind: str) -> list:
+        attempts = self.store.attempts(run_id)
+        paths = [attempt_folder(self.settings, each) / "events.ndjson" for each in attempts]
+        return [e for path in paths for e in EventTail(path).read() if e.kind == kind]
+
+
+@pytest.fixture
+def world(store: Store, home_settings: Settings, standin_command: tuple[str, ...], until):
+    world = World(store, home_settings, standin_command)
+    yield world
+    until(world.end)
+
+
+@pytest.fixture
+def ticking(world: World, until) -> Callable[[Callable[[], object]], None]:
+    """Go round until something holds."""
+
+    def tick_until(holds: Callable[[], object]) -> None:
+        def step() -> object:
+            world.tick()
+            return holds()
+
+        until(step)
+
+    return tick_until
+
+
+@pytest.fixture
+def finished(world: World, ticking) -> Callable[[str], Run]:
+    def finish(run_id: str) -> Run:
+        ticking(lambda: world.run(run_id).finished)
+        return world.run(run_id)
+
+    return finish
+
+
+def steps(world: World, run_id: str) -> int:
+    return len(world.events(run_id, "step_stats"))
+
+
+def test_a_run_succeeds_and_all_of_it_is_told_and_stored(world: World, finished) -> None:
+    run_id = world.enqueue()
+    run = finished(run_id)
+    assert (run.state, run.published, run.reason, run.steps) == ("succeeded", True, "better", 3)
+    assert run.metrics == {"base": 1.0}
+    assert run.precision == {"requested": "fp16", "effective": "fp16", "reason": "default"}
+    assert run.error is None
+    assert world.recorder.states[run_id] == ["queued", "starting", "running", "succeeded"]
+    assert [kind for _, kind in world.recorder.events] == [
+        *("started", "precision_changed"),
+        *["step_stats"] * 3,
+        *("evaluated", "published", "finished"),
+    ]
+    [attempt] = world.store.attempts(run_id)
+    events = attempt_folder(world.settings, attempt) / "events.ndjson"
+    assert attempt.events_offset == events.stat().st_size
+
+
+def test_slots_bound_what_runs_and_the_longest_due_goes_first(world: World, ticking) -> None:
+    world.configure(slots=2)
+    for agent in "abc":
+        world.behave(agent, steps=10**9)
+    runs = [world.enqueue(agent) for agent in "abc"]
+    ticking(lambda: all(steps(world, run_id) for run_id in runs[:2]))
+    assert world.dispatcher.busy == 2
+    assert world.dispatcher.queued == 1
+    assert world.run(runs[2]).state is RunState.QUEUED
+    world.store.request_cancel(runs[0], actor="me", reason="enough")
+    ticking(lambda: steps(world, runs[2]))
+    assert world.run(runs[0]).state is RunState.CANCELLED
+
+
+def test_one_run_of_an_agent_at_a_time(world: World, ticking, finished) -> None:
+    world.configure(slots=3)
+    first, second = world.enqueue(), world.enqueue()
+    ticking(lambda: world.run(first).active)
+    assert world.run(second).state is RunState.QUEUED
+    assert finished(second).state == finished(first).state == "succeeded"
+
+
+def test_a_failure_is_retried_until_it_is_not(world: World, finished) -> None:
+    world.behave("a", exit=3, failing_attempts=2)
+    run = finished(world.enqueue())
+    assert (run.state, run.failures, run.error) == ("succeeded", 2, None)
+    assert [a.exit_code for a in world.store.attempts(run.id)] == [3, 3, 0]
+
+    world.behave("a", exit=3)
+    run = finished(world.enqueue())
+    assert (run.state, run.failures, run.error) == ("failed", 3, "it went wrong")
+    assert len(world.store.attempts(run.id)) == 3
+
+
+def test_an_exit_code_of_0_is_no_success_unless_the_worker_says_so(world: World, finished) -> None:
+    """Agent code can end the process by ``os._exit(0)``."""
+    world.behave("a", exit=0)
+    run = finished(world.enqueue())
+    assert (run.state, run.failures) == ("failed", 3)
+
+
+def test_a_retry_waits_for_its_backoff(world: World, ticking) -> None:
+    world.configure(retry_backoff_seconds=3600.0)
+    world.behave("a", exit=1)
+    run_id = world.enqueue()
+    ticking(lambda: world.run(run_id).failures == 1)
+    for _ in range(3):
+        world.tick()
+    assert world.run(run_id).state is RunState.QUEUED
+    assert len(world.store.attempts(run_id)) == 1
+
+
+def test_a_wrong_configuration_is_not_retried(world: World, finished) -> None:
+    world.behave("a", exit=78)
+    run = finished(world.enqueue())
+    assert run.state is RunState.FAILED
+    assert len(world.store.attempts(run.id)) == 1
+
+
+def test_a_killed_worker_goes_on_in_another_attempt(world: World, finished) -> None:
+    world.behave("a", kill=signal.SIGKILL)
+    run = finished(world.enqueue())
+    assert run.state is RunState.SUCCEEDED
+    assert [(a.signal, a.exit_code) for a in world.store.attempts(run.id)] == [(9, None), (None, 0)]
+
+    world.configure(max_attempts=1)
+    run = finished(world.enqueue())
+    assert run.state is RunState.CRASHED
+    assert "killed by signal 9; see " in str(run.error)
+    assert "free space" in str(run.error)
+    assert str(run.error).endswith("worker.log")
+
+
+def test_a_worker_that_never_starts_is_timed_out(world: World, ticking, finished) -> None:
+    world.configure(max_attempts=1, stop_timeout_seconds=5.0, start_timeout_seconds=60.0)
+    world.behave("a", no_start=True)
+    run_id = world.enqueue()
+    ticking(lambda: world.store.attempts(run_id)[:1] and world.store.attempts(run_id)[0].pid)
+    world.jumped += 60
+    world.tick()
+    assert world.run(run_id).state is RunState.STOPPING
+    world.tick()
+    assert world.dispatcher.busy == 1, "it has until the stop deadline"
+    world.jumped += 5
+    run = finished(run_id)
+    assert run.state is RunState.TIMED_OUT
+    assert world.store.attempts(run_id)[0].ending == "stopped: start_timeout"
+
+
+def test_a_silent_worker_is_stopped_and_retried(world: World, ticking, finished) -> None:
+    world.behave("a", hang=True, ignore_all=True)
+    run_id = world.enqueue()
+    ticking(lambda: world.run(run_id).state is RunState.RUNNING)
+    world.behave("a")
+    world.jumped += world.settings.no_progress_timeout_seconds
+    world.tick()
+    world.jumped += world.settings.stop_timeout_seconds
+    run = finished(run_id)
+    assert run.state is RunState.SUCCEEDED
+    assert [a.ending for a in world.store.attempts(run_id)] == [
+        "stopped: no_progress",
+        "exit code 0",
+    ]
+
+
+def test_a_run_out_of_time_is_not_retried(world: World, ticking, finished) -> None:
+    world.behave("a", steps=10**9)
+    run_id = world.enqueue()
+    ticking(lambda: steps(world, run_id))
+    world.jumped += world.settings.run_timeout_seconds
+    assert finished(run_id).state is RunState.TIMED_OUT
+    assert len(world.store.attempts(run_id)) == 1
+
+
+def test_a_queued_run_can_be_cancelled(world: World, finished) -> None:
+    world.configure(slots=1)
+    run_id = world.enqueue("unknown-agent")
+    world.tick()
+    assert world.run(run_id).state is RunState.QUEUED, "its agent may come back"
+    world.store.request_cancel(run_id, actor="me", reason="not needed")
+    assert finished(run_id).state is RunState.CANCELLED
+    assert world.recorder.states[run_id] == ["queued", "cancelled"]
+
+
+def test_precision_is_decided_for_a_run_that_has_begun(world: World, finished) -> None:
+    """From its first attempt on, and still the same beginning in the next."""
+    world.behave("a", exit=1, failing_attempts=1)
+    run_id = world.enqueue()
+    world.tick()
+    begun_at = world.asked.started_at
+    assert begun_at == world.run(run_id).started_at is not None
+    assert finished(run_id).failures == 1
+    assert world.asked.started_at == begun_at
+
+
+def test_precision_follows_the_decision(world: World, ticking) -> None:
+    world.behave("a", steps=10**9)
+    run_id = world.enqueue()
+    ticking(lambda: steps(world, run_id))
+    for state in (FP32, FP16):
+        world.precision["a"] = state
+        ticking(lambda state=state: world.events(run_id, "precision_changed")[-1].state == state)
+    assert [e.state for e in world.events(run_id, "precision_changed")] == [FP16, FP32, FP16]
+
+
+def test_a_shutdown_stops_at_a_checkpoint_and_the_next_daemon_goes_on(
+    world: World, ticking, finished, until
+) -> None:
+    world.configure(max_attempts=1)
+    world.behave("a", steps=10**9)
+    run_id = world.enqueue()
+    ticking(lambda: steps(world, run_id) > 2)
+    world.dispatcher.stop_all(world.now)
+
+    def stopped() -> bool:
+        world.dispatcher.attend(world.now)
+        return world.dispatcher.busy == 0
+
+    until(stopped)
+    run = world.run(run_id)
+    assert (run.state, run.failures) == (RunState.QUEUED, 0)
+
+    world.behave("a", steps=run.steps + 2)
+    world.begin()
+    world.dispatcher.recover(world.now)
+    assert finished(run_id).state is RunState.SUCCEEDED
+    counted = [event.step for event in world.events(run_id, "step_stats")]
+    assert counted == list(range(1, run.steps + 3)), "no step twice, none left out"
+
+
+def test_an_orphan_that_hangs_is_killed_and_resumed(world: World, ticking, finished) -> None:
+    world.behave("a", hang=True, ignore_all=True)
+    run_id = world.enqueue()
+    ticking(lambda: world.run(run_id).state is RunState.RUNNING)
+    world.behave("a")
+    world.begin()
+    world.dispatcher.recover(world.now)
+    world.tick()
+    assert world.run(run_id).state is RunState.STOPPING
+    assert world.dispatcher.busy == 1, "the slot is taken until the orphan is gone"
+    world.jumped += world.settings.stop_timeout_seconds
+    assert finished(run_id).state is RunState.SUCCEEDED
+    assert world.store.attempts(run_id)[0].ending == "stopped: orphaned"
+    assert world.run(run_id).failures == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "attempts"),
+    [({}, "succeeded", 1), ({"exit": 78}, "failed", 1), ({"exit": 1}, "succeeded", 2)],
+)
+def test_what_an_orphan_said_last_decides(
+    world: World, finished, until, how: dict, state: str, attempts: int
+) -> None:
+    """It ended while no daemon was there to learn its exit code."""
+    world.behave("a", **how)
+    run_id = world.enqueue()
+    world.tick()
+    until(lambda: world.store.attempts(run_id) and world.events(run_id, "finished"))
+    world.behave("a")
+    world.begin()
+    world.dispatcher.recover(world.now)
+    assert finished(run_id).state == state
+    assert len(world.store.attempts(run_id)) == attempts
+
+
+def test_a_worker_that_cannot_be_started_fails_its_run_only(world: World, finished) -> None:
+    (world.settings.home / "runs").write_text("in the way")
+    run = finished(world.enqueue())
+    assert run.state is RunState.FAILED
+    assert run.failures == 3
+    assert "could not be started" in str(run.error)
+    (world.settings.home / "runs").unlink()
+    assert finished(world.enqueue()).state is RunState.SUCCEEDED
+
+
+def test_an_error_in_handling_one_run_spares_the_others(world: World, ticking, finished) -> None:
+    world.configure(slots=2)
+    for agent in "ab":
+        world.behave(agent, steps=10**9)
+    one, other = world.enqueue("a"), world.enqueue("b")
+    ticking(lambda: steps(world, one) and steps(world, other))
+    [attempt] = world.store.attempts(one)
+    del world.precision["a"]  # the decision for this agent raises from now on
+    run = finished(one)
+    assert run.state is RunState.FAILED
+    assert "KeyError" in str(run.error)
+    assert world.run(other).state is RunState.RUNNING
+    folder = attempt_folder(world.settings, attempt)
+    assert json.loads((folder / "spec.json").read_text())["run_id"] == one
+    assert [world.recorder.states[each][-1] for each in (one, other)] == ["failed", "running"]
+
+
+def test_a_run_that_cannot_be_handled_is_given_up_when_the_store_works_again(
+    world: World, ticking, finished
+) -> None:
+    """Else it would stay active there, and keep its agent from ever running again."""
+    world.behave("a", steps=10**9)
+    one = world.enqueue("a")
+    ticking(lambda: steps(world, one))
+    del world.precision["a"]
+    with closing(sqlite3.connect(world.settings.home / "genesis.db")) as database:
+        database.execute("ALTER TABLE attempts RENAME TO hidden")
+        world.dispatcher.follow(world.now)  # needs no store, so it does not fail with it
+        with pytest.raises(OperationalError, match="no such table"):
+            world.tick()
+        database.execute("ALTER TABLE hidden RENAME TO attempts")
+    run = finished(one)
+    assert run.state is RunState.FAILED
+    assert "KeyError" in str(run.error)
+    world.precision["a"] = FP16
+    world.behave("a", steps=3)
+    assert finished(world.enqueue("a")).state is RunState.SUCCEEDED
+
+
+def test_lines_that_are_no_events_cost_nothing(world: World, finished) -> None:
+    world.behave("a", garbage=True)
+    assert finished(world.enqueue()).state is RunState.SUCCEEDED
+
+
+def test_only_the_run_asked_for_is_started(world: World, until) -> None:
+    one, other = world.enqueue("a"), world.enqueue("b")
+
+    def other_finished() -> bool:
+        world.dispatcher.tick(world.now, only=other)
+        return world.run(other).finished
+
+    until(other_finished)
+    assert world.run(one).state is RunState.QUEUED
+
+
+def test_every_state_told_could_follow_the_one_before(world: World, finished) -> None:
+    world.behave("a", exit=1, failing_attempts=1)
+    run_id = world.enqueue()
+    finished(run_id)
+    told = [RunState(state) for state in world.recorder.states[run_id]]
+    assert all(after in TRANSITIONS[before] for before, after in pairwise(told))
+    assert told.count(RunState.QUEUED) == 2
+
+
+def test_a_locked_store_holds_up_neither_precision_nor_the_end(
+    world: World, ticking, until, home_settings: Settings
+) -> None:
+    """The change reaches the worker, its events are told, and its end waits to be recorded."""
+    world.behave("a", steps=10**6)
+    run_id = world.enqueue()
+    ticking(lambda: world.run(run_id).state == "running")
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as other:
+        other.isolation_level = None
+        other.execute("BEGIN IMMEDIATE")
+        world.precision["a"] = FP32
+
+        def told() -> bool:
+            world.dispatcher.follow(world.now)
+            return len(world.events(run_id, "precision_changed")) == 2
+
+        until(told)
+        seen = len(world.recorder.events)
+        until(lambda: world.dispatcher.follow(world.now) or len(world.recorder.events) > seen)
+        world.dispatcher.stop_all(world.now)
+        until(lambda: world.dispatcher.follow(world.now) or not world.dispatcher.alive)
+        assert world.run(run_id).state == "running", "as the store has it"
+        other.execute("ROLLBACK")
+    world.dispatcher.attend(world.now)
+    assert world.run(run_id).state == "queued"
+    assert world.recorder.states[run_id][-2:] == ["stopping", "queued"]
+
+
+def test_a_run_that_waits_by_a_clock_set_back_since_is_started(world: World, finished) -> None:
+    ahead = Store.open(world.settings, clock=lambda: time.time() + 7200)
+    with closing(ahead):
+        run_id = ahead.enqueue("a", first_seed=0).id
+    assert finished(run_id).state is RunState.SUCCEEDED
+
+
+def test_a_run_beside_one_that_cannot_be_read_fails_and_holds_up_no_other(
+    world: World, ticking, finished
+) -> None:
+    """Once it can be read again, it goes on."""
+    world.behave("a", steps=10**9)
+    lost = world.enqueue("a")
+    ticking(lambda: steps(world, lost))
+    world.dispatcher.kill_all()
+    with closing(
+        sqlite3.connect(world.settings.home / "genesis.db", isolation_level=None)
+    ) as other:
+        other.execute("UPDATE runs SET steps = 'abc'")
+        world.begin()
+        world.dispatcher.recover(world.now)
+        beside, elsewhere = world.enqueue("a"), world.enqueue("b")
+        run = finished(beside)
+        assert run.state is RunState.FAILED
+        assert "another run of its agent is active and cannot be read" in str(run.error)
+        assert finished(elsewhere).state is RunState.SUCCEEDED
+        world.behave("a", steps=3)
+        other.execute("UPDATE runs SET steps = 0 WHERE steps = 'abc'")
+    assert finished(lost).state is RunState.SUCCEEDED
+
+
+def test_a_run_whose_attempt_cannot_be_read_fails(world: World, ticking, finished) -> None:
+    world.behave("a", steps=10**9)
+    run_id = world.enqueue("a")
+    ticking(lambda: steps(world, run_id))
+    world.dispatcher.kill_all()
+    path = world.settings.home / "genesis.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE attempts SET events_offset = 'abc'")
+    world.begin()
+    world.dispatcher.recover(world.now)
+    run = finished(run_id)
+    assert run.state is RunState.FAILED
+    assert "its attempt cannot be read" in str(run.error)
+    world.behave("a")
+    assert finished(world.enqueue("a")).state is RunState.SUCCEEDED
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE attempts SET events_offset = 0 WHERE events_offset = 'abc'")
+    world.begin()
+    world.dispatcher.recover(world.now)
+    assert world.run(run_id).error == run.error, "what has ended stays as it is"
+
+
+def test_waiting_runs_of_a_disabled_agent_are_cancelled(world: World) -> None:
+    run_id = world.enqueue("b")
+    world.configure(agents={"b": AgentSettings(enabled=False)})
+    world.tick()
+    run = world.run(run_id)
+    assert run.state is RunState.CANCELLED
+    assert "disabled" in str(run.error)
+    assert world.recorder.states[run_id][-1] == "cancelled"

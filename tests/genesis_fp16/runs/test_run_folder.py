@@ -1,0 +1,50 @@
+"""What a run's folder says of itself, and how it goes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, delete, told_removal, why_weights_removed
+
+
+def test_word_of_removed_weights_is_a_file_s(tmp_path: Path) -> None:
+    word = tmp_path / WEIGHTS_REMOVED
+    assert why_weights_removed(tmp_path) == ""
+    word.write_text("removed\n")
+    assert why_weights_removed(tmp_path) == "removed"
+    word.unlink()
+    os.mkfifo(word)
+    assert why_weights_removed(tmp_path) == ""
+
+
+def test_what_is_left_of_a_removed_folder_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert told_removal(folder, None) == ""
+    assert told_removal(folder, "removed on a day") == "removed on a day"
+    folder.mkdir()
+    assert told_removal(folder, None) == ""
+    left = told_removal(folder, "removed on a day")
+    assert str(folder) in left
+    assert left.endswith("the rest was removed on a day")
+
+
+@pytest.mark.parametrize("depth", [1, 1200])
+def test_everything_but_links_is_deleted(tmp_path: Path, depth: int) -> None:
+    treasure = tmp_path / "treasure"
+    treasure.write_bytes(b"gold")
+    folder = deepest = tmp_path / "run"
+    folder.mkdir()
+    for _ in range(depth):
+        deepest /= "d"
+        deepest.mkdir()
+    (deepest / "file").write_bytes(b"12345")
+    (folder / "empty").mkdir()
+    link = folder / "link"
+    link.symlink_to(treasure)
+    assert delete(folder) == 5
+    assert list(folder.iterdir()) == [link]
+    link.unlink()
+    assert delete(folder) == 0
+    assert not folder.exists()
+    assert treasure.read_bytes() == b"gold"

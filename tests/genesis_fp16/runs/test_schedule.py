@@ -1,0 +1,203 @@
+"""Due times: anchored, in UTC, caught up on, and what happens when runs overlap."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genesis_fp16.domain.run import RunState
+from genesis_fp16.runs.schedule import MAX_CATCH_UP_RUNS, Timetable, missed, next_due, schedule_of
+from genesis_fp16.settings.settings import AgentSettings
+from genesis_fp16.store import Run, Store
+from infrastructure.agent_contract import Schedule
+
+HOURLY = Schedule(every_seconds=3600)
+NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC).timestamp()
+HOUR = 3600.0
+
+schedules = st.one_of(
+    st.floats(1.0, 90 * 86400.0).map(lambda seconds: Schedule(every_seconds=seconds)),
+    st.sampled_from(["* * * * *", "0 3 * * mon", "*/7 1-5 1 * *", "30 2 29 2 *"]).map(
+        lambda text: Schedule(cron=text)
+    ),
+)
+moments = st.floats(1.6e9, 2.5e9)
+
+
+@given(schedules, moments)
+def test_due_times_go_forward(schedule: Schedule, after: float) -> None:
+    first = next_due(schedule, after)
+    assert first is not None
+    second = next_due(schedule, first)
+    assert second is not None
+    assert after < first < second
+
+
+@given(st.integers(1_000, 90 * 86_400_000), moments, moments)
+def test_no_restart_moves_an_interval(milliseconds: int, one: float, other: float) -> None:
+    every = milliseconds / 1000  # a clock knows microseconds, a float knows more
+    schedule = Schedule(every_seconds=every)
+    first, second = next_due(schedule, one), next_due(schedule, other)
+    assert first is not None
+    assert second is not None
+    beats = (first - second) / every
+    assert abs(beats - round(beats)) * every < 1e-3
+
+
+def test_weekdays_and_hours_are_what_they_are_called_in_utc() -> None:
+    due = next_due(Schedule(cron="30 2 * * mon"), NOON)
+    assert due is not None
+    moment = datetime.fromtimestamp(due, UTC)
+    assert (moment.strftime("%a"), moment.hour, moment.minute) == ("Mon", 2, 30)
+
+
+def test_summer_time_fires_nothing_twice() -> None:
+    october = datetime(2026, 10, 24, tzinfo=UTC).timestamp()
+    fires = missed(Schedule(cron="30 2 * * *"), october, october + 4 * 86400, "all")
+    assert len(fires) == 4
+    assert {b - a for a, b in pairwise(fires)} == {86400.0}
+
+
+def test_a_day_that_never_comes() -> None:
+    assert next_due(Schedule(cron="0 0 30 2 *"), NOON) is None
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [("none", []), ("latest", [NOON]), ("all", [NOON - 2 * HOUR, NOON - HOUR, NOON])],
+)
+def test_missed(catch_up, expected: list[float]) -> None:
+    assert missed(HOURLY, NOON - 2.5 * HOUR, NOON, catch_up) == expected
+
+
+def test_years_of_seconds_are_not_walked() -> None:
+    fires = missed(Schedule(every_seconds=1), NOON - 5 * 366 * 86400, NOON, "all")
+    assert fires == [NOON - back for back in reversed(range(MAX_CATCH_UP_RUNS))]
+
+
+def test_the_operator_sets_the_times_and_the_agent_the_rest() -> None:
+    own = Schedule(every_seconds=5, catch_up="all", overlap="replace")
+    assert schedule_of(AgentSettings(), own) == own
+    assert schedule_of(AgentSettings(schedule="cron 0 3 * * mon"), own) == Schedule(
+        cron="0 3 * * mon", catch_up="all", overlap="replace"
+    )
+
+
+@pytest.fixture
+def timetable(store: Store) -> Callable[[], Timetable]:
+    return lambda: Timetable(store, first_seed=7)
+
+
+def due_times(store: Store) -> list[float]:
+    return [run.due_at for run in store.unfinished("a")]
+
+
+def finish_all(store: Store) -> None:
+    for run in store.unfinished("a"):
+        store.move(run.id, RunState.CANCELLED)
+
+
+def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, timetable) -> None:
+    table = timetable()
+    table.add("a", HOURLY, NOON + 100)
+    assert due_times(store) == [NOON + 100]
+    finish_all(store)
+    assert table.next_runs() == {"a": NOON + HOUR}
+    table.tick(NOON + HOUR - 1)
+    assert due_times(store) == []
+    table.tick(NOON + HOUR + 0.2)
+    assert due_times(store) == [NOON + HOUR]
+    assert table.lags()["a"] == pytest.approx(0.2)
+    assert table.period_seconds("a") == HOUR
+
+
+def test_the_period_is_the_longest_gap(timetable) -> None:
+    table = timetable()
+    table.add("a", Schedule(cron="0 3 * * mon-fri"), NOON)
+    assert table.period_seconds("a") == 72 * HOUR, "from Friday to Monday"
+
+
+def test_the_period_of_a_schedule_without_two_fires_is_unknown(timetable) -> None:
+    table = timetable()
+    table.add("a", Schedule(cron="0 3 30 2 *"), NOON)
+    assert math.isnan(table.period_seconds("a"))
+
+
+def test_with_catch_up_none_it_waits_for_its_hour(store, timetable) -> None:
+    schedule = Schedule(every_seconds=HOUR, catch_up="none")
+    timetable().add("a", schedule, NOON + 100)
+    table = timetable()
+    table.add("a", schedule, NOON + 5 * HOUR + 100)
+    assert due_times(store) == []
+    table.tick(NOON + 6 * HOUR)
+    assert due_times(store) == [NOON + 6 * HOUR]
+
+
+@pytest.mark.parametrize(("catch_up", "count"), [("latest", 1), ("all", 3)])
+def test_a_restart_catches_up_once(store, timetable, catch_up, count: int) -> None:
+    schedule = Schedule(every_seconds=HOUR, catch_up=catch_up)
+    timetable().add("a", schedule, NOON)
+    finish_all(store)
+    for _ in range(2):  # the second restart finds nothing missed
+        timetable().add("a", schedule, NOON + 3.5 * HOUR)
+        assert due_times(store) == [NOON + h * HOUR for h in (1, 2, 3)][-count:]
+    assert [run.seed for run in store.unfinished("a")] == [8, 9, 10][:count]
+
+
+def test_a_long_sleep_of_the_machine_is_one_run(store, timetable) -> None:
+    table = timetable()
+    table.add("a", HOURLY, NOON)
+    finish_all(store)
+    table.tick(NOON + 5.5 * HOUR)
+    assert due_times(store) == [NOON + 5 * HOUR]
+
+
+def test_a_clock_set_back_starves_nobody(store, timetable) -> None:
+    table = timetable()
+    table.add("a", HOURLY, NOON)
+    finish_all(store)
+    table.tick(NOON - 99 * HOUR)
+    assert table.next_runs()["a"] == NOON - 98 * HOUR
+    table.tick(NOON - 98 * HOUR)
+    assert due_times(store) == [NOON - 98 * HOUR]
+    finish_all(store)
+    timetable().add("a", HOURLY, NOON - 200 * HOUR)  # and over a restart
+    assert store.last_due("a") == NOON - 200 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        ("skip", [(NOON, False)]),
+        ("queue", [(NOON, False), (NOON + HOUR, False)]),
+        ("replace", [(NOON, True), (NOON + HOUR, False)]),
+    ],
+)
+def test_overlap(store, timetable, overlap, expected) -> None:
+    table = timetable()
+    table.add("a", Schedule(every_seconds=HOUR, overlap=overlap), NOON)
+    table.tick(NOON + HOUR)
+
+    def seen(run: Run) -> tuple[float, bool]:
+        return run.due_at, run.cancel_requested
+
+    assert [seen(run) for run in store.unfinished("a")] == expected
+    assert table.next_runs()["a"] == NOON + 2 * HOUR
+
+
+def test_a_queue_has_an_end(store, timetable) -> None:
+    table = timetable()
+    table.add("a", Schedule(every_seconds=1, overlap="queue"), NOON)
+    for second in range(1, MAX_CATCH_UP_RUNS + 5):
+        table.tick(NOON + second)
+    assert len(store.unfinished("a")) == MAX_CATCH_UP_RUNS
+
+
+def test_a_malformed_cron_expression_records_nothing(store, timetable) -> None:
+    with pytest.raises(ValueError, match="99"):
+        timetable().add("a", Schedule(cron="99 * * * *"), NOON)
+    assert store.last_due("a") is None

@@ -1,0 +1,49 @@
+"""Files as editors and people leave them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.settings.env_file import MAX_BYTES, Variable, is_ours, read_env_file
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"GENESIS_A=1\r\nGENESIS_B=2\r\n", {"GENESIS_A": ("1", 1), "GENESIS_B": ("2", 2)}),
+        (b"\xef\xbb\xbfGENESIS_A=1", {"GENESIS_A": ("1", 1)}),
+        (b"\n\n# no\nexport GENESIS_A='x y' # yes\n", {"GENESIS_A": ("x y", 4)}),
+        (b"GENESIS_A=1\nGENESIS_A=2\n", {"GENESIS_A": ("2", 2)}),
+        (b"GENESIS_A=${HOME}\n", {"GENESIS_A": ("${HOME}", 1)}),
+        (b"GENESIS_A\n", {"GENESIS_A": ("", 1)}),
+        (b"A=1\nPATH=2\n", {}),
+    ],
+)
+def test_variables_and_their_lines(tmp_path: Path, content: bytes, expected: dict) -> None:
+    path = tmp_path / ".env"
+    path.write_bytes(content)
+    problems: list[str] = []
+    assert read_env_file(path, problems) == {
+        name: Variable(value, f"{path} line {line}") for name, (value, line) in expected.items()
+    }
+    assert problems == []
+
+
+def test_what_is_no_text_file_is_a_problem(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    huge = tmp_path / "huge"
+    huge.write_bytes(b"# x\n" * (MAX_BYTES // 4) + b"\n")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for path in (binary, tmp_path, huge, tmp_path / "fifo", tmp_path / "device"):
+        problems: list[str] = []
+        assert read_env_file(path, problems) == {}
+        assert str(path) in problems[0]
+
+
+def test_others_may_share_the_file() -> None:
+    assert is_ours("ENABLE_FP61_TRAINING")
+    assert not is_ours("OPENAI_API_KEY")
+    assert not is_ours("ENABLE_TELEMETRY")

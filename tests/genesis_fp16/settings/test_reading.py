@@ -1,0 +1,198 @@
+"""What wins, what is refused, and how it is said."""
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
+
+from genesis_fp16.settings.reading import SettingsError, load_settings
+from genesis_fp16.settings.settings import AGENTS_PREFIX, VARIABLES, AgentSettings, Settings
+
+EX_CONFIG = 78
+
+
+@pytest.fixture
+def env_file(tmp_path: Path) -> Path:
+    return tmp_path / ".env"
+
+
+def test_without_file_and_environment_there_are_defaults(env_file: Path) -> None:
+    settings = load_settings(env_file, {})
+    assert settings == Settings(env_file=env_file)
+    assert settings.enable_fp16_training
+    assert settings.source_of("slots") == "default"
+
+
+def test_the_environment_outranks_the_file(env_file: Path) -> None:
+    env_file.write_text("GENESIS_SLOTS=2\nGENESIS_SEED=3\n")
+    settings = load_settings(env_file, {"GENESIS_SLOTS": "4"})
+    assert (settings.slots, settings.seed) == (4, 3)
+    assert settings.source_of("slots") == "environment"
+    assert settings.source_of("seed") == f"{env_file} line 2"
+    assert settings.shadowed == ("GENESIS_SLOTS",)
+
+
+@pytest.mark.parametrize(
+    ("file", "environment", "expected"),
+    [
+        ("false", "true", False),
+        ("true", "false", False),
+        ("true", "true", True),
+        ("off", "1", False),
+    ],
+)
+def test_any_voice_against_fp16_wins(
+    env_file: Path, file: str, environment: str, expected: bool
+) -> None:
+    env_file.write_text(f"ENABLE_FP16_TRAINING={file}\n")
+    settings = load_settings(env_file, {"ENABLE_FP16_TRAINING": environment})
+    assert settings.enable_fp16_training is expected
+
+
+def test_a_misspelt_rollback_is_refused_even_where_the_environment_outranks(env_file: Path) -> None:
+    env_file.write_text("ENABLE_FP16_TRAINING=flase\n")
+    with pytest.raises(SettingsError, match="flase"):
+        load_settings(env_file, {"ENABLE_FP16_TRAINING": "true"})
+
+
+def test_the_file_is_named_by_the_environment_only(env_file: Path, tmp_path: Path) -> None:
+    env_file.write_text("GENESIS_SLOTS=7\n")
+    settings = load_settings(environ={"GENESIS_ENV_FILE": str(env_file)})
+    assert (settings.slots, settings.env_file) == (7, env_file)
+    env_file.write_text("GENESIS_ENV_FILE=other\n")
+    with pytest.raises(SettingsError, match="only the environment can name it"):
+        load_settings(env_file, {})
+
+
+def test_every_wrong_setting_is_told_at_once(env_file: Path) -> None:
+    env_file.write_text(
+        "\n# a comment\n\nGENESIS_SLOTS=0\nexport FP16_GROWTH_FACTOR = 1.0\n"
+        "GENESIS_SLOT=1\nno assignment here\n"
+        "GENESIS_DATABASE_URL=mysql://me:hunter2@host/db?password=hunter3\n"
+        "GENESIS_AGENTS__SE_DARWIN__SCHEDUL=x\nGENESIS_AGENTS__SE_DARWIN__SCHEDULE=weekly\n"
+        "GENESIS_AGENTS__9__ENABLED=true\nOF_OTHERS=1\n"
+    )
+    with pytest.raises(SettingsError) as caught:
+        load_settings(env_file, {"FP16_BACKOFF_FACTOR": "nan"})
+    message = str(caught.value)
+    for expected in (
+        rf"GENESIS_SLOTS=0 \({env_file} line 4\): .*default is GENESIS_SLOTS=1",
+        rf"FP16_GROWTH_FACTOR=1.0 \({env_file} line 5\)",
+        rf"GENESIS_SLOT \({env_file} line 6\) .*did you mean GENESIS_SLOTS\?",
+        rf"{env_file} line 7 is no NAME=value: 'no assignment here'",
+        r"GENESIS_DATABASE_URL=mysql://\*\*\*@host/db ",
+        rf"GENESIS_AGENTS__SE_DARWIN__SCHEDUL=x \({env_file} line 9\).*there are .*SCHEDULE",
+        r"GENESIS_AGENTS__SE_DARWIN__SCHEDULE=weekly .*'every 30m'",
+        r"GENESIS_AGENTS__9.*",
+        r"FP16_BACKOFF_FACTOR=nan \(environment\)",
+    ):
+        assert re.search(expected, message), expected
+    assert len(caught.value.problems) == 9
+    assert "hunter" not in message
+    assert "OF_OTHERS" not in message
+    assert caught.value.exit_code == EX_CONFIG
+
+
+@pytest.mark.parametrize(
+    "name", ["ENABLE_FP61_TRAINING", "enable_fp16_training", "genesis_slots", "FP16_SCALE"]
+)
+def test_a_misspelt_name_is_never_ignored(env_file: Path, name: str) -> None:
+    env_file.write_text(f"{name}=false\n")
+    with pytest.raises(SettingsError, match="is no setting"):
+        load_settings(env_file, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["ENABLE_FP16", "DISABLE_FP16", "ENABLE_FP16_TRAIN", "FP16_ENABLE", "TRAIN_IN_FP16"]
+)
+def test_what_may_mean_the_rollback_is_refused_with_its_name(env_file: Path, name: str) -> None:
+    env_file.write_text(f"{name}=false\n")
+    with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
+        load_settings(env_file, {})
+
+
+def test_of_the_environment_only_our_prefixes_are_ours(env_file: Path) -> None:
+    with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
+        load_settings(env_file, {"DISABLE_FP16": "true"})
+    assert load_settings(env_file, {"DS_FP16_MODE": "1"}) == Settings(env_file=env_file)
+
+
+def test_an_agent_without_a_part_is_told_which_there_are(env_file: Path) -> None:
+    env_file.write_text("GENESIS_AGENTS__SE_DARWIN=x\n")
+    with pytest.raises(SettingsError, match="GENESIS_AGENTS__SE_DARWIN__ and ENABLED, SCHEDULE"):
+        load_settings(env_file, {})
+
+
+def test_a_setting_whole_and_in_parts_is_refused(env_file: Path) -> None:
+    env_file.write_text("GENESIS_AGENTS__A__SETTINGS__X=1\nGENESIS_AGENTS__A__SETTINGS__X__Y=2\n")
+    with pytest.raises(SettingsError, match="both whole and in parts"):
+        load_settings(env_file, {})
+
+
+def test_a_flood_of_names_costs_little(env_file: Path) -> None:
+    with pytest.raises(SettingsError, match="950 further names are no settings"):
+        load_settings(env_file, {f"GENESIS_X{number}": "1" for number in range(1000)})
+
+
+ODD = ["inf", "nan", "1e400", "~x", "", "[[", '{"a":1}', "every 1s", "cron * * * * *", "sqlite:///"]
+ANY_NAME = st.one_of(
+    st.sampled_from([*VARIABLES]),
+    st.builds(
+        f"{AGENTS_PREFIX}A__{{}}".format,
+        st.sampled_from([field.upper() for field in AgentSettings.model_fields] + ["SETTINGS__X"]),
+    ),
+)
+ANY_TEXT = st.one_of(
+    st.text(st.characters(exclude_characters="\0"), max_size=20),
+    st.sampled_from(ODD),
+    st.floats().map(str),
+    st.integers().map(str),
+    st.sampled_from([str(field.default) for field in Settings.model_fields.values()]),
+)
+
+
+def _problems(variables: dict[str, str]) -> list[str]:
+    try:
+        load_settings(Path("/nowhere/.env"), variables)
+    except SettingsError as error:
+        return error.problems
+    return []
+
+
+@settings_of_hypothesis(max_examples=300)
+@given(variables=st.dictionaries(ANY_NAME, ANY_TEXT, max_size=4))
+def test_any_text_gives_settings_or_an_error_that_names_it(variables: dict[str, str]) -> None:
+    problems = _problems(variables)
+    for problem in problems:
+        assert any(name in problem for name in [*variables, *VARIABLES]), problem
+        assert re.search(": .{8}", problem), problem
+    if not problems:
+        found = load_settings(Path("/nowhere/.env"), variables)
+        json.dumps(found.model_dump(mode="json"), allow_nan=False).encode()
+        assert Settings.model_validate(found.model_dump()).model_dump() == found.model_dump()
+        assert found.describe()
+
+
+@given(
+    lines=st.lists(
+        st.one_of(
+            st.text(max_size=30),
+            st.tuples(
+                st.sampled_from([*VARIABLES, AGENTS_PREFIX, f"{AGENTS_PREFIX}A__SETTINGS__"]),
+                st.text(max_size=12),
+            ).map("".join),
+            st.tuples(st.sampled_from([*VARIABLES]), st.text(max_size=12)).map("=".join),
+        ),
+        max_size=6,
+    )
+)
+def test_any_file_is_read_or_refused(tmp_path_factory, lines: list[str]) -> None:
+    path = tmp_path_factory.getbasetemp() / "random.env"
+    path.write_bytes("\n".join(lines).encode(errors="surrogatepass"))
+    with suppress(SettingsError):
+        load_settings(path, {})

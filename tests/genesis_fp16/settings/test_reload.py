@@ -1,0 +1,220 @@
+"""What a running daemon takes over from a changed file, and what it does not."""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from genesis_fp16.settings.env_file import MAX_BYTES
+from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings.reload import CONFIRM_SECONDS, POLL_SECONDS, Reload, SettingsReloader
+
+
+class Running:
+    """A daemon's view of its file, with a clock that is told the time."""
+
+    def __init__(self, path: Path, environ: dict[str, str]) -> None:
+        self.path, self.now = path, 100.0
+        self.reloader = SettingsReloader(load_settings(path, environ), environ)
+        assert self.look() is None, "nothing has changed yet"
+
+    def look(self) -> Reload | None:
+        """Poll until a change that rests would have been seen."""
+        found = None
+        for _ in range(3):
+            self.now += POLL_SECONDS
+            found = found or self.reloader.poll(self.now)
+        return found
+
+    def write(self, text: str) -> Reload | None:
+        self.path.write_text(text)
+        return self.look()
+
+
+def told(outcome: Reload) -> list[str]:
+    """What is logged of it."""
+    with capture_logs() as said:
+        outcome.tell()
+    return [each["event"] for each in said]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Running:
+    path = tmp_path / ".env"
+    path.write_text("GENESIS_SLOTS=2\n")
+    return Running(path, {})
+
+
+def test_hot_settings_change(running: Running) -> None:
+    outcome = running.write(
+        "GENESIS_SLOTS=2\nENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=8\nGENESIS_PRECISION=bf16\n"
+        "GENESIS_AGENTS__SE_DARWIN__PRECISION=fp32\n"
+    )
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training
+    assert outcome.settings.for_agent("se-darwin").precision == "fp32"
+    assert outcome.changed == {
+        "ENABLE_FP16_TRAINING": "True -> False",
+        "FP16_LOSS_SCALE": "None -> 8.0",
+        "GENESIS_PRECISION": "fp16 -> bf16",
+        "GENESIS_AGENTS__SE_DARWIN__PRECISION": "None -> fp32",
+    }
+    assert outcome.cold == ()
+    assert running.look() is None
+
+
+def test_guard_and_canary_change(running: Running) -> None:
+    outcome = running.write("GENESIS_SLOTS=2\nGENESIS_GUARD_ENABLED=no\nGENESIS_CANARY_SHARE=0.1\n")
+    assert outcome is not None
+    assert not outcome.settings.guard_enabled
+    assert outcome.settings.canary_share == 0.1
+    assert outcome.cold == ()
+
+
+def test_cold_settings_wait_for_a_restart(running: Running) -> None:
+    outcome = running.write("GENESIS_SLOTS=3\nGENESIS_AGENTS__A__ENABLED=false\n")
+    assert outcome is not None
+    assert outcome.settings.slots == 2
+    assert outcome.settings.for_agent("a").enabled
+    assert outcome.changed == {}
+    assert outcome.cold == ("GENESIS_SLOTS", "GENESIS_AGENTS__A__ENABLED")
+    assert told(outcome) == ["settings_reloaded", "settings_need_restart"]
+
+
+def test_a_wrong_file_changes_nothing(running: Running) -> None:
+    outcome = running.write("ENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=lots\n")
+    assert outcome is not None
+    assert "FP16_LOSS_SCALE=lots" in str(outcome.error)
+    assert outcome.settings.enable_fp16_training
+    assert told(outcome) == ["settings_refused"]
+    assert running.look() is None, "told once"
+    outcome = running.write("ENABLE_FP16_TRAINING=false\n")
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training
+
+
+@pytest.mark.parametrize("lost", ["deleted", "emptied", "dangling", "with its folder"])
+def test_a_file_that_is_lost_does_not_undo_the_rollback(running: Running, lost: str) -> None:
+    running.write("ENABLE_FP16_TRAINING=false\n")
+    path = running.path
+    if lost == "emptied":
+        path.write_text("")
+    else:
+        path.unlink()
+    if lost == "dangling":
+        path.symlink_to("nowhere")
+    if lost == "with its folder":
+        path.parent.rename(path.parent.with_name("elsewhere"))
+    outcome = running.look()
+    assert outcome is not None
+    assert "is gone or empty: put it back" in str(outcome.error)
+    assert not outcome.settings.enable_fp16_training
+    if lost == "with its folder":
+        path.parent.mkdir()
+    path.unlink(missing_ok=True)
+    outcome = running.write("# all defaults\n")
+    assert outcome is not None
+    assert outcome.settings.enable_fp16_training
+
+
+def test_a_file_may_come_where_there_was_none_but_not_go_again(tmp_path: Path) -> None:
+    running = Running(tmp_path / ".env", {})
+    outcome = running.write("ENABLE_FP16_TRAINING=false\n")
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training
+    running.path.unlink()
+    outcome = running.look()
+    assert outcome is not None
+    assert "is gone or empty" in str(outcome.error)
+    assert not outcome.settings.enable_fp16_training
+
+
+def test_it_looks_every_half_second_and_soon_again_at_what_is_new(running: Running) -> None:
+    running.path.write_text("ENABLE_FP16_TRAINING=false\n")
+    begun = running.now
+    seen = [
+        running.reloader.poll(begun + later)
+        for later in (
+            0.5 * POLL_SECONDS,  # too early
+            POLL_SECONDS,  # something new
+            POLL_SECONDS + 0.5 * CONFIRM_SECONDS,  # too early
+            POLL_SECONDS + CONFIRM_SECONDS,  # it rests
+        )
+    ]
+    assert [outcome is not None for outcome in seen] == [False, False, False, True]
+
+
+def test_the_file_may_be_named_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = Running(Path(".env"), {}).write("ENABLE_FP16_TRAINING=false\n")
+    assert outcome is not None
+    assert (len(outcome.changed), outcome.cold) == (1, ())
+
+
+def test_a_half_written_file_switches_nothing(running: Running) -> None:
+    running.write("ENABLE_FP16_TRAINING=false\n")
+    running.path.write_text("")  # an editor truncates
+    running.now += POLL_SECONDS
+    assert running.reloader.poll(running.now) is None
+    running.path.write_text("ENABLE_FP16_TRAINING=false\n# written\n")  # and goes on
+    running.now += CONFIRM_SECONDS
+    assert running.reloader.poll(running.now) is None
+    outcome = running.look()
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training
+
+
+def test_a_change_between_loading_and_the_first_look_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    settings = load_settings(path, {})
+    path.write_text("ENABLE_FP16_TRAINING=false\n")
+    reloader = SettingsReloader(settings, {})
+    outcomes = [reloader.poll(now) for now in (1.0, 2.0, 3.0)]
+    assert [o.settings.enable_fp16_training for o in outcomes if o] == [False]
+    path.write_text("GENESIS_SLOTS=3\n")
+    reloader = SettingsReloader(settings, {})
+    assert [o.cold for o in map(reloader.poll, (1.0, 2.0, 3.0)) if o] == [("GENESIS_SLOTS",)]
+
+
+def test_what_the_environment_shadows_is_told(tmp_path: Path) -> None:
+    running = Running(tmp_path / ".env", {"FP16_LOSS_SCALE": "4"})
+    outcome = running.write("FP16_LOSS_SCALE=8\n")
+    assert outcome is not None
+    assert outcome.changed == {}
+    assert outcome.shadowed == ("FP16_LOSS_SCALE",)
+    assert told(outcome) == ["settings_reloaded", "settings_shadowed_by_environment"]
+
+
+def test_asked_for_it_reloads_an_unchanged_file_too(running: Running) -> None:
+    outcome = running.reloader.reload()
+    assert outcome.error is None
+    assert outcome.changed == {}
+
+
+def test_a_folder_in_its_place_is_told_and_leaks_nothing(running: Running) -> None:
+    running.path.unlink()
+    running.path.mkdir()
+    before = psutil.Process().num_fds()
+    outcome = running.look()
+    assert outcome is not None
+    assert "cannot be read" in str(outcome.error)
+    assert psutil.Process().num_fds() == before
+
+
+def test_what_is_no_file_of_settings_changes_nothing(running: Running) -> None:
+    running.write("ENABLE_FP16_TRAINING=false\n")
+    running.path.unlink()
+    os.mkfifo(running.path)
+    outcome = running.look()
+    assert outcome is not None
+    assert "it is no regular file" in str(outcome.error)
+    assert not outcome.settings.enable_fp16_training
+    running.path.unlink()
+    outcome = running.write("# x\n" * (MAX_BYTES // 4) + "ENABLE_FP16_TRAINING=true\n")
+    assert outcome is not None
+    assert "it is larger than" in str(outcome.error)
+    assert not outcome.settings.enable_fp16_training

@@ -1,0 +1,217 @@
+"""What each setting may be, what it is by default, and that .env.example tells the truth."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agents.se_darwin.settings import SEDarwinSettings
+from genesis_fp16.settings.reading import SettingsError, load_settings
+from genesis_fp16.settings.settings import AGENTS_PREFIX, VARIABLES, AgentSettings, Settings
+
+
+@pytest.fixture
+def env_file(tmp_path: Path) -> Path:
+    return tmp_path / ".env"
+
+
+def test_an_empty_home_is_the_default(env_file: Path) -> None:
+    assert load_settings(env_file, {"GENESIS_HOME": ""}).home == Settings().home
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_refused(env_file: Path, url: str) -> None:
+    with pytest.raises(SettingsError, match=r"GENESIS_DATABASE_URL.*in memory"):
+        load_settings(env_file, {"GENESIS_DATABASE_URL": url})
+
+
+@pytest.mark.parametrize("text", ["", "maybe", "2", "truefalse"])
+def test_what_is_no_truth_value_is_refused(env_file: Path, text: str) -> None:
+    env_file.write_text(f"GENESIS_CPU_HALF={text}\n")
+    with pytest.raises(SettingsError, match="GENESIS_CPU_HALF"):
+        load_settings(env_file, {})
+
+
+@pytest.mark.parametrize("cron", ["cron 0 3 * * 1", "cron 99 * * * *", "cron 0 3 * *", "every 0s"])
+def test_a_schedule_that_cannot_be_kept_is_refused(env_file: Path, cron: str) -> None:
+    env_file.write_text(f"GENESIS_AGENTS__A__SCHEDULE={cron}\n")
+    with pytest.raises(SettingsError, match="GENESIS_AGENTS__A__SCHEDULE"):
+        load_settings(env_file, {})
+
+
+def test_settings_of_an_agent(env_file: Path) -> None:
+    env_file.write_text(
+        "GENESIS_AGENTS__SE_DARWIN__SCHEDULE='every 5m'\nGENESIS_AGENTS__SE_DARWIN__PRECISION=\n"
+        "GENESIS_AGENTS__SE_DARWIN__SETTINGS__LAYERS=[64, 64]\n"
+        "GENESIS_AGENTS__SE_DARWIN__SETTINGS__INNER__RATE=0.1\n"
+    )
+    settings = load_settings(env_file, {"GENESIS_AGENTS__OTHER__ENABLED": "no"})
+    assert settings.for_agent("se-darwin") == AgentSettings(
+        schedule="every 5m", settings={"layers": [64, 64], "inner": {"rate": "0.1"}}
+    )
+    assert not settings.for_agent("other").enabled
+    assert settings.for_agent("unknown") == AgentSettings()
+
+
+def test_describe_redacts_and_names_each_source(env_file: Path) -> None:
+    env_file.write_text("GENESIS_DATABASE_URL=postgresql://me:secret@db/x\n")
+    rows = {name: (value, source) for name, value, source in load_settings(env_file, {}).describe()}
+    assert rows["GENESIS_DATABASE_URL"] == ("postgresql://***@db/x", f"{env_file} line 1")
+    assert rows["GENESIS_SLOTS"] == ("1", "default")
+    assert rows.keys() == VARIABLES.keys()
+
+
+def _wrong(path: Path, **variables: object) -> str:
+    """What is said against *variables*."""
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path, {name: str(value) for name, value in variables.items()})
+    return str(caught.value)
+
+
+FLOATS = [
+    name
+    for name, field in VARIABLES.items()
+    if isinstance(Settings.model_fields[field].default, float) or name == "FP16_LOSS_SCALE"
+]
+
+
+@pytest.mark.parametrize("text", ["inf", "-inf", "nan", "1e400", "-1e-9", "1e300"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_number_is_finite_and_in_range(env_file: Path, name: str, text: str) -> None:
+    assert f"{name}={text} (environment)" in _wrong(env_file, **{name: text})
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, f in VARIABLES.items() if type(Settings.model_fields[f].default) is int]
+)
+def test_every_count_is_in_range(env_file: Path, name: str) -> None:
+    for text in ("-1", "99999999999999999999", "nan"):
+        assert f"{name}={text} (environment)" in _wrong(env_file, **{name: text})
+
+
+@pytest.mark.parametrize(
+    ("variables", "blamed", "other"),
+    [
+        (
+            {"GENESIS_GUARD_SUSTAINED_RATIO": 0.5, "GENESIS_GUARD_STORM_RATIO": 0.4},
+            "GENESIS_GUARD_SUSTAINED_RATIO=0.5 (environment)",
+            "above GENESIS_GUARD_STORM_RATIO=0.4",
+        ),
+        (
+            {"GENESIS_GUARD_STORM_RATIO": 0.05},
+            "GENESIS_GUARD_SUSTAINED_RATIO=0.1 (default)",
+            "above GENESIS_GUARD_STORM_RATIO=0.05",
+        ),
+        (
+            {"GENESIS_GUARD_COOLDOWN_SECONDS": 100_000},
+            "GENESIS_GUARD_COOLDOWN_LIMIT_SECONDS=86400.0 (default)",
+            "below GENESIS_GUARD_COOLDOWN_SECONDS=100000.0",
+        ),
+        (
+            {"FP16_MIN_LOSS_SCALE": 131072},
+            "FP16_MIN_LOSS_SCALE=131072 (environment)",
+            "above FP16_LOSS_SCALE=65536.0",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    env_file: Path, variables: dict[str, object], blamed: str, other: str
+) -> None:
+    message = _wrong(env_file, **variables)
+    assert f"{blamed}: must not be {other}: change either" in message
+    assert len(message.splitlines()) == 1 + 1
+
+
+def test_settings_may_be_equal_to_their_bound(env_file: Path) -> None:
+    load_settings(
+        env_file,
+        {
+            "GENESIS_GUARD_STORM_RATIO": "0.1",
+            "GENESIS_GUARD_COOLDOWN_LIMIT_SECONDS": "3600",
+            "FP16_LOSS_SCALE": "8",
+            "FP16_MIN_LOSS_SCALE": "8",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("GENESIS_HOME", "~no-such-user/x", "names nobody's home"),
+        ("GENESIS_HOME", "a\0b", "no text"),
+        ("GENESIS_HOME", "a\udcff", "no text"),
+        ("GENESIS_METRICS_HOST", "http://127.0.0.1", "pattern"),
+        ("GENESIS_METRICS_HOST", "a" * 300, "253"),
+        ("GENESIS_DATABASE_URL", "postgresql://host:port/db", "no URL"),
+        ("GENESIS_DATABASE_URL", "postgresql+asyncpg://host/db", "begin with one of"),
+        ("GENESIS_CANARY_AGENTS", "se-darwin waltzrl", "by commas"),
+        ("GENESIS_CANARY_AGENTS", "se_darwin", "by commas"),
+        ("GENESIS_AGENTS__A__SCHEDULE", "cron 0 0 31 2 *", "never comes"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", "[" * 5000, "nested deeper"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", "[" * 17 + "]" * 17, "nested deeper"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", '{"a": [NaN]}', "finite"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", "[1e999]", "finite"),
+        ("GENESIS_AGENTS__A__SETTINGS__X", r'["\ud800"]', "no text"),
+        ("GENESIS_AGENTS__A__SETTINGS" + "__X" * 3000, "1", "parts"),
+        ("GENESIS_AGENTS__A__SETTINGS__\udcff", "1", "is no setting"),
+    ],
+)
+def test_what_would_fail_later_is_refused_here(
+    env_file: Path, name: str, text: str, why: str
+) -> None:
+    message = _wrong(env_file, **{name: text})
+    assert why in message
+    assert name[:60] in message
+    assert len(message) < 1000
+
+
+# .env.example
+
+
+_EXAMPLE_LINE = re.compile(r"(?:#|# \((?:in the environment|example)\) )?([A-Z][A-Z0-9_]+)=(.*)")
+
+
+def _documented() -> dict[str, tuple[str, str]]:
+    """Variable to its comment and its value in .env.example."""
+    example = Path(__file__).parents[3] / ".env.example"
+    found: dict[str, tuple[str, str]] = {}
+    comment = ""
+    for line in example.read_text().splitlines():
+        match = _EXAMPLE_LINE.fullmatch(line)
+        if match:
+            assert match[1] not in found, f"{match[1]} is documented twice"
+            found[match[1]] = (comment, match[2])
+        comment = line.removeprefix("# ")
+    return found
+
+
+def test_env_example_documents_every_setting_once() -> None:
+    expected = {}
+    for variable, name in VARIABLES.items():
+        field = Settings.model_fields[name]
+        default = "" if field.default is None else str(field.default)
+        expected[variable] = (
+            field.description,
+            default.lower() if default in "TrueFalse" else default,
+        )
+    documented = _documented()
+    agents = {name: text for name, text in documented.items() if name.startswith(AGENTS_PREFIX)}
+    assert {k: v for k, v in documented.items() if k not in agents} == expected
+    fields = {name.split("__")[2].lower(): text[0] for name, text in agents.items()}
+    assert fields == {name: f.description for name, f in AgentSettings.model_fields.items()}
+
+
+def test_the_example_of_an_agents_own_setting_is_one() -> None:
+    prefix = f"{AGENTS_PREFIX}SE_DARWIN__SETTINGS__"
+    own = {n.removeprefix(prefix): v[1] for n, v in _documented().items() if n.startswith(prefix)}
+    assert own
+    SEDarwinSettings.model_validate({name.lower(): value for name, value in own.items()})
+
+
+def test_env_example_loads_and_changes_nothing(tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / ".env.example"
+    uncommented = tmp_path / ".env"
+    uncommented.write_text(re.sub(r"^#(?=[A-Z])", "", example.read_text(), flags=re.MULTILINE))
+    for path in (example, uncommented):
+        loaded = load_settings(path, {}).model_dump(exclude={"agents"})
+        assert loaded == Settings(env_file=path).model_dump(exclude={"agents"})

@@ -1,0 +1,155 @@
+"""An attempt on two ranks as its parent sees it: real processes under torchrun, over gloo."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.worker.group import judge
+from infrastructure.events import PrecisionState, SetPrecision
+from infrastructure.events.command import Stop
+from infrastructure.events.event import (
+    Finished,
+    Notice,
+    PhaseStarted,
+    PrecisionChanged,
+    Progress,
+    Resumed,
+    StepStats,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+SLOW = {"pause": 0.01, "epochs": 1000}
+Start = Callable[..., Any]
+
+
+def left_over(attempt: Any) -> list[psutil.Process]:
+    """Living processes that were given the attempt's specification."""
+    path = str(attempt.spec.attempt_folder / "spec.json")
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "status"])
+        if path in (process.info["cmdline"] or ())
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+def test_two_ranks_train_flip_and_stop_together_and_rank_0_does_the_rest(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    both = {"precision": FP16, "processes_per_run": 2, "baseline_interval_steps": 0}
+    first = start(1, settings={**SLOW, "watch": True}, **both)
+    for state in (FP32, FP16):
+        first.until(lambda event: isinstance(event, StepStats))
+        first.command(SetPrecision(state=state))
+        first.until(lambda e, state=state: isinstance(e, PrecisionChanged) and e.state == state)
+    first.until(lambda event: isinstance(event, StepStats))
+    assert first.process.stdin is not None
+    first.process.stdin.close()  # the daemon is gone
+    assert first.end() == 75, first.log
+    assert first.finished.outcome == "stopped"
+    flips = [(tmp_path / "run" / f"dtypes-{rank}").read_text() for rank in (0, 1)]
+    assert flips[0] == flips[1]
+    assert flips[0].count("torch.float16") == 2
+
+    second = start(2, settings={"epochs": 6}, **both)
+    assert second.end() == 0, second.log
+    assert second.of(Resumed)[0].step == first.of(StepStats)[-1].step
+    trained = first.of(StepStats) + second.of(StepStats)
+    assert sum(event.attempted for event in trained) == 150  # 6 epochs of 50 batches, by two
+    kinds = [event.kind for event in second.events]
+    assert [kinds.count(kind) for kind in ("started", "published", "finished")] == [1, 1, 1]
+    assert [event.phase for event in second.of(PhaseStarted)] == ["train", "publish"]
+    assert second.log.count("trains on 4") == 2
+    assert len(list((tmp_path / "agent" / "replay").iterdir())) == 1
+    assert (tmp_path / "agent" / "model.pt").exists()
+    assert left_over(first) + left_over(second) == []
+    left = {path.name.partition("_")[0] for path in scratch.iterdir()}
+    assert left <= {"torchinductor"}, "torch's cache is one for each user, not for each run"
+
+
+def test_sharded_by_a_policy_the_precision_changes_by_a_restart(start: Start) -> None:
+    first = start(1, precision=FP16, processes_per_run=2, parallel="fsdp2-policy", settings=SLOW)
+    first.until(lambda event: isinstance(event, StepStats))
+    first.command(SetPrecision(state=FP32))
+    assert first.end() == 75, first.log
+    assert "precision_needs_restart" in [event.event for event in first.of(Notice)]
+
+    second = start(2, precision=FP32, settings={"epochs": 1})  # as many ranks as one likes
+    assert second.end() == 0, second.log
+    assert second.of(Resumed)
+    assert [event.state for event in second.of(PrecisionChanged)] == [FP32]
+
+
+def test_what_ends_while_rank_0_collects_ends_the_rank_that_waits(
+    start: Start, tmp_path: Path
+) -> None:
+    stopped, killed = (
+        start(
+            number,
+            processes_per_run=2,
+            budget_transitions=1_000_000,
+            settings={"collect": "endless"},
+            agent_folder=tmp_path / str(number),
+            run_folder=tmp_path / str(number),
+        )
+        for number in (1, 2)
+    )
+    for attempt in (stopped, killed):
+        attempt.until(lambda event: isinstance(event, Progress))
+    stopped.command(Stop(reason="test"))
+    killed.process.kill()  # torchrun itself
+    assert stopped.end() == 75, stopped.log
+    assert killed.end() == -signal.SIGKILL
+    psutil.wait_procs(left_over(killed), timeout=10)
+    assert left_over(stopped) + left_over(killed) == []
+
+
+def test_the_rank_that_failed_is_the_one_that_is_quoted(start: Start, tmp_path: Path) -> None:
+    broken = start(1, processes_per_run=2, settings={"fails_on_rank": 1})
+    wrong = start(2, processes_per_run=2, device="cuda:99", run_folder=tmp_path / "2")
+    assert broken.end() == 1
+    assert "RuntimeError: this rank cannot" in broken.finished.error
+    assert wrong.end() == 78
+    assert "device 'cuda:99'" in wrong.finished.error
+
+
+def failure(rank: int, code: int, seconds: int) -> ProcessFailure:
+    found = ProcessFailure(local_rank=rank, pid=1, exitcode=code, error_file=os.devnull)
+    found.timestamp = seconds
+    return found
+
+
+def said(outcome: Any, error: str, seconds: float) -> Finished:
+    return Finished(outcome=outcome, error=error, time=seconds)
+
+
+def test_the_first_to_fail_decides(start: Start) -> None:
+    """A rank that is killed has no last word, those that miss it do."""
+    spec: RunSpec = start(processes_per_run=2).spec
+    lost, wrong = said("failed", "connection lost", 10.95), said("misconfigured", "wrong", 10.5)
+    silent = said("stopped", "", 10.97)
+
+    def verdict(failures: list[ProcessFailure], words: dict[int, Finished]) -> Finished:
+        return judge(spec, {each.local_rank: each for each in failures}, words)
+
+    assert verdict([], {0: silent, 1: lost}) == silent
+    killed = verdict([failure(0, 1, 11), failure(1, -9, 11)], {0: lost, 1: silent})
+    assert (killed.outcome, "rank 1 of 2 was ended by SIGKILL" in killed.error) == ("failed", True)
+    assert verdict([failure(0, 1, 11), failure(1, 78, 11)], {0: lost, 1: wrong}) == wrong
+    assert verdict([failure(0, 1, 11), failure(1, -9, 41)], {0: lost}) == lost
+    assert verdict([failure(0, 78, 10), failure(1, -15, 10)], {0: wrong}) == wrong
+    assert "exit code 3 and no word" in verdict([failure(1, 3, 11)], {0: silent}).error
+    assert verdict([], {}).outcome == "failed"

@@ -1,0 +1,298 @@
+"""The worker as its parent sees it: a real process, its event file, its stdin, its exit code."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from genesis_fp16.plugins.agent_folder import read_preflight
+from infrastructure.events import PrecisionState, SetPrecision
+from infrastructure.events.command import Stop
+from infrastructure.events.event import (
+    Evaluated,
+    Notice,
+    PhaseStarted,
+    PrecisionChanged,
+    PreflightDone,
+    Progress,
+    Published,
+    Resumed,
+    Started,
+    StepStats,
+)
+
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+Start = Callable[..., Any]
+
+
+def test_a_twin_repeats_a_run_on_its_data_and_publishes_nothing(
+    start: Start, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    first = start(1, settings={"epochs": 2})
+    assert first.end() == 0, first.log
+    later = start(2, run_folder=tmp_path / "later", settings={"epochs": 1})  # records more
+    assert later.end() == 0, later.log
+    twin = start(3, run_folder=tmp_path / "twin", repeats=run, settings={"epochs": 2})
+    assert twin.end() == 0, twin.log
+    assert [event.phase for event in twin.of(PhaseStarted)] == ["train"]
+    assert twin.of(Evaluated)[-1].metrics == first.of(Evaluated)[-1].metrics
+    assert first.of(Published)
+    assert not twin.of(Published)
+    lost = start(4, run_folder=tmp_path / "other", repeats=tmp_path / "gone")
+    assert lost.end() == 1
+    assert "cannot be repeated" in lost.finished.error
+
+
+def test_whole_run(start: Start, tmp_path: Path) -> None:
+    attempt = start(precision=FP16)
+    assert attempt.end() == 0, attempt.log
+    kinds = [event.kind for event in attempt.events]
+    order = [kind for kind in kinds if kind in ("started", "published", "finished")]
+    assert order == ["started", "published", "finished"]
+    started = attempt.of(Started)[0]
+    assert isinstance(started, Started)
+    assert started.pid == attempt.process.pid
+    assert [event.phase for event in attempt.of(PhaseStarted)] == ["collect", "train", "publish"]
+    assert attempt.of(Progress)[-1].done == 4
+    steps = attempt.of(StepStats)
+    assert sum(event.attempted for event in steps) == 100
+    assert sum(event.fp16 for event in steps) == 100
+    assert steps[-1].loss < steps[0].loss
+    assert attempt.of(Evaluated)[-1].epoch == 2
+    published = attempt.of(Published)[0]
+    assert (published.published, published.reason) == (True, "first")
+    notices = [event for event in attempt.of(Notice) if event.event == "building"]
+    assert notices[0].fields == {"transitions": "4"}
+    assert attempt.finished.outcome == "done"
+    assert (tmp_path / "agent" / "model.pt").exists()
+    lengths = json.loads((tmp_path / "run" / "snapshot.json").read_text())
+    assert all(length > 0 for length in lengths.values())
+    assert "trains on 4" in attempt.log
+
+
+def test_auto_is_measured_in_the_run_and_kept_for_the_next_attempt(
+    start: Start, tmp_path: Path
+) -> None:
+    slow = {"pause": 0.01, "epochs": 4}
+    auto = PrecisionState(requested="auto", effective="auto", reason="default")
+    first = start(1, precision=auto, cpu_half=False, settings=slow)
+    first.until(lambda event: isinstance(event, StepStats))
+    first.command(Stop(reason="test"))
+    assert first.end() == 75
+    (measured,) = first.of(PreflightDone)
+    verdict = measured.report.verdict
+    state = PrecisionState(requested="auto", effective=verdict, reason="measured")
+    assert [event.state for event in first.of(PrecisionChanged)] == [state]
+    assert read_preflight(tmp_path / "agent") == measured.report
+
+    second = start(2, precision=auto, cpu_half=False, settings={**slow, "pause": 0.0})
+    assert second.end() == 0, second.log
+    assert not second.of(PreflightDone)
+    assert [event.state for event in second.of(PrecisionChanged)] == [state]
+
+
+def test_budget_of_transitions_ends_collecting(start: Start) -> None:
+    attempt = start(budget_transitions=7, settings={"collect": "endless", "epochs": 1})
+    assert attempt.end() == 0, attempt.log
+    assert "trains on 7" in attempt.log
+
+
+def test_stopped_while_training_resumes_on_the_same_data(start: Start) -> None:
+    slow = {"pause": 0.01, "epochs": 4}
+    first = start(1, settings=slow)
+    first.until(lambda event: isinstance(event, StepStats))
+    first.command(Stop(reason="test"))
+    assert first.end() == 75
+    assert first.finished.outcome == "stopped"
+    assert not first.of(Published)
+
+    second = start(2, settings={**slow, "pause": 0.0, "collect": "9"})
+    assert second.end() == 0, second.log
+    assert "trains on 4" in second.log
+    assert [event.phase for event in second.of(PhaseStarted)] == ["train", "publish"]
+    resumed = second.of(Resumed)[0]
+    assert resumed.step > 0
+    steps = sum(event.attempted for event in first.of(StepStats) + second.of(StepStats))
+    assert steps == 200
+
+
+def test_stop_while_collecting_keeps_what_was_recorded(start: Start, tmp_path: Path) -> None:
+    attempt = start(settings={"collect": "endless"})
+    attempt.until(lambda event: isinstance(event, Progress) and event.done > 5)
+    attempt.command(Stop(reason="test"))
+    assert attempt.end() == 75
+    assert not (tmp_path / "run" / "snapshot.json").exists()
+    recorded = [path.read_text() for path in (tmp_path / "agent" / "replay").iterdir()]
+    assert sum(text.count("\n") for text in recorded) > 5
+
+
+def test_end_of_stdin_and_sigterm_mean_stop(start: Start, tmp_path: Path) -> None:
+    slow = {"pause": 0.01, "epochs": 50}
+    abandoned = start(1, settings=slow)
+    told = start(2, settings=slow, agent_folder=tmp_path / "b", run_folder=tmp_path / "b")
+    abandoned.until(lambda event: isinstance(event, StepStats))
+    assert abandoned.process.stdin is not None
+    abandoned.process.stdin.close()
+    told.until(lambda event: isinstance(event, StepStats))
+    told.process.terminate()
+    assert abandoned.end() == 75
+    assert told.end() == 75
+
+
+def test_flag_flip_is_acknowledged_and_returns_with_its_scale(
+    start: Start,
+) -> None:
+    attempt = start(precision=FP16, settings={"pause": 0.005, "epochs": 6})
+    attempt.until(lambda event: isinstance(event, StepStats))
+    attempt.command(SetPrecision(state=FP32))
+    flipped = attempt.until(lambda e: isinstance(e, PrecisionChanged) and e.state == FP32)
+    assert isinstance(flipped, PrecisionChanged)
+    assert flipped.loss_scale == 1.0
+    attempt.until(lambda e: isinstance(e, StepStats) and e.precision == "fp32")
+    attempt.command(SetPrecision(state=FP16))
+    back = attempt.until(lambda e: isinstance(e, PrecisionChanged) and e.state == FP16)
+    assert isinstance(back, PrecisionChanged)
+    assert back.loss_scale > 1.0
+    assert attempt.end() == 0, attempt.log
+    steps = attempt.of(StepStats)
+    assert sum(event.attempted for event in steps) == 300
+    assert 0 < sum(event.fp16 for event in steps) < 300
+
+
+def test_flag_flip_within_the_seconds_of_collecting_holds_from_the_first_step(
+    start: Start,
+) -> None:
+    attempt = start(
+        precision=FP16,
+        budget_seconds=0.5,
+        budget_transitions=1_000_000,
+        settings={"collect": "endless", "epochs": 1},
+    )
+    attempt.until(lambda event: isinstance(event, Progress))
+    attempt.command(SetPrecision(state=FP32))
+    assert attempt.end() == 0, attempt.log
+    assert [event.state for event in attempt.of(PrecisionChanged)] == [FP32]
+    assert sum(event.fp16 for event in attempt.of(StepStats)) == 0
+
+
+def test_whatever_collect_raises_is_a_failure_that_keeps_the_recorded(
+    start: Start, tmp_path: Path
+) -> None:
+    cases = {"raises": "RuntimeError: the simulator is gone", "exits": "called sys.exit(0)"}
+    attempts = {
+        kind: start(number, settings={"collect": kind}, agent_folder=tmp_path / kind)
+        for number, kind in enumerate(cases)
+    }
+    for kind, said in cases.items():
+        attempt = attempts[kind]
+        assert attempt.end() == 1
+        assert attempt.finished.outcome == "failed"
+        assert f"line failed while collecting: {said} (line_agent.py:" in attempt.finished.error
+        assert "worker.log" in attempt.finished.error
+        assert "Traceback" in attempt.log
+        recorded = [path.read_text() for path in (tmp_path / kind / "replay").iterdir()]
+        assert sum(text.count("\n") for text in recorded) == 2
+
+
+WRONG_TYPES = {
+    "dicts": "collect() must yield Transition, got dict",
+    "nothing": "build_job() must return TrainingJob, got NoneType",
+}
+
+
+def test_wrong_types_are_told_in_the_contracts_words(start: Start, tmp_path: Path) -> None:
+    attempts = {
+        kind: start(number, settings={"collect": kind}, run_folder=tmp_path / kind)
+        for number, kind in enumerate(WRONG_TYPES)
+    }
+    for kind, said in WRONG_TYPES.items():
+        assert attempts[kind].end() == 1
+        assert said in attempts[kind].finished.error
+
+
+def test_full_disk_is_named_with_its_remedy(start: Start) -> None:
+    """Not even worker.log can be written, as on a disk that is really full."""
+    attempt = start(log=Path("/dev/full"), settings={"collect": "full"})
+    assert attempt.end() == 1
+    error = attempt.finished.error
+    assert "line failed while collecting: the disk is full" in error
+    assert "/data/replay" in error
+    assert "free some space" in error
+    silent = start(2, log=Path("/dev/full"), events=Path("/dev/full"))
+    assert silent.end() == 1
+
+
+@pytest.mark.parametrize("how", ["torn", "missing"])
+def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_afresh(
+    start: Start, tmp_path: Path, how: str
+) -> None:
+    first = start(1, settings={"pause": 0.01, "epochs": 4})
+    first.until(lambda event: isinstance(event, StepStats))
+    first.command(Stop(reason="test"))
+    assert first.end() == 75
+    snapshot = tmp_path / "run" / "snapshot.json"
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    snapshot.write_text('{"torn')
+    if how == "missing":
+        snapshot.unlink()
+
+    second = start(2, settings={"epochs": 1, "collect": "5"})
+    assert second.end() == 0, second.log
+    lost = [each for each in second.of(Notice) if each.event == "snapshot_lost"]
+    assert [each.level for each in lost] == ["warning"]
+    assert lost[0].fields["file"] == str(snapshot)
+    assert not second.of(Resumed)
+    assert "trains on 9" in second.log  # the four recorded before and five anew
+    aside = tmp_path / "run" / "checkpoints.set-aside-2"
+    assert sorted(path.name for path in aside.iterdir()) == saved
+    assert snapshot.with_name("snapshot.json.set-aside-2").exists() == (how == "torn")
+    assert json.loads(snapshot.read_text())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+def test_no_descendant_outlives_the_worker(start: Start, tmp_path: Path) -> None:
+    attempt = start(settings={"collect": "forks", "epochs": 1})
+    assert attempt.end() == 0, attempt.log
+    pids = [int(pid) for pid in (tmp_path / "run" / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert not any(_alive(pid) for pid in pids)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_too_little_data_is_a_successful_run(start: Start) -> None:
+    attempt = start(settings={"needed": 100, "collect": "steals"})
+    assert attempt.end() == 0, attempt.log  # nor could the agent read the commands
+    published = attempt.of(Published)[0]
+    assert not published.published
+    assert "2 transitions recorded, 100 needed" in published.reason
+
+
+MISCONFIGURED = {
+    "settings": ({"settings": {"epochs": "many"}}, "GENESIS_AGENTS__LINE__SETTINGS__EPOCHS=many"),
+    "module": ({"entry_point": "no_such_module:X"}, "'no_such_module' cannot be found"),
+    "device": ({"device": "cuda:99"}, "device 'cuda:99'"),
+    "half": ({"settings": {"half": True}}, "secretly"),
+}
+
+
+def test_what_no_retry_can_help_exits_with_78(start: Start, tmp_path: Path) -> None:
+    attempts = {
+        case: start(number, run_folder=tmp_path / case, **changes)
+        for number, (case, (changes, _)) in enumerate(MISCONFIGURED.items())
+    }
+    for case, attempt in attempts.items():
+        assert attempt.end() == 78, attempt.log
+        assert attempt.finished.outcome == "misconfigured"
+        assert MISCONFIGURED[case][1] in attempt.finished.error

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from infrastructure.training.diagnostics.fp32_check import (
+    HalfPrecisionInModelError,
+    check_fp32_step,
+)
+
+CPU = torch.device("cpu")
+
+
+class OwnAutocast(nn.Module):
+    def __init__(self, enabled=True):
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+        self.enabled = enabled
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.enabled):
+            return self.linear(x).float()
+
+
+class HalfBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.half().float()
+
+
+def test_an_honest_model_passes_and_is_left_alone(make_job):
+    job = make_job()
+    before = {k: v.clone() for k, v in job.model.state_dict().items()}
+    state, python_state = torch.get_rng_state(), random.getstate()
+    check_fp32_step(job, CPU)
+    assert all(torch.equal(v, before[k]) for k, v in job.model.state_dict().items())
+    assert all(p.grad is None for p in job.model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert random.getstate() == python_state
+    assert not job.model._forward_hooks
+
+
+def test_an_autocast_inside_the_model_is_named(make_job):
+    model = nn.Sequential(nn.Linear(4, 4), OwnAutocast())
+    with pytest.raises(HalfPrecisionInModelError, match=r"1 \(OwnAutocast\)|1\.linear \(Linear\)"):
+        check_fp32_step(make_job(model=model), CPU)
+    check_fp32_step(make_job(model=nn.Sequential(OwnAutocast(enabled=False))), CPU)
+
+
+def test_half_precision_in_loss_or_backward_is_found(make_job):
+    def half_loss(forward, batch):
+        return (forward(batch["x"]).half() ** 2).float().mean()
+
+    def half_backward(forward, batch):
+        return HalfBackward.apply(forward(batch["x"])).square().mean()
+
+    for loss in (half_loss, half_backward):
+        with pytest.raises(HalfPrecisionInModelError, match="the loss"):
+            check_fp32_step(make_job(loss=loss), CPU)

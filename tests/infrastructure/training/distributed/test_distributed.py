@@ -1,0 +1,364 @@
+"""Two real ranks over gloo, launched by torchrun; `distributed_scenarios.py` is what they do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from infrastructure.events.command import Stop
+
+pytestmark = pytest.mark.timeout(90)
+
+SCRIPT = Path(__file__).with_name("distributed_scenarios.py")
+NOT_KILLED = """
+overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods policy hybrid
+one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
+policy_needs_restart auto go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
+"""
+
+
+@contextmanager
+def torchrun(folder: Path, *names: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Two ranks that run the scenarios *names*; killed when the test is over."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "PYTHONPATH": str(SCRIPT.parents[4]),
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", "--max-restarts=0", f"--log-dir={folder / 'torchrun'}"]
+    command += [str(SCRIPT), str(folder), *names]
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def scenarios() -> ModuleType:
+    """The script as a module, for what one process does with the same model and data."""
+    spec = importlib.util.spec_from_file_location("distributed_scenarios", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, scenarios: ModuleType) -> Path:
+    """Where the two ranks have been, and one process before them."""
+    folder = tmp_path_factory.mktemp("ranks")
+    trainer = scenarios.trainer_of(scenarios.network())
+    for number in (0, 1, 2):
+        trainer.step(trainer.training_step(scenarios.micro_batch(number), scenarios.mse))
+    trainer.save_checkpoint(folder / "of-one.pt")
+    scenarios.run(scenarios.job(), folder / "go-on-from-one", scenarios.once(Stop(reason="test")))
+    with torchrun(folder, *NOT_KILLED.split()) as process:
+        code = process.wait(timeout=80)
+    assert code == 0, (folder / "log").read_text()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> Callable[[str], tuple[Any, Any]]:
+    def read(name: str) -> tuple[Any, Any]:
+        first, second = (json.loads((folder / f"{name}-{r}.json").read_text()) for r in (0, 1))
+        return first, second
+
+    return read
+
+
+def of(result: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [event for event in result["events"] if event["kind"] == kind]
+
+
+def one_process(scenarios: ModuleType, numbers: list[int], precision="fp32", **config: Any) -> Any:
+    """Summary of one trainer after the micro-batches *numbers*."""
+    trainer = scenarios.trainer_of(scenarios.network(), precision, **config)
+    for number in numbers:
+        trainer.step(trainer.training_step(scenarios.micro_batch(number), scenarios.mse))
+    trainer.finish_window()
+    return scenarios.summary(trainer)
+
+
+# -- the step ------------------------------------------------------------------------------------
+
+
+def test_an_overflow_on_one_rank_is_everyones(results) -> None:
+    for first, second in zip(*results("overflow_on_one_rank"), strict=True):
+        assert first == second
+        assert (first["overflow_steps"], first["nonfinite_loss_steps"]) == (1, 0), first["case"]
+        assert first["current_scale"] == (128.0 if first["case"][1] == "fp16" else 1.0)
+        assert first["kept"]
+        assert first["moved"]
+
+
+def test_a_loss_that_is_nan_on_one_rank_is_everyones_and_no_overflow(results) -> None:
+    for first, second in zip(*results("nan_loss_on_one_rank"), strict=True):
+        assert first == second
+        assert (first["overflow_steps"], first["nonfinite_loss_steps"]) == (0, 1), first["case"]
+        assert first["current_scale"] == (256.0 if first["case"][1] == "fp16" else 1.0)
+        assert first["kept"]
+        assert first["moved"]
+
+
+def test_a_nan_on_one_shard_is_everyones(results) -> None:
+    first, second = results("nan_on_one_shard")
+    assert first == second
+    assert first["kept"]
+    assert (first["overflow_steps"], first["current_scale"]) == (1, 128.0)
+
+
+def test_accumulation_is_that_of_one_process_and_averages_once_a_window(results, scenarios) -> None:
+    first, second = results("accumulation")
+    assert first == second
+    for case, result in first.items():
+        precision = case.split("-")[1]
+        alone = scenarios.trainer_of(
+            scenarios.network(), precision, scenarios.sgd, accumulate=6, max_grad_norm=None
+        )
+        for number in range(22):
+            alone.step(alone.training_step(scenarios.micro_batch(number), scenarios.mse))
+            if number == 15:
+                alone.finish_window()
+        expected = scenarios.summary(alone)
+        tolerance = {"fp32": 1e-6, "fp16": 2e-3}[precision]
+        assert result["weights"] == pytest.approx(expected["weights"], abs=tolerance), case
+        assert result["training_steps"] == expected["training_steps"] == 4
+    # two full windows before the partial one, one after it; nothing in between
+    assert first["ddp-fp32"]["reductions"] == 3
+
+
+def test_methods_of_a_spread_model_are_averaged_too(results, scenarios) -> None:
+    def loss(forward: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        code = forward.method("encode", batch["x"])
+        return scenarios.mse(forward, batch) + code.square().mean()
+
+    alone = scenarios.trainer_of(scenarios.network(), "fp32", accumulate=2)
+    for number in range(4):
+        alone.step(alone.training_step(scenarios.micro_batch(number), loss))
+    for result in results("methods"):
+        for kind in ("ddp", "fsdp2"):
+            assert result[kind]["weights"] == pytest.approx(scenarios.weights(alone.model))
+
+
+def test_replicas_of_shards_count_once_in_the_norm(results, scenarios) -> None:
+    first, second = results("hybrid")
+    assert first == second
+    expected = one_process(scenarios, [0, 1, 2, 3], optimizer=scenarios.sgd, accumulate=2)
+    assert first["weights"] == pytest.approx(expected["weights"], abs=1e-6)
+
+
+def test_a_policy_holds_the_precision_and_says_so(results) -> None:
+    for result in results("policy"):
+        flip, start, cast, fused, partly = result["refusals"]
+        assert flip.startswith("PinnedPrecisionError: FSDP2's MixedPrecisionPolicy holds the model")
+        assert "fp16 and cannot be changed to fp32: save a checkpoint and restart" in flip
+        assert "fp16 and cannot be changed to bf16" in start
+        assert "spread over ranks" in cast
+        assert "cannot step sharded parameters with fused SGD" in fused
+        assert "'head' is in DDP or sharded, the model around it is not" in partly
+        assert (result["applied_steps"], result["current_scale"]) == (2, 256.0)
+
+
+# -- checkpoints ---------------------------------------------------------------------------------
+
+
+def test_what_one_process_saved_two_ranks_shard(results, scenarios) -> None:
+    expected = one_process(scenarios, [0, 1, 2], "fp16")
+    after = one_process(scenarios, [0, 1, 2, 5], "fp16")
+    first, second = results("one_to_two")
+    assert first == second
+    assert first["loaded"]["weights"] == expected["weights"]
+    assert first["loaded"]["training_steps"] == 3
+    assert first["after"]["weights"] == pytest.approx(after["weights"], abs=2e-3)  # fp16
+
+
+def test_what_two_ranks_saved_in_shards_any_number_loads(results, scenarios, folder: Path) -> None:
+    first, second = results("two_to_one")
+    assert first == second
+    assert first["again"]["weights"] == first["after"]["weights"]
+    trainer = scenarios.trainer_of(scenarios.network())
+    trainer.load_checkpoint(folder / "of-two.pt")
+    assert scenarios.summary(trainer) == first["saved"]
+    trainer.step(trainer.training_step(scenarios.micro_batch(5), scenarios.mse))
+    assert scenarios.weights(trainer.model) == pytest.approx(first["after"]["weights"], abs=2e-3)
+
+
+def test_a_disk_that_refuses_is_told_to_every_rank(results) -> None:
+    first, second = results("full_disk")
+    assert first["ddp"] == second["ddp"]
+    for refusals in (first, second):
+        for kind in ("ddp", "fsdp2"):
+            assert "could not be written" in refusals[kind]
+
+
+def test_fsdp1_is_refused_and_works_by_hand(results) -> None:
+    for result in results("fsdp1_by_hand"):
+        assert "FSDP1 hides which parameters a rank holds" in result["refusal"]
+        assert result["scales"] == [256.0, 128.0, 128.0]
+        assert result["kept"] == [False, True, False]
+
+
+# -- the loop ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["ddp-fp32", "ddp-fp16", "fsdp2-fp32"])
+def test_five_batches_on_two_ranks_are_those_of_one_process(
+    results, scenarios, tmp_path: Path, case: str
+) -> None:
+    """Two ranks that take a batch each are one process that accumulates two."""
+    precision = case.split("-")[1]
+    first, second = (result[case] for result in results("unequal_last_batches"))
+    job = replace(scenarios.job(batches=5, optimizer=scenarios.sgd), accumulate=2)
+    alone = scenarios.run(job, tmp_path, precision=precision)
+    assert first["steps"] == second["steps"] == alone["steps"] == 6
+    tolerance = {"fp32": 1e-6, "fp16": 2e-3}[precision]
+    assert first["weights"] == pytest.approx(alone["weights"], abs=tolerance)
+    assert first["mse"] == second["mse"] == pytest.approx(alone["mse"], abs=10 * tolerance)
+    assert second["events"] == []
+    assert sum(event["samples"] for event in of(first, "step_stats")) == 2 * 5 * 8
+    losses = [event["loss"] for event in of(first, "step_stats")]
+    assert losses == pytest.approx([e["loss"] for e in of(alone, "step_stats")], abs=tolerance)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_all_ranks_flip_after_the_same_step(results, parallel: str) -> None:
+    first, second = (result[parallel] for result in results("flip"))
+    assert first["dtypes"] == second["dtypes"]
+    change = of(first, "precision_changed")[1]
+    assert change["state"] == {"requested": "fp16", "effective": "fp32", "reason": "flag"}
+    flipped_at = change["step"]
+    assert first["dtypes"] == ["torch.float16"] * flipped_at + ["float32"] * (24 - flipped_at)
+    assert 0 < flipped_at < 24
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_the_leader_alone_measures_what_auto_is(results, parallel: str) -> None:
+    first, second = (result[parallel] for result in results("auto"))
+    reports = of(first, "preflight_done")
+    assert len(reports) == 1
+    state = of(first, "precision_changed")[-1]["state"]
+    verdict = reports[0]["report"]["verdict"]
+    assert state == {"requested": "auto", "effective": verdict, "reason": "measured"}
+    assert first["last_dtype"] == second["last_dtype"]
+    assert second["calls"] == 8  # its own micro-batches and no more
+    assert first["calls"] > 50
+
+
+def test_two_ranks_resume_bit_for_bit_from_shards(results) -> None:
+    for result in results("resume_fsdp2"):
+        assert result["stopped"]["outcome"] == "stopped"
+        assert 0 < result["stopped"]["steps"] < result["whole"]["steps"]
+        assert result["resumed"]["steps"] == result["whole"]["steps"]
+        assert result["resumed"]["mse"] == result["whole"]["mse"]
+    first, _ = results("resume_fsdp2")  # the leader's plain model has the trained weights
+    assert first["resumed"]["weights"] == first["whole"]["weights"]
+
+
+def test_one_process_goes_on_where_two_ranks_stopped(
+    results, scenarios, folder: Path, tmp_path: Path
+) -> None:
+    stopped, _ = results("stop_for_one")
+    done = scenarios.run(scenarios.job(), folder / "stop-for-one")
+    assert of(done, "resumed")[0]["step"] == stopped["steps"] == 1
+    assert done["outcome"] == "done"
+    assert done["steps"] == 1 + (8 - 2) + 8  # the first step took two batches
+    assert done["mse"] < 1.5 * scenarios.run(scenarios.job(), tmp_path)["mse"]
+
+
+def test_two_ranks_go_on_where_one_process_stopped(results) -> None:
+    first, second = results("go_on_from_one")
+    assert of(first, "resumed")[0]["step"] == 1
+    assert first["steps"] == second["steps"] == 1 + 4 + 4  # seven batches are left, then eight
+
+
+def test_a_corrupt_shard_costs_all_ranks_the_newest_checkpoint_only(results) -> None:
+    first, second = results("corrupt_shard")
+    steps = [event["step"] for event in of(first["saved"], "checkpoint_saved")]
+    assert len(steps) >= 2
+    assert of(first["resumed"], "resumed")[0]["step"] == steps[-2]
+    assert "SHA-256" in of(first["resumed"], "notice")[0]["fields"]["error"]
+    assert first["resumed"]["steps"] == second["resumed"]["steps"] == 40
+
+
+def test_jobs_that_cannot_be_shared_are_refused_on_every_rank(results) -> None:
+    first, second = results("different_jobs")
+    assert first == second
+    assert "the ranks have [5, 6] batches: every rank must be given the same job" in first[0]
+    assert "hand over the plain model" in first[1]
+
+
+def test_a_flip_that_a_policy_forbids_asks_for_a_restart_which_obeys(results) -> None:
+    for result in results("policy_needs_restart"):
+        stopped, resumed = result["stopped"], result["resumed"]
+        assert (stopped["outcome"], resumed["outcome"]) == ("stopped", "done")
+    first, _ = results("policy_needs_restart")
+    (notice,) = of(first["stopped"], "notice")
+    assert notice["event"] == "precision_needs_restart"
+    assert of(first["stopped"], "checkpoint_saved")[0]["step"] == first["stopped"]["steps"]
+    assert of(first["resumed"], "resumed")[0]["step"] == first["stopped"]["steps"]
+    assert of(first["resumed"], "precision_changed")[0]["state"]["effective"] == "fp32"
+    assert all(event["fp16"] == 0 for event in of(first["resumed"], "step_stats"))
+
+
+def test_losses_gone_for_good_take_all_ranks_back(results) -> None:
+    first, second = results("go_back_together")
+    assert (first["steps"], first["weights"]) == (second["steps"], second["weights"])
+    assert [notice["event"] for notice in of(first, "notice")] == ["went_back_to_checkpoint"]
+
+
+# -- the end of a rank ---------------------------------------------------------------------------
+
+
+def test_a_killed_rank_ends_the_group_which_resumes_to_the_same_weights(
+    results, tmp_path: Path
+) -> None:
+    (tmp_path / "pause").write_text("0.3")
+    with torchrun(tmp_path, "slow_ddp") as group:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "slow-ddp").glob("step-*.pt.json")):
+            assert group.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGKILL)
+        assert group.wait(timeout=30) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid-0").read_text()), 0)
+    (tmp_path / "pause").write_text("0")
+    with torchrun(tmp_path, "slow_ddp") as group:
+        assert group.wait(timeout=60) == 0, (tmp_path / "log").read_text()
+    again = [json.loads((tmp_path / f"slow_ddp-{rank}.json").read_text()) for rank in (0, 1)]
+    assert 0 < of(again[0], "resumed")[0]["step"] < 12
+    for result, whole in zip(again, results("whole_ddp"), strict=True):
+        assert result["steps"] == whole["steps"] == 12
+        assert result["weights"] == whole["weights"]
+        assert result["next_random"] == whole["next_random"]
+    assert again[0]["next_random"] != again[1]["next_random"]  # each rank drops out on its own
