@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchmarks.fault_daemon import FaultDaemon
 from benchmarks.planted_agents import Plan
+from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.run import RunState
-from genesis_fp16.guard import Decision, GuardState
 from infrastructure.events.event import PhaseStarted
 
 METRIC_PAIRS = 10  # with so many at the latest a drift of the held-out metric must be found

@@ -18,8 +18,8 @@ import structlog
 from pydantic import JsonValue
 
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.schedule import next_due
 from genesis_fp16.plugins.probe import checked_agent, describe_error, validate_settings
-from genesis_fp16.runs.schedule import next_due
 from infrastructure.agent_contract import (
     Agent,
     Evaluation,

@@ -100,15 +100,17 @@ def run(agent: str, as_json: JsonFlag = False) -> None:
 def agents(as_json: JsonFlag = False) -> None:
     """Load every installed agent once, in a child process, and say which are usable."""
     settings = load_settings()
+    from genesis_fp16.domain.schedule import effective_schedule
     from genesis_fp16.plugins.discovery import load_plugins
-    from genesis_fp16.runs.schedule import schedule_of
 
     plugins = load_plugins(settings)
     rows = []
     for plugin in plugins:
         schedule = None
         if plugin.schedule is not None:
-            schedule = str(schedule_of(settings.for_agent(plugin.name), plugin.schedule))
+            schedule = str(
+                effective_schedule(settings.for_agent(plugin.name).schedule, plugin.schedule)
+            )
         rows.append({**asdict(plugin), "schedule": schedule})
     if as_json:
         print_json(rows)

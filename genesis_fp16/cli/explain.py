@@ -20,8 +20,9 @@ from genesis_fp16.cli.settings import known_settings
 from genesis_fp16.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from genesis_fp16.guard import Decision
-    from genesis_fp16.store import Run, Store
+    from genesis_fp16.domain.guard import Decision
+    from genesis_fp16.domain.run import Run
+    from genesis_fp16.store import Store
 
 _WHO = {
     "default": "nobody demands FP32, and GENESIS_PRECISION chose it",

@@ -209,7 +209,7 @@ def _clear_guard(known: Known, store: Store, agent: str, reason: str) -> bool:
     from sqlalchemy.exc import SQLAlchemyError
 
     from genesis_fp16.cli.actor import actor
-    from genesis_fp16.guard import decision as ladder
+    from genesis_fp16.domain import guard as ladder
     from genesis_fp16.guard.evidence import settings_in_force, write_evidence
 
     last = store.guard.standing().get(agent)

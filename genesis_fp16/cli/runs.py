@@ -20,7 +20,8 @@ from genesis_fp16.settings.settings import Settings
 from infrastructure.events.plain_text import LONGEST
 
 if TYPE_CHECKING:
-    from genesis_fp16.store import Attempt, Store
+    from genesis_fp16.domain.attempt import Attempt
+    from genesis_fp16.store import Store
 
 app = typer.Typer(help="Past and present runs, newest first.")
 
@@ -145,13 +146,14 @@ def show_run(run_id: str, as_json: JsonFlag = False) -> None:
 
 def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
     """The attempt's row, which of its files are there, and a summary of its events."""
-    from genesis_fp16.runs.attempt_watch import attempt_folder, events_of
+    from genesis_fp16.domain.attempt import attempt_folder
+    from infrastructure.events import read_events
     from infrastructure.events.event import Evaluated, PrecisionChanged
 
-    folder = attempt_folder(settings, attempt)
+    folder = attempt_folder(settings.home, attempt)
     log, events_file = folder / "worker.log", folder / "events.ndjson"
     try:
-        events, trouble = list(events_of(events_file)), ""
+        events, trouble = list(read_events(events_file)), ""
     except OSError as error:
         events, trouble = [], f"{events_file.name} cannot be read: {error.strerror or error}"
     evaluations = [event for event in events if isinstance(event, Evaluated)]

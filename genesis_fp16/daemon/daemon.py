@@ -20,15 +20,16 @@ from genesis_fp16.daemon.precision_resolver import PrecisionDesk
 from genesis_fp16.daemon.run_log import Narrator
 from genesis_fp16.daemon.startup import Findings, StoppedEarlyError, look_around
 from genesis_fp16.daemon.store_trouble import StoreTrouble
+from genesis_fp16.domain.guard import Decision, GuardState
+from genesis_fp16.domain.schedule import effective_schedule
 from genesis_fp16.executors import LocalExecutor
-from genesis_fp16.guard import Decision, GuardState
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.discovery import check_not_shadowed
 from genesis_fp16.runs.baselines import BaselineRuns
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.runs.retention import Retention
-from genesis_fp16.runs.schedule import Timetable, schedule_of
+from genesis_fp16.runs.schedule import Timetable
 from genesis_fp16.settings.reload import Reload, SettingsReloader
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import DaemonLock, Store
@@ -194,7 +195,10 @@ class Daemon:
     def _schedule(self) -> None:
         """Put agents on the timetable; where the store fails, the next round tries again."""
         for agent, own in list(self._unscheduled.items()):
-            schedule, now = schedule_of(self.settings.for_agent(agent), own), self._store.now()
+            schedule, now = (
+                effective_schedule(self.settings.for_agent(agent).schedule, own),
+                self._store.now(),
+            )
             try:
                 self._timetable.add(agent, schedule, now)
             except ValueError as error:

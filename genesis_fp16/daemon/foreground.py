@@ -18,16 +18,16 @@ from genesis_fp16.daemon.precision_resolver import PrecisionDesk
 from genesis_fp16.daemon.run_log import Narrator
 from genesis_fp16.daemon.startup import Findings, StoppedEarlyError, look_around
 from genesis_fp16.daemon.store_trouble import StoreTrouble
+from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.domain.run import RunState
+from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.executors import LocalExecutor
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.plugins.discovery import UnknownAgentError, check_not_shadowed
-from genesis_fp16.runs.attempt_watch import attempt_folder
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.settings.reload import SettingsReloader
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.store import DaemonLock, LockHeldError, Run, Store
+from genesis_fp16.store import DaemonLock, LockHeldError, Store
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import EventTail
 
@@ -166,7 +166,7 @@ def _follow(
                 raise DaemonGoneError(run.id)
         current = store.run(run.id) or run  # before the events: all precede the last state
         for attempt in store.attempts(run.id):
-            path = attempt_folder(settings, attempt) / "events.ndjson"
+            path = attempt_folder(settings.home, attempt) / "events.ndjson"
             for event in tails.setdefault(attempt.number, EventTail(path)).read():
                 narrator.on_event(run.agent, run.id, event)
         if current.state is not state:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import structlog
 
+from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.run import RunState
 from infrastructure.events import Event
 
 log = structlog.get_logger()
-
-
-class EventListener(Protocol):
-    """Told everything that happens to runs, in order. It must not block."""
-
-    def on_event(self, agent: str, run_id: str, event: Event) -> None:
-        """A worker has reported *event*."""
-
-    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
-        """The run is now in *state*."""
 
 
 class Listeners:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 
 from genesis_fp16.domain.precision import Device, Override, Voices, concerning, decide
+from genesis_fp16.domain.run import Run
 from genesis_fp16.guard.canary import may_run_in_half
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.plugins.discovery import Hardware
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.store import Run, Store
+from genesis_fp16.store import Store
 from infrastructure.events import PrecisionState
 
 

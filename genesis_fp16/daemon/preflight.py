@@ -12,10 +12,10 @@ from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import ExitStatus, LocalExecutor
 from genesis_fp16.plugins.discovery import check_not_shadowed, entry_point_of
-from genesis_fp16.runs.attempt_watch import events_of, spec_of_settings
+from genesis_fp16.runs.spec import spec_of_settings
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.system.signals import Signals
-from infrastructure.events import PrecisionState
+from infrastructure.events import PrecisionState, read_events
 from infrastructure.events.event import Finished, PreflightDone
 from infrastructure.events.preflight_report import PreflightReport
 
@@ -91,7 +91,7 @@ def _run(spec: RunSpec, timeout_seconds: float) -> ExitStatus:
 
 def _report(spec: RunSpec, status: ExitStatus) -> PreflightReport:
     error, exit_code = "", 1
-    for event in events_of(spec.events_path):
+    for event in read_events(spec.events_path):
         if isinstance(event, PreflightDone):
             return event.report
         if isinstance(event, Finished):

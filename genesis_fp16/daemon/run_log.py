@@ -13,8 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from structlog.typing import FilteringBoundLogger
 
 from genesis_fp16.domain.run import TERMINAL, RunState
-from genesis_fp16.runs.attempt_watch import events_of
-from infrastructure.events import Event, PrecisionState, event
+from infrastructure.events import Event, PrecisionState, event, read_events
 
 LINE_SECONDS = 5.0
 
@@ -70,7 +69,7 @@ class _Story:
         self.attempts, last_step = len(folders), self.steps
         self.fp16_steps = self.overflows = self.nonfinite_losses = 0
         for folder in folders:
-            for said in events_of(folder / "events.ndjson"):
+            for said in read_events(folder / "events.ndjson"):
                 if isinstance(said, event.StepStats):
                     last_step = max(last_step, said.step)
                     self.count(said)

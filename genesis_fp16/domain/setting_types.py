@@ -1,29 +1,12 @@
-"""Types of single settings: what each accepts, and what an empty text means."""
+"""Types of settings that several rooms declare, and what an empty text means."""
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from apscheduler.triggers.cron import CronTrigger
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.agent import AGENT_NAME
-
-DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
-_IN_MEMORY = re.compile(r"sqlite(\+\w+)?:(/*(\?.*)?|.*(:memory:|mode=memory).*)")
-_ANY_DAY = datetime(2001, 1, 1, tzinfo=UTC)
-
-
-def _parse_schedule(text: str) -> str:
-    if (cron := Schedule.parse(text).cron) is not None:
-        trigger = CronTrigger.from_crontab(cron, timezone=UTC)
-        if trigger.get_next_fire_time(None, _ANY_DAY) is None:
-            raise ValueError("it never comes: there is no such day")
-    return text
 
 
 def _parse_names(text: str) -> str:
@@ -33,52 +16,12 @@ def _parse_names(text: str) -> str:
     return text
 
 
-def _parse_url(text: str) -> str:
-    from sqlalchemy.engine import make_url  # here: a tenth of a second that most commands spare
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError) as error:
-        raise ValueError("it is no URL that SQLAlchemy reads") from error
-    if url.drivername not in DRIVERS:
-        raise ValueError(f"it must begin with one of {', '.join(DRIVERS)} and ://")
-    if _IN_MEMORY.fullmatch(text):
-        raise ValueError("a database in memory is not shared and forgets all: name a file")
-    return text
-
-
-def _expand_home(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{path.parts[0]} names nobody's home: write the folder out") from error
-
-
 def _empty_is_none(value: object) -> object:
     return None if value == "" else value
-
-
-def _empty_is_default_home(value: object) -> object:
-    return ".genesis" if value == "" else value
 
 
 EMPTY_IS_NONE = BeforeValidator(_empty_is_none)
 Seconds: TypeAlias = Annotated[float, Field(ge=0.001, le=366 * 86400.0, allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 CountOrNone: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Host: TypeAlias = Annotated[
-    str,
-    Field(
-        pattern=r"(?-u)^[\w-]{1,63}(\.[\w-]{1,63})*$|^[0-9A-Fa-f:.]{2,45}(%[\w.-]+)?$",
-        max_length=253,
-    ),
-]
 AgentNames: TypeAlias = Annotated[str, AfterValidator(_parse_names)]
-ScheduleText: TypeAlias = Annotated[
-    Annotated[str, AfterValidator(_parse_schedule)] | None, EMPTY_IS_NONE
-]
-HomeFolder: TypeAlias = Annotated[
-    Path, BeforeValidator(_empty_is_default_home), AfterValidator(_expand_home)
-]
-DatabaseUrl: TypeAlias = Annotated[Annotated[str, AfterValidator(_parse_url)] | None, EMPTY_IS_NONE]

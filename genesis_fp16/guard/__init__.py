@@ -1,6 +1,5 @@
-"""The guard: automatic rollback to FP32, agent by agent, and the ladder back."""
+"""The guard: events of workers in, automatic rollback to FP32 out, agent by agent."""
 
-from genesis_fp16.guard.decision import Decision
-from genesis_fp16.guard.trigger import GuardState, Trigger
+from genesis_fp16.guard.guard import Guard
 
-__all__ = ["Decision", "GuardState", "Trigger"]
+__all__ = ["Guard"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from genesis_fp16.guard.guard_settings import GuardSettings
+from genesis_fp16.domain.guard import GuardSettings
 
 _PARTS = 1000  # whole numbers, so that 0.1 of 30 runs is exactly 3
 

@@ -6,9 +6,7 @@ import math
 from collections import deque
 from statistics import median
 
-from genesis_fp16.guard.finding import Finding
-from genesis_fp16.guard.guard_settings import MOST_KEPT, GuardSettings
-from genesis_fp16.guard.trigger import Trigger
+from genesis_fp16.domain.guard import MOST_KEPT, Finding, GuardSettings, Trigger
 from infrastructure.events.event import SMALLEST_LOSS, BaselineCompared
 
 WRONG_GRADIENT = 0.25  # relative error from which a gradient leads astray; pre-flight's limit

@@ -13,12 +13,11 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.guard.decision import GUARD, Decision
-from genesis_fp16.guard.guard_settings import GuardSettings
-from genesis_fp16.plugins.agent_folder import write_whole
+from genesis_fp16.domain.guard import GUARD, Decision, GuardSettings
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.system.json_text import json_text
 from infrastructure.events.plain_text import PlainText, plain
+from infrastructure.files import write_atomically
 
 _FOLDER = "guard"
 _LONGEST = 16 << 20  # bytes; a bundle has some thousand
@@ -70,7 +69,7 @@ def write_evidence(home: Path, decision: Decision, seen: Mapping[str, object]) -
     named = replace(decision, evidence=str(Path(_FOLDER) / decision.agent / name))
     path = home / named.evidence
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json_text({**asdict(named), **seen}))
+    write_atomically(path, json_text({**asdict(named), **seen}))
     return named
 
 

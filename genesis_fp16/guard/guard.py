@@ -10,16 +10,14 @@ from dataclasses import dataclass, field
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from genesis_fp16.domain import guard as ladder
+from genesis_fp16.domain.attempt import attempt_folder
+from genesis_fp16.domain.guard import GUARD, Decision, Finding, GuardState
 from genesis_fp16.domain.run import RunState
-from genesis_fp16.guard import decision as ladder
-from genesis_fp16.guard.decision import GUARD, Decision
 from genesis_fp16.guard.evidence import settings_in_force, unrecorded, write_evidence
-from genesis_fp16.guard.finding import Finding
 from genesis_fp16.guard.metric_pairs import judge
 from genesis_fp16.guard.overflow_windows import Scaling
-from genesis_fp16.guard.trigger import GuardState
 from genesis_fp16.guard.watch import Watch
-from genesis_fp16.runs.attempt_watch import attempt_folder
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail
@@ -155,7 +153,7 @@ class Guard:
             charge = self._charge(run.agent)
             for attempt in self._store.attempts(run.id):
                 charge.begun = run.id
-                path = attempt_folder(self.settings, attempt) / "events.ndjson"
+                path = attempt_folder(self.settings.home, attempt) / "events.ndjson"
                 tail = EventTail(path, max(0, attempt.events_offset - MAX_READ_BYTES))
                 for event in tail.read():
                     if tail.offset > attempt.events_offset:

@@ -4,54 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from genesis_fp16.guard.finding import Finding
-from genesis_fp16.guard.guard_settings import MOST_KEPT, GuardSettings
-from genesis_fp16.guard.trigger import Trigger
+from genesis_fp16.domain.guard import MOST_KEPT, Finding, GuardSettings, Pair, Trigger
 
 # Student's t that chance exceeds once in 1000 times, by degrees of freedom; the last for all above.
 _SURE = (318.3, 22.33, 10.21, 7.17, 5.89, 5.21, 4.79, 4.50, 4.30, 4.14)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pair:
-    """One training in half precision and the same one in FP32.
-
-    Attributes:
-        half_run, fp32_run: Identities of the runs.
-        metric: Name of the primary metric.
-        half, fp32: Its values on the same held-out data.
-        higher_is_better: Which way it counts.
-    """
-
-    half_run: str
-    fp32_run: str
-    metric: str
-    half: float
-    fp32: float
-    higher_is_better: bool
-
-    @property
-    def worse_by(self) -> float:
-        """How much worse half precision did, as a share of FP32's value; below 0 if better."""
-        if not math.isfinite(self.half):
-            return math.inf
-        if self.fp32 == 0:
-            return math.copysign(math.inf, self._lost) if self._lost else 0.0
-        return self._lost / abs(self.fp32)
-
-    @property
-    def worse_share(self) -> float:
-        """The same as a share of the larger value, which stays small however bad it is."""
-        if not math.isfinite(self.half):
-            return 1.0
-        return self._lost / (max(abs(self.half), abs(self.fp32)) or 1.0)
-
-    @property
-    def _lost(self) -> float:
-        return self.fp32 - self.half if self.higher_is_better else self.half - self.fp32
 
 
 def judge(pairs: Sequence[Pair], settings: GuardSettings) -> Finding | None:

@@ -6,9 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from genesis_fp16.guard.finding import Finding
-from genesis_fp16.guard.guard_settings import MOST_KEPT, GuardSettings
-from genesis_fp16.guard.trigger import Trigger
+from genesis_fp16.domain.guard import MOST_KEPT, Finding, GuardSettings, Trigger
 from infrastructure.events.event import StepStats
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from genesis_fp16.domain.guard import Finding, GuardSettings, Trigger
 from genesis_fp16.guard.comparisons import Comparisons
-from genesis_fp16.guard.finding import Finding
-from genesis_fp16.guard.guard_settings import GuardSettings
 from genesis_fp16.guard.overflow_windows import OverflowWindows, Scaling
-from genesis_fp16.guard.trigger import Trigger
 from infrastructure.events import Event
 from infrastructure.events.event import (
     BaselineCompared,

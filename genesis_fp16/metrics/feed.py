@@ -15,8 +15,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
+from genesis_fp16.domain.guard import GuardState, Trigger
 from genesis_fp16.domain.run import TERMINAL, RunState
-from genesis_fp16.guard.trigger import GuardState, Trigger
 from genesis_fp16.metrics.series import NO_ROLLBACKS, STEP_OUTCOMES, Series
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (

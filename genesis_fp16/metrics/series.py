@@ -11,8 +11,8 @@ import platform
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import genesis_fp16
+from genesis_fp16.domain.guard import Trigger
 from genesis_fp16.domain.run import TERMINAL, RunState
-from genesis_fp16.guard.trigger import Trigger
 from infrastructure.events.precision_state import REASONS
 
 STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")

@@ -27,8 +27,8 @@ from pydantic import JsonValue, ValidationError
 
 import genesis_fp16
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.schedule import next_due
 from genesis_fp16.plugins.probe import ProbeAnswer, ProbeRequest, one_line
-from genesis_fp16.runs.schedule import next_due
 from genesis_fp16.settings.settings import Settings
 from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.agent import AGENT_NAME

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import structlog
 
-from genesis_fp16.domain.run import RunState
+from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.store import Run, Store
+from genesis_fp16.store import Store
 from genesis_fp16.store.compared_runs import MOSTLY
 from infrastructure.events import Event
 

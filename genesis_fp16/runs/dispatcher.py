@@ -10,21 +10,24 @@ from dataclasses import replace
 import structlog
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from genesis_fp16.daemon.listeners import EventListener
+from genesis_fp16.domain.attempt import attempt_folder
+from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.run import (
     TERMINAL,
     Ending,
     RetryPolicy,
+    Run,
     RunState,
+    RunSummary,
     StopCause,
     Verdict,
     decide,
 )
 from genesis_fp16.executors import Executor, ExitStatus, Handle
-from genesis_fp16.runs.active_attempt import Work
-from genesis_fp16.runs.attempt_watch import attempt_folder, make_spec
+from genesis_fp16.runs.active_attempt import ActiveAttempt
+from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.store import Run, RunSummary, Store
+from genesis_fp16.store import Store
 from infrastructure.events import PrecisionState, SetPrecision
 
 SAVE_INTERVAL_SECONDS = 1.0
@@ -64,7 +67,7 @@ class Dispatcher:
         self._agents = agents
         self._precision = precision
         self._listener = listener
-        self._works: dict[str, Work] = {}
+        self._works: dict[str, ActiveAttempt] = {}
         self._announced: dict[str, RunState] = {}
         self._dying: list[Handle] = []
 
@@ -165,7 +168,7 @@ class Dispatcher:
         if not open_ones:
             self._fail(run, "its attempt cannot be read, see row_unreadable in the daemon's log")
             return
-        self._works[run.id] = work = Work.on(run, open_ones[-1], self.settings, now)
+        self._works[run.id] = work = ActiveAttempt.on(run, open_ones[-1], self.settings, now)
         work.orphan(now + self.settings.stop_timeout_seconds)
         alive = work.handle is not None and self._executor.recover(work.handle)
         log.info("orphan_found", agent=run.agent, run_id=run.id, alive=alive)
@@ -183,7 +186,7 @@ class Dispatcher:
             return
         if attempt is None:
             return  # cancelled or taken since the queue was read
-        self._works[run.id] = work = Work.on(run, attempt, self.settings, now)
+        self._works[run.id] = work = ActiveAttempt.on(run, attempt, self.settings, now)
         self._announce(run, RunState.STARTING)
         precision = self._precision(work.run)
         spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
@@ -201,7 +204,7 @@ class Dispatcher:
             attempt.incarnation, pid=work.handle.pid, pid_started_at=work.handle.started_at
         )
 
-    def _follow(self, work: Work, now: float) -> None:
+    def _follow(self, work: ActiveAttempt, now: float) -> None:
         self._forward(work, now)
         if work.status is None and work.handle is not None:
             work.status = self._executor.poll(work.handle)
@@ -220,14 +223,14 @@ class Dispatcher:
         else:
             self._tell_precision(work)
 
-    def _forward(self, work: Work, now: float) -> None:
+    def _forward(self, work: ActiveAttempt, now: float) -> None:
         events = work.watch.read(now)
         if work.watch.started and self._announced.get(work.run.id) is RunState.STARTING:
             self._announce(work.run, RunState.RUNNING)
         for event in events:
             self._listener.on_event(work.run.agent, work.run.id, event)
 
-    def _record(self, work: Work, now: float, cancelled: bool) -> None:
+    def _record(self, work: ActiveAttempt, now: float, cancelled: bool) -> None:
         """Bring the store up to what was followed; a step that failed is taken again."""
         if work.broken:
             self._abandon(work)
@@ -244,20 +247,20 @@ class Dispatcher:
             self._save(work)
             work.save_at = now + SAVE_INTERVAL_SECONDS
 
-    def _save(self, work: Work) -> None:
+    def _save(self, work: ActiveAttempt) -> None:
         self._store.update_summary(work.run.id, work.watch.summary)
         columns: dict[str, float] = {"events_offset": work.watch.offset}
         if work.handle is not None:  # again: the store may have failed right after the start
             columns |= {"pid": work.handle.pid, "pid_started_at": work.handle.started_at}
         self._store.update_attempt(work.attempt.incarnation, **columns)
 
-    def _tell_precision(self, work: Work) -> None:
+    def _tell_precision(self, work: ActiveAttempt) -> None:
         decided = self._precision(work.run)
         if decided != work.told and work.handle is not None:
             self._executor.send(work.handle, SetPrecision(state=decided))
             work.told = decided
 
-    def _stop(self, work: Work, cause: StopCause, now: float) -> None:
+    def _stop(self, work: ActiveAttempt, cause: StopCause, now: float) -> None:
         log.info("run_stopping", agent=work.run.agent, run_id=work.run.id, cause=cause.value)
         work.cause = cause
         work.kill_at = now + self.settings.stop_timeout_seconds
@@ -265,7 +268,7 @@ class Dispatcher:
         if work.handle is not None:
             self._executor.stop(work.handle, cause.value)
 
-    def _conclude(self, work: Work, ending: Ending) -> None:
+    def _conclude(self, work: ActiveAttempt, ending: Ending) -> None:
         """Write down how the attempt ended and what becomes of its run."""
         policy = RetryPolicy(
             max_attempts=self.settings.max_attempts,
@@ -273,7 +276,7 @@ class Dispatcher:
         )
         verdict = decide(ending, failures=work.run.failures, policy=policy)
         summary = work.watch.summary
-        folder = attempt_folder(self.settings, work.attempt)
+        folder = attempt_folder(self.settings.home, work.attempt)
         if verdict.failed and summary.error is None:
             disk = "" if ending.cause else "whether its disk has free space, and "
             summary = replace(summary, error=f"{ending}; see {disk}{folder / 'worker.log'}")
@@ -306,7 +309,7 @@ class Dispatcher:
             if work.handle is not None:
                 self._executor.kill(work.handle)
 
-    def _abandon(self, work: Work) -> None:
+    def _abandon(self, work: ActiveAttempt) -> None:
         """Write down that the run has failed for what `_guarded` caught."""
         run, verdict = work.run, Verdict(state=RunState.FAILED, failed=True)
         self._store.update_summary(run.id, replace(RunSummary.of(run), error=work.broken))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from genesis_fp16.guard.guard_settings import GuardSettings
+from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.settings.env_file import read_bounded
 from genesis_fp16.settings.reading import SettingsError, load_settings
 from genesis_fp16.settings.settings import AGENTS_PREFIX, AgentSettings, Settings, variable_name

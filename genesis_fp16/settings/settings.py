@@ -18,21 +18,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.domain.run_spec import Parallel
-from genesis_fp16.domain.setting_types import (
-    EMPTY_IS_NONE,
-    Count,
-    CountOrNone,
-    DatabaseUrl,
-    HomeFolder,
-    Host,
-    ScheduleText,
-    Seconds,
-)
-from genesis_fp16.guard.guard_settings import GuardSettings
+from genesis_fp16.domain.setting_types import EMPTY_IS_NONE, Count, CountOrNone, Seconds
 from genesis_fp16.settings.env_file import Variable
 from genesis_fp16.settings.rules import INITIAL_LOSS_SCALE, ORDERS, contradicted
 from genesis_fp16.settings.trainer import TrainerSettings
+from genesis_fp16.settings.types import DatabaseUrl, HomeFolder, Host, ScheduleText
 from infrastructure.events.precision_state import PrecisionWish
 
 DEFAULT_ENV_FILE = Path(".env")

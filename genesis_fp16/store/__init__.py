@@ -2,7 +2,6 @@
 
 from genesis_fp16.store.failure import StoreError
 from genesis_fp16.store.lock import DaemonLock, LockHeldError
-from genesis_fp16.store.rows import Attempt, Run, RunSummary
 from genesis_fp16.store.store import Store
 
-__all__ = ["Attempt", "DaemonLock", "LockHeldError", "Run", "RunSummary", "Store", "StoreError"]
+__all__ = ["DaemonLock", "LockHeldError", "Store", "StoreError"]

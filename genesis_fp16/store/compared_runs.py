@@ -8,11 +8,10 @@ from typing import Literal
 
 from sqlalchemy import Engine, func, select
 
-from genesis_fp16.domain.run import RunState
-from genesis_fp16.guard.metric_pairs import Pair
+from genesis_fp16.domain.guard import Pair
+from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.row_reader import RowReader, is_number
-from genesis_fp16.store.rows import Run
 from genesis_fp16.store.schema import runs
 
 MOSTLY = 0.9  # share of its steps that a run in half precision must have made in it

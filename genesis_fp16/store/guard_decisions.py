@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from sqlalchemy import Engine, insert, select
 
-from genesis_fp16.guard.decision import GUARD, Decision
+from genesis_fp16.domain.guard import GUARD, Decision
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.row_reader import RowReader

@@ -15,12 +15,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.plugins.agent_folder import write_whole
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store.database import database_url
 from genesis_fp16.store.failure import StoreError, failure
 from genesis_fp16.store.file_identity import Identity, identity
 from genesis_fp16.store.serving import LOCK_FILE, SERVING_FILE, STARTING, Serving, read_serving
+from infrastructure.files import write_atomically
 
 _WAIT_SECONDS = 0.1  # a command that asks whether a daemon serves holds it for an instant
 _ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses
@@ -109,7 +109,7 @@ class DaemonLock:
         said = self._own.following(settings, trouble=trouble, refused=refused)
         path = self._home / SERVING_FILE
         try:
-            write_whole(path, said.model_dump_json())
+            write_atomically(path, said.model_dump_json())
         except OSError as error:
             with suppress(OSError):
                 path.unlink(missing_ok=True)  # what is no longer true

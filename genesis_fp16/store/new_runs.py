@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, func, insert, select
 
-from genesis_fp16.domain.run import RunState
+from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.store import schema
-from genesis_fp16.store.rows import Run
 
 MAX_SEED = 2**63
 

@@ -6,11 +6,12 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine, Select, func, select
 
-from genesis_fp16.domain.run import TERMINAL, RunState
+from genesis_fp16.domain.attempt import Attempt
+from genesis_fp16.domain.run import TERMINAL, Run, RunState
+from genesis_fp16.domain.schedule import DueTime
 from genesis_fp16.store import schema
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.row_reader import RowReader, is_number
-from genesis_fp16.store.rows import Attempt, DueTime, Run
 
 Row = TypeVar("Row", Run, Attempt, DueTime)
 UNFINISHED = [state.value for state in RunState if state not in TERMINAL]

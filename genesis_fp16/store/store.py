@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, Engine, Update, func, insert, select, update
 
-from genesis_fp16.domain.run import TRANSITIONS, Ending, RunState, Verdict
+from genesis_fp16.domain.attempt import Attempt
+from genesis_fp16.domain.run import TRANSITIONS, Ending, Run, RunState, RunSummary, Verdict
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import schema
 from genesis_fp16.store.audit_trail import Change, write_audit
@@ -23,7 +24,6 @@ from genesis_fp16.store.file_identity import OpenedFile
 from genesis_fp16.store.guard_decisions import GuardDecisions
 from genesis_fp16.store.new_runs import insert_run, insert_twin
 from genesis_fp16.store.overrides import Overrides
-from genesis_fp16.store.rows import Attempt, Run, RunSummary
 from genesis_fp16.store.run_history import UNFINISHED, RunHistory
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine, RowMapping, select
 
+from genesis_fp16.domain.attempt import Attempt
+from genesis_fp16.domain.guard import Decision
 from genesis_fp16.domain.precision import Override
-from genesis_fp16.guard.decision import Decision
+from genesis_fp16.domain.run import Run
+from genesis_fp16.domain.schedule import DueTime
 from genesis_fp16.store import schema
 from genesis_fp16.store.audit_trail import Change
 from genesis_fp16.store.database import reading
-from genesis_fp16.store.rows import Attempt, DueTime, Run
 
 _KINDS = (
     (schema.runs, Run),

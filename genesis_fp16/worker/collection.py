@@ -8,11 +8,11 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 
-from genesis_fp16.plugins.agent_folder import write_whole
 from genesis_fp16.worker.channel import ProgressReporter
 from genesis_fp16.worker.contract_check import checked
 from genesis_fp16.worker.run_data import RunData
 from infrastructure.agent_contract import Agent, RunContext, Transition
+from infrastructure.files import write_atomically
 from infrastructure.trajectories import BufferSnapshot, ReplayBuffer
 
 
@@ -53,7 +53,7 @@ class Collection:
             self._collect(buffer)
         self._progress.flush()
         snapshot = buffer.snapshot()
-        write_whole(data.path, json.dumps(snapshot.to_json()))
+        write_atomically(data.path, json.dumps(snapshot.to_json()))
         return snapshot
 
     def buffer(self, folder: Path) -> ReplayBuffer:

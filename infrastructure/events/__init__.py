@@ -2,7 +2,7 @@
 
 from infrastructure.events.command import COMMAND_ADAPTER, Command, SaveCheckpoint, SetPrecision
 from infrastructure.events.event import EVENT_ADAPTER, Event
-from infrastructure.events.event_log import EventTail, EventWriter
+from infrastructure.events.event_log import EventTail, EventWriter, read_events
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "PrecisionState",
     "SaveCheckpoint",
     "SetPrecision",
+    "read_events",
 ]

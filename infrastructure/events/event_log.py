@@ -96,3 +96,11 @@ class EventTail:
         if len(data) == MAX_READ_BYTES and b"\n" not in data:
             self.offset += len(data)  # no event is this long: skip it rather than stall
             self.malformed += 1
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """Yield all events that the file at *path* holds; none where there is no file."""
+    tail, before = EventTail(path), -1
+    while tail.offset != before:
+        before = tail.offset
+        yield from tail.read()

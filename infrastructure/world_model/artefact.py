@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from infrastructure.files import write_atomically
 from infrastructure.trajectories.encoding import FeatureEncoder
 from infrastructure.trajectories.spec_json import spec_from_json, spec_to_json
 from infrastructure.trajectories.targets import TargetCodec
@@ -78,8 +77,8 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
     }
     index = {"format": FORMAT, "sha256": _digest(description), "model": description}
     before = _weights_named_in(folder)
-    write_durably(weights, buffer.getvalue())
-    write_durably(folder / _INDEX, json.dumps(index, indent=1).encode())
+    write_atomically(weights, buffer.getvalue())
+    write_atomically(folder / _INDEX, json.dumps(index, indent=1).encode())
     for path in (*folder.glob("weights-*.pt"), *folder.glob(".*")):  # a killed writer leaves .*
         if path.name not in (weights.name, before):  # a reader may still be opening the one before
             path.unlink(missing_ok=True)
@@ -197,25 +196,3 @@ def _weights_named_in(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None  # whatever lies there is being replaced
     return str(name)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Put *data* on the disk under a temporary name, then rename it to *path*.
-
-    Raises:
-        OSError: The disk does not take it; *path* is as before.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from infrastructure.world_model.artefact import ModelFileError, read_tensors, write_durably
+from infrastructure.files import write_atomically
+from infrastructure.world_model.artefact import ModelFileError, read_tensors
 
 
 class Kept(TypedDict):
@@ -47,7 +48,7 @@ class BestEpoch:
         self.loss = loss
         buffer = BytesIO()
         torch.save({"loss": loss, "network": network.state_dict()}, buffer)
-        write_durably(self._path, buffer.getvalue())
+        write_atomically(self._path, buffer.getvalue())
 
     def restore(self, network: Module) -> None:
         """Give *network* the weights kept; none are kept while no epoch had a finite loss.

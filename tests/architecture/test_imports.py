@@ -11,7 +11,11 @@ import pytest
 
 Files = Callable[..., list[Path]]
 OURS = ("genesis_fp16", "infrastructure", "agents")
-DAEMON_MAY_IMPORT = ("infrastructure.agent_contract", "infrastructure.events")
+DAEMON_MAY_IMPORT = (
+    "infrastructure.agent_contract",
+    "infrastructure.events",
+    "infrastructure.files",
+)
 METRIC_TYPES = {"Counter", "Gauge", "Histogram", "Summary", "Info", "Enum"}
 
 

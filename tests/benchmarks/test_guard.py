@@ -9,7 +9,7 @@ from benchmarks import planted_agents, planted_faults
 from benchmarks.fault_trials import Outcome
 from benchmarks.flips import Flip
 from benchmarks.guard import format_flips, format_outcomes
-from genesis_fp16.guard import Trigger
+from genesis_fp16.domain.guard import Trigger
 
 
 def test_a_missed_fault_and_a_false_alarm_are_shown() -> None:

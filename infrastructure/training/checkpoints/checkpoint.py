@@ -6,15 +6,15 @@ size and SHA-256, written last. Without a manifest a checkpoint does not exist.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from infrastructure.files import atomic_file, write_atomically
 
 FORMAT_VERSION = 1
 
@@ -49,20 +49,16 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> int:
     Raises:
         CheckpointError: The disk refused.
     """
-    temporary = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with atomic_file(path) as file:
             torch.save(state, file)
             file.flush()
-            os.fsync(file.fileno())
-        size, digest = temporary.stat().st_size, _sha256(temporary)
-        manifest_path(path).unlink(missing_ok=True)
-        temporary.replace(path)
-        _write_manifest(path, {"format": FORMAT_VERSION, "bytes": size, "sha256": digest})
+            size, digest = file.tell(), _sha256(Path(file.name))
+            manifest_path(path).unlink(missing_ok=True)
+        manifest = {"format": FORMAT_VERSION, "bytes": size, "sha256": digest}
+        write_atomically(manifest_path(path), json.dumps(manifest))
     except (OSError, RuntimeError) as error:  # torch wraps a full disk in RuntimeError
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise CheckpointError(
             path, f"could not be written ({error})", "free space or mend the folder's permissions"
         ) from error
@@ -104,20 +100,6 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
 def manifest_path(path: Path) -> Path:
     """Where the manifest of the checkpoint at *path* lies."""
     return path.with_name(f"{path.name}.json")
-
-
-def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.json.partial")
-    with temporary.open("w") as file:
-        json.dump(manifest, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(manifest_path(path))
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _sha256(path: Path) -> str:

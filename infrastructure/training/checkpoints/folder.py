@@ -50,7 +50,7 @@ class CheckpointFolder:
         for old in kept[self._keep :]:
             manifest_path(old).unlink(missing_ok=True)
             old.unlink(missing_ok=True)
-        for partial in self._folder.glob(f".{_PATTERN}*.partial"):
+        for partial in self._folder.glob(f".{_PATTERN}.*"):
             partial.unlink(missing_ok=True)
         living = {folder for path in kept[: self._keep] for folder in shard_folders(path)}
         living -= set(shard_folders(newest)[:-1])  # of attempts to write it that failed

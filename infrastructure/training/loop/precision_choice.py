@@ -12,6 +12,7 @@ from infrastructure.agent_contract import TrainingJob
 from infrastructure.events import PrecisionName, PrecisionState
 from infrastructure.events.event import BaseEvent, Notice, PreflightDone
 from infrastructure.events.precision_state import PRECISIONS
+from infrastructure.files import write_atomically
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.diagnostics.preflight.preflight import device_name
@@ -81,11 +82,9 @@ class PrecisionChoice:
         report = preflight(self._job, self._device, self._config)
         self._emit(PreflightDone(report=report))
         choice = {"device": self._where(), "precision": report.verdict, "reasons": report.reasons}
-        temporary = self._path.with_suffix(".partial")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(choice, indent=2))
-            temporary.replace(self._path)
+            write_atomically(self._path, json.dumps(choice, indent=2))
         except OSError as error:  # only a resumed attempt would miss it
             self._notice("precision_choice_not_kept", str(error))
         return report.verdict

@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
+from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.domain.run import Ending, RunState, Verdict
-from genesis_fp16.runs.attempt_watch import attempt_folder
+from genesis_fp16.domain.run import Ending, Run, RunState, Verdict
 from genesis_fp16.settings.reading import load_settings
-from genesis_fp16.store import Run, Store
+from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import Evaluated, PrecisionChanged, Started
 
@@ -65,7 +65,7 @@ def run(store: Store) -> Run:
     run = store.enqueue("a", first_seed=1)
     attempt = store.begin_attempt(run.id, "incarnation")
     assert attempt is not None
-    folder = attempt_folder(load_settings(), attempt)
+    folder = attempt_folder(load_settings().home, attempt)
     folder.mkdir(parents=True)
     (folder / "worker.log").touch()
     with EventWriter(folder / "events.ndjson") as emit:

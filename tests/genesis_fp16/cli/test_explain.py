@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
-from genesis_fp16.domain.run import Ending, RunState, Verdict
-from genesis_fp16.guard import Decision, GuardState
+from genesis_fp16.domain.guard import Decision, GuardState
+from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.settings.reading import load_settings
-from genesis_fp16.store import Run, RunSummary, Store
+from genesis_fp16.store import Store
 from infrastructure.events.event import BaselineCompared, CheckpointSaved, StepStats
 
 STORM = StepStats(step=160, applied=40, overflow=60, fp16=100, loss_scale=4.0, precision="fp16")

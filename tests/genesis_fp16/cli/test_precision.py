@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
-from genesis_fp16.guard import Decision, GuardState, Trigger
+from genesis_fp16.domain.guard import Decision, GuardState, Trigger
 from genesis_fp16.guard.evidence import write_evidence
 from genesis_fp16.settings.reading import load_settings
 from genesis_fp16.store import Store

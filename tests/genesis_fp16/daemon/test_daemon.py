@@ -20,10 +20,10 @@ from rich.console import Console
 from genesis_fp16.daemon import daemon as service
 from genesis_fp16.daemon.run_log import Narrator
 from genesis_fp16.daemon.startup import Findings
+from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.discovery import Hardware
-from genesis_fp16.runs.attempt_watch import attempt_folder
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.serving import serving
@@ -391,7 +391,7 @@ def test_what_the_guard_decides_on_the_way_out_is_written_down(home_settings: Se
         run = store.enqueue("a", first_seed=0)
         attempt = store.begin_attempt(run.id, "i")
         assert attempt is not None
-        folder = attempt_folder(home_settings, attempt)
+        folder = attempt_folder(home_settings.home, attempt)
         folder.mkdir(parents=True)
         with EventWriter(folder / "events.ndjson") as emit:
             emit(STORM)

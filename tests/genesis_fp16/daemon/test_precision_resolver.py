@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 
 from genesis_fp16.daemon.precision_resolver import PrecisionDesk
+from genesis_fp16.domain.guard import Finding, Trigger
 from genesis_fp16.domain.precision import Override
-from genesis_fp16.domain.run import RunState
-from genesis_fp16.guard import Trigger
-from genesis_fp16.guard.finding import Finding
+from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.plugins.discovery import Hardware
 from genesis_fp16.settings.settings import AgentSettings, Settings
-from genesis_fp16.store import Run, Store
+from genesis_fp16.store import Store
 
 GPU = Hardware(device="cuda:0", fp16=True, bf16=True, torch_version="2")
 CPU = replace(GPU, device="cpu", fp16=False, bf16=False)

@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from genesis_fp16.domain.run import RunState
+from genesis_fp16.domain.attempt import Attempt
+from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import ExitStatus, Handle, LocalExecutor
-from genesis_fp16.runs.attempt_watch import make_spec
+from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings.settings import AgentSettings, Settings
-from genesis_fp16.store import Attempt, Run
 from infrastructure.events import EventTail, PrecisionState, SetPrecision
 
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")

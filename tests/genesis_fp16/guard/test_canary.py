@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.guard.canary import may_run_in_half
-from genesis_fp16.guard.guard_settings import GuardSettings
 
 
 def canaries(share: float, runs: int = 20) -> list[int]:

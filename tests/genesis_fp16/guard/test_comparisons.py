@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.guard.comparisons import Comparisons
-from genesis_fp16.guard.guard_settings import GuardSettings
 
 SETTINGS = GuardSettings()
 

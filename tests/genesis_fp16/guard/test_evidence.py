@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.guard import Decision, GuardState, Trigger
+from genesis_fp16.domain.guard import Decision, GuardState, Trigger
 from genesis_fp16.guard.evidence import (
     EvidenceError,
     read_evidence,

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from genesis_fp16.domain.run import Ending, RunState, Verdict
-from genesis_fp16.guard import Decision, GuardState
-from genesis_fp16.guard import decision as ladder
+from genesis_fp16.domain import guard as ladder
+from genesis_fp16.domain.guard import Decision, GuardState
+from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
 from genesis_fp16.guard.evidence import write_evidence
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.store import Run, RunSummary, Store
+from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import PrecisionChanged, StepStats
 

@@ -6,8 +6,8 @@ import random
 import pytest
 from pydantic import ValidationError
 
-from genesis_fp16.guard.guard_settings import GuardSettings
-from genesis_fp16.guard.metric_pairs import Pair, judge
+from genesis_fp16.domain.guard import GuardSettings, Pair
+from genesis_fp16.guard.metric_pairs import judge
 
 SETTINGS = GuardSettings()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from genesis_fp16.guard.guard_settings import GuardSettings
+from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.guard.overflow_windows import OverflowWindows, Scaling
 
 SETTINGS = GuardSettings()

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from genesis_fp16.guard import GuardState, Trigger
+from genesis_fp16.domain.guard import GuardState, Trigger
 from genesis_fp16.metrics import Metrics
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from genesis_fp16.domain.run import Ending, RunState, Verdict
+from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
 from genesis_fp16.runs.baselines import BaselineRuns
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.store import Run, RunSummary, Store
+from genesis_fp16.store import Store
 
 
 @pytest.fixture

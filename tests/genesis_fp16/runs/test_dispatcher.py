@@ -11,12 +11,12 @@ from itertools import pairwise
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from genesis_fp16.domain.run import TRANSITIONS, RunState
+from genesis_fp16.domain.attempt import attempt_folder
+from genesis_fp16.domain.run import TRANSITIONS, Run, RunState
 from genesis_fp16.executors import Handle, LocalExecutor
-from genesis_fp16.runs.attempt_watch import attempt_folder
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.settings.settings import AgentSettings, Settings
-from genesis_fp16.store import Run, Store
+from genesis_fp16.store import Store
 from infrastructure.events import EventTail, PrecisionState
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -96,7 +96,7 @@ class World:
 
     def events(self, run_id: str, kind: str) -> list:
         attempts = self.store.attempts(run_id)
-        paths = [attempt_folder(self.settings, each) / "events.ndjson" for each in attempts]
+        paths = [attempt_folder(self.settings.home, each) / "events.ndjson" for each in attempts]
         return [e for path in paths for e in EventTail(path).read() if e.kind == kind]
 
 
@@ -148,7 +148,7 @@ def test_a_run_succeeds_and_all_of_it_is_told_and_stored(world: World, finished)
         *("evaluated", "published", "finished"),
     ]
     [attempt] = world.store.attempts(run_id)
-    events = attempt_folder(world.settings, attempt) / "events.ndjson"
+    events = attempt_folder(world.settings.home, attempt) / "events.ndjson"
     assert attempt.events_offset == events.stat().st_size
 
 
@@ -379,7 +379,7 @@ def test_an_error_in_handling_one_run_spares_the_others(world: World, ticking, f
     assert run.state is RunState.FAILED
     assert "KeyError" in str(run.error)
     assert world.run(other).state is RunState.RUNNING
-    folder = attempt_folder(world.settings, attempt)
+    folder = attempt_folder(world.settings.home, attempt)
     assert json.loads((folder / "spec.json").read_text())["run_id"] == one
     assert [world.recorder.states[each][-1] for each in (one, other)] == ["failed", "running"]
 

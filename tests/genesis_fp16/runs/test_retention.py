@@ -16,14 +16,14 @@ from structlog.testing import capture_logs
 from genesis_fp16.daemon.daemon import Daemon
 from genesis_fp16.daemon.run_log import Narrator
 from genesis_fp16.daemon.startup import Findings
-from genesis_fp16.domain.run import Ending, RunState, Verdict
-from genesis_fp16.guard import Decision, GuardState
+from genesis_fp16.domain.guard import Decision, GuardState
+from genesis_fp16.domain.run import Ending, Run, RunState, Verdict
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.discovery import Hardware
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, why_weights_removed
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.store import Run, Store
+from genesis_fp16.store import Store
 
 KEPT = ["attempts/1/events.ndjson", "attempts/1/worker.log", "attempts/1/spec.json"]
 KEPT += ["snapshot.json", "profile/trace.json"]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genesis_fp16.domain.run import RunState
-from genesis_fp16.runs.schedule import MAX_CATCH_UP_RUNS, Timetable, missed, next_due, schedule_of
-from genesis_fp16.settings.settings import AgentSettings
-from genesis_fp16.store import Run, Store
+from genesis_fp16.domain.run import Run, RunState
+from genesis_fp16.domain.schedule import MAX_CATCH_UP_RUNS, effective_schedule, missed, next_due
+from genesis_fp16.runs.schedule import Timetable
+from genesis_fp16.store import Store
 from infrastructure.agent_contract import Schedule
 
 HOURLY = Schedule(every_seconds=3600)
@@ -81,8 +81,8 @@ def test_years_of_seconds_are_not_walked() -> None:
 
 def test_the_operator_sets_the_times_and_the_agent_the_rest() -> None:
     own = Schedule(every_seconds=5, catch_up="all", overlap="replace")
-    assert schedule_of(AgentSettings(), own) == own
-    assert schedule_of(AgentSettings(schedule="cron 0 3 * * mon"), own) == Schedule(
+    assert effective_schedule(None, own) == own
+    assert effective_schedule("cron 0 3 * * mon", own) == Schedule(
         cron="0 3 * * mon", catch_up="all", overlap="replace"
     )
 

@@ -7,7 +7,7 @@ import torch
 
 from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
 from genesis_fp16.plugins.agent_folder import write_preflight
-from genesis_fp16.runs.attempt_watch import spec_of_settings
+from genesis_fp16.runs.spec import spec_of_settings
 from genesis_fp16.settings.reading import SettingsError, load_settings
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.worker.config import trainer_config

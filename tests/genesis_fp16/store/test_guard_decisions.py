@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import structlog
 from sqlalchemy import insert
 
-from genesis_fp16.guard import Decision, GuardState, Trigger
+from genesis_fp16.domain.guard import Decision, GuardState, Trigger
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import database_url, open_database

@@ -7,8 +7,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
-from genesis_fp16.domain.run import ACTIVE, TERMINAL, TRANSITIONS, Ending, RunState, Verdict
-from genesis_fp16.store import RunSummary, Store
+from genesis_fp16.domain.run import (
+    ACTIVE,
+    TERMINAL,
+    TRANSITIONS,
+    Ending,
+    RunState,
+    RunSummary,
+    Verdict,
+)
+from genesis_fp16.store import Store
 from genesis_fp16.store.database import open_database
 
 DONE = Verdict(state=RunState.SUCCEEDED)

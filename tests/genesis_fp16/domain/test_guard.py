@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genesis_fp16.guard import Decision, GuardState, Trigger
-from genesis_fp16.guard.decision import clear, prove, trip, try_again
-from genesis_fp16.guard.finding import Finding
-from genesis_fp16.guard.guard_settings import GuardSettings
+from genesis_fp16.domain.guard import (
+    Decision,
+    Finding,
+    GuardSettings,
+    GuardState,
+    Trigger,
+    clear,
+    prove,
+    trip,
+    try_again,
+)
 
 AUTO = GuardSettings(guard_reenable="auto")
 MANUAL = GuardSettings()

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.domain.run import StopCause
-from genesis_fp16.runs.attempt_watch import AttemptWatch, Deadlines
+from genesis_fp16.domain.run import RunSummary, StopCause
+from genesis_fp16.runs.active_attempt import AttemptWatch, Deadlines
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.store import RunSummary
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import (
     Evaluated,

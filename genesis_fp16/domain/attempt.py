@@ -1,0 +1,28 @@
+"""One attempt of a run: its record, where its files lie, when a run that failed is repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One process that worked on a run; see `schema.attempts` for the columns."""
+
+    run_id: str
+    number: int
+    incarnation: str
+    started_at: float
+    pid: int | None = None
+    pid_started_at: float | None = None
+    finished_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    ending: str | None = None
+    events_offset: int = 0
+
+
+def attempt_folder(home: Path, attempt: Attempt) -> Path:
+    """Absolute folder of the attempt's specification, events and log, below *home*."""
+    return home.absolute() / "runs" / attempt.run_id / "attempts" / str(attempt.number)

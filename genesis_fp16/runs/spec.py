@@ -1,0 +1,52 @@
+"""The specification of an attempt: everything that its worker needs to know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genesis_fp16.domain.attempt import Attempt, attempt_folder
+from genesis_fp16.domain.run import Run
+from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.settings.settings import Settings
+from infrastructure.events import PrecisionState
+
+
+def make_spec(
+    settings: Settings, run: Run, attempt: Attempt, entry_point: str, precision: PrecisionState
+) -> RunSpec:
+    """Everything the worker of *attempt* needs to know."""
+    folder, own = attempt_folder(settings.home, attempt), settings.for_agent(run.agent)
+    return RunSpec(
+        run_id=run.id,
+        attempt=attempt.number,
+        incarnation=attempt.incarnation,
+        agent=run.agent,
+        entry_point=entry_point,
+        run_folder=folder.parents[1],
+        repeats=None if run.baseline_of is None else folder.parents[2] / run.baseline_of,
+        attempt_folder=folder,
+        seed=run.seed,
+        precision=precision,
+        processes_per_run=own.processes_per_run,
+        parallel=own.parallel,
+        **spec_of_settings(settings, run.agent),
+    )
+
+
+def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
+    """The fields of a `RunSpec` that follow from the settings alone."""
+    return {
+        "agent_folder": settings.home.absolute() / "agents" / agent,
+        "device": settings.device,
+        "threads": settings.worker_threads,
+        "cpu_half": settings.cpu_half,
+        "trainer": settings.trainer_options(),
+        "budget_seconds": settings.budget_seconds,
+        "budget_transitions": settings.budget_transitions,
+        "stats_interval_steps": settings.stats_interval_steps,
+        "baseline_interval_steps": settings.baseline_interval_steps,
+        "checkpoint_interval_seconds": settings.checkpoint_interval_seconds,
+        "keep_checkpoints": settings.keep_checkpoints,
+        "profile_steps": settings.profile_steps,
+        "settings": settings.for_agent(agent).settings,
+    }

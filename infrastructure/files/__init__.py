@@ -1,0 +1,5 @@
+"""Files that are written whole or not at all. Imports neither torch nor the daemon."""
+
+from infrastructure.files.atomic import atomic_file, write_atomically
+
+__all__ = ["atomic_file", "write_atomically"]

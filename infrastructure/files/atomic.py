@@ -1,0 +1,49 @@
+"""Atomic replacement of a file: a reader sees the old content or the new, even after a power cut.
+
+The content goes to a temporary file in the same folder, is flushed to the disk, and then renamed
+over the old file (``rename(2)`` is atomic within a file system); the folder is flushed last.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that replaces *path* when the block ends without an error.
+
+    The temporary file is named ``.<name>.<8 hexadecimal digits>`` and is removed after an error.
+
+    Raises:
+        OSError: The disk refused; *path* is as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace *path* by *content*; text is encoded as UTF-8.
+
+    Raises:
+        OSError: The disk refused; *path* is as it was.
+    """
+    with atomic_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
