@@ -19,9 +19,14 @@ def test_content_replaces_what_was_there(tmp_path: Path, content: str | bytes) -
 def test_an_error_inside_leaves_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text("old")
-    with pytest.raises(ValueError, match="half"), atomic_file(path) as file:
-        file.write(b"half of the new")
-        raise ValueError("half written")
+
+    def write_half() -> None:
+        with atomic_file(path) as file:
+            file.write(b"half of the new")
+            raise ValueError("half written")
+
+    with pytest.raises(ValueError, match="half"):
+        write_half()
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
 
