@@ -83,7 +83,7 @@ class Watch:
     def _take_steps(
         self, stats: StepStats, settings: GuardSettings, *, strict: bool
     ) -> Finding | None:
-        self.half_steps += stats.attempted
+        self.half_steps += stats.attempted_in_half
         self._recent.append(stats)
         losses = stats.consecutive_nonfinite_losses
         if losses >= settings.guard_nonfinite_losses:

@@ -1,4 +1,4 @@
-"""Keeps a training with fast steps or short epochs from flooding its event file."""
+"""Limits the rate of events, so that fast steps or short epochs do not flood the event file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _PAUSE_SECONDS = 1.0
 
 
 class PacedEvents:
-    """Passes events on: `StepStats` and `Evaluated` once a second, however often they come.
+    """Passes events on: `StepStats` and `Evaluated` at most once a second.
 
-    Statistics in between are added up, so that no step is lost; of evaluations the last one is
-    kept. Events of other kinds pass at once, after what was held back; a comparison with FP32,
-    which has a pace of its own, sends nothing before it. The end of the ``with`` block sends all.
+    Statistics in between are merged, so that no step is lost; of evaluations the last one is
+    kept. Other events pass at once, after those held back; `BaselineCompared`, whose rate is
+    limited elsewhere, passes without sending them. The end of the ``with`` block sends the rest.
 
     Args:
         emit: Takes the events.
@@ -30,10 +30,10 @@ class PacedEvents:
         self._due = 0.0
 
     def __call__(self, event: BaseEvent) -> None:
-        """Take in *event*."""
+        """Pass *event* on, or hold it back."""
         match event:
             case StepStats():
-                self._stats = event if self._stats is None else _together(self._stats, event)
+                self._stats = event if self._stats is None else self._stats.merged_with(event)
             case Evaluated():
                 self._evaluated = event
             case BaselineCompared():
@@ -53,29 +53,9 @@ class PacedEvents:
         self.flush()
 
     def flush(self) -> None:
-        """Send what was held back."""
+        """Send the events held back."""
         for held in (self._stats, self._evaluated):
             if held is not None:
                 self._emit(held)
                 self._due = self._clock() + _PAUSE_SECONDS
         self._stats = self._evaluated = None
-
-
-def _together(first: StepStats, then: StepStats) -> StepStats:
-    """Both as one: the increments added, the rest as of *then* where it is known."""
-    added = ("applied", "overflow", "nonfinite_loss", "no_gradient", "fp16", "samples", "seconds")
-    losses = [each for each in (first, then) if each.loss is not None]
-    weights = [each.attempted - each.nonfinite_loss for each in losses]
-    total = sum((each.loss or 0.0) * weight for each, weight in zip(losses, weights, strict=True))
-    peaks = [first.cuda_memory_allocated_bytes, then.cuda_memory_allocated_bytes]
-    changes: dict[str, object] = {
-        **{name: getattr(first, name) + getattr(then, name) for name in added},
-        # What passes a limit in between must not be hidden by the step after it.
-        "consecutive_nonfinite_losses": max(
-            first.consecutive_nonfinite_losses, then.consecutive_nonfinite_losses
-        ),
-        "loss": total / sum(weights) if sum(weights) else then.loss,
-        "grad_norm": first.grad_norm if then.grad_norm is None else then.grad_norm,
-        "cuda_memory_allocated_bytes": max((p for p in peaks if p is not None), default=None),
-    }
-    return then.model_copy(update=changes)

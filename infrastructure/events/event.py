@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -109,8 +110,66 @@ class StepStats(BaseEvent):
 
     @property
     def attempted(self) -> int:
-        """Optimizer steps attempted, whatever their outcome."""
+        """Optimizer steps attempted, of any outcome."""
         return self.applied + self.overflow + self.nonfinite_loss + self.no_gradient
+
+    @property
+    def attempted_in_half(self) -> int:
+        """Optimizer steps attempted, if a half precision is in force now; else 0."""
+        return 0 if self.precision == "fp32" else self.attempted
+
+    def merged_with(self, later: StepStats) -> StepStats:
+        """Combine two events in a row into one: increments add up, the rest is *later*'s.
+
+        The loss is the mean over all steps with a finite one. Of consecutive non-finite losses
+        and of the memory peak the larger counts, so that no limit passed in between is hidden.
+        """
+        both = (self, later)
+        losses = [(e.loss, e.attempted - e.nonfinite_loss) for e in both if e.loss is not None]
+        finite_steps = sum(count for _, count in losses)
+        peaks = [e.cuda_memory_allocated_bytes for e in both]
+        changes: dict[str, object] = {
+            **{name: getattr(self, name) + getattr(later, name) for name in _INCREMENTS},
+            "consecutive_nonfinite_losses": max(e.consecutive_nonfinite_losses for e in both),
+            "loss": sum(loss * count for loss, count in losses) / finite_steps
+            if finite_steps
+            else later.loss,
+            "grad_norm": self.grad_norm if later.grad_norm is None else later.grad_norm,
+            "cuda_memory_allocated_bytes": max((p for p in peaks if p is not None), default=None),
+        }
+        return later.model_copy(update=changes)
+
+
+_INCREMENTS = ("applied", "overflow", "nonfinite_loss", "no_gradient", "fp16", "samples", "seconds")
+
+
+@dataclass(slots=True)
+class StepTotals:
+    """Sums over the `StepStats` of a run.
+
+    Attributes:
+        steps: Steps attempted since the run began, as of the last event.
+        half_steps: Steps attempted in half precision.
+        fp16_steps: Steps attempted in FP16.
+        overflows, nonfinite_losses: Steps with that outcome.
+        loss: Last finite one; None before the first.
+    """
+
+    steps: int = 0
+    half_steps: int = 0
+    fp16_steps: int = 0
+    overflows: int = 0
+    nonfinite_losses: int = 0
+    loss: float | None = None
+
+    def add(self, stats: StepStats) -> None:
+        """Count *stats*; call it once for each event, in order."""
+        self.steps = stats.step
+        self.half_steps += stats.attempted_in_half
+        self.fp16_steps += stats.fp16
+        self.overflows += stats.overflow
+        self.nonfinite_losses += stats.nonfinite_loss
+        self.loss = self.loss if stats.loss is None else stats.loss
 
 
 class BaselineCompared(BaseEvent):

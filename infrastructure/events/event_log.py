@@ -67,7 +67,7 @@ class EventTail:
 
     Attributes:
         offset: Byte offset after the last complete line read.
-        malformed: Lines skipped so far since they were no event this version knows.
+        malformed: Lines skipped so far because they are not an event that this version knows.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
@@ -76,10 +76,10 @@ class EventTail:
         self.malformed = 0
 
     def read(self) -> Iterator[Event]:
-        """Yield the events appended since the last call; an incomplete last line waits.
+        """Yield the events of the next `MAX_READ_BYTES`; an incomplete last line waits.
 
         Raises:
-            OSError: It cannot be read, or is no file: nobody waits for who may write into a pipe.
+            OSError: The file cannot be read, or is not a regular file: a pipe is not waited for.
         """
         try:
             with open(self._path, "rb", opener=_open_at_once) as file:
@@ -94,13 +94,17 @@ class EventTail:
             except ValidationError:
                 self.malformed += 1
         if len(data) == MAX_READ_BYTES and b"\n" not in data:
-            self.offset += len(data)  # no event is this long: skip it rather than stall
+            self.offset += len(data)  # no event is this long: skip it instead of stalling
             self.malformed += 1
+
+    def read_to_end(self) -> Iterator[Event]:
+        """Yield all events appended since the last call, as `read` does in one or more reads."""
+        before = -1
+        while self.offset != before:
+            before = self.offset
+            yield from self.read()
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Yield all events that the file at *path* holds; none where there is no file."""
-    tail, before = EventTail(path), -1
-    while tail.offset != before:
-        before = tail.offset
-        yield from tail.read()
+    """Yield all events that the file at *path* holds; none if it does not exist."""
+    return EventTail(path).read_to_end()

@@ -38,27 +38,22 @@ class HistoryRecorder:
         self.epochs: list[EpochRecord] = []
         self.precision: PrecisionWish = "fp32"
         self._clock = clock
-        self._overflow = self._finite = 0
-        self._loss_sum = 0.0
+        self._stats: StepStats | None = None  # of the epoch under way
 
     def __call__(self, event: BaseEvent) -> None:
         """Take an event of the training loop."""
         if isinstance(event, StepStats):
-            self._overflow += event.overflow
-            if event.loss is not None:
-                finite = event.attempted - event.nonfinite_loss
-                self._finite += finite
-                self._loss_sum += event.loss * finite
+            self._stats = event if self._stats is None else self._stats.merged_with(event)
         elif isinstance(event, PrecisionChanged):
             self.precision = event.state.effective
         elif isinstance(event, Evaluated):
+            stats, self._stats = self._stats, None
+            loss = None if stats is None else stats.loss
             self.epochs.append(
                 EpochRecord(
                     epoch=event.epoch,
-                    loss=self._loss_sum / self._finite if self._finite else float("nan"),
+                    loss=float("nan") if loss is None else loss,
                     timestamp=self._clock(),
-                    fp16_overflow_batches=self._overflow,
+                    fp16_overflow_batches=0 if stats is None else stats.overflow,
                 )
             )
-            self._overflow = self._finite = 0
-            self._loss_sum = 0.0
