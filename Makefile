@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet
 
 .PHONY: run test check bench bench-step bench-se-darwin format clean everything install uninstall drill manifests boot-test
 
@@ -36,7 +37,8 @@ boot-test: $(STAMP)  ## The service in a real systemd; root, debootstrap, system
 everything: $(VENV)/.everything  ## All that a test can ask of the virtual environment
 
 $(VENV)/.everything: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
+	@echo "Installing what the tests and benchmarks use beyond that"
+	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
 	touch $@
 
 bench: bench-step bench-se-darwin  ## Measure everything that can be measured here: about an hour
@@ -48,7 +50,8 @@ bench-se-darwin: $(VENV)/.bench  ## Measure what the world model saves SE-Darwin
 	$(BIN)/python -m benchmarks.se_darwin --parallel 2
 
 $(VENV)/.bench: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[peers,bench]'
+	@echo "Installing what the tests and benchmarks use beyond that"
+	@$(PIP) --constraint constraints.txt --editable '.[peers,bench]'
 	touch $@
 
 format: $(STAMP)  ## Format and fix what can be fixed
@@ -63,7 +66,13 @@ clean:  ## Remove the virtual environment; recorded data stays
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("genesis-fp16 needs Python 3.11 or newer, got " + sys.version.split()[0] + "; try: make PYTHON=python3.11 run")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $(STAMP)
+	@echo "Installing genesis-fp16 into $(VENV): once, a minute or two with a fast connection."
+	@echo "1/3 a virtual environment and pip"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip
+	@echo "2/3 torch: 200 MB for a CPU, several GB with CUDA; most of the time goes here"
+	@$(PIP) --constraint constraints.txt torch
+	@echo "3/3 genesis-fp16 with its other libraries and the tools for its tests"
+	@$(PIP) --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+	@echo "Installed."
