@@ -1,7 +1,8 @@
 """Draws the dashboards as a person would see them, from a Prometheus that has seen a daemon.
 
 ``python -m deploy.grafana.pictures --prometheus http://127.0.0.1:9090 --minutes 10 --agent NAME``
-writes one picture for each into ``docs/dashboards/``. It needs the extra ``bench``.
+writes one picture for each into ``docs/dashboards/``, and the top of the agent's for the README.
+It needs the extra ``bench``.
 """
 
 from __future__ import annotations
@@ -21,23 +22,32 @@ from deploy.grafana.drawing import BACK, INK, draw
 
 OUT = Path("docs/dashboards")
 MOST_SAMPLES = 240
+FRONT_ROWS = 24  # of the agent's dashboard, for the README: precision, run, loss, scale, skips
 
 
-def picture(dashboard: Mapping[str, Any], prometheus: Prometheus, window: Window) -> Figure:
-    """The whole *dashboard*, from its committed JSON.
+def picture(
+    dashboard: Mapping[str, Any], prometheus: Prometheus, window: Window, *, rows: int | None = None
+) -> Figure:
+    """Draw *dashboard* from its committed JSON.
+
+    Args:
+        dashboard: Content of the JSON file.
+        prometheus: Server that answers the panels' queries.
+        window: Time range to draw.
+        rows: Grid rows to draw, counted from the top; None for all.
 
     Raises:
         OSError: Prometheus does not answer, or refuses a query.
     """
-    panels = dashboard["panels"]
+    panels = [p for p in dashboard["panels"] if rows is None or p["gridPos"]["y"] < rows]
     height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     figure = Figure(figsize=(14, 0.36 * height + 0.6), facecolor=BACK, layout="constrained")
     figure.suptitle(dashboard["title"], x=0.01, ha="left", color=INK, fontsize=13)
     grid = figure.add_gridspec(height, 24)
     for panel in panels:
         place = panel["gridPos"]
-        rows = slice(place["y"], place["y"] + place["h"])
-        axes = figure.add_subplot(grid[rows, place["x"] : place["x"] + place["w"]])
+        vertical = slice(place["y"], place["y"] + place["h"])
+        axes = figure.add_subplot(grid[vertical, place["x"] : place["x"] + place["w"]])
         draw(axes, panel, prometheus.answer(panel, window), window)
     return figure
 
@@ -66,6 +76,9 @@ def main() -> None:
         prometheus = Prometheus(given.prometheus, {"agent": ".*" if several else given.agent})
         figure = picture(dashboard, prometheus, window)
         figure.savefig(given.out / f"{path.stem}.png", dpi=80)
+        if path.stem == "genesis-agent":
+            top = picture(dashboard, prometheus, window, rows=FRONT_ROWS)
+            top.savefig(given.out / "rollback.png", dpi=80)
 
 
 if __name__ == "__main__":
