@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.schedule import next_due
-from genesis_fp16.plugins.probe import checked_agent, describe_error, validate_settings
+from genesis_fp16.plugins.loading import checked_agent, describe_error, validate_settings
 from infrastructure.agent_contract import (
     Agent,
     Evaluation,

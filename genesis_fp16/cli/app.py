@@ -19,7 +19,7 @@ from genesis_fp16.cli.names import check_words
 from genesis_fp16.cli.output import JsonFlag, print_json, print_table
 from genesis_fp16.cli.settings import settings_to_start
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.plugins.probe import is_secret
+from genesis_fp16.plugins.loading import is_secret
 from genesis_fp16.settings.reading import load_settings
 
 app = typer.Typer(
@@ -101,9 +101,9 @@ def agents(as_json: JsonFlag = False) -> None:
     """Load every installed agent once, in a child process, and say which are usable."""
     settings = load_settings()
     from genesis_fp16.domain.schedule import effective_schedule
-    from genesis_fp16.plugins.discovery import load_plugins
+    from genesis_fp16.plugins.probe import probe_agents
 
-    plugins = load_plugins(settings)
+    plugins = probe_agents(settings)
     rows = []
     for plugin in plugins:
         schedule = None

@@ -19,15 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 import genesis_fp16
 from genesis_fp16.cli.output import moment
 from genesis_fp16.cli.settings import named_in_vain
+from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
 from genesis_fp16.plugins.agent_folder import read_preflight
-from genesis_fp16.plugins.discovery import (
-    HardwareProbeError,
-    Plugin,
-    ShadowedPackageError,
-    check_not_shadowed,
-    load_plugins,
-    probe_hardware,
-)
+from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_agents, probe_hardware
 from genesis_fp16.settings.reading import SettingsError, load_settings
 from genesis_fp16.settings.reload import HOT_FIELDS, differences
 from genesis_fp16.settings.settings import Settings, variable_name
@@ -82,7 +76,7 @@ def examine(load: Callable[[], Settings] = load_settings) -> list[Finding]:
     findings += [check_home(settings), check_disk(settings), check_database(settings)]
     findings += [check_lock(settings), *check_followed(settings)]
     findings += [check_port(settings), check_device(settings)]
-    plugins = load_plugins(settings)
+    plugins = probe_agents(settings)
     findings += check_plugins(settings, plugins)
     findings += check_measured(settings, [plugin.name for plugin in plugins])
     return findings

@@ -9,7 +9,7 @@ from genesis_fp16.domain.precision import Device, Override, Voices, concerning, 
 from genesis_fp16.domain.run import Run
 from genesis_fp16.guard.canary import may_run_in_half
 from genesis_fp16.guard.guard import Guard
-from genesis_fp16.plugins.discovery import Hardware
+from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import PrecisionState

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from genesis_fp16.plugins.discovery import Hardware, Plugin, load_plugins, probe_hardware
+from genesis_fp16.plugins.probe import Hardware, Plugin, probe_agents, probe_hardware
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.system.signals import Signals
 
@@ -48,7 +48,7 @@ def look_around(settings: Settings, signals: Signals) -> Findings:
         StoppedEarlyError: A signal came; the probes were ended.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="startup") as pool:
-        plugins = pool.submit(load_plugins, settings)
+        plugins = pool.submit(probe_agents, settings)
         hardware = pool.submit(probe_hardware, settings)
         while not (plugins.done() and hardware.done()):
             if signals.stops:

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from genesis_fp16.plugins.probe import AgentRefusedError, load_agent, one_line
+from genesis_fp16.plugins.loading import PluginRefusedError, load_agent, one_line
 from genesis_fp16.system.processes import die_with
 
 
@@ -95,7 +95,7 @@ def answer(request: EvolveRequest) -> EvolveAnswer:
     try:
         agent = load_agent(request.entry_point, request.agent)
         if not hasattr(agent, "evolve_solution"):
-            raise AgentRefusedError(f"{request.agent} does not evolve programs")
+            raise PluginRefusedError(f"{request.agent} does not evolve programs")
         evolver = cast("Evolver", agent)
         result = asyncio.run(evolver.evolve_solution(request.problem, request.context))
     except ValidationError as error:
@@ -104,7 +104,7 @@ def answer(request: EvolveRequest) -> EvolveAnswer:
             for each in error.errors()
         ]
         return EvolveAnswer(refused="; ".join(problems), exit_code=os.EX_DATAERR)
-    except AgentRefusedError as error:
+    except PluginRefusedError as error:
         return EvolveAnswer(refused=one_line(str(error)), exit_code=error.exit_code)
     except ValueError as error:
         return EvolveAnswer(refused=str(error), exit_code=os.EX_DATAERR)

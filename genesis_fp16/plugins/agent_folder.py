@@ -1,4 +1,4 @@
-"""The last pre-flight report in an agent's folder."""
+"""The last pre-flight report, a file in the agent's folder."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _PREFLIGHT = "preflight.json"
 
 
 def write_preflight(agent_folder: Path, report: PreflightReport) -> None:
-    """Keep *report* as the agent's last.
+    """Write *report* over the agent's previous one.
 
     Raises:
-        OSError: The disk refused.
+        OSError: The file cannot be written.
     """
     write_atomically(agent_folder / _PREFLIGHT, report.model_dump_json(indent=2))
 
 
 def read_preflight(agent_folder: Path) -> PreflightReport | None:
-    """The agent's last report; None if there is none that this version can read."""
+    """The agent's last report; None if there is none, or this version cannot read it."""
     try:
         return PreflightReport.model_validate_json((agent_folder / _PREFLIGHT).read_bytes())
     except (OSError, ValidationError):

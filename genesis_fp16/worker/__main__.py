@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.plugins.probe import AgentRefusedError
+from genesis_fp16.plugins.loading import PluginRefusedError
 from genesis_fp16.system.processes import die_with, keep_orphans
 from genesis_fp16.worker.attempt import Attempt, WrongDeviceError
 from genesis_fp16.worker.channel import CommandInbox, Emit, configure_worker_logging
@@ -41,7 +41,7 @@ def _finish(attempt: Attempt, spec: RunSpec) -> Finished:
         return Finished(outcome="stopped")
     except BaseException as error:  # a plugin may raise SystemExit or KeyboardInterrupt
         print_traceback()
-        wrong = isinstance(error, AgentRefusedError | WrongDeviceError | HalfPrecisionInModelError)
+        wrong = isinstance(error, PluginRefusedError | WrongDeviceError | HalfPrecisionInModelError)
         if wrong:
             message = f"{spec.agent} cannot run: {error}"
         else:

@@ -15,7 +15,7 @@ from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.run import Outcome
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.plugins.agent_folder import write_preflight
-from genesis_fp16.plugins.probe import load_agent, validate_settings
+from genesis_fp16.plugins.loading import load_agent, validate_settings
 from genesis_fp16.worker.channel import CommandInbox, Emit, ProgressReporter, run_logger
 from genesis_fp16.worker.collection import Collection
 from genesis_fp16.worker.config import trainer_config

@@ -14,7 +14,7 @@ from typing import NoReturn
 import psutil
 
 from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.plugins.probe import describe_error
+from genesis_fp16.plugins.loading import describe_error
 from genesis_fp16.system.processes import kill_descendants
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}

@@ -23,7 +23,7 @@ from genesis_fp16.cli.doctor import (
 )
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.plugins.discovery import Plugin
+from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.settings.reading import load_settings
 from genesis_fp16.settings.settings import AgentSettings, Settings
 from genesis_fp16.store import DaemonLock, Store

@@ -23,7 +23,7 @@ from genesis_fp16.daemon.startup import Findings
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.plugins.discovery import Hardware
+from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.serving import serving

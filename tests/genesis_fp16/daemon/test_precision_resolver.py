@@ -11,7 +11,7 @@ from genesis_fp16.domain.guard import Finding, Trigger
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.guard.guard import Guard
-from genesis_fp16.plugins.discovery import Hardware
+from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
 

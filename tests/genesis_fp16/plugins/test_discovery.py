@@ -1,213 +1,34 @@
-"""Broken plugins are really broken: fake distributions, probed in real child processes."""
+"""Metadata of installed plugins, and the check that our library is not shadowed."""
 
-import json
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
-from genesis_fp16.plugins.discovery import (
-    HardwareProbeError,
-    Plugin,
+from genesis_fp16.plugins import (
     ShadowedPackageError,
+    UnknownAgentError,
+    agent_entry_points,
     check_not_shadowed,
-    load_plugins,
-    probe_hardware,
+    entry_point_of,
 )
-from genesis_fp16.settings.settings import AgentSettings, Settings
-from infrastructure.agent_contract import Schedule
-
-BUILT_IN_OFF = {"se_darwin": AgentSettings(enabled=False)}
 
 
-def load(deadline: float = 20.0, **agents: AgentSettings) -> dict[str, Plugin]:
-    settings = Settings(probe_timeout_seconds=deadline, agents={**BUILT_IN_OFF, **agents})
-    return {plugin.name: plugin for plugin in load_plugins(settings)}
-
-
-def test_good_plugin_is_ready(install_plugin: Callable[..., None]) -> None:
-    install_plugin("fine")
-    plugin = load()["fine"]
-    assert (plugin.state, plugin.reason) == ("ready", "")
-    assert (plugin.distribution, plugin.version) == ("fine-plugin", "1.5")
-    assert plugin.schedule == Schedule(every_seconds=3600)
-    assert plugin.settings_schema is None
-    assert "fine_plugin" not in sys.modules
-
-
-def test_a_name_without_end_is_quarantined_by_its_beginning(
-    install_plugin: Callable[..., None],
-) -> None:
-    install_plugin("a" * 200, distribution="long", factory="AnyAgent")
-    [plugin] = (plugin for plugin in load().values() if plugin.distribution == "long")
-    assert plugin.name == "a" * 63 + "…"
-    assert plugin.state == "quarantined"
-    assert "is no name for an agent: it must match" in plugin.reason
-    assert len(plugin.reason) < 200
-
-
-def test_plugin_that_prints_does_not_garble_the_answer(
-    install_plugin: Callable[..., None], any_agent: Callable[[str], str]
-) -> None:
-    install_plugin("chatty", "print('{}' * 9999)\n" + any_agent("chatty"))
-    assert load()["chatty"].state == "ready"
-
-
-BROKEN = {
-    "raises": ("raise RuntimeError('no\\nluck')", "RuntimeError: no luck (raises_plugin.py:1)"),
-    "exits": ("import sys; sys.exit(0)", "called sys.exit(0)"),
-    "interrupts": ("raise KeyboardInterrupt", "raised KeyboardInterrupt"),
-    "crashes": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
-    "quits": ("import os; os._exit(0)", "ended its process with status 0"),
-    "needs-more": ("import no_such_dependency", "needs the module 'no_such_dependency'"),
-    "no-factory": ("x = 1", "no_factory_plugin:AnyAgent does not exist"),
-    "bad-syntax": ("def", "SyntaxError"),
-    "no-agent": ("AnyAgent = dict", "is not an agent: it lacks name, contract_version"),
-}
-
-
-def test_each_broken_plugin_is_quarantined_with_its_reason(
-    install_plugin: Callable[..., None],
-) -> None:
-    for name, (source, _) in BROKEN.items():
-        install_plugin(name, source)
-    install_plugin("fine")
-    plugins = load()
-    assert plugins["fine"].state == "ready"
-    for name, (_, reason) in BROKEN.items():
-        assert plugins[name].state == "quarantined", name
-        assert reason in plugins[name].reason
-        assert "\n" not in plugins[name].reason
-    assert "no\nluck" in plugins["raises"].detail
-    assert "crashes_plugin.py" in plugins["crashes"].detail
-
-
-def ends(pid: int) -> bool:
-    """Whether the process, killed already, is gone before long."""
-    give_up = time.monotonic() + 20
-    while time.monotonic() < give_up:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def test_hanging_plugin_meets_its_deadline_and_leaves_nothing_behind(
-    install_plugin: Callable[..., None], tmp_path: Path
-) -> None:
-    pid_file = tmp_path / "pid"
-    install_plugin(
-        "hangs",
-        f"""
-        import subprocess, time
-        child = subprocess.Popen(["sleep", "600"])
-        open({str(pid_file)!r}, "w").write(str(child.pid))
-        while True:
-            time.sleep(1)
-        """,
-    )
-    plugin = load(deadline=2.0)["hangs"]
-    assert plugin.state == "quarantined"
-    assert "did not load within 2 s" in plugin.reason
-    assert "hangs_plugin.py" in plugin.detail
-    assert ends(int(pid_file.read_text()))
-
-
-def edited(agent: str, old: str, new: str) -> str:
-    assert old in agent
-    return agent.replace(old, new)
-
-
-def test_agent_that_breaks_the_contract_is_quarantined(
-    install_plugin: Callable[..., None], any_agent: Callable[[str], str]
-) -> None:
-    install_plugin("wrong-name", any_agent("another-name"))
-    install_plugin("old", edited(any_agent("old"), "contract_version = 1", "contract_version = 0"))
-    install_plugin(
-        "timeless", edited(any_agent("timeless"), "Schedule(every_seconds=3600)", "'hourly'")
-    )
-    install_plugin("never", edited(any_agent("never"), "every_seconds=3600", "cron='99 0 * * *'"))
-    install_plugin("Upper", any_agent("Upper"))
-    plugins = load()
-    assert "calls itself 'another-name'" in plugins["wrong-name"].reason
-    assert "contract 0, this genesis-fp16 speaks 1" in plugins["old"].reason
-    assert "schedule() returned 'hourly'" in plugins["timeless"].reason
-    assert "must match" in plugins["Upper"].reason
-    assert "schedule() cannot be kept" in plugins["never"].reason
-    names = ("wrong-name", "old", "timeless", "never", "Upper")
-    assert {plugins[name].state for name in names} == {"quarantined"}
-
-
-def test_operator_settings_are_held_against_the_agents_model(
-    install_plugin: Callable[..., None], any_agent: Callable[[str], str]
-) -> None:
-    model = (
-        "import pydantic\n\nclass Knobs(pydantic.BaseModel, extra='forbid'):\n    depth: int = 3\n"
-    )
-    for name in ("tuned", "mistuned", "misspelt"):
-        source = model + any_agent(name)
-        install_plugin(name, edited(source, "return None", "return Knobs"))
-    install_plugin("knobless")
-    plugins = load(
-        tuned=AgentSettings(settings={"depth": "7"}),
-        mistuned=AgentSettings(settings={"depth": "deep"}),
-        misspelt=AgentSettings(settings={"deep": "7"}),
-        knobless=AgentSettings(settings={"depth": "7"}),
-    )
-    assert plugins["tuned"].state == "ready"
-    schema = plugins["tuned"].settings_schema
-    assert schema is not None
-    assert "depth" in json.dumps(schema["properties"])
-    assert "GENESIS_AGENTS__MISTUNED__SETTINGS__DEPTH=deep" in plugins["mistuned"].reason
-    assert "SETTINGS__DEEP=7: Extra inputs are not permitted; there are DEPTH" in (
-        plugins["misspelt"].reason
-    )
-    assert "delete GENESIS_AGENTS__KNOBLESS__SETTINGS__DEPTH" in plugins["knobless"].reason
-
-
-def test_name_of_two_distributions_quarantines_both(install_plugin: Callable[..., None]) -> None:
-    install_plugin("twin", distribution="first")
-    install_plugin("twin", distribution="second")
-    settings = Settings(agents=BUILT_IN_OFF)
-    twins = [plugin for plugin in load_plugins(settings) if plugin.name == "twin"]
-    assert [plugin.state for plugin in twins] == ["quarantined", "quarantined"]
-    assert all("first and second both register" in plugin.reason for plugin in twins)
-
-
-def test_disabled_agent_is_not_loaded(install_plugin: Callable[..., None], tmp_path: Path) -> None:
-    witness = tmp_path / "imported"
-    install_plugin("idle", f"open({str(witness)!r}, 'w')")
-    assert load(idle=AgentSettings(enabled=False))["idle"].state == "disabled"
-    assert not witness.exists()
-
-
-def test_module_from_elsewhere_is_shadowed(
-    install_plugin: Callable[..., None],
-    any_agent: Callable[[str], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    install_plugin("hidden")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "hidden_plugin.py").write_text(any_agent("hidden"))
-    monkeypatch.setenv("PYTHONPATH", str(other), prepend=os.pathsep)
-    assert "is shadowed: expected below" in load()["hidden"].reason
+def test_agents_are_found_without_importing_them(install_plugin: Callable[..., None]) -> None:
+    install_plugin("broken", "raise RuntimeError")
+    assert agent_entry_points()["broken"] == "broken_plugin:AnyAgent"
+    assert entry_point_of("se-darwin") == "agents.se_darwin_agent:SEDarwinAgent"
+    with pytest.raises(UnknownAgentError, match=r"'nobody'.*broken, se-darwin"):
+        entry_point_of("nobody")
 
 
 def test_library_of_ours_is_not_shadowed() -> None:
     check_not_shadowed()
 
 
-def test_shadowed_library_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_shadowed_library_is_refused_with_the_remedy(tmp_path: Path) -> None:
     stranger = tmp_path / "infrastructure"
     (stranger / "training").mkdir(parents=True)
     (stranger / "__init__.py").write_text(
@@ -215,7 +36,7 @@ def test_shadowed_library_is_refused_with_the_cure(tmp_path: Path) -> None:
     )
     (stranger / "training" / "__init__.py").write_text("")
     script = (
-        "from genesis_fp16.plugins.discovery import ShadowedPackageError, check_not_shadowed\n"
+        "from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed\n"
         "try:\n    check_not_shadowed()\nexcept ShadowedPackageError as error:\n    print(error)"
     )
     done = subprocess.run(
@@ -228,24 +49,3 @@ def test_shadowed_library_is_refused_with_the_cure(tmp_path: Path) -> None:
     assert f"found {stranger}" in done.stdout
     assert "unset PYTHONPATH" in done.stdout
     assert issubclass(ShadowedPackageError, ImportError)
-
-
-def test_hardware_is_asked_of_torch_in_a_child() -> None:
-    hardware = probe_hardware(Settings(device="cpu"))
-    assert (hardware.device, hardware.fp16, hardware.bf16) == ("cpu", False, False)
-    assert hardware.torch_version
-
-
-def test_missing_device_names_the_remedy() -> None:
-    with pytest.raises(HardwareProbeError, match=r"cuda:99.*GENESIS_DEVICE=auto"):
-        probe_hardware(Settings(device="cuda:99"))
-
-
-def test_reason_of_a_plugin_is_clean_and_ends(install_plugin: Callable[..., None]) -> None:
-    install_plugin("loud", "raise RuntimeError('\\x1b[31m' + 'x' * 50_000)")
-    install_plugin("dead", "import os; print('\\x1b[2Jgone', flush=True); os._exit(3)")
-    found = load()
-    assert "\x1b" not in found["loud"].reason + found["loud"].detail + found["dead"].detail
-    assert len(found["loud"].reason) <= 400
-    assert len(found["loud"].detail) <= 2000
-    assert "gone" in found["dead"].detail

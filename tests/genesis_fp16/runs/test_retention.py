@@ -19,7 +19,7 @@ from genesis_fp16.daemon.startup import Findings
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.run import Ending, Run, RunState, Verdict
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.plugins.discovery import Hardware
+from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, why_weights_removed
 from genesis_fp16.settings.settings import Settings

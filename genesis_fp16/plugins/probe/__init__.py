@@ -1,0 +1,11 @@
+"""The probe: a child process that loads one agent, or asks torch about the hardware."""
+
+from genesis_fp16.plugins.probe.parent import (
+    Hardware,
+    HardwareProbeError,
+    Plugin,
+    probe_agents,
+    probe_hardware,
+)
+
+__all__ = ["Hardware", "HardwareProbeError", "Plugin", "probe_agents", "probe_hardware"]
