@@ -95,6 +95,6 @@ class RunSpec(BaseModel):
         """Where the worker appends its events."""
         return self.attempt_folder / "events.ndjson"
 
-    def last_words_path(self, rank: int) -> Path:
-        """Where one of several ranks says how it ended, for all to be judged by one."""
+    def exit_report_path(self, rank: int) -> Path:
+        """Where one of several ranks reports how it ended."""
         return self.attempt_folder / f"rank-{rank}.ndjson"

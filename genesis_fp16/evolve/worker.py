@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from genesis_fp16.plugins.loading import PluginRefusedError, load_agent, one_line
-from genesis_fp16.system.processes import die_with
+from genesis_fp16.system.processes import die_with_parent
 
 
 class Evolver(Protocol):
@@ -115,7 +115,7 @@ def answer(request: EvolveRequest) -> EvolveAnswer:
 
 def main() -> None:
     """Answer the request on stdin through a descriptor; both it and the parent are arguments."""
-    die_with(int(sys.argv[2]))
+    die_with_parent(int(sys.argv[2]))
     request = EvolveRequest.model_validate_json(sys.stdin.read())
     tempfile.tempdir = str(request.folder)
     with os.fdopen(int(sys.argv[1]), "w", closefd=False) as channel:

@@ -1,4 +1,4 @@
-"""The processes below a worker, ranks and what plugin code starts: none outlives it."""
+"""Process trees: no descendant outlives the process that this module is used in."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _PATIENCE_SECONDS = 2.0
 
 
-def keep_orphans() -> None:
-    """Stay the ancestor of every descendant, even of one whose own parent ends; Linux only."""
+def become_subreaper() -> None:
+    """Stay the ancestor of every descendant, even of one whose parent ends; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with(parent: int) -> None:
-    """Be killed as soon as the process *parent* is gone, which started this one; Linux only."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent, the process *parent*, ends; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before
+    if os.getppid() != parent:  # it has ended already
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_descendants() -> None:
-    """Kill all processes that descend from this one, those they start meanwhile included."""
+    """Kill all descendants of this process, including those that start meanwhile."""
     give_up = time.monotonic() + _PATIENCE_SECONDS
     while (alive := living_descendants()) and time.monotonic() < give_up:
         kill(alive)
@@ -38,7 +38,7 @@ def kill_descendants() -> None:
 
 
 def living_descendants(pid: int | None = None) -> list[psutil.Process]:
-    """All descendants of *pid*, by default of this process; none where it is gone."""
+    """All descendants of *pid* (default: this process); none if that process has ended."""
     found = []
     with suppress(psutil.NoSuchProcess):
         for descendant in psutil.Process(pid).children(recursive=True):
@@ -49,7 +49,7 @@ def living_descendants(pid: int | None = None) -> list[psutil.Process]:
 
 
 def kill(processes: list[psutil.Process]) -> None:
-    """Kill each that is still itself: a later process with its id is spared."""
+    """Kill each process, but not a later one that has been given its id."""
     for process in processes:
         with suppress(psutil.Error):
             process.kill()

@@ -1,11 +1,12 @@
 """One attempt of one run, in a process of its own: collect, train, publish.
 
-``python -m genesis_fp16.worker SPEC`` reads one file, reports events into another and obeys
-commands on stdin, whose end means that the daemon is gone. It exits with 0 when everything is
-done, 75 when it has stopped and wants to go on later, 78 when no retry can help, 1 otherwise.
+``python -m genesis_fp16.worker SPEC`` reads its specification from one file, appends events to
+another and obeys commands on stdin; the end of stdin means that the daemon is gone. The exit code
+is 0 when everything is done, 75 when the attempt was stopped and can be resumed, 78 when no retry
+can help, and 1 otherwise.
 
-As one of several ranks, each started with ``SPEC AGENT_PID`` by `worker_group`, it trains with
-the others; rank 0 alone hears, speaks, collects and publishes.
+As one of several ranks, each started with ``SPEC PARENT_PID`` by `genesis_fp16.worker.group`, it
+trains with the others. Only rank 0 reads commands, emits events, collects and publishes.
 """
 
 from __future__ import annotations
@@ -22,69 +23,67 @@ import torch.distributed as dist
 from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.plugins.loading import PluginRefusedError
-from genesis_fp16.system.processes import die_with, keep_orphans
-from genesis_fp16.worker.attempt import Attempt, WrongDeviceError
+from genesis_fp16.system.processes import become_subreaper, die_with_parent
+from genesis_fp16.worker.attempt_runner import AttemptRunner, StoppedError, WrongDeviceError
 from genesis_fp16.worker.channel import CommandInbox, Emit, configure_worker_logging
-from genesis_fp16.worker.exit_report import leave, print_traceback, why_failed
-from genesis_fp16.worker.ranks import StoppedError
+from genesis_fp16.worker.exit_report import describe_failure, exit_process, print_traceback
 from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent, Finished
 from infrastructure.training.diagnostics.fp32_check import HalfPrecisionInModelError
 
 
-def _finish(attempt: Attempt, spec: RunSpec) -> Finished:
-    """Run the attempt and say how it ended; whatever the plugin raises is not success."""
+def _run(runner: AttemptRunner, spec: RunSpec) -> Finished:
+    """Run the attempt; turn any exception of the plugin, even ``sys.exit``, into a failure."""
     try:
-        return Finished(outcome=attempt.run())
+        return Finished(outcome=runner.run())
     except StoppedError:
         return Finished(outcome="stopped")
     except BaseException as error:  # a plugin may raise SystemExit or KeyboardInterrupt
         print_traceback()
-        wrong = isinstance(error, PluginRefusedError | WrongDeviceError | HalfPrecisionInModelError)
-        if wrong:
-            message = f"{spec.agent} cannot run: {error}"
-        else:
-            message = why_failed(error, spec, attempt.doing)
+        never_retry = (PluginRefusedError, WrongDeviceError, HalfPrecisionInModelError)
+        if isinstance(error, never_retry):
+            return Finished(outcome="misconfigured", error=f"{spec.agent} cannot run: {error}")
+        message = describe_failure(error, spec, runner.activity)
         if isinstance(error, torch.OutOfMemoryError):
             message += "; train smaller batches, or set GENESIS_DEVICE=cpu"
-        return Finished(outcome="misconfigured" if wrong else "failed", error=message)
+        return Finished(outcome="failed", error=message)
 
 
 def main() -> None:
     """Run the attempt that the file named by the first argument describes, or a rank of it."""
     faulthandler.enable()
-    keep_orphans()
+    become_subreaper()
     configure_worker_logging()
     spec = RunSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
     rank = None
     if len(sys.argv) > 2:
-        die_with(int(sys.argv[2]))
+        die_with_parent(int(sys.argv[2]))
         rank = dist.get_node_local_rank()
-    last = spec.events_path if rank is None else spec.last_words_path(rank)
-    with EventWriter(spec.events_path) as events, EventWriter(last) as tell_end:
+    report_path = spec.events_path if rank is None else spec.exit_report_path(rank)
+    with EventWriter(spec.events_path) as events, EventWriter(report_path) as exit_report:
         emit: Emit = events if not rank else _discard
-        inbox = CommandInbox(emit, listens=not rank)
+        inbox = CommandInbox(emit, reads_stdin=not rank)
 
         def stop(number: int, _frame: FrameType | None) -> None:
             inbox.put(Stop(reason=signal.Signals(number).name))
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        finished = _finish(Attempt(spec, emit, inbox), spec)
+        finished = _run(AttemptRunner(spec, emit, inbox), spec)
         code = EXIT_CODES[finished.outcome]
         if rank is not None and finished.outcome == "stopped":
-            code = 0  # else torchrun takes it for a failure, and so for the others' end
+            code = 0  # torchrun would take any other code for a failure and end the other ranks
         try:
-            tell_end(finished)
+            exit_report(finished)
         except OSError:  # a full disk: without its last event the attempt does not count as done
             print_traceback()
             code = code or 1
-    leave(code)
+    exit_process(code)
 
 
 def _discard(_event: BaseEvent) -> None:
-    """Only rank 0 has something to say."""
+    """Only rank 0 emits events."""
 
 
 if __name__ == "__main__":

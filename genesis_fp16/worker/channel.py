@@ -1,4 +1,4 @@
-"""A worker's side of the talk with its parent: commands in, progress and notices out."""
+"""The worker's channel to its parent: commands in, progress and notices out."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _LONGEST_FIELD = 500
 
 
 class CommandInbox:
-    """Commands as they arrive on stdin, gathered by a thread.
+    """Commands that a thread reads from stdin.
 
-    Takes stdin for itself: plugin code and the processes it starts see an empty one.
+    Stdin is reserved for it: plugin code and the processes it starts see an empty one.
 
     Args:
-        emit: Told of lines that are no command.
-        listens: Whether to read them: of several ranks with one stdin, one does.
+        emit: Called with a notice about each line that is not a command.
+        reads_stdin: Whether to read commands; several ranks share one stdin, and one reads it.
     """
 
-    def __init__(self, emit: Emit, *, listens: bool = True) -> None:
+    def __init__(self, emit: Emit, *, reads_stdin: bool = True) -> None:
         self._emit = emit
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._descriptor = os.dup(0)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        if listens:
+        if reads_stdin:
             threading.Thread(target=self._read, name="commands", daemon=True).start()
         else:
             os.close(self._descriptor)
@@ -55,7 +55,7 @@ class CommandInbox:
         self._commands.put(command)
 
     def drain(self) -> Iterator[Command]:
-        """Yield what has arrived since the last call."""
+        """Yield the commands that have arrived since the last call."""
         with suppress(Empty):
             while True:
                 yield self._commands.get_nowait()
@@ -66,23 +66,24 @@ class CommandInbox:
                 try:
                     self.put(COMMAND_ADAPTER.validate_json(line))
                 except ValidationError as error:
-                    fields = {"line": repr(line[:200]), "error": _first_of(error)}
-                    self._emit(
-                        Notice(level="warning", event="command_not_understood", fields=fields)
-                    )
+                    fields = {"line": repr(line[:200]), "error": _first_error(error)}
+                    self._emit(Notice(level="warning", event="command_rejected", fields=fields))
         self.put(Stop(reason="the daemon is gone"))
-        # Nobody is left to kill a worker whose agent never yields.
+        # The daemon that would kill a worker whose agent never yields is gone.
         time.sleep(_ORPHAN_SECONDS)
-        sys.stderr.write("orphaned and still busy: leaving\n")
+        sys.stderr.write(f"orphaned {_ORPHAN_SECONDS:g} s ago and still busy: exiting now\n")
         os._exit(os.EX_TEMPFAIL)
 
 
 class ProgressReporter:
-    """Turns calls as frequent as one likes into at most two events a second.
+    """Turns calls of any frequency into at most two events a second.
 
     Args:
-        emit: Takes the events.
+        emit: Called with the events.
         clock: Monotonic seconds.
+
+    Attributes:
+        reports: Calls since the phase began.
     """
 
     def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
@@ -93,7 +94,7 @@ class ProgressReporter:
         self.reports = 0
 
     def begin(self, phase: Phase) -> None:
-        """Send what was held back and go on for *phase*."""
+        """Send the report held back and start *phase*."""
         self.flush()
         self._phase, self._due, self.reports = phase, 0.0, 0
 
@@ -111,29 +112,29 @@ class ProgressReporter:
             self._held = Progress(
                 phase=self._phase, done=done, total=total, unit=unit, metrics=metrics or {}
             )
-        except ValidationError as error:  # a wrong number is no reason to lose the run
+        except ValidationError as error:  # a wrong number must not fail the run
             if self._clock() >= self._due:
                 self._due = self._clock() + _PROGRESS_SECONDS
-                fields = {"phase": self._phase, "error": _first_of(error)}
-                self._emit(Notice(level="warning", event="progress_not_understood", fields=fields))
+                fields = {"phase": self._phase, "error": _first_error(error)}
+                self._emit(Notice(level="warning", event="progress_rejected", fields=fields))
             return
         if self._clock() >= self._due:
             self.flush()
 
     def flush(self) -> None:
-        """Send the last report if it was held back."""
+        """Send the last report, if it was held back."""
         if self._held is not None:
             self._emit(self._held)
             self._held, self._due = None, self._clock() + _PROGRESS_SECONDS
 
 
-def _first_of(error: ValidationError) -> str:
+def _first_error(error: ValidationError) -> str:
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def configure_worker_logging() -> None:
-    """Send everything logged in this process to stderr, which the parent keeps as worker.log."""
+    """Send everything that this process logs to stderr, which the parent keeps as worker.log."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, *_RENDERING],
@@ -143,7 +144,7 @@ def configure_worker_logging() -> None:
 
 
 def run_logger(emit: Emit, agent: str, run_id: str) -> RunLogger:
-    """Make the logger of one run: each line goes to worker.log and to the operator."""
+    """Make the logger of one run; lines go to worker.log and, as a `Notice`, to the daemon."""
     logger: RunLogger = structlog.wrap_logger(
         structlog.WriteLogger(sys.stderr),
         processors=[_NoticeSender(emit), *_RENDERING],
@@ -163,7 +164,7 @@ _RENDERING: list[structlog.typing.Processor] = [
 
 
 class _NoticeSender:
-    """Sends log lines to the operator too, but not more than one of a kind per second."""
+    """Emits log lines as notices, at most one of each event per second."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -179,13 +180,13 @@ class _NoticeSender:
             self._suppressed[event] = self._suppressed.get(event, 0) + 1
             return fields
         self._due[event] = now + _NOTICE_SECONDS
-        said = {
+        texts = {
             name: str(value)[:_LONGEST_FIELD]
             for name, value in fields.items()
             if name not in ("event", "agent", "run_id")
         }
         if suppressed := self._suppressed.pop(event, 0):
-            said["suppressed"] = str(suppressed)
+            texts["suppressed"] = str(suppressed)
         level: Literal["info", "warning"] = "info" if method == "info" else "warning"
-        self._emit(Notice(level=level, event=event, fields=said))
+        self._emit(Notice(level=level, event=event, fields=texts))
         return fields

@@ -1,4 +1,4 @@
-"""The data phase of a worker: what all attempts of a run train on is collected once."""
+"""The data phase of a worker: collected once for each run, then shared by all its attempts."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 from genesis_fp16.worker.channel import ProgressReporter
-from genesis_fp16.worker.contract_check import checked
-from genesis_fp16.worker.run_data import RunData
 from infrastructure.agent_contract import Agent, RunContext, Transition
 from infrastructure.files import write_atomically
 from infrastructure.trajectories import BufferSnapshot, ReplayBuffer
+
+SNAPSHOT_FILE = "snapshot.json"  # in the run's folder
+Kind = TypeVar("Kind")
 
 
 class Collection:
     """Records what an agent collects, within its budget.
 
     Args:
-        agent: Collects.
-        context: Of the run.
-        progress: Told how far it is, where the agent itself reports nothing.
+        agent: Agent that collects.
+        context: Context of the run.
+        progress: Receives the number of transitions, unless the agent reports its own progress.
         begin: Called before anything is collected.
-        poll: Called after each transition; what it raises ends the collection.
+        poll: Called after each transition; an exception that it raises ends the collection.
     """
 
     def __init__(
@@ -42,23 +44,54 @@ class Collection:
         """Collect into *folder*, unless an earlier attempt has: all train on the same data.
 
         Returns:
-            What this run trains on, of the replay buffer in *folder*.
+            The part of the replay buffer in *folder* that this run trains on.
         """
-        data = RunData(self._context.run_folder, self._context.attempt, self._context.logger)
-        if (kept := data.read(BufferSnapshot.from_json)) is not None:
-            return kept
+        earlier = self._earlier_snapshot()
+        if earlier is not None:
+            return earlier
         self._begin()
         buffer = self.buffer(folder)
-        with closing(buffer):  # whatever happens, what was recorded is on disk
+        with closing(buffer):  # even after an error, recorded transitions reach the disk
             self._collect(buffer)
         self._progress.flush()
         snapshot = buffer.snapshot()
-        write_atomically(data.path, json.dumps(snapshot.to_json()))
+        write_atomically(self._context.run_folder / SNAPSHOT_FILE, json.dumps(snapshot.to_json()))
         return snapshot
 
     def buffer(self, folder: Path) -> ReplayBuffer:
-        """The replay buffer in *folder*, which tells the operator of records it skips."""
-        return ReplayBuffer(folder, on_skip=self._warn_of_skipped)
+        """The replay buffer in *folder*; it logs the records that it skips."""
+        return ReplayBuffer(folder, on_skip=self._log_skipped)
+
+    def _earlier_snapshot(self) -> BufferSnapshot | None:
+        """The snapshot that an earlier attempt has written; None if data must be collected.
+
+        If it is missing or damaged, the run's checkpoints were trained on data now unknown. They
+        are set aside under another name, with a warning, and the run starts over on new data.
+
+        Raises:
+            OSError: The file cannot be read, or not be renamed.
+        """
+        path = self._context.run_folder / SNAPSHOT_FILE
+        try:
+            return BufferSnapshot.from_json(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            reason = "the file is missing"
+        except ValueError as error:
+            reason = f"the file cannot be parsed: {error}"
+        useless = (path, self._context.run_folder / "checkpoints")
+        renamed = [self._set_aside(each) for each in useless if each.exists()]
+        if renamed:
+            self._context.logger.warning(
+                "snapshot_lost",
+                file=str(path),
+                reason=reason,
+                set_aside=", ".join(renamed),
+                consequence="the run collects new data and starts training over",
+            )
+        return None
+
+    def _set_aside(self, path: Path) -> str:
+        return str(path.rename(f"{path}.set-aside-{self._context.attempt}"))
 
     def _collect(self, buffer: ReplayBuffer) -> None:
         budget = self._context.budget
@@ -66,7 +99,7 @@ class Collection:
         own_reports = 0
         with closing(self._transitions()) as transitions:
             for recorded, transition in enumerate(transitions, start=1):
-                buffer.append(checked(transition, Transition, "collect() must yield"))
+                buffer.append(check_type(transition, Transition, "collect() must yield"))
                 if self._progress.reports == own_reports:  # the agent itself reports nothing
                     self._progress(recorded, budget.transitions, unit="transitions")
                     own_reports += 1
@@ -75,7 +108,7 @@ class Collection:
                     break
 
     def _transitions(self) -> Generator[Transition, None, None]:
-        """The agent's transitions; its generator is closed when no more are wanted."""
+        """The agent's transitions; its generator is closed when no more are needed."""
         source = self._agent.collect(self._context)
         try:
             yield from source
@@ -83,6 +116,38 @@ class Collection:
             if hasattr(source, "close"):
                 source.close()
 
-    def _warn_of_skipped(self, path: Path, offset: int, reason: str) -> None:
+    def _log_skipped(self, path: Path, offset: int, reason: str) -> None:
         logger = self._context.logger
         logger.warning("record_skipped", file=str(path), offset=offset, reason=reason)
+
+
+def repeated_snapshot(run_folder: Path) -> BufferSnapshot:
+    """The snapshot that the finished run in *run_folder* trained on, for a run that repeats it.
+
+    Raises:
+        RuntimeError: The snapshot is missing or damaged, so the run cannot be repeated.
+    """
+    path = run_folder / SNAPSHOT_FILE
+    try:
+        return BufferSnapshot.from_json(json.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise RuntimeError(
+            f"this run cannot repeat an earlier one, because {path} cannot be read ({error}); "
+            "later runs are not affected"
+        ) from error
+
+
+def check_type(value: object, kind: type[Kind], requirement: str) -> Kind:
+    """Return *value*, which plugin code gave, if it is a *kind*.
+
+    Args:
+        value: Value to check.
+        kind: Type that the agent contract requires.
+        requirement: Beginning of the error message, such as ``build_job() must return``.
+
+    Raises:
+        TypeError: *value* is something else.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{requirement} {kind.__name__}, got {type(value).__name__}")
+    return value

@@ -1,4 +1,4 @@
-"""How an attempt ends: it says why it failed, even on a full disk, and leaves nothing behind."""
+"""The end of a worker: why it failed, even on a full disk, and no process left behind."""
 
 from __future__ import annotations
 
@@ -17,31 +17,37 @@ from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.plugins.loading import describe_error
 from genesis_fp16.system.processes import kill_descendants
 
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def print_traceback() -> None:
-    """Print the exception under way to stderr, as far as its file takes it."""
+    """Print the exception under way to stderr, unless its file cannot be written."""
     with suppress(OSError):
         traceback.print_exc()
 
 
-def why_failed(error: BaseException, spec: RunSpec, doing: str) -> str:
-    """One paragraph: what failed, why, and where to look or what to do."""
-    full = next((each for each in _chain(error) if _is_no_space(each)), None)
+def describe_failure(error: BaseException, spec: RunSpec, activity: str) -> str:
+    """One paragraph: what failed, why, and where to look or what to do.
+
+    Args:
+        error: What was raised.
+        spec: Specification of the attempt.
+        activity: What was under way, in words that follow "failed while".
+    """
+    full = next((each for each in _chain(error) if _is_disk_full(each)), None)
     if full is not None:
         free = psutil.disk_usage(str(spec.attempt_folder)).free >> 20
         return (
-            f"{spec.agent} failed while {doing}: the disk is full: {full}. The disk of "
+            f"{spec.agent} failed while {activity}: the disk is full: {full}. The disk of "
             f"{spec.attempt_folder} has {free} MiB free: free some space there (see also "
             "quotas), or move GENESIS_HOME to a larger disk"
         )
     log = spec.attempt_folder / "worker.log"
-    words = f"{spec.agent} failed while {doing}: {describe_error(error)}"
-    return f"{words[:1500]}. The traceback is in {log}"
+    cause = f"{spec.agent} failed while {activity}: {describe_error(error)}"
+    return f"{cause[:1500]}. The traceback is in {log}"
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End this process with *code*, and with it the processes and threads of plugin code."""
     kill_descendants()
     with suppress(OSError):
@@ -51,12 +57,12 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _is_no_space(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in _NO_SPACE
+def _is_disk_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in _DISK_FULL
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield *error* and what it came from."""
+    """Yield *error* and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -1,7 +1,7 @@
-"""One attempt on several ranks of this machine: torchrun, and one word for all of them.
+"""One attempt on several ranks of this machine: torchrun starts them, and one outcome is reported.
 
-``python -m genesis_fp16.worker.group SPEC`` stands in the place of ``genesis_fp16.worker SPEC``:
-the same event file, the same stdin, which rank 0 inherits and reads, the same exit codes. It
+``python -m genesis_fp16.worker.group SPEC`` takes the place of ``genesis_fp16.worker SPEC``: the
+same event file, the same exit codes, and the same stdin, which rank 0 inherits and reads. It
 restarts nothing: when a rank fails, all end, and the daemon starts the next attempt.
 """
 
@@ -20,26 +20,25 @@ from torch.distributed.run import main as torchrun
 
 from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.system.processes import keep_orphans
-from genesis_fp16.worker.exit_report import leave, print_traceback, why_failed
-from infrastructure.events import EventTail, EventWriter
+from genesis_fp16.system.processes import become_subreaper
+from genesis_fp16.worker.exit_report import describe_failure, exit_process, print_traceback
+from infrastructure.events import EventWriter, read_events
 from infrastructure.events.event import Finished
-
-_FAILED = ("failed", "misconfigured")
 
 
 def main() -> None:
     """Run the attempt that the file named by the only argument describes."""
     faulthandler.enable()
-    keep_orphans()
+    become_subreaper()
     path = Path(sys.argv[1])
     spec = RunSpec.model_validate_json(path.read_bytes())
     try:
-        failures = _run(path, spec)
-        finished = judge(spec, failures, _last_words(spec))
-    except Exception as error:  # whatever torchrun raises, the attempt has failed
+        failures = _run_ranks(path, spec)
+        finished = combine_reports(spec, failures, _read_exit_reports(spec))
+    except Exception as error:  # an error of torchrun itself: the attempt has failed
         print_traceback()
-        finished = Finished(outcome="failed", error=why_failed(error, spec, "starting the ranks"))
+        message = describe_failure(error, spec, "starting the ranks")
+        finished = Finished(outcome="failed", error=message)
     code = EXIT_CODES[finished.outcome]
     try:
         with EventWriter(spec.events_path) as emit:
@@ -47,18 +46,18 @@ def main() -> None:
     except OSError:  # a full disk: without its last event the attempt does not count as done
         print_traceback()
         code = code or 1
-    leave(code)
+    exit_process(code)
 
 
-def _run(path: Path, spec: RunSpec) -> Mapping[int, ProcessFailure]:
-    """Let torchrun start the ranks and wait for them; the failed ones, by rank."""
+def _run_ranks(path: Path, spec: RunSpec) -> Mapping[int, ProcessFailure]:
+    """Let torchrun start the ranks and wait for them; return the failures by rank."""
     try:
         torchrun(
             [
                 "--standalone",
                 f"--nproc-per-node={spec.processes_per_run}",
                 "--max-restarts=0",
-                f"--log-dir={os.devnull}",  # else each attempt leaves a folder in /tmp
+                f"--log-dir={os.devnull}",  # otherwise each attempt leaves a folder in /tmp
                 "--no-python",
                 *(sys.executable, "-P", "-m", "genesis_fp16.worker"),
                 *(str(path), str(os.getpid())),
@@ -66,58 +65,62 @@ def _run(path: Path, spec: RunSpec) -> Mapping[int, ProcessFailure]:
         )
     except ChildFailedError as error:
         return error.failures
-    except SignalException:  # passed on to the ranks, which have checkpointed if they could
+    except SignalException:  # torchrun has passed it on to the ranks, which have checkpointed
         return {}
     return {}
 
 
-def _last_words(spec: RunSpec) -> dict[int, Finished]:
-    """How each rank says it ended; nothing of one that could not speak."""
+def _read_exit_reports(spec: RunSpec) -> dict[int, Finished]:
+    """The exit report of each rank that could write one."""
     return {
         rank: event
         for rank in range(spec.processes_per_run)
-        for event in EventTail(spec.last_words_path(rank)).read()
+        for event in read_events(spec.exit_report_path(rank))
         if isinstance(event, Finished)
     }
 
 
-def judge(
-    spec: RunSpec, failures: Mapping[int, ProcessFailure], words: Mapping[int, Finished]
+def combine_reports(
+    spec: RunSpec, failures: Mapping[int, ProcessFailure], reports: Mapping[int, Finished]
 ) -> Finished:
-    """How the attempt ended: as rank 0 says, or as the rank did that failed first.
+    """Report the attempt as rank 0 did, or, after failures, as the rank that failed first.
 
     Args:
-        spec: Of the attempt.
-        failures: What torchrun saw fail, by rank.
-        words: How the ranks say they ended.
+        spec: Specification of the attempt.
+        failures: Failures that torchrun has seen, by rank.
+        reports: Exit reports of the ranks.
     """
     if failures:
-        failed = {rank: word for rank, word in words.items() if word.outcome in _FAILED}
-        first = min(failures, key=lambda rank: _order(failures[rank], failed.get(rank)))
-        return failed.get(first) or _silent_death(spec, first, failures[first])
+        failed = {
+            rank: report
+            for rank, report in reports.items()
+            if report.outcome in ("failed", "misconfigured")
+        }
+        first = min(failures, key=lambda rank: _failure_order(failures[rank], failed.get(rank)))
+        return failed.get(first) or _report_of_killed_rank(spec, first, failures[first])
     log = spec.attempt_folder / "worker.log"
-    silence = f"{spec.agent} failed: rank 0 was ended before it could say how; see {log}"
-    return words.get(0, Finished(outcome="failed", error=silence))
+    missing = f"{spec.agent} failed: rank 0 ended without an exit report; see {log}"
+    return reports.get(0, Finished(outcome="failed", error=missing))
 
 
-def _order(failure: ProcessFailure, word: Finished | None) -> tuple[bool, float]:
-    """When a rank failed, before those that failed because of it.
+def _failure_order(failure: ProcessFailure, report: Finished | None) -> tuple[bool, float]:
+    """Sort key that puts the rank that failed first before those that failed because of it.
 
-    A killed one is seen a moment later, and only the second is noted. SIGTERM comes last: with
-    that torchrun itself ends the others, and one that has just started does not hear it yet.
+    torchrun notices a killed rank up to a second late and records whole seconds. SIGTERM sorts
+    last: torchrun itself sends it to the other ranks, and one that has just started dies of it.
     """
-    if word is not None:
-        return False, word.time
+    if report is not None:
+        return False, report.time
     return failure.exitcode == -signal.SIGTERM, failure.timestamp - 1.0
 
 
-def _silent_death(spec: RunSpec, rank: int, failure: ProcessFailure) -> Finished:
+def _report_of_killed_rank(spec: RunSpec, rank: int, failure: ProcessFailure) -> Finished:
     if failure.exitcode < 0:
-        how = f"was ended by {signal.Signals(-failure.exitcode).name}"
+        ending = f"was killed by {signal.Signals(-failure.exitcode).name}"
     else:
-        how = f"left with exit code {failure.exitcode} and no word"
+        ending = f"ended with exit code {failure.exitcode} and without an exit report"
     error = (
-        f"{spec.agent} failed: rank {rank} of {spec.processes_per_run} {how}; where nobody killed "
+        f"{spec.agent} failed: rank {rank} of {spec.processes_per_run} {ending}; if nobody killed "
         f"it, memory may have run out: see the kernel's log and {spec.attempt_folder}/worker.log"
     )
     return Finished(outcome="failed", error=error)

@@ -19,7 +19,7 @@ class PacedEvents:
     limited elsewhere, passes without sending them. The end of the ``with`` block sends the rest.
 
     Args:
-        emit: Takes the events.
+        emit: Called with the events.
         clock: Monotonic seconds.
     """
 

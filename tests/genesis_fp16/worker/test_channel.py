@@ -35,7 +35,7 @@ def test_inbox_reads_commands_and_leaves_when_nobody_stops_it() -> None:
     )
     assert json.loads(done.stdout) == {
         "got": ["checkpoint", "stop"],
-        "notices": ["command_not_understood"],
+        "notices": ["command_rejected"],
     }
     assert done.returncode == 75
     assert "orphaned" in done.stderr
@@ -70,7 +70,7 @@ def test_log_lines_reach_the_operator_but_no_flood_does(capfd: pytest.CaptureFix
     assert "agent='a' run_id='r'" in log
 
 
-def test_progress_that_is_no_number_is_told_and_costs_nothing() -> None:
+def test_progress_that_is_not_a_number_is_reported_and_does_not_fail_the_run() -> None:
     events: list[BaseEvent] = []
     report = ProgressReporter(events.append, clock=lambda: 9.0)
     report(float("nan"))
@@ -79,6 +79,6 @@ def test_progress_that_is_no_number_is_told_and_costs_nothing() -> None:
     report(1, metrics={"mse": float("nan")})
     notice, progress = events
     assert isinstance(notice, Notice)
-    assert (notice.event, notice.fields["phase"]) == ("progress_not_understood", "collect")
+    assert (notice.event, notice.fields["phase"]) == ("progress_rejected", "collect")
     assert "done" in notice.fields["error"]
     assert isinstance(progress, Progress)

@@ -11,7 +11,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.worker.group import judge
+from genesis_fp16.worker.group import combine_reports
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import (
@@ -32,7 +32,7 @@ SLOW = {"pause": 0.01, "epochs": 1000}
 Start = Callable[..., Any]
 
 
-def left_over(attempt: Any) -> list[psutil.Process]:
+def leftovers(attempt: Any) -> list[psutil.Process]:
     """Living processes that were given the attempt's specification."""
     path = str(attempt.spec.attempt_folder / "spec.json")
     return [
@@ -75,27 +75,25 @@ def test_two_ranks_train_flip_and_stop_together_and_rank_0_does_the_rest(
     assert second.log.count("trains on 4") == 2
     assert len(list((tmp_path / "agent" / "replay").iterdir())) == 1
     assert (tmp_path / "agent" / "model.pt").exists()
-    assert left_over(first) + left_over(second) == []
+    assert leftovers(first) + leftovers(second) == []
     left = {path.name.partition("_")[0] for path in scratch.iterdir()}
     assert left <= {"torchinductor"}, "torch's cache is one for each user, not for each run"
 
 
-def test_sharded_by_a_policy_the_precision_changes_by_a_restart(start: Start) -> None:
+def test_with_an_fsdp2_policy_precision_changes_by_a_restart(start: Start) -> None:
     first = start(1, precision=FP16, processes_per_run=2, parallel="fsdp2-policy", settings=SLOW)
     first.until(lambda event: isinstance(event, StepStats))
     first.command(SetPrecision(state=FP32))
     assert first.end() == 75, first.log
     assert "precision_needs_restart" in [event.event for event in first.of(Notice)]
 
-    second = start(2, precision=FP32, settings={"epochs": 1})  # as many ranks as one likes
+    second = start(2, precision=FP32, settings={"epochs": 1})  # any number of ranks
     assert second.end() == 0, second.log
     assert second.of(Resumed)
     assert [event.state for event in second.of(PrecisionChanged)] == [FP32]
 
 
-def test_what_ends_while_rank_0_collects_ends_the_rank_that_waits(
-    start: Start, tmp_path: Path
-) -> None:
+def test_an_end_while_rank_0_collects_ends_the_waiting_rank(start: Start, tmp_path: Path) -> None:
     stopped, killed = (
         start(
             number,
@@ -113,11 +111,11 @@ def test_what_ends_while_rank_0_collects_ends_the_rank_that_waits(
     killed.process.kill()  # torchrun itself
     assert stopped.end() == 75, stopped.log
     assert killed.end() == -signal.SIGKILL
-    psutil.wait_procs(left_over(killed), timeout=10)
-    assert left_over(stopped) + left_over(killed) == []
+    psutil.wait_procs(leftovers(killed), timeout=10)
+    assert leftovers(stopped) + leftovers(killed) == []
 
 
-def test_the_rank_that_failed_is_the_one_that_is_quoted(start: Start, tmp_path: Path) -> None:
+def test_the_error_of_the_failed_rank_is_reported(start: Start, tmp_path: Path) -> None:
     broken = start(1, processes_per_run=2, settings={"fails_on_rank": 1})
     wrong = start(2, processes_per_run=2, device="cuda:99", run_folder=tmp_path / "2")
     assert broken.end() == 1
@@ -132,24 +130,26 @@ def failure(rank: int, code: int, seconds: int) -> ProcessFailure:
     return found
 
 
-def said(outcome: Any, error: str, seconds: float) -> Finished:
+def report(outcome: Any, error: str, seconds: float) -> Finished:
     return Finished(outcome=outcome, error=error, time=seconds)
 
 
-def test_the_first_to_fail_decides(start: Start) -> None:
-    """A rank that is killed has no last word, those that miss it do."""
+def test_the_first_failure_is_the_reported_one(start: Start) -> None:
+    """A rank that is killed writes no exit report; those that miss it do."""
     spec: RunSpec = start(processes_per_run=2).spec
-    lost, wrong = said("failed", "connection lost", 10.95), said("misconfigured", "wrong", 10.5)
-    silent = said("stopped", "", 10.97)
+    lost, wrong = report("failed", "connection lost", 10.95), report("misconfigured", "wrong", 10.5)
+    stopped = report("stopped", "", 10.97)
 
-    def verdict(failures: list[ProcessFailure], words: dict[int, Finished]) -> Finished:
-        return judge(spec, {each.local_rank: each for each in failures}, words)
+    def combined(failures: list[ProcessFailure], reports: dict[int, Finished]) -> Finished:
+        return combine_reports(spec, {each.local_rank: each for each in failures}, reports)
 
-    assert verdict([], {0: silent, 1: lost}) == silent
-    killed = verdict([failure(0, 1, 11), failure(1, -9, 11)], {0: lost, 1: silent})
-    assert (killed.outcome, "rank 1 of 2 was ended by SIGKILL" in killed.error) == ("failed", True)
-    assert verdict([failure(0, 1, 11), failure(1, 78, 11)], {0: lost, 1: wrong}) == wrong
-    assert verdict([failure(0, 1, 11), failure(1, -9, 41)], {0: lost}) == lost
-    assert verdict([failure(0, 78, 10), failure(1, -15, 10)], {0: wrong}) == wrong
-    assert "exit code 3 and no word" in verdict([failure(1, 3, 11)], {0: silent}).error
-    assert verdict([], {}).outcome == "failed"
+    assert combined([], {0: stopped, 1: lost}) == stopped
+    killed = combined([failure(0, 1, 11), failure(1, -9, 11)], {0: lost, 1: stopped})
+    assert killed.outcome == "failed"
+    assert "rank 1 of 2" in killed.error
+    assert "SIGKILL" in killed.error
+    assert combined([failure(0, 1, 11), failure(1, 78, 11)], {0: lost, 1: wrong}) == wrong
+    assert combined([failure(0, 1, 11), failure(1, -9, 41)], {0: lost}) == lost
+    assert combined([failure(0, 78, 10), failure(1, -15, 10)], {0: wrong}) == wrong
+    assert "exit code 3" in combined([failure(1, 3, 11)], {0: stopped}).error
+    assert combined([], {}).outcome == "failed"

@@ -46,7 +46,7 @@ def test_a_twin_repeats_a_run_on_its_data_and_publishes_nothing(
     assert not twin.of(Published)
     lost = start(4, run_folder=tmp_path / "other", repeats=tmp_path / "gone")
     assert lost.end() == 1
-    assert "cannot be repeated" in lost.finished.error
+    assert "cannot repeat" in lost.finished.error
 
 
 def test_whole_run(start: Start, tmp_path: Path) -> None:
@@ -135,14 +135,14 @@ def test_stop_while_collecting_keeps_what_was_recorded(start: Start, tmp_path: P
 def test_end_of_stdin_and_sigterm_mean_stop(start: Start, tmp_path: Path) -> None:
     slow = {"pause": 0.01, "epochs": 50}
     abandoned = start(1, settings=slow)
-    told = start(2, settings=slow, agent_folder=tmp_path / "b", run_folder=tmp_path / "b")
+    terminated = start(2, settings=slow, agent_folder=tmp_path / "b", run_folder=tmp_path / "b")
     abandoned.until(lambda event: isinstance(event, StepStats))
     assert abandoned.process.stdin is not None
     abandoned.process.stdin.close()
-    told.until(lambda event: isinstance(event, StepStats))
-    told.process.terminate()
+    terminated.until(lambda event: isinstance(event, StepStats))
+    terminated.process.terminate()
     assert abandoned.end() == 75
-    assert told.end() == 75
+    assert terminated.end() == 75
 
 
 def test_flag_flip_is_acknowledged_and_returns_with_its_scale(
@@ -181,7 +181,7 @@ def test_flag_flip_within_the_seconds_of_collecting_holds_from_the_first_step(
     assert sum(event.fp16 for event in attempt.of(StepStats)) == 0
 
 
-def test_whatever_collect_raises_is_a_failure_that_keeps_the_recorded(
+def test_an_exception_of_collect_fails_the_run_and_keeps_the_recorded_transitions(
     start: Start, tmp_path: Path
 ) -> None:
     cases = {"raises": "RuntimeError: the simulator is gone", "exits": "called sys.exit(0)"}
@@ -189,11 +189,11 @@ def test_whatever_collect_raises_is_a_failure_that_keeps_the_recorded(
         kind: start(number, settings={"collect": kind}, agent_folder=tmp_path / kind)
         for number, kind in enumerate(cases)
     }
-    for kind, said in cases.items():
+    for kind, message in cases.items():
         attempt = attempts[kind]
         assert attempt.end() == 1
         assert attempt.finished.outcome == "failed"
-        assert f"line failed while collecting: {said} (line_agent.py:" in attempt.finished.error
+        assert f"line failed while collecting: {message} (line_agent.py:" in attempt.finished.error
         assert "worker.log" in attempt.finished.error
         assert "Traceback" in attempt.log
         recorded = [path.read_text() for path in (tmp_path / kind / "replay").iterdir()]
@@ -206,14 +206,14 @@ WRONG_TYPES = {
 }
 
 
-def test_wrong_types_are_told_in_the_contracts_words(start: Start, tmp_path: Path) -> None:
+def test_wrong_types_are_reported_in_the_contracts_terms(start: Start, tmp_path: Path) -> None:
     attempts = {
         kind: start(number, settings={"collect": kind}, run_folder=tmp_path / kind)
         for number, kind in enumerate(WRONG_TYPES)
     }
-    for kind, said in WRONG_TYPES.items():
+    for kind, message in WRONG_TYPES.items():
         assert attempts[kind].end() == 1
-        assert said in attempts[kind].finished.error
+        assert message in attempts[kind].finished.error
 
 
 def test_full_disk_is_named_with_its_remedy(start: Start) -> None:
@@ -229,7 +229,7 @@ def test_full_disk_is_named_with_its_remedy(start: Start) -> None:
 
 
 @pytest.mark.parametrize("how", ["torn", "missing"])
-def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_afresh(
+def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_from_the_start(
     start: Start, tmp_path: Path, how: str
 ) -> None:
     first = start(1, settings={"pause": 0.01, "epochs": 4})
@@ -248,7 +248,7 @@ def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_afresh(
     assert [each.level for each in lost] == ["warning"]
     assert lost[0].fields["file"] == str(snapshot)
     assert not second.of(Resumed)
-    assert "trains on 9" in second.log  # the four recorded before and five anew
+    assert "trains on 9" in second.log  # the four recorded before and five new ones
     aside = tmp_path / "run" / "checkpoints.set-aside-2"
     assert sorted(path.name for path in aside.iterdir()) == saved
     assert snapshot.with_name("snapshot.json.set-aside-2").exists() == (how == "torn")
@@ -287,7 +287,7 @@ MISCONFIGURED = {
 }
 
 
-def test_what_no_retry_can_help_exits_with_78(start: Start, tmp_path: Path) -> None:
+def test_an_error_that_no_retry_can_fix_exits_with_78(start: Start, tmp_path: Path) -> None:
     attempts = {
         case: start(number, run_folder=tmp_path / case, **changes)
         for number, (case, (changes, _)) in enumerate(MISCONFIGURED.items())

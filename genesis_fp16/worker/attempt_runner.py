@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,12 +18,9 @@ from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.plugins.agent_folder import write_preflight
 from genesis_fp16.plugins.loading import load_agent, validate_settings
 from genesis_fp16.worker.channel import CommandInbox, Emit, ProgressReporter, run_logger
-from genesis_fp16.worker.collection import Collection
+from genesis_fp16.worker.collection import Collection, check_type, repeated_snapshot
 from genesis_fp16.worker.config import trainer_config
-from genesis_fp16.worker.contract_check import checked
 from genesis_fp16.worker.pacing import PacedEvents
-from genesis_fp16.worker.ranks import StoppedError, join, led
-from genesis_fp16.worker.run_data import kept_snapshot
 from infrastructure.agent_contract import (
     Agent,
     EvaluationReport,
@@ -44,28 +42,34 @@ from infrastructure.events.event import (
 )
 from infrastructure.training.diagnostics.fp32_check import check_fp32_step
 from infrastructure.training.diagnostics.preflight import preflight
+from infrastructure.training.distributed.modules import process_group
 from infrastructure.training.distributed.ranks import Ranks
 from infrastructure.training.loop.train import LoopOptions, TrainingResult, train
 from infrastructure.training.precision.precision import resolve_device
-from infrastructure.trajectories import BufferSnapshot
+
+T = TypeVar("T")
 
 
 class WrongDeviceError(GenesisError, ValueError):
-    """There is no such device, or not one for each rank."""
+    """The device does not exist, or there is not one for each rank."""
 
     exit_code = os.EX_CONFIG
 
 
-class Attempt:
-    """The life of one attempt, from collecting to publishing.
+class StoppedError(Exception):
+    """The daemon asked the run to stop while nothing was training."""
+
+
+class AttemptRunner:
+    """Runs one attempt, from collecting to publishing.
 
     Args:
         spec: What to do.
-        emit: Takes events.
-        inbox: Gives commands.
+        emit: Called with each event.
+        inbox: Source of commands.
 
     Attributes:
-        doing: What is under way, in words that follow "failed while".
+        activity: What is under way, in words that follow "failed while".
     """
 
     def __init__(self, spec: RunSpec, emit: Emit, inbox: CommandInbox) -> None:
@@ -73,22 +77,22 @@ class Attempt:
         self._precision = spec.precision
         self._progress = ProgressReporter(emit)
         self._logger = run_logger(emit, spec.agent, spec.run_id)
-        self.doing = "loading the agent"
+        self.activity = "loading the agent"
 
     def run(self) -> Outcome:
-        """Do everything; an exception means that it is not all done."""
+        """Run every phase; an exception means that the attempt is not complete."""
         self._load()
-        with self._joined():
+        with self._process_group():
             if self._spec.task == "preflight":
                 self._measure()
                 return "done"
-            transitions = self._recorded(self._spec.agent_folder / "replay")
+            transitions = self._transitions(self._spec.agent_folder / "replay")
             try:
                 job = self._build_job(transitions)
             except InsufficientDataError as error:
                 self._emit(Published(published=False, reason=str(error)))
                 return "done"
-            self.doing = "checking the training job"
+            self.activity = "checking the training job"
             check_fp32_step(job, self._device)
             result = self._train(job)
         if result.outcome == "stopped":
@@ -107,14 +111,14 @@ class Attempt:
             folder.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
-    def _joined(self) -> Iterator[None]:
-        """Be up, and do what follows together with the other ranks, if there are any."""
+    def _process_group(self) -> Iterator[None]:
+        """Join the other ranks, if there are any, and report that the worker has started."""
         spec = self._spec
         try:
-            joining = join(resolve_device(spec.device), spec.processes_per_run)
+            joining = _join(resolve_device(spec.device), spec.processes_per_run)
         except ValueError as error:
             raise WrongDeviceError(str(error)) from error
-        self.doing = "joining the other ranks"
+        self.activity = "joining the other ranks"
         with joining as self._device:
             self._ranks = Ranks()
             self._context = RunContext(
@@ -137,20 +141,20 @@ class Attempt:
                 self._context,
                 self._progress,
                 begin=lambda: self._begin("collect", "collecting"),
-                poll=self._heard,
+                poll=self._read_commands,
             )
             yield
 
-    def _begin(self, phase: Phase, doing: str) -> None:
-        self.doing = doing
+    def _begin(self, phase: Phase, activity: str) -> None:
+        self.activity = activity
         self._progress.begin(phase)
         self._emit(PhaseStarted(phase=phase))
 
-    def _heard(self) -> PrecisionState:
-        """Obey commands while nothing trains: the wish for a precision waits for the trainer.
+    def _read_commands(self) -> PrecisionState:
+        """Obey commands while nothing trains; return the precision to start training with.
 
         Raises:
-            StoppedError: One of them was to stop.
+            StoppedError: One of the commands was to stop.
         """
         for command in self._inbox.drain():
             if isinstance(command, Stop):
@@ -159,54 +163,54 @@ class Attempt:
                 self._precision = command.state
         return self._precision
 
-    def _recorded(self, folder: Path) -> RecordedTransitions:
-        self.doing = "reading the run's data"
+    def _transitions(self, folder: Path) -> RecordedTransitions:
+        self.activity = "reading the run's data"
         repeated = self._spec.repeats
-        snapshot = led(
+        snapshot = broadcast_from_leader(
             self._ranks,
             lambda: (
                 self._collection.snapshot(folder)
                 if repeated is None
-                else kept_snapshot(repeated, BufferSnapshot.from_json)
+                else repeated_snapshot(repeated)
             ),
         )
         return self._collection.buffer(folder).read(snapshot)
 
     def _build_job(self, transitions: RecordedTransitions) -> TrainingJob:
-        led(self._ranks, self._heard)
-        self.doing = "building the training job"
+        broadcast_from_leader(self._ranks, self._read_commands)
+        self.activity = "building the training job"
         _seed_everything(self._spec.seed)
         job = self._agent.build_job(self._context, transitions)
-        return checked(job, TrainingJob, "build_job() must return")
+        return check_type(job, TrainingJob, "build_job() must return")
 
     def _measure(self) -> None:
-        """Measure the job that a run would train now; record nothing of the agent's.
+        """Run the pre-flight measurement on the job that a run would train now.
 
-        Where the agent's replay buffer does not suffice, transitions are collected beside it.
+        If the agent's replay buffer holds too little, more is collected into a temporary one.
         """
-        kept = self._collection.buffer(self._spec.agent_folder / "replay")
+        recorded = self._collection.buffer(self._spec.agent_folder / "replay")
         try:
-            job = self._build_job(kept.read())
+            job = self._build_job(recorded.read())
         except InsufficientDataError:
-            job = self._build_job(self._recorded(self._spec.run_folder / "replay"))
-        self.doing = "measuring the training job"
+            job = self._build_job(self._transitions(self._spec.run_folder / "replay"))
+        self.activity = "measuring the training job"
         check_fp32_step(job, self._device)
         report = preflight(job, self._device, trainer_config(self._spec, self._device))
-        self._tell(PreflightDone(report=report))
+        self._emit_and_save(PreflightDone(report=report))
 
-    def _tell(self, event: BaseEvent) -> None:
-        """Emit *event*; a measurement is kept for `doctor` too."""
+    def _emit_and_save(self, event: BaseEvent) -> None:
+        """Emit *event*; save a pre-flight report in the agent's folder, too."""
         self._emit(event)
         if isinstance(event, PreflightDone):
             try:
                 write_preflight(self._spec.agent_folder, event.report)
             except OSError as error:
-                self._logger.warning("preflight_not_kept", error=str(error))
+                self._logger.warning("preflight_report_not_saved", error=str(error))
 
     def _train(self, job: TrainingJob) -> TrainingResult:
         spec = self._spec
-        precision = led(self._ranks, self._heard)
-        config = led(self._ranks, lambda: trainer_config(spec, self._device))
+        precision = broadcast_from_leader(self._ranks, self._read_commands)
+        config = broadcast_from_leader(self._ranks, lambda: trainer_config(spec, self._device))
         self._begin("train", "training")
         options = LoopOptions(
             seed=spec.seed,
@@ -217,7 +221,7 @@ class Attempt:
             profile_steps=spec.profile_steps,
             parallel=spec.parallel,
         )
-        with PacedEvents(self._tell) as emit:
+        with PacedEvents(self._emit_and_save) as emit:
             return train(
                 job,
                 device=self._device,
@@ -236,15 +240,52 @@ class Attempt:
         report = EvaluationReport(
             evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
         )
-        decided = self._agent.publish(self._context, job.model.eval(), report)
-        decision = checked(decided, Publication, "publish() must return")
+        returned = self._agent.publish(self._context, job.model.eval(), report)
+        publication = check_type(returned, Publication, "publish() must return")
         self._emit(
             Published(
-                published=decision.published,
-                reason=decision.reason,
-                metrics=dict(decision.metrics),
+                published=publication.published,
+                reason=publication.reason,
+                metrics=dict(publication.metrics),
             )
         )
+
+
+def broadcast_from_leader(ranks: Ranks, compute: Callable[[], T]) -> T:
+    """Call *compute* on the leader while the other ranks wait; return its result on every rank.
+
+    Raises:
+        StoppedError: *compute* raised it; on every rank. After any other error of the leader the
+            other ranks fail, too, since the leader leaves the group.
+    """
+    results: list[T] = []
+    stop_reason = ""
+    if ranks.leads:
+        try:
+            results.append(compute())
+        except StoppedError as error:
+            stop_reason = str(error)
+    results, stop_reason = ranks.same((results, stop_reason))
+    if not results:
+        raise StoppedError(stop_reason)
+    return results[0]
+
+
+def _join(device: torch.device, processes: int) -> AbstractContextManager[torch.device]:
+    """Join the process group of *processes* ranks that `genesis_fp16.worker.group` has started.
+
+    Raises:
+        ValueError: There are fewer CUDA devices than ranks.
+    """
+    if processes == 1:
+        return nullcontext(device)
+    if device.type == "cuda" and processes > torch.cuda.device_count():
+        raise ValueError(
+            f"{processes} processes need {processes} CUDA devices, but this machine has "
+            f"{torch.cuda.device_count()}: lower the agent's PROCESSES_PER_RUN, or set "
+            "GENESIS_DEVICE=cpu"
+        )
+    return process_group(device)
 
 
 def _seed_everything(seed: int) -> None:
