@@ -19,6 +19,7 @@ from torch.optim import AdamW, Optimizer
 from benchmarks.models import Batch
 from infrastructure.agent_contract import Forward
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
+from infrastructure.training.cuda_graphs import GraphedTrainer
 
 Requested = Literal["fp32", "tf32", "bf16", "fp16"]
 Mode = Literal["eager", "graph"]
@@ -175,16 +176,22 @@ def ours(setup: Setup) -> Loop:
     def step(batch: Batch) -> None:
         trainer.step(trainer.training_step(batch, mse))
 
-    def graphed(batch: Batch) -> None:
-        trainer.train_batch(batch, mse)
-        if trainer.graph_refused:
-            raise NotRunError(trainer.graph_refused)
-
     return Loop(
-        step=graphed if setup.mode == "graph" else step,
+        step=_graphed(trainer) if setup.mode == "graph" else step,
         model=setup.model,
         optimizer=trainer.optimizer,
     )
+
+
+def _graphed(trainer: FP16Trainer) -> Callable[[Batch], None]:
+    graphs = GraphedTrainer(trainer)
+
+    def step(batch: Batch) -> None:
+        graphs.train_batch(batch, mse)
+        if graphs.refused_reason:
+            raise NotRunError(graphs.refused_reason)
+
+    return step
 
 
 def trainer_config(setup: Setup) -> FP16TrainingConfig:
@@ -193,18 +200,15 @@ def trainer_config(setup: Setup) -> FP16TrainingConfig:
     Raises:
         NotRunError: A graph was asked for on a CPU.
     """
-    config: dict[str, Any] = {
-        "precision": Precision(setup.precision) if setup.half_dtype else Precision.FP32,
-        "cpu_half": True,
-        "loss_scale": LOSS_SCALE,
-        "growth_interval": GROWTH_INTERVAL,
-        "max_grad_norm": MAX_NORM,
-    }
-    if setup.mode == "graph":
-        if setup.device.type != "cuda":
-            raise NotRunError("CUDA graphs exist on CUDA only")
-        config["cuda_graph"] = True
-    return FP16TrainingConfig(**config)
+    if setup.mode == "graph" and setup.device.type != "cuda":
+        raise NotRunError("CUDA graphs exist on CUDA only")
+    return FP16TrainingConfig(
+        precision=Precision(setup.precision) if setup.half_dtype else Precision.FP32,
+        cpu_half=True,
+        loss_scale=LOSS_SCALE,
+        growth_interval=GROWTH_INTERVAL,
+        max_grad_norm=MAX_NORM,
+    )
 
 
 def mse(forward: Forward, batch: Batch) -> Tensor:

@@ -39,8 +39,8 @@ class FP16TrainingConfig:
         adaptive_clip: Clip a norm that stands out of the running mean too; see `AdaptiveClip`.
         detect_anomaly: Log the module and operation where a number is not finite; several times
             slower, and every operation waits for the device; see `AnomalyDetector`.
-        cuda_graph: Take whole steps as CUDA graphs where that can be, by `FP16Trainer.train_batch`;
-            see `GraphedSteps`.
+        cuda_graph: `train` takes whole steps as CUDA graphs where that is possible; see
+            `GraphedTrainer`.
 
     Raises:
         ValueError: A value outside its range.

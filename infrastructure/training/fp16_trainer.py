@@ -1,4 +1,4 @@
-"""The one training step, for every precision.
+"""The one training step, for every precision, and what may be done at its boundary.
 
 Formulas: loss scaling after Micikevicius et al. 2018, "Mixed Precision Training", section 3.2;
 scale dynamics after ``torch/amp/grad_scaler.py``; clipping by global norm after Pascanu et al.
@@ -9,55 +9,59 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
-from infrastructure.training.between_steps import BetweenSteps
 from infrastructure.training.config import FP16TrainingConfig
-from infrastructure.training.cuda_graphs.graphed_steps import GraphedSteps, graph_refusal
-from infrastructure.training.cuda_graphs.recorder import CudaRecorder
 from infrastructure.training.diagnostics.anomaly import AnomalyDetector
 from infrastructure.training.distributed.gradients import RankGradients
+from infrastructure.training.loss_scale import make_loss_scale
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
-from infrastructure.training.parameters import device_of, float32_parameters
 from infrastructure.training.precision.forward import checked_loss
 from infrastructure.training.precision.precision import Precision
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.state import TrainerState
-from infrastructure.training.step_record import StepRecord
-from infrastructure.training.tuning import loss_scale_of
+from infrastructure.training.step_record import StepReading, StepRecord
 
 B = TypeVar("B")
 
 log = structlog.get_logger()
 
 
-class FP16Trainer(BetweenSteps):
+class FP16Trainer:
     """Steps a model under FP32, FP16 or BF16 by the same lines.
 
-    Parameters and optimizer state are float32 always. Precision is the dtype of an autocast
+    Parameters and optimizer state are always float32. Precision is the dtype of an autocast
     region plus a loss scale, so it can change between two optimizer steps and back.
 
     Args:
-        model: On one device, every parameter float32. In DDP or sharded by FSDP2, all ranks of
-            the group decide every step alike; each must then call `step` equally often.
-        optimizer: Over the model's parameters. ``fused=True`` of torch's Adam, AdamW, SGD and
-            Adagrad makes the step free of device reads; any other optimizer costs one a step.
+        model: Model on one device, every parameter float32. Under DDP or sharded by FSDP2, all
+            ranks of the group take the same decision in every step; each must then call `step`
+            equally often.
+        optimizer: Optimizer over the model's parameters. ``fused=True`` of torch's Adam, AdamW,
+            SGD and Adagrad makes the step free of device reads; any other optimizer costs one
+            read per step.
         config: See `FP16TrainingConfig`.
         wish: The precision to begin with; None for the configuration's.
 
     Attributes:
-        graph_refused: Why ``cuda_graph`` is not honoured, or None.
+        config, model, optimizer: As given.
+        device: The model's device.
+        record: Counts every step by its outcome.
+        state: Saves and restores what a checkpoint holds.
 
     Raises:
-        ValueError: A parameter that is not float32, parameters on several devices, or none.
+        ValueError: A parameter is not float32, the parameters are on several devices, or there
+            are none.
     """
 
     def __init__(
@@ -71,13 +75,13 @@ class FP16Trainer(BetweenSteps):
         config = self.config = FP16TrainingConfig() if config is None else config
         if not isinstance(config, FP16TrainingConfig):
             got = type(config).__name__
-            raise TypeError(f"config must be an FP16TrainingConfig, got {got}: make one of it")
+            raise TypeError(f"config must be an FP16TrainingConfig, got {got}: construct one")
         self.model = model
         self.optimizer = optimizer
-        self.device = device_of(model)
-        self._parameters = float32_parameters(model, optimizer)
-        self._groups = len(optimizer.param_groups)
-        self._loss_scale = loss_scale_of(config, self.device)
+        self.device = _device_of(model)
+        self._parameters = _float32_parameters(model, optimizer)
+        self._group_count = len(optimizer.param_groups)
+        self._loss_scale = make_loss_scale(config, self.device)
         self._anomalies = AnomalyDetector(model) if config.detect_anomaly else None
         self._backward = self._anomalies.backward if self._anomalies else Tensor.backward
         self.record = StepRecord(self.device)
@@ -86,7 +90,7 @@ class FP16Trainer(BetweenSteps):
         self._ranks = RankGradients.of(model, optimizer, self._parameters, config.accumulate)
         self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
-        self._last_step_bad: Tensor | None = None
+        self._last_step_skipped: Tensor | None = None
         self._switch = PrecisionSwitch(
             model,
             optimizer,
@@ -103,59 +107,23 @@ class FP16Trainer(BetweenSteps):
             record=self.record,
             adaptive_clip=self._optimizer_step.adaptive_clip,
         )
-        self._graphs: GraphedSteps | None = None
-        self.graph_refused: str | None = None
-        if config.cuda_graph:
-            reason = graph_refusal(
-                config, self.device, self._optimizer_step.fold_refused, self._ranks is not None
-            )
-            if reason is None:
-                self._graphs = GraphedSteps(self, CudaRecorder(self.device))
-            else:
-                self.refuse_graphs(reason)
         state = self.precision_state
         if state.effective != state.requested and state.reason != "measured":
             log.warning("precision_lowered", state=str(state))
 
-    @property
-    def training_steps(self) -> int:
-        """Optimizer steps attempted, in every precision."""
-        return self.record.training_steps
-
-    @property
-    def last_step_bad(self) -> Tensor | None:
-        """float32 ``[]`` on the device: 1 if the last step was skipped, 0 if it was applied.
-
-        None if it had no gradients. An average of the weights can wait for it without a read.
-        """
-        return self._last_step_bad
-
-    @property
-    def last_step_attempted(self) -> bool:
-        """Whether the last optimizer step had gradients, be it applied or skipped."""
-        return self._last_step_bad is not None
+    # The step.
 
     def train_batch(
         self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor], *, replay: bool = False
     ) -> None:
-        """`training_step` and `step` in one; by a CUDA graph where the configuration wants one.
-
-        Args:
-            batch: See `training_step`. For a graph: tensors on the model's device and plain
-                values, or dicts, tuples, lists and dataclasses of them.
-            compute_loss_fn: See `training_step`. In a graph, what Python does in it is done once.
-            replay: See `step`.
-        """
-        if self._graphs is None:
-            self.step(self.training_step(batch, compute_loss_fn), replay=replay)
-        else:
-            self._graphs.step(batch, compute_loss_fn)
+        """Run `training_step` and `step` on *batch*; see there for the arguments."""
+        self.step(self.training_step(batch, compute_loss_fn), replay=replay)
 
     def training_step(self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor]) -> Tensor:
         """Compute the loss of *batch*: the model in half precision, the loss in float32.
 
         Args:
-            batch: Handed to *compute_loss_fn* as it is.
+            batch: Passed to *compute_loss_fn* unchanged.
             compute_loss_fn: ``(forward, batch)`` to a scalar. Calling ``forward`` runs the model
                 under the effective precision and returns float32.
 
@@ -163,8 +131,8 @@ class FP16Trainer(BetweenSteps):
             float32 ``[]``, attached to the graph, not scaled.
 
         Raises:
-            TypeError: *compute_loss_fn* returned no float32 tensor.
-            ValueError: The loss is no scalar, or does not depend on the parameters.
+            TypeError: *compute_loss_fn* did not return a float32 tensor.
+            ValueError: The loss is not a scalar, or does not depend on the parameters.
         """
         if self._anomalies is not None:
             compute_loss_fn = self._anomalies.watched(compute_loss_fn)
@@ -178,21 +146,21 @@ class FP16Trainer(BetweenSteps):
 
         Args:
             loss: float32 ``[]`` from `training_step`, of one micro-batch.
-            replay: The micro-batch is another rank's: this rank has none left and only keeps
-                step with the others. It counts for nothing.
+            replay: The micro-batch belongs to another rank. This rank has run out of its own and
+                only takes part in the collectives; the loss gets weight 0.
 
         Raises:
             RuntimeError: A parameter group was added inside an accumulation window.
         """
-        if len(self.optimizer.param_groups) != self._groups:
-            self._take_in_new_groups()
+        if len(self.optimizer.param_groups) != self._group_count:
+            self._adopt_new_groups()
         if replay:
             loss = loss * 0.0
             self._replays += 1
         scaled = loss * self._loss_scale.scale if self.precision.scales_loss else loss
         self._backward(scaled)
         self._switch.after_backward()
-        loss = loss.detach()  # copied: the caller may go on with it in place
+        loss = loss.detach()  # copied below: the caller may change it in place
         window = self._window_loss
         self._window_loss = loss.clone() if window is None else window + loss
         self._micro_batches += 1
@@ -201,18 +169,18 @@ class FP16Trainer(BetweenSteps):
         elif self._ranks is not None:
             self._ranks.begin_micro_batch(self._micro_batches)
 
-    def _take_in_new_groups(self) -> None:
-        self._demand_step_boundary("parameter groups can be added")
+    def _adopt_new_groups(self) -> None:
+        self._require_step_boundary("parameter groups can be added")
         with self._switch.float32_parameters():
-            self._parameters[:] = float32_parameters(self.model, self.optimizer)
+            self._parameters[:] = _float32_parameters(self.model, self.optimizer)
         self._optimizer_step.choose_path()
-        self._groups = len(self.optimizer.param_groups)
+        self._group_count = len(self.optimizer.param_groups)
 
     def finish_window(self) -> None:
-        """Attempt a step with the micro-batches accumulated so far; none: do nothing.
+        """Attempt a step with the micro-batches accumulated so far; without any, do nothing.
 
         `step` calls it for full windows; call it after the last batch of an epoch. Gradients are
-        averaged over the micro-batches that there are.
+        averaged over the micro-batches accumulated, not over ``accumulate``.
         """
         if self._window_loss is None:
             return
@@ -225,7 +193,7 @@ class FP16Trainer(BetweenSteps):
         grads = [p.grad for p in self._parameters if p.grad is not None]
         if not grads:
             self.record.no_gradient_steps += 1
-            self._last_step_bad = None
+            self._last_step_skipped = None
             return
         self._attempt(grads, loss, count)
         for parameter in self._parameters:
@@ -245,11 +213,11 @@ class FP16Trainer(BetweenSteps):
                 divisor = self._one * count if divisor is None else divisor * count
         if divisor is not None:
             norm = norm / divisor  # unscaled
-        both = norm + loss
-        bad = self._last_step_bad = both.sub_(both).ne_(0.0)  # 1 where inf or NaN, else 0
-        self._optimizer_step(norm, divisor, bad)
+        total = norm + loss  # finite exactly if both are
+        found_inf = self._last_step_skipped = total.sub_(total).ne_(0.0)  # x - x is NaN, or 0
+        self._optimizer_step(norm, divisor, found_inf)
         if self.precision.scales_loss:
-            self._loss_scale.update(bad, loss.sub(loss).ne_(0.0))
+            self._loss_scale.update(found_inf, loss.sub(loss).ne_(0.0))
         self.record.add(norm, loss)
 
     def backward_and_step(self, loss: Tensor) -> bool:
@@ -262,35 +230,234 @@ class FP16Trainer(BetweenSteps):
         self.step(loss)
         return not (
             self.at_step_boundary
-            and self._last_step_bad is not None
-            and bool(self._last_step_bad.item())
+            and self._last_step_skipped is not None
+            and bool(self._last_step_skipped.item())
         )
+
+    @property
+    def last_step_skipped(self) -> Tensor | None:
+        """float32 ``[]`` on the device: 1 if the last step was skipped, 0 if it was applied.
+
+        None if it had no gradients. An average of the weights can use it without a device read.
+        """
+        return self._last_step_skipped
+
+    @property
+    def last_step_attempted(self) -> bool:
+        """Whether the last optimizer step had gradients; it may have been applied or skipped."""
+        return self._last_step_skipped is not None
+
+    # What code around the trainer needs to take its steps in another way.
+
+    @property
+    def fused_step_unavailable_reason(self) -> str | None:
+        """Reason the one-pass optimizer step, which reads nothing, is unavailable, or None."""
+        return self._optimizer_step.fused_step_unavailable_reason
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether several ranks share the model."""
+        return self._ranks is not None
+
+    @property
+    def model_cast_requested(self) -> bool:
+        """Whether `cast_model_to_fp16` was called: then parameters move between precisions."""
+        return self._switch.cast_requested
 
     @contextmanager
     def recording_into(self, record: StepRecord) -> Iterator[None]:
-        """Count steps in *record* for a while: they are recorded for a graph, and do nothing yet.
+        """Count the steps taken inside the block in *record* and leave the trainer's own counters.
 
-        A step that raises leaves nothing behind.
+        A step that raises leaves neither gradients nor an open accumulation window behind.
         """
-        own, bad = self.record, self._last_step_bad
+        own, skipped = self.record, self._last_step_skipped
         self.record = record
         try:
             yield
         finally:
-            self.record, self._last_step_bad = own, bad
+            self.record, self._last_step_skipped = own, skipped
             self._micro_batches, self._window_loss = 0, None
             for parameter in self.model.parameters():
                 parameter.grad = None
 
-    def count_graphed_step(self, norm: Tensor, loss: Tensor, *, bad: Tensor) -> None:
-        """Take note of a step that a graph has taken.
+    def count_step(self, norm: Tensor, loss: Tensor, *, skipped: Tensor) -> None:
+        """Count an optimizer step that was taken without calling `step`.
 
         Args:
-            norm: float32 ``[]``, of the unscaled gradients.
+            norm: float32 ``[]``, global norm of the unscaled gradients.
             loss: float32 ``[]``.
-            bad: See `last_step_bad`.
+            skipped: See `last_step_skipped`.
         """
         self.record.training_steps += 1
         self.record.fp16_steps += self.precision is Precision.FP16
-        self._last_step_bad = bad
+        self._last_step_skipped = skipped
         self.record.add(norm, loss)
+
+    # Precision, between two optimizer steps.
+
+    @property
+    def at_step_boundary(self) -> bool:
+        """Whether no micro-batch is accumulated."""
+        return self._micro_batches == 0
+
+    @property
+    def precision_state(self) -> PrecisionState:
+        """Requested, effective and the reason."""
+        return self._switch.state
+
+    @property
+    def precision(self) -> Precision:
+        """The effective precision."""
+        return self._switch.precision
+
+    @property
+    def forward(self) -> Forward:
+        """The model under the effective precision."""
+        return self._switch.forward
+
+    def set_precision(self, wish: PrecisionState) -> PrecisionState:
+        """Change precision between two optimizer steps.
+
+        Leaving FP16 parks its scale and growth tracker; coming back restores them, or starts from
+        the initial scale where FP16 was left with its scale at the floor.
+
+        Returns:
+            The state now in force: *wish* where the hardware allows it, else FP32.
+
+        Raises:
+            RuntimeError: Inside an accumulation window: gradients of two scales would mix.
+            PinnedPrecisionError: A `MixedPrecisionPolicy` holds the model to another precision.
+        """
+        self._require_step_boundary("precision can change")
+        before = self.precision
+        state = self._switch.apply(wish)
+        if self.precision.scales_loss and before is not self.precision:
+            self._loss_scale.leave_floor()
+        return state
+
+    def cast_model_to_fp16(self) -> None:
+        """Hold the model's parameters in FP16 while FP16 is in force, with FP32 masters.
+
+        Saves autocast's copies of the weights; the masters carry the updates. Leaving FP16, and
+        every checkpoint, brings the float32 parameters back.
+
+        Raises:
+            RuntimeError: Inside an accumulation window, or several ranks share the model.
+        """
+        self._require_step_boundary("the model can be cast")
+        if self._ranks is not None:
+            raise RuntimeError(
+                "several ranks share the model, and their gradients are averaged in float32: for "
+                "FP16 copies shard it with fully_shard() and a MixedPrecisionPolicy"
+            )
+        self._switch.cast_model()
+
+    def _require_step_boundary(self, operation: str) -> None:
+        if not self.at_step_boundary:
+            raise RuntimeError(
+                f"{operation} only between optimizer steps: call finish_window() first; "
+                f"{self._micro_batches} of {self.config.accumulate} micro-batches are accumulated"
+            )
+
+    # Statistics.
+
+    @property
+    def training_steps(self) -> int:
+        """Optimizer steps attempted, in every precision."""
+        return self.record.training_steps
+
+    def start_reading(self) -> Callable[[], StepReading | None]:
+        """Start to read what happened since the last reading, without waiting for the device.
+
+        Returns:
+            A function that returns the reading, or None until it has arrived.
+        """
+        return self.record.start_reading(self._scale_in_force())
+
+    def get_stats(self) -> dict[str, float | int | bool | str]:
+        """Counters so far; reads the device.
+
+        ``training_steps`` counts attempts, ``applied_steps`` those that changed the parameters;
+        ``overflow_rate`` is overflows divided by attempts.
+        """
+        return {
+            **self.record.stats(),
+            "fp16_enabled": self.precision is Precision.FP16,
+            "current_scale": self._scale_in_force().item(),
+            **{f"precision_{name}": value for name, value in asdict(self.precision_state).items()},
+        }
+
+    def _scale_in_force(self) -> Tensor:
+        return self._loss_scale.scale if self.precision.scales_loss else self._one
+
+    # Saving and loading, between two optimizer steps.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Model, optimizer, scale, growth tracker and counters; reads the device.
+
+        Raises:
+            RuntimeError: Inside an accumulation window: half a step cannot be saved.
+        """
+        self._require_step_boundary("the state can be saved")
+        return self.state.to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned under any precision; the one in force stays.
+
+        Raises:
+            RuntimeError: Inside an accumulation window: its gradients belong to other weights.
+            ValueError: The state belongs to another model, or is not a trainer's.
+        """
+        self._require_step_boundary("a state can be loaded")
+        self.state.load(state)
+
+    def save_checkpoint(self, path: Path | str) -> None:
+        """Write the state atomically, with its hash beside it; every rank must call it.
+
+        Raises:
+            CheckpointError: It could not be written; an older checkpoint at *path* still stands.
+        """
+        self._require_step_boundary("the state can be saved")
+        self.state.save(Path(path))
+
+    def load_checkpoint(self, path: Path | str) -> None:
+        """Restore a checkpoint written under any precision, on any number of ranks.
+
+        Raises:
+            CheckpointError: It is missing, incomplete, corrupt, or belongs to another model.
+            RuntimeError: Inside an accumulation window: its gradients belong to other weights.
+        """
+        self._require_step_boundary("a state can be loaded")
+        self.state.load_file(Path(path), self.device)
+
+
+def _device_of(model: Module) -> torch.device:
+    """The one device that holds the model's parameters.
+
+    Raises:
+        ValueError: The parameters are on several devices, or there are none.
+    """
+    devices = {parameter.device for parameter in model.parameters()}
+    if len(devices) != 1:
+        raise ValueError(f"the model's parameters must be on one device, found {devices or 'none'}")
+    return devices.pop()
+
+
+def _float32_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:
+    """The optimizer's parameters, including frozen ones, since they may be unfrozen later.
+
+    Raises:
+        ValueError: A parameter of the model or the optimizer is not float32, or the optimizer has
+            none to update.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    chosen = [p for group in optimizer.param_groups for p in group["params"]]
+    for parameter in {**names, **dict.fromkeys(chosen)}:
+        if parameter.dtype != torch.float32 and parameter.is_floating_point():
+            raise ValueError(
+                f"parameter {names.get(parameter, '(not in the model)')} is {parameter.dtype}: "
+                "keep parameters float32 (model.float()); autocast makes the half copies"
+            )
+    if not any(p.requires_grad for p in chosen):
+        raise ValueError("the optimizer updates no parameter: pass it model.parameters()")
+    return chosen

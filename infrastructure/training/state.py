@@ -16,10 +16,10 @@ from infrastructure.training.checkpoints.sharded import read_state, write_state
 from infrastructure.training.distributed.modules import is_sharded, unwrapped
 from infrastructure.training.distributed.ranks import Ranks
 from infrastructure.training.loss_scale import LossScale
+from infrastructure.training.optimizer_step import AdaptiveClip
 from infrastructure.training.precision.precision import Precision
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.step_record import StepRecord
-from infrastructure.training.tuning import AdaptiveClip
 
 _NEEDED = ("model", "optimizer", "loss_scale", "record", "precision")
 

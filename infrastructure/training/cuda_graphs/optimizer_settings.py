@@ -15,7 +15,7 @@ class GraphedSettings:
     """Gives a recorded step learning rates on the device, which follow the optimizer's.
 
     To the optimizer, its scheduler and a checkpoint they stay the numbers they are. Every other
-    setting is recorded as it is, and `fixed` tells whether one has changed.
+    setting is recorded as it is, and `recorded_values` tells whether one has changed.
 
     Args:
         optimizer: Fused.
@@ -27,7 +27,7 @@ class GraphedSettings:
         self._rates: list[Tensor] = []
         self._values: list[float] = []
 
-    def fixed(self) -> list[dict[str, Any]]:
+    def recorded_values(self) -> list[dict[str, Any]]:
         """All settings that a recorded step does not follow; tensors by identity."""
         return [
             {
@@ -38,7 +38,7 @@ class GraphedSettings:
             for group in self._optimizer.param_groups
         ]
 
-    def follow(self) -> None:
+    def update_learning_rates(self) -> None:
         """Bring the learning rates on the device up to date; reads nothing from it."""
         for index, group in enumerate(self._optimizer.param_groups):
             rate = group["lr"]

@@ -11,13 +11,13 @@ import torch
 
 
 class Recorder(Protocol):
-    """What records a step and repeats it."""
+    """Records a step so that it can be repeated."""
 
-    def beside(self, step: Callable[[], None]) -> None:
-        """Run *step* as it will be recorded, but for real."""
+    def run(self, step: Callable[[], None]) -> None:
+        """Run *step* eagerly, under the conditions in which it will be recorded."""
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
-        """Record what *step* does to the device, undone; return what does it."""
+        """Record the operations of *step* without running them; return a function that does."""
 
 
 class CudaRecorder:
@@ -28,8 +28,8 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
-    def beside(self, step: Callable[[], None]) -> None:
-        """Run *step* on the side stream, between what was and what will be asked of this one."""
+    def run(self, step: Callable[[], None]) -> None:
+        """Run *step* on the side stream, in order with the work of the current stream."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -40,11 +40,11 @@ class CudaRecorder:
         """Record *step*; waits for the device.
 
         Raises:
-            Exception: Whatever *step* raised, or a RuntimeError of CUDA's.
+            Exception: An exception of *step*, or a RuntimeError of CUDA's.
         """
         graph = torch.cuda.CUDAGraph()
         # The outer stream context: torch.cuda.graph leaves its own open where the recording fails.
-        # thread_local: other threads, such as a data loader's that pins memory, go on undisturbed.
+        # thread_local: other threads, such as a data loader's that pins memory, are not affected.
         with (
             torch.cuda.stream(self._stream),
             _no_garbage_collection(),
@@ -61,7 +61,7 @@ class CudaRecorder:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Nothing of CUDA's may be destroyed meanwhile."""
+    """Keep CUDA objects from being destroyed inside the block."""
     was_on = gc.isenabled()
     gc.disable()
     try:

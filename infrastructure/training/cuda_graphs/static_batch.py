@@ -12,7 +12,7 @@ from torch import Tensor
 _PLAIN = (bool, int, float, str, bytes, torch.dtype, torch.device)
 
 
-class UnboundBatchError(TypeError):
+class UncopyableBatchError(TypeError):
     """A batch holds something that cannot be brought up to date by copying tensors."""
 
 
@@ -28,7 +28,7 @@ def flatten(batch: Any, device: torch.device) -> tuple[Hashable, list[Tensor]]:
         tensors in a fixed order.
 
     Raises:
-        UnboundBatchError: It holds anything else.
+        UncopyableBatchError: It holds anything else.
     """
     tensors: list[Tensor] = []
     return _shape(batch, device, tensors), tensors
@@ -38,7 +38,7 @@ def _shape(value: Any, device: torch.device, tensors: list[Tensor]) -> Hashable:
     kind = type(value)
     if kind is Tensor:
         if value.device != device or value.requires_grad or value.layout != torch.strided:
-            raise UnboundBatchError(
+            raise UncopyableBatchError(
                 f"the batch holds a tensor that is not plain data on {device} (device "
                 f"{value.device}, requires_grad {value.requires_grad}, {value.layout})"
             )
@@ -53,7 +53,7 @@ def _shape(value: Any, device: torch.device, tensors: list[Tensor]) -> Hashable:
     if is_dataclass(value):
         items = (getattr(value, field.name) for field in fields(value))
         return kind, tuple(_shape(item, device, tensors) for item in items)
-    raise UnboundBatchError(
+    raise UncopyableBatchError(
         f"the batch holds a {kind.__name__}: make it tensors, plain values, or dicts, tuples, "
         "lists and dataclasses of them"
     )

@@ -29,9 +29,9 @@ from infrastructure.training.diagnostics.autograd_nodes import floating_tensors
 from infrastructure.training.diagnostics.dropout import switch_off_dropout
 from infrastructure.training.diagnostics.gradient_difference import compare_gradients
 from infrastructure.training.diagnostics.workbench import undisturbed_generators
+from infrastructure.training.inputs.generators import random_state, restore_random_state
 from infrastructure.training.precision.forward import PrecisionForward, checked_loss
 from infrastructure.training.precision.precision import Precision
-from infrastructure.training.random_state import random_state, restore_random_state
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from infrastructure.events.event import BaseEvent, Notice
-from infrastructure.training.fp16_trainer import FP16Trainer
 
 _FIRST_STEPS = 5  # make optimizer state, and a CUDA graph if one is wanted
-_PHASES = {  # by what of the trainer they are
-    "train_batch": "step",
+_STEP = {"train_batch": "step"}
+_PHASES = {  # phase by the trainer's attribute that runs it
     "training_step": "forward",
     "_backward": "backward",
     "finish_window": "optimizer",
 }
+
+
+class _Profiled(Protocol):
+    """An `FP16Trainer`; this folder does not import it."""
+
+    device: torch.device
 
 
 class StepProfile:
@@ -29,7 +35,8 @@ class StepProfile:
     Args:
         steps: Optimizer steps to profile, after the first few.
         folder: Made if it is missing.
-        emit: Is told the phases' times, or why there are none.
+        emit: Receives the phases' times, or the reason there are none.
+        stepper: Object whose ``train_batch`` takes the steps: the trainer or its wrapper.
 
     Attributes:
         interval_steps: 1: an observer of every step.
@@ -37,61 +44,66 @@ class StepProfile:
 
     interval_steps = 1
 
-    def __init__(self, steps: int, folder: Path, emit: Callable[[BaseEvent], None]) -> None:
+    def __init__(
+        self, steps: int, folder: Path, emit: Callable[[BaseEvent], None], stepper: object
+    ) -> None:
         self._steps, self._folder, self._emit = steps, folder, emit
+        self._stepper = stepper
         self._seen = 0
         self._profile: profile | None = None
+        self._marked: list[_MarkedPhases] = []
 
-    def observe(self, trainer: FP16Trainer) -> None:
-        """Begin after the first steps, and end when all that are wanted have been seen."""
+    def observe(self, trainer: _Profiled) -> None:
+        """Start after the first steps; finish when the wanted number has been seen."""
         self._seen += 1
         if self._seen == _FIRST_STEPS:
-            self._begin(trainer)
+            self._start(trainer)
         elif self._seen == _FIRST_STEPS + self._steps:
             self.finish()
 
-    def _begin(self, trainer: FP16Trainer) -> None:
+    def _start(self, trainer: _Profiled) -> None:
         cuda = [ProfilerActivity.CUDA] if trainer.device.type == "cuda" else []
         self._profile = profile(activities=[ProfilerActivity.CPU, *cuda], profile_memory=True)
-        self._marked = _MarkedPhases(trainer)
+        self._marked = [_MarkedPhases(self._stepper, _STEP), _MarkedPhases(trainer, _PHASES)]
         self._profile.start()
 
     def finish(self) -> None:
-        """Write what there is, if profiling is under way; waits for the device."""
+        """Write the profile so far, if profiling is under way; waits for the device."""
         if self._profile is None:
             return
         done, self._profile = self._profile, None
-        self._marked.remove()
+        for marked in self._marked:
+            marked.remove()
         done.stop()
         steps = self._seen - _FIRST_STEPS
         if steps == 0:
-            self._refuse("the training ended before the first step to be profiled did")
+            self._report_failure("the training ended before the first profiled step did")
             return
         times = _times(done)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             done.export_chrome_trace(str(self._folder / "trace.json"))
             (self._folder / "phases.txt").write_text(_table(done, times, steps))
-        except OSError as error:  # nobody must lose a training to a full disk
-            self._refuse(str(error))
+        except OSError as error:  # a full disk must not end a training
+            self._report_failure(str(error))
             return
         means = ", ".join(f"{name} {1e-3 * host / steps:.3f} ms" for name, host, _ in times)
         fields = {"folder": str(self._folder), "steps": str(steps), "host_time_per_step": means}
         self._emit(Notice(event="profile_written", fields=fields))
 
-    def _refuse(self, error: str) -> None:
+    def _report_failure(self, error: str) -> None:
         fields = {"error": error}
         self._emit(Notice(level="warning", event="profile_not_written", fields=fields))
 
 
 class _MarkedPhases:
-    """Makes the trainer's own calls show in a profile, until they are `remove`d."""
+    """Shows an object's own calls in a profile, until they are `remove`d."""
 
-    def __init__(self, trainer: FP16Trainer) -> None:
-        self._attributes = vars(trainer)
-        self._before = {name: self._attributes.get(name) for name in _PHASES}
-        for name, phase in _PHASES.items():
-            self._attributes[name] = _marked(phase, getattr(trainer, name))
+    def __init__(self, owner: object, phases: dict[str, str]) -> None:
+        self._attributes = vars(owner)
+        self._before = {name: self._attributes.get(name) for name in phases}
+        for name, phase in phases.items():
+            self._attributes[name] = _marked(phase, getattr(owner, name))
 
     def remove(self) -> None:
         for name, before in self._before.items():
@@ -110,18 +122,18 @@ def _marked(phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _times(done: profile) -> list[tuple[str, float, float]]:
-    """Phase, and microseconds of host and device in all; those that there were."""
+    """Phase, total microseconds on host and on device; only phases that occurred."""
     events = {event.key: event for event in done.key_averages()}
     return [
         (phase, events[phase].cpu_time_total, events[phase].device_time_total)
-        for phase in _PHASES.values()
+        for phase in (_STEP | _PHASES).values()
         if phase in events
     ]
 
 
 def _table(done: profile, times: list[tuple[str, float, float]], steps: int) -> str:
     lines = [
-        f"Milliseconds per optimizer step, mean of {steps}; step holds the others.",
+        f"Milliseconds per optimizer step, mean of {steps}; step includes the others.",
         "",
     ]
     lines.append(f"{'phase':<12}{'host':>12}{'device':>12}")

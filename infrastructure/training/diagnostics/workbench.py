@@ -14,9 +14,9 @@ from torch.nn import Module
 
 from infrastructure.agent_contract import TrainingJob
 from infrastructure.agent_contract.training_job import Batch
+from infrastructure.training.inputs.generators import random_state, restore_random_state
 from infrastructure.training.precision.forward import PrecisionForward, checked_loss
 from infrastructure.training.precision.precision import Precision
-from infrastructure.training.random_state import random_state, restore_random_state
 
 
 class Workbench:

@@ -12,12 +12,12 @@ from infrastructure.training.checkpoints.checkpoint import CheckpointError
 from infrastructure.training.checkpoints.folder import CheckpointFolder
 from infrastructure.training.distributed.ranks import Ranks
 from infrastructure.training.fp16_trainer import FP16Trainer
-from infrastructure.training.loop.lr_schedule import RateSchedule
-from infrastructure.training.random_state import (
+from infrastructure.training.inputs.generators import (
     random_state,
     restore_random_state,
     seed_generators,
 )
+from infrastructure.training.loop.lr_schedule import RateSchedule
 
 
 class SavedProgress:

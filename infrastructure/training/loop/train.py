@@ -19,11 +19,17 @@ from infrastructure.events import Command, PrecisionState
 from infrastructure.events.event import BaseEvent, Notice
 from infrastructure.training.checkpoints.folder import CheckpointFolder
 from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training.cuda_graphs import GraphedTrainer
 from infrastructure.training.diagnostics.fp32_shadow import Fp32Shadow
 from infrastructure.training.diagnostics.profiler import StepProfile
 from infrastructure.training.distributed.modules import Parallel, is_sharded, spread
 from infrastructure.training.distributed.ranks import Ranks, Share
 from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.inputs.generators import (
+    random_state,
+    restore_random_state,
+    seed_generators,
+)
 from infrastructure.training.loop.boundary import StepBoundary, StepObserver
 from infrastructure.training.loop.divergence import SafetyNet
 from infrastructure.training.loop.fp32_comparison import BaselineWatch
@@ -33,11 +39,6 @@ from infrastructure.training.loop.precision_choice import PrecisionChoice
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.precision.precision import Precision, resolve
-from infrastructure.training.random_state import (
-    random_state,
-    restore_random_state,
-    seed_generators,
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +150,7 @@ class _TrainingLoop:
         optimizer = job.optimizer(model.parameters())
         config = replace(config, accumulate=job.accumulate)
         self._trainer = FP16Trainer(model, optimizer, config, wish=precision)
+        self._stepper = GraphedTrainer(self._trainer) if config.cuda_graph else self._trainer
         schedule = None
         if job.scheduler is not None:
             schedule = RateSchedule(job.scheduler(optimizer), self._trainer, job.scheduler_counts)
@@ -171,7 +173,9 @@ class _TrainingLoop:
             shadow = Fp32Shadow(self._spread.plain, job.loss, self._first_batch, device)
             interval = options.baseline_interval_steps
             observers.append(BaselineWatch(shadow, interval, emit, self._progress))
-        self._profile = StepProfile(options.profile_steps, folder.parent / "profile", emit)
+        self._profile = StepProfile(
+            options.profile_steps, folder.parent / "profile", emit, self._stepper
+        )
         if options.profile_steps and ranks.leads:
             observers.append(self._profile)
         self._boundary = StepBoundary(
@@ -208,10 +212,11 @@ class _TrainingLoop:
         )
 
     def _train_epoch(self) -> None:
-        trainer, progress, boundary = self._trainer, self._progress, self._boundary
+        trainer, stepper = self._trainer, self._stepper
+        progress, boundary = self._progress, self._boundary
         for batch, replay, dealt in self._begin_epoch():
             moved = to_device(batch, self._device)
-            trainer.train_batch(moved, self._job.loss, replay=replay)
+            stepper.train_batch(moved, self._job.loss, replay=replay)
             progress.batch += dealt
             self._reporter.count_samples(moved, dealt)
             if trainer.at_step_boundary:

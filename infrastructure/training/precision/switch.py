@@ -47,6 +47,7 @@ class PrecisionSwitch:
         state: Requested, effective and the reason.
         precision: The effective one.
         forward: The model under it.
+        cast_requested: Whether the model is held in FP16 whenever FP16 is in force.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class PrecisionSwitch:
     ) -> None:
         self._model, self._optimizer, self._parameters = model, optimizer, parameters
         self._device, self._cpu_half = device, cpu_half
-        self._cast_wanted = False
+        self.cast_requested = False
         self._masters: MasterWeights | None = None
         self._pinned = pinned_precision(model)
         self.apply(wish)
@@ -83,7 +84,7 @@ class PrecisionSwitch:
 
     def cast_model(self) -> None:
         """From now on hold the parameters in FP16 whenever FP16 is in force."""
-        self._cast_wanted = True
+        self.cast_requested = True
         self._cast_or_not()
 
     @contextmanager
@@ -110,7 +111,7 @@ class PrecisionSwitch:
             self._masters.update_model()
 
     def _cast_or_not(self) -> None:
-        if not (self._cast_wanted and self.precision is Precision.FP16):
+        if not (self.cast_requested and self.precision is Precision.FP16):
             self._uncast()
         elif self._masters is None:
             self._masters = MasterWeights(self._model, self._optimizer, self._parameters[:])

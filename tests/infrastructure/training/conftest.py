@@ -63,6 +63,17 @@ def batch() -> dict[str, torch.Tensor]:
     return {"x": x, "y": x.sum(1, keepdim=True)}
 
 
+@pytest.fixture
+def spiked() -> Callable[..., dict[str, torch.Tensor]]:
+    """A batch with noise of its own in every step, and targets a thousandfold in one step."""
+
+    def spiked(batch: dict[str, torch.Tensor], step: int, at: int = 50) -> dict[str, torch.Tensor]:
+        noise = torch.randn(batch["y"].shape, generator=torch.Generator().manual_seed(step))
+        return {"x": batch["x"], "y": (batch["y"] + 0.3 * noise) * (1000.0 if step == at else 1.0)}
+
+    return spiked
+
+
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
     "adam": lambda p: torch.optim.Adam(p, lr=1e-2, fused=True),

@@ -553,3 +553,14 @@ def test_what_is_no_state_of_a_trainer_is_refused_before_anything_is_loaded(make
         trainer.load_state_dict(state)
     with pytest.raises(ValueError, match="lacks model, optimizer"):
         trainer.load_state_dict({})
+
+
+def test_adaptive_options_read_nothing_in_the_step(
+    make_trainer, loss_fn, batch, spiked, read_counter
+) -> None:
+    trainer = make_trainer("fp16", adaptive_clip=True, adaptive_growth_interval=True)
+    trainer.step(trainer.training_step(batch, loss_fn))
+    with read_counter() as counter:
+        for step in range(40):
+            trainer.step(trainer.training_step(spiked(batch, step), loss_fn))
+    assert counter.reads == 0

@@ -11,8 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from infrastructure.training.diagnostics.dropout import switch_off_dropout
 from infrastructure.training.diagnostics.preflight.verdict import LARGEST_GRADIENT_ERROR
 from infrastructure.training.diagnostics.workbench import Workbench
+from infrastructure.training.inputs.generators import random_state, restore_random_state
 from infrastructure.training.precision.precision import Precision
-from infrastructure.training.random_state import random_state, restore_random_state
 
 
 def saved_bytes(bench: Workbench, precision: Precision) -> int:

@@ -108,7 +108,7 @@ def test_an_average_of_weights_waits_for_applied_steps_without_a_read(make_train
         for batch in batches(30):
             with torch.enable_grad():
                 trainer.train_batch(batch, at_times_infinite)
-            share = 0.1 * (1.0 - trainer.last_step_bad)
+            share = 0.1 * (1.0 - trainer.last_step_skipped)
             torch._foreach_lerp_(averages, weights, [share] * len(weights))
     assert counter.reads == 0
 

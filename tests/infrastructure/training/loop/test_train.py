@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+import structlog
 import torch
 from torch import nn
 
@@ -323,3 +324,20 @@ def test_epochs_shorter_than_a_statistic_are_heeded_too(make_job, tmp_path: Path
             tmp_path,
             config={"nonfinite_loss_patience": 5},
         )
+
+
+def test_graphs_that_are_unavailable_cost_a_log_line_and_no_training(make_job, tmp_path: Path):
+    config = FP16TrainingConfig(cpu_half=True, loss_scale=256.0, cuda_graph=True)
+    with structlog.testing.capture_logs() as logs:
+        result = train(
+            make_job(epochs=1),
+            device=torch.device("cpu"),
+            precision=PrecisionState(requested="fp16", effective="fp16", reason="default"),
+            config=config,
+            options=LoopOptions(seed=3),
+            folder=tmp_path,
+            emit=lambda _: None,
+            commands=list,
+        )
+    assert [entry["event"] for entry in logs] == ["cuda_graph_refused"]
+    assert result.steps == 8
