@@ -30,6 +30,7 @@ _WHO = {
     "operator": "an operator's override",
     "flag": "ENABLE_FP16_TRAINING is false",
     "guard": "the guard",
+    "floor_policy": "the worker itself, by FP16_FLOOR_POLICY: gradients overflowed at the floor",
     "canary": "the canary settings: this run is not of the share that has half precision",
     "baseline": "the run repeats another in FP32, to be compared with it",
     "no_accelerator": "the device is a CPU, and GENESIS_CPU_HALF is not set",

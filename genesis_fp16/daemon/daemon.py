@@ -23,7 +23,7 @@ from genesis_fp16.daemon.store_trouble import StoreTrouble
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.schedule import effective_schedule
 from genesis_fp16.executors import LocalExecutor
-from genesis_fp16.guard.guard import Guard
+from genesis_fp16.guard import Fallbacks, Guard
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.discovery import check_not_shadowed
 from genesis_fp16.runs.baselines import BaselineRuns
@@ -133,16 +133,19 @@ class Daemon:
         self._findings = findings
         self._metrics = metrics
         self._guard = Guard(store, settings, self._guard_decided)
+        fallbacks = Fallbacks(store, settings.home)
         self._baselines = BaselineRuns(store, settings)
         self._retention = Retention(store, settings)
-        self._desk = PrecisionDesk(store, findings.hardware, settings, self._guard)
+        self._desk = PrecisionDesk(store, findings.hardware, settings, self._guard, fallbacks)
         self._dispatcher = Dispatcher(
             store,
             LocalExecutor(),
             settings,
             findings.entry_points,
             self._desk,
-            Listeners([self._guard, self._baselines, self._retention, metrics, narrator]),
+            Listeners(
+                [self._guard, fallbacks, self._baselines, self._retention, metrics, narrator]
+            ),
         )
         self._timetable = Timetable(store, settings.seed)
         self._reloader = SettingsReloader(settings)

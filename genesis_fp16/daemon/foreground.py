@@ -22,7 +22,7 @@ from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.executors import LocalExecutor
-from genesis_fp16.guard.guard import Guard
+from genesis_fp16.guard import Fallbacks, Guard
 from genesis_fp16.plugins.discovery import UnknownAgentError, check_not_shadowed
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.settings.reload import SettingsReloader
@@ -118,9 +118,9 @@ def _run_here(
     narrator: Narrator,
     life: _Life,
 ) -> Run:
-    guard = Guard(store, settings)
-    desk = PrecisionDesk(store, findings.hardware, settings, guard)
-    listeners = Listeners([guard, narrator])
+    guard, fallbacks = Guard(store, settings), Fallbacks(store, settings.home)
+    desk = PrecisionDesk(store, findings.hardware, settings, guard, fallbacks)
+    listeners = Listeners([guard, fallbacks, narrator])
     dispatcher = Dispatcher(
         store, LocalExecutor(), settings, findings.entry_points, desk, listeners
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from genesis_fp16.domain.precision import Device, Override, Voices, concerning, decide
 from genesis_fp16.domain.run import Run
+from genesis_fp16.guard import Fallbacks
 from genesis_fp16.guard.canary import may_run_in_half
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.plugins.probe import Hardware
@@ -23,11 +24,19 @@ class PrecisionDesk:
         hardware: What the device can do.
         settings: In force; assign `settings` anew after a reload.
         guard: Follows the same settings.
+        fallbacks: Runs whose workers fell back to FP32 by themselves.
     """
 
-    def __init__(self, store: Store, hardware: Hardware, settings: Settings, guard: Guard) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hardware: Hardware,
+        settings: Settings,
+        guard: Guard,
+        fallbacks: Fallbacks,
+    ) -> None:
         self._settings = settings
-        self._store, self._guard = store, guard
+        self._store, self._guard, self._fallbacks = store, guard, fallbacks
         self._device = Device(
             accelerator=not hardware.device.startswith("cpu"),
             fp16=hardware.fp16,
@@ -57,6 +66,7 @@ class PrecisionDesk:
         return self._decide(
             run.agent,
             begun_at,
+            fell_back_at=self._fallbacks.fell_back_at(run.id),
             canary=may_run_in_half(run.agent, run.number, self._settings),
             baseline=run.baseline_of is not None,
         )
@@ -66,7 +76,13 @@ class PrecisionDesk:
         return self._decide(agent, math.inf, canary=may_run_in_half(agent, 1, self._settings))
 
     def _decide(
-        self, agent: str, begun_at: float, *, canary: bool, baseline: bool = False
+        self,
+        agent: str,
+        begun_at: float,
+        *,
+        canary: bool,
+        baseline: bool = False,
+        fell_back_at: float | None = None,
     ) -> PrecisionState:
         return decide(
             Voices(
@@ -76,6 +92,7 @@ class PrecisionDesk:
                 overrides=concerning(self._overrides, agent, begun_at),
                 device=self._device,
                 guard=self._guard.demands_fp32(agent),
+                fell_back_at=fell_back_at,
                 canary=canary,
                 baseline=baseline,
             )

@@ -91,6 +91,8 @@ class Voices:
         agent: The agent's own setting, if any.
         overrides: Those that concern the run, one per scope at most.
         guard: Whether the guard demands FP32.
+        fell_back_at: Unix time at which the run's worker fell back to FP32 by itself, at the floor
+            of the loss scale; None if it did not.
         canary: Whether the run is of the share that may have half precision.
         baseline: Whether the run is there to repeat another in FP32.
         device: What it can do.
@@ -102,6 +104,7 @@ class Voices:
     overrides: Sequence[Override]
     device: Device
     guard: bool = False
+    fell_back_at: float | None = None
     canary: bool = True
     baseline: bool = False
 
@@ -110,11 +113,14 @@ def decide(voices: Voices) -> PrecisionState:
     """Decide the precision of one run.
 
     FP32 is demanded by, in this order of naming: ``flag`` (``ENABLE_FP16_TRAINING``),
-    ``operator`` (an override), ``guard``, ``agent`` (its own setting), the device
-    (``no_accelerator`` or ``unsupported``), ``baseline`` and ``canary`` (the run is there to be
-    compared with others, and has nothing else against half precision). If none does, the half
-    type, or ``auto``, is the operator's (for this agent before for all), else the agent's, else
-    the default.
+    ``operator`` (an override), ``guard``, ``floor_policy`` (the worker's own fallback), ``agent``
+    (its own setting), the device (``no_accelerator`` or ``unsupported``), ``baseline`` and
+    ``canary`` (the run is there to be compared with others, and has nothing else against half
+    precision). If none does, the half type, or ``auto``, is the operator's (for this agent before
+    for all), else the agent's, else the default.
+
+    A fallback of the worker holds until its run ends. An override for this agent by name that
+    asks for half precision and is newer than the fallback suspends it while it is in force.
     """
     half, chooser = _choice(voices)
     for reason in _demands(voices, voices.device.objection(half)):
@@ -139,6 +145,8 @@ def _demands(voices: Voices, objection: PrecisionReason | None) -> Iterator[Prec
         yield "operator"
     if voices.guard:
         yield "guard"
+    if _fallback_holds(voices):
+        yield "floor_policy"
     if voices.agent == "fp32":
         yield "agent"
     if objection is not None:
@@ -147,3 +155,14 @@ def _demands(voices: Voices, objection: PrecisionReason | None) -> Iterator[Prec
         yield "baseline"
     if not voices.canary:
         yield "canary"
+
+
+def _fallback_holds(voices: Voices) -> bool:
+    """Whether the worker fell back and no operator has asked for half precision since."""
+    fell_back_at = voices.fell_back_at
+    return fell_back_at is not None and not any(
+        override.agent is not None
+        and override.precision != "fp32"
+        and override.created_at > fell_back_at
+        for override in voices.overrides
+    )

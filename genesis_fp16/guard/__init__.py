@@ -1,5 +1,6 @@
-"""The guard: events of workers in, automatic rollback to FP32 out, agent by agent."""
+"""Automatic rollback to FP32, agent by agent: the guard, and the workers' own fallbacks."""
 
+from genesis_fp16.guard.fallbacks import Fallbacks
 from genesis_fp16.guard.guard import Guard
 
-__all__ = ["Guard"]
+__all__ = ["Fallbacks", "Guard"]

@@ -12,7 +12,8 @@ PrecisionReason = Literal[
     "agent",  # the agent's own setting
     "operator",  # a stored override
     "flag",  # ENABLE_FP16_TRAINING is false
-    "guard",  # the automatic rollback
+    "guard",  # the daemon's automatic rollback
+    "floor_policy",  # the worker's own fallback: FP16_FLOOR_POLICY=fallback_fp32
     "baseline",  # repeats a run in FP32, to compare
     "canary",  # not of the share of runs that may have half precision
     "no_accelerator",  # half precision on a CPU, not forced

@@ -1,5 +1,6 @@
-"""A real overflow storm: the guard ends it, says so, and remembers; the neighbour is left alone."""
+"""Real overflows: the guard or the worker itself ends them, and no other agent is touched."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -22,17 +23,9 @@ def plugin(tmp_path: Path, quick_plugin: Path) -> Path:
 
 @pytest.fixture
 def daemon(make_daemon: Callable[..., object], plugin: Path):
-    """A daemon whose two agents train without end, in FP16 on the CPU.
-
-    The scale backs off by little, so that it is nowhere near its floor when the storm is seen.
-    """
+    """A daemon, not yet started, whose two agents train without end in FP16 on the CPU."""
     daemon = make_daemon(python_path=plugin)
-    daemon.configure(
-        GENESIS_SLOTS=2,
-        GENESIS_CPU_HALF="true",
-        FP16_BACKOFF_FACTOR=0.99,
-        GENESIS_BASELINE_INTERVAL_STEPS=0,
-    )
+    daemon.configure(GENESIS_SLOTS=2, GENESIS_CPU_HALF="true", GENESIS_BASELINE_INTERVAL_STEPS=0)
     for agent in ("QUICK", "STORMY"):
         daemon.configure(
             **{
@@ -41,7 +34,7 @@ def daemon(make_daemon: Callable[..., object], plugin: Path):
                 f"GENESIS_AGENTS__{agent}__SETTINGS__BATCHES_PER_EPOCH": 500,
             }
         )
-    return daemon.start()
+    return daemon
 
 
 def in_force(daemon, agent: str) -> list[tuple[str, str]]:
@@ -60,6 +53,9 @@ def explained(daemon) -> str:
 
 
 def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
+    """The scale backs off by little, so that it is far above its floor when the storm is seen."""
+    daemon.configure(FP16_BACKOFF_FACTOR=0.99)
+    daemon.start()
     assert state(daemon, "stormy") == ["watching"]
     daemon.wait_for(lambda: state(daemon, "stormy") == ["tripped"], 120, "to see the storm")
     daemon.wait_for(lambda: in_force(daemon, "stormy") == [("fp32", "guard")], 20, "to be in FP32")
@@ -121,3 +117,56 @@ def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
         ("tripped", 1),
     ]
     assert state(daemon, "quick") == ["watching"]
+
+
+def test_a_fallback_of_the_worker_is_adopted(daemon) -> None:
+    """Without the guard, only an override for this very agent sends the run back to FP16."""
+    fallback, flag = [("fp32", "floor_policy")], [("fp32", "flag")]
+
+    def precision(*arguments: str) -> None:
+        done = daemon.cli("precision", *arguments, "--reason", "another try")
+        assert done.returncode == 0, done.stderr
+
+    daemon.configure(
+        GENESIS_AGENTS__QUICK__ENABLED="false",
+        GENESIS_GUARD_ENABLED="false",
+        FP16_MIN_LOSS_SCALE=64,
+    )
+    daemon.start()
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == fallback, 120, "to fall back")
+
+    precision("set", "fp32", "--agent", "quick")
+    precision("clear", "--agent", "quick")
+    daemon.configure(GENESIS_PRECISION="bf16", ENABLE_FP16_TRAINING="false")
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == flag, 60, "to obey the flag")
+    daemon.configure(GENESIS_PRECISION="fp16", ENABLE_FP16_TRAINING="true")
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == fallback, 60, "to remember the fallback")
+
+    assert daemon.stop()[0] == 0
+    daemon.start()
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == fallback, 120, "to resume in FP32")
+    in_order = ["default", "floor_policy", "flag", "floor_policy"]
+    assert acknowledged(daemon) == in_order, "no half precision since the fallback"
+
+    precision("set", "fp16", "--agent", "stormy")
+    in_order += ["operator", "floor_policy"]
+    daemon.wait_for(lambda: acknowledged(daemon) == in_order, 60, "to fall back again")
+
+    daemon.configure(GENESIS_GUARD_ENABLED="true")
+    reloads = "genesis_config_reloads_total"
+    daemon.wait_for(lambda: daemon.metrics().labels(reloads, result="applied"), 60, "to reload")
+    precision("set", "fp16", "--agent", "stormy")
+    in_order += ["operator", "floor_policy", "guard"]
+    daemon.wait_for(lambda: acknowledged(daemon) == in_order, 60, "to be stopped by the guard")
+    metrics = daemon.metrics()
+    rollbacks = "genesis_precision_rollbacks_total"
+    assert metrics.value(rollbacks, agent="stormy", reason="floor_policy") == 2
+    assert metrics.value(rollbacks, agent="stormy", reason="guard") == 0
+    [trip] = metrics.labels("genesis_guard_trips_total")
+    assert trip["trigger"] == "scale_floor"
+
+
+def acknowledged(daemon) -> list[str]:
+    """Reasons of all acknowledgements, oldest first, without repetitions."""
+    events = daemon.events("precision_changed")
+    return [reason for reason, _ in itertools.groupby(events, lambda each: each.state.reason)]

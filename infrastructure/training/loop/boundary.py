@@ -127,7 +127,7 @@ class StepBoundary:
         try:
             state = self._trainer.set_precision(self._choice.settle(wish))
         except PinnedPrecisionError as error:
-            fields = {"error": str(error)}
+            fields = {"error": str(error), "reason": wish.reason}
             self._emit(Notice(level="warning", event="precision_needs_restart", fields=fields))
             self._stop()
             return

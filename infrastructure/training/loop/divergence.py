@@ -69,7 +69,7 @@ class SafetyNet:
                 )
             self._notice("loss_scale_floor", "gradients still overflow: going on in FP32")
             requested = self._trainer.precision_state.requested
-            fp32 = PrecisionState(requested=requested, effective="fp32", reason="guard")
+            fp32 = PrecisionState(requested=requested, effective="fp32", reason="floor_policy")
             orders.append(SetPrecision(state=fp32))
         if stats.consecutive_nonfinite_losses >= config.nonfinite_loss_patience:
             orders.append(GoBack(losses=stats.consecutive_nonfinite_losses))

@@ -10,10 +10,12 @@ from genesis_fp16.daemon.precision_resolver import PrecisionDesk
 from genesis_fp16.domain.guard import Finding, Trigger
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import Run, RunState
-from genesis_fp16.guard.guard import Guard
+from genesis_fp16.guard import Fallbacks, Guard
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
+from infrastructure.events import PrecisionState
+from infrastructure.events.event import PrecisionChanged
 
 GPU = Hardware(device="cuda:0", fp16=True, bf16=True, torch_version="2")
 CPU = replace(GPU, device="cpu", fp16=False, bf16=False)
@@ -21,7 +23,8 @@ WORD = Override(agent="a", precision="fp32", reason="odd", actor="me", created_a
 
 
 def make_desk(store: Store, hardware: Hardware, settings: Settings) -> PrecisionDesk:
-    return PrecisionDesk(store, hardware, settings, Guard(store, settings))
+    fallbacks = Fallbacks(store, settings.home)
+    return PrecisionDesk(store, hardware, settings, Guard(store, settings), fallbacks)
 
 
 @pytest.fixture
@@ -106,9 +109,24 @@ def test_canaries_are_chosen_by_the_number_of_the_run(desk: PrecisionDesk) -> No
 
 def test_the_guard_speaks_for_its_agent(store: Store, home_settings: Settings) -> None:
     guard = Guard(store, home_settings)
-    desk = PrecisionDesk(store, GPU, home_settings, guard)
+    desk = PrecisionDesk(store, GPU, home_settings, guard, Fallbacks(store, home_settings.home))
     guard.trip("a", Finding(trigger=Trigger.UNDERFLOW, said="lost", numbers={}))
     assert said(desk, "a") == ("fp32", "guard")
     assert said(desk, "b") == ("fp16", "default")
     desk.settings = home_settings.model_copy(update={"guard_enabled": False})
     assert said(desk, "a") == ("fp16", "default")
+
+
+def test_a_run_that_fell_back_stays_in_fp32(store: Store, home_settings: Settings) -> None:
+    fallbacks = Fallbacks(store, home_settings.home)
+    guard_off = home_settings.model_copy(update={"guard_enabled": False})
+    desk = PrecisionDesk(store, GPU, guard_off, Guard(store, guard_off), fallbacks)
+    state = PrecisionState(requested="fp16", effective="fp32", reason="floor_policy")
+    event = PrecisionChanged(step=9, state=state, loss_scale=1.0, time=100.0)
+    fallbacks.on_event("a", "a-1", event)
+    store.overrides.set(replace(WORD, agent="b"))
+    desk.settings = guard_off.model_copy(update={"precision": "bf16"})
+    desk.refresh()
+    assert said(desk, "a") == ("fp32", "floor_policy")
+    assert said(desk, "a", number=2) == ("bf16", "default"), "a new run starts fresh"
+    assert desk.for_agent("a").reason == "default"

@@ -22,8 +22,8 @@ def override(precision: str, agent: str | None = None) -> Override:
 
 def all_cases():
     wishes, yes_or_no = (None, *NAMES), (True, False)
-    for flag, default, agent, mine, everyone, device, guard, twin in itertools.product(
-        yes_or_no, NAMES[1:], wishes, wishes, wishes, DEVICES, yes_or_no, range(4)
+    for flag, default, agent, mine, everyone, device, voice, twin in itertools.product(
+        yes_or_no, NAMES[1:], wishes, wishes, wishes, DEVICES, range(3), range(4)
     ):
         overrides = [override(mine, "a")] if mine else []
         overrides += [override(everyone)] if everyone else []
@@ -33,7 +33,8 @@ def all_cases():
             agent=agent,
             overrides=overrides,
             device=device,
-            guard=guard,
+            guard=voice == 1,
+            fell_back_at=1.0 if voice == 2 else None,
             canary=twin % 2 == 0,
             baseline=twin > 1,
         )
@@ -52,6 +53,7 @@ def test_any_voice_for_fp32_wins_and_the_first_is_named() -> None:
             "flag": not voices.flag,
             "operator": "fp32" in (mine, everyone),
             "guard": voices.guard,
+            "floor_policy": voices.fell_back_at is not None,
             "agent": voices.agent == "fp32",
             "no_accelerator": device is CPU and not measured,
             "unsupported": device is OLD_GPU and lacks,
@@ -99,3 +101,38 @@ def test_a_word_concerns_its_agent_only() -> None:
     mine, everyone = override("fp32", "a"), override("bf16")
     assert concerning([mine, everyone], "a", 1.0) == [mine, everyone]
     assert concerning([mine, everyone], "b", 1.0) == [everyone]
+
+
+@pytest.mark.parametrize(
+    ("agent", "precision", "created_at", "expected"),
+    [
+        ("a", "fp16", 101.0, ("fp16", "operator")),
+        ("a", "auto", 101.0, ("auto", "operator")),
+        ("a", "fp16", 99.0, ("fp32", "floor_policy")),
+        (None, "fp16", 101.0, ("fp32", "floor_policy")),
+        ("a", "fp32", 101.0, ("fp32", "operator")),
+    ],
+)
+def test_only_a_newer_half_override_for_the_agent_suspends_a_fallback(
+    agent, precision, created_at, expected
+) -> None:
+    asked = replace(override(precision, agent), created_at=created_at)
+    voices = Voices(
+        flag=True,
+        default="fp16",
+        agent=None,
+        overrides=[asked],
+        device=NEW_GPU,
+        fell_back_at=100.0,
+    )
+    state = decide(voices)
+    assert (state.effective, state.reason) == expected
+    assert decide(replace(voices, flag=False)).reason == "flag"
+
+
+def test_the_guard_is_named_before_the_fallback() -> None:
+    voices = Voices(
+        flag=True, default="bf16", agent=None, overrides=[], device=NEW_GPU, fell_back_at=1.0
+    )
+    assert decide(voices).reason == "floor_policy"
+    assert decide(replace(voices, guard=True)).reason == "guard"

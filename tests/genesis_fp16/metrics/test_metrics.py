@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,16 @@ def test_precision_is_what_was_acknowledged_last(metrics: Metrics, value: Value)
     metrics.on_event("a", "r5", changed(twin, scale=1.0))
     assert value(name, agent="a", requested="fp16", effective="fp32", reason="baseline") == 1
     assert value("genesis_precision_rollbacks_total", agent="a", reason="baseline") is None
+
+
+def test_a_fallback_is_told_apart_from_the_guard(metrics: Metrics, value: Value) -> None:
+    by_floor, by_guard = replace(BY_FLAG, reason="floor_policy"), replace(BY_FLAG, reason="guard")
+    for state in (FP16, by_floor, by_guard):
+        metrics.on_event("a", "r", changed(state))
+    assert value("genesis_precision_rollbacks_total", agent="a", reason="floor_policy") == 1
+    assert value("genesis_precision_rollbacks_total", agent="a", reason="guard") == 0
+    [named] = series(metrics, "genesis_precision_info")
+    assert named["reason"] == "guard"
 
 
 def test_guard_states_are_one_hot_and_trips_add_up(metrics: Metrics, value: Value) -> None:

@@ -214,7 +214,7 @@ def test_the_textbook_skips_for_ever_and_says_nothing(
 
     with pytest.raises(TrainingDivergedError, match="loss scale at its floor, 64"):
         states("halt")
-    assert states("fallback_fp32") == [("fp16", "default"), ("fp32", "guard")]
+    assert states("fallback_fp32") == [("fp16", "default"), ("fp32", "floor_policy")]
     assert states("skip") == [("fp16", "default")]
 
 

@@ -260,7 +260,7 @@ def test_overflow_at_the_floor_meets_the_policy(make_job, tmp_path: Path, policy
         return
     run(job, tmp_path, daemon, config=config, stats_interval_steps=1)
     reasons = [event.state.reason for event in daemon.of(PrecisionChanged)]
-    assert reasons == (["default"] if policy == "skip" else ["default", "guard"])
+    assert reasons == (["default"] if policy == "skip" else ["default", "floor_policy"])
     assert daemon.total("overflow") == 7
     assert daemon.total("fp16") == (8 if policy == "skip" else 2)
 
