@@ -10,20 +10,22 @@ from typing import Annotated
 import typer
 
 import genesis_fp16
-from genesis_fp16.cli import evolve as cli_evolve
 from genesis_fp16.cli import explain as cli_explain
 from genesis_fp16.cli import precision as cli_precision
 from genesis_fp16.cli import preflight as cli_preflight
 from genesis_fp16.cli import runs as cli_runs
 from genesis_fp16.cli.names import check_words
 from genesis_fp16.cli.output import JsonFlag, print_json, print_table
+from genesis_fp16.cli.plugin_commands import ProgramGroup
 from genesis_fp16.cli.settings import settings_to_start
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.plugins.loading import is_secret
 from genesis_fp16.settings.reading import load_settings
+from infrastructure.agent_contract.command import CommandError
 
 app = typer.Typer(
     name="genesis-fp16",
+    cls=ProgramGroup,
     help="Keeps the world models of a fleet of agents trained in half precision, safely.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -36,7 +38,6 @@ app.add_typer(cli_precision.app, name="precision")
 cli_precision.app.command("explain")(cli_explain.explain)
 app.add_typer(config_app, name="config")
 app.command("preflight")(cli_preflight.preflight)
-app.command("evolve")(cli_evolve.evolve)
 
 
 def main() -> None:
@@ -44,7 +45,7 @@ def main() -> None:
     try:
         check_words(sys.argv[1:])
         app()
-    except GenesisError as error:
+    except (GenesisError, CommandError) as error:
         sys.stderr.write(f"genesis-fp16: {error}\n")
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader, such as head, has seen enough

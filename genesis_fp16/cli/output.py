@@ -16,7 +16,8 @@ from infrastructure.events.plain_text import plain
 
 LONGEST_CELL = 300
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON, on stdout alone.")]
+JSON_OPTION = typer.Option("--json", help="Answer in JSON, on stdout alone.")
+JsonFlag = Annotated[bool, JSON_OPTION]
 
 
 def print_json(value: object) -> None:

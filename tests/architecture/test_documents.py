@@ -52,11 +52,14 @@ def test_settings_named_exist(pages: list[Path], root: Path) -> None:
 def _check_command(words: list[str]) -> str | None:
     """What is wrong with the command line *words*, if anything."""
     command = typer.main.get_command(app)
-    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+    context = command.make_context("genesis-fp16", ["--help"], resilient_parsing=True)
+    while hasattr(command, "get_command") and words and not words[0].startswith("-"):
         name, *words = words
-        if name not in command.commands:
+        found = command.get_command(context, name)
+        if found is None:
             return f"no command {name!r}"
-        command = command.commands[name]
+        context = found.make_context(name, ["--help"], parent=context, resilient_parsing=True)
+        command = context.command  # that of a plugin is loaded now
     options = {option for parameter in command.params for option in parameter.opts}
     missing = [w for w in words if w.startswith("--") and w not in {*options, "--help"}]
     return f"{command.name} has no option {missing}" if missing else None

@@ -1,4 +1,4 @@
-"""Reading ``FILE::FUNCTION`` and its tests: whatever cannot be evolved is refused here, by name."""
+"""Reading of ``FILE::FUNCTION`` and its tests; what cannot be repaired is refused by name."""
 
 from __future__ import annotations
 
@@ -11,29 +11,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from genesis_fp16.domain.errors import GenesisError
+from infrastructure.agent_contract.command import CommandError
 
 _BYTE_ORDER_MARK = "\ufeff"
 
 
-class EvolveError(GenesisError, RuntimeError):
-    """The function could not be evolved; the message says why and what to do."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvolveTarget:
-    """A function of a file.
+class RepairTarget:
+    """A function to repair, and its file.
 
     Attributes:
-        code: Text of the file, line ends as they are.
+        code: Text of the file with its own line ends.
         function: Name of the function, at the top level of the file.
         module: Name by which tests import the file.
         path: Path of the file in a diff, relative to *folder*.
-        folder: Where such a diff is to be applied: the working folder, if the file lies in it.
+        folder: Folder in which to apply the diff: the working folder if the file lies in it.
     """
 
     code: str
@@ -43,31 +35,31 @@ class EvolveTarget:
     folder: Path
 
     @classmethod
-    def read(cls, target: str) -> EvolveTarget:
+    def read(cls, target: str) -> RepairTarget:
         """Read the file that *target*, ``FILE::FUNCTION``, names.
 
         Raises:
-            EvolveError: It names no function, or none that can be evolved.
+            CommandError: It does not name a function that can be repaired; the message says why.
         """
         file, _, function = target.partition("::")
         if not file or not function:
-            raise EvolveError(
-                f"{target!r} names no function: write FILE::FUNCTION, such as "
+            raise CommandError(
+                f"{target!r} does not name a function: write FILE::FUNCTION, for example "
                 "shop/prices.py::discount",
                 os.EX_USAGE,
             )
         program = Path(file)
         code = _read(program, "the program")
         if not program.stem.isidentifier() or keyword.iskeyword(program.stem):
-            raise EvolveError(
-                f"{program} cannot be imported by its name, as its tests must: rename it to "
+            raise CommandError(
+                f"{program} cannot be imported by its name, which its tests need: rename it to "
                 f"{_importable(program.stem)}.py",
                 os.EX_DATAERR,
             )
         if code.startswith(_BYTE_ORDER_MARK):
-            raise EvolveError(
-                f"{program} begins with a byte order mark, which Python can do without and a "
-                "diff cannot: save it as plain UTF-8",
+            raise CommandError(
+                f"{program} begins with a byte order mark, which makes a diff fail: save it as "
+                "UTF-8 without one",
                 os.EX_DATAERR,
             )
         _check_function(_parse(code, program), program, function)
@@ -87,7 +79,7 @@ def read_tests(path: Path) -> str:
     """Text of the test module *path*.
 
     Raises:
-        EvolveError: It cannot be read, or is not Python.
+        CommandError: It cannot be read, or is not Python.
     """
     code = _read(path, "the tests").removeprefix(_BYTE_ORDER_MARK)
     _parse(code, path)
@@ -98,13 +90,13 @@ def _read(path: Path, what: str) -> str:
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
-        raise EvolveError(f"{what}: there is no file {path}", os.EX_NOINPUT) from None
+        raise CommandError(f"{what}: there is no file {path}", os.EX_NOINPUT) from None
     except OSError as error:
         message = f"{what}: {path} cannot be read: {error.strerror}"
-        raise EvolveError(message, os.EX_NOINPUT) from None
+        raise CommandError(message, os.EX_NOINPUT) from None
     except UnicodeDecodeError:
         message = f"{what}: {path} cannot be read: save it as UTF-8"
-        raise EvolveError(message, os.EX_NOINPUT) from None
+        raise CommandError(message, os.EX_NOINPUT) from None
 
 
 def _importable(name: str) -> str:
@@ -117,13 +109,13 @@ def _parse(code: str, path: Path) -> ast.Module:
     try:
         return ast.parse(code)
     except SyntaxError as error:
-        place = f":{error.lineno}" if error.lineno else ""  # a null byte stands on no line
+        place = f":{error.lineno}" if error.lineno else ""  # a null byte has no line
         message = f"{path}{place} is not Python: {error.msg}"
     except ValueError as error:  # a null byte, in older versions
         message = f"{path} is not Python: {error}"
     except (RecursionError, MemoryError):  # the parser's own limits
-        message = f"{path} is nested too deeply to be read"
-    raise EvolveError(message, os.EX_DATAERR)
+        message = f"{path} is nested too deeply for the parser"
+    raise CommandError(message, os.EX_DATAERR)
 
 
 def _check_function(tree: ast.Module, program: Path, function: str) -> None:
@@ -132,11 +124,11 @@ def _check_function(tree: ast.Module, program: Path, function: str) -> None:
         return
     found = dict(_definitions(tree, ""))
     remedy = found.get(function)
-    if remedy is None:  # it may be named without its class, or misspelt
+    if remedy is None:  # named without its class, or misspelt
         inner = [name for name in found if name.rpartition(".")[2] == function]
         remedy = found[inner[0]] if inner else _nearest(function, functions)
-    raise EvolveError(
-        f"{program} defines no function {function!r} at its top level; {remedy}", os.EX_DATAERR
+    raise CommandError(
+        f"{program} has no function {function!r} at its top level; {remedy}", os.EX_DATAERR
     )
 
 
@@ -148,7 +140,7 @@ def _nearest(function: str, functions: list[str]) -> str:
 
 
 def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
-    """Every dotted name defined below *node*, and what to do where just that is to be evolved."""
+    """Every dotted name defined below *node*, and what to do if the user meant that one."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Assign) and isinstance(child.value, ast.Lambda):
             for name in (each.id for each in child.targets if isinstance(each, ast.Name)):
@@ -172,5 +164,5 @@ def _remedy(
         return f"{name} is a method: move what it computes into a function that it calls"
     if prefix:
         outer = prefix.partition(".")[0]
-        return f"{name} stands inside {outer}: evolve {outer}, or move {node.name} out of it"
-    return f"{name} stands inside another statement: move it out"
+        return f"{name} is nested in {outer}: repair {outer}, or move {node.name} out of it"
+    return f"{name} is nested in another statement: move it to the top level"

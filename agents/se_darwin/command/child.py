@@ -1,0 +1,138 @@
+"""The child process in which the agent evolves a program: only here torch is imported.
+
+The request comes on stdin; the answer goes to its own file descriptor, because an agent may print.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pkgutil
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+EvolveSolution = Callable[[str, dict[str, JsonValue]], Awaitable[object]]
+
+
+class ChildRequest(BaseModel):
+    """Request of the parent.
+
+    Attributes:
+        agent: Name of the agent's entry point.
+        entry_point: ``module:attribute`` of its factory.
+        folder: Folder for temporary files; the parent removes it.
+        problem: Description of the problem in words.
+        context: Context of the agent's `evolve_solution`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    agent: str
+    entry_point: str
+    folder: Path
+    problem: str
+    context: dict[str, JsonValue]
+
+
+class BestProgram(BaseModel):
+    """Part of ``best_trajectory`` that is shown."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    diff: str
+    edits: list[str]
+    lineage: list[str]
+    test_results: list[bool]
+
+
+class RepairResult(BaseModel):
+    """Part of what ``evolve_solution`` returns that is shown; the other keys are kept.
+
+    Attributes:
+        recorded: What the agent recorded to learn from, or why nothing, in one line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    success: bool
+    best_trajectory: BestProgram
+    pool_statistics: dict[str, float]
+    total_time: float
+    ranked_by: str
+    recorded: str = ""
+
+
+class ChildAnswer(BaseModel):
+    """A result, or why there is none.
+
+    Attributes:
+        result: What the agent returned.
+        refused: What is wrong with the request, the agent or the host; with the remedy.
+        exit_code: Exit code for the command.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    result: RepairResult | None = None
+    refused: str = ""
+    exit_code: int = 0
+
+
+def answer(request: ChildRequest) -> ChildAnswer:
+    """Load the agent and let it evolve; a refusal of the agent is an answer too."""
+    try:
+        evolve_solution = _load(request)
+    except Exception as error:  # plugin code may raise anything
+        refused = f"agent {request.agent} cannot be used: {type(error).__name__}: {error}; "
+        return ChildAnswer(
+            refused=f"{' '.join(refused.split())} see genesis-fp16 agents", exit_code=os.EX_CONFIG
+        )
+    if evolve_solution is None:
+        refused = f"agent {request.agent} does not evolve programs: it has no evolve_solution"
+        return ChildAnswer(refused=refused, exit_code=os.EX_CONFIG)
+    try:
+        result = asyncio.run(_evolve(evolve_solution, request))
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}".rpartition(": Value error, ")[2]
+            for each in error.errors()
+        ]
+        return ChildAnswer(refused="; ".join(problems), exit_code=os.EX_DATAERR)
+    except ValueError as error:
+        return ChildAnswer(refused=str(error), exit_code=os.EX_DATAERR)
+    except RuntimeError as error:  # the host cannot isolate candidates, for example
+        return ChildAnswer(refused=str(error), exit_code=os.EX_UNAVAILABLE)
+    return ChildAnswer(result=RepairResult.model_validate(result))
+
+
+def _load(request: ChildRequest) -> EvolveSolution | None:
+    """The method of a new agent; None if the agent has none."""
+    agent = pkgutil.resolve_name(request.entry_point)()
+    found: EvolveSolution | None = getattr(agent, "evolve_solution", None)
+    return found
+
+
+async def _evolve(evolve_solution: EvolveSolution, request: ChildRequest) -> object:
+    return await evolve_solution(request.problem, request.context)
+
+
+def main() -> None:
+    """Answer the request on stdin; arguments are the answer's descriptor and the parent's id."""
+    if sys.platform == "linux":
+        from agents.se_darwin.jail.confinement import die_with_parent
+
+        die_with_parent()
+    if os.getppid() != int(sys.argv[2]):  # the parent ended before
+        os.kill(os.getpid(), signal.SIGKILL)
+    request = ChildRequest.model_validate_json(sys.stdin.read())
+    tempfile.tempdir = str(request.folder)
+    with os.fdopen(int(sys.argv[1]), "w", closefd=False) as channel:
+        channel.write(answer(request).model_dump_json())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # without waiting for threads that the agent started
+
+
+if __name__ == "__main__":
+    main()

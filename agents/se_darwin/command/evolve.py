@@ -1,0 +1,187 @@
+"""``genesis-fp16 evolve``: repairs a user's function so that it passes the user's tests."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+from pydantic import JsonValue, ValidationError
+
+from agents.se_darwin.command.child import ChildAnswer, ChildRequest, RepairResult
+from agents.se_darwin.command.target import RepairTarget, read_tests
+from infrastructure.agent_contract.command import CommandContext, CommandError
+from infrastructure.events.plain_text import plain
+
+_POLL_SECONDS = 0.1
+
+
+def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
+    context: CommandContext,
+    target: Annotated[str, typer.Argument(metavar="FILE::FUNCTION", help="What to repair.")],
+    tests: Annotated[Path, typer.Option(help="A file of test functions with plain asserts.")],
+    max_evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to run.")] = 1000,
+    timeout: Annotated[
+        float,
+        typer.Option(min=0.1, max=3600.0, help="Most seconds that FILE may take for all tests."),
+    ] = 5.0,
+    seed: Annotated[int, typer.Option(help="The same seed, the same search.")] = 0,
+    agent: Annotated[str, typer.Option(help="The agent that repairs.")] = "se-darwin",
+    no_record: Annotated[
+        bool, typer.Option("--no-record", help="Do not let the agent learn from what is run.")
+    ] = False,
+) -> None:
+    """Repair FUNCTION of FILE: print a diff that passes TESTS.
+
+    Candidates run in a sandbox only. FILE is not changed: pipe the output into "patch -p1".
+    Exit code 0: repaired; 1: not; others: nothing was tried, and why.
+    """
+    found = RepairTarget.read(target)
+    result = _repair(
+        context,
+        agent,
+        found,
+        test_code=read_tests(tests),
+        record=not no_record,
+        max_evaluations=max_evaluations,
+        seed=seed,
+        timeout_seconds=timeout,
+    )
+    if context.as_json:
+        context.print_json(result.model_dump(mode="json"))
+    else:
+        _print(result, found.folder)
+    raise typer.Exit(0 if result.success and result.best_trajectory.edits else 1)
+
+
+def _repair(
+    context: CommandContext,
+    agent_name: str,
+    target: RepairTarget,
+    *,
+    record: bool,
+    **options: JsonValue,
+) -> RepairResult:
+    """Have the agent repair *target* in a child process; the user's files are not written.
+
+    Args:
+        context: Context of the command.
+        agent_name: Agent that repairs, with its published world model and replay buffer.
+        target: Function to repair.
+        record: Whether the agent may learn from the candidates that are run.
+        options: Further context of `evolve_solution`, such as ``test_code`` and ``seed``.
+
+    Raises:
+        CommandError: The request was refused, the child failed, or the user interrupted it.
+        LookupError: No such agent is installed.
+    """
+    agent = context.find_agent(agent_name)
+    with tempfile.TemporaryDirectory(prefix="genesis-evolve-") as folder:
+        request = ChildRequest(
+            agent=agent.name,
+            entry_point=agent.entry_point,
+            folder=Path(folder),
+            problem=f"repair {target.function} of {target.path}",
+            context={
+                "code": target.code,
+                "function": target.function,
+                "module": target.module,
+                "path": target.path,
+                "agent_folder": str(agent.folder),
+                "record": record and not agent.not_writable,
+                **options,
+            },
+        )
+        answer = _ask_child(context, request)
+    if answer.result is None:
+        raise CommandError(answer.refused, answer.exit_code)
+    if record and agent.not_writable:
+        return answer.result.model_copy(update={"recorded": f"not recorded: {agent.not_writable}"})
+    return answer.result
+
+
+def _ask_child(context: CommandContext, request: ChildRequest) -> ChildAnswer:
+    """Run the child to its end; no process of it outlives this call."""
+    request_file = request.folder / "request.json"
+    request_file.write_text(request.model_dump_json())
+    with request_file.open() as stdin, (request.folder / "answer.json").open("w+") as answers:
+        status = _run_child(context, answers.fileno(), stdin)
+        answers.seek(0)
+        try:
+            return ChildAnswer.model_validate_json(answers.read())
+        except ValidationError:
+            raise CommandError(
+                f"{request.agent} ended with status {status} and without an answer; its last "
+                "output is above"
+            ) from None
+
+
+def _run_child(context: CommandContext, answers: int, stdin: TextIO) -> int:
+    """Wait for the child; a signal to this process ends the child's whole process group."""
+    with context.defer_interrupts() as interrupted:
+        child = _start_child(answers, stdin)
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    return child.wait(_POLL_SECONDS)
+                if interrupted():
+                    raise CommandError("interrupted: no file was changed", os.EX_TEMPFAIL)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _start_child(answers: int, stdin: TextIO) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "agents.se_darwin.command.child"),
+                *(str(answers), str(os.getpid())),
+            ],
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(answers,),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise CommandError(
+            f"this user cannot start the interpreter {sys.executable}: {error.strerror}. Install "
+            "Python and genesis-fp16 where this user may read them, or run as another user",
+            os.EX_NOPERM,
+        ) from None
+
+
+def _print(result: RepairResult, folder: Path) -> None:
+    best, statistics = result.best_trajectory, result.pool_statistics
+    count = f"{sum(best.test_results)} of {len(best.test_results)}"
+    if result.success and not best.edits:
+        typer.echo(f"nothing to repair: {count} checks pass; add a test that fails")
+        return
+    if result.success:
+        typer.echo(best.diff)
+        typer.echo(f"repaired: {count} checks pass")
+        if folder != Path.cwd():
+            typer.echo(f"to apply: patch -p1 -d {shlex.quote(str(folder))}")
+    else:
+        typer.echo(f"not repaired: at best {count} checks pass")
+    typer.echo(
+        f"evaluations: {statistics['evaluations']:.0f}, from {statistics['candidate_edits']:.0f} "
+        f"single edits; chosen by {result.ranked_by}; {result.total_time:.1f} s"
+    )
+    if late := statistics.get("timed_out"):
+        remedy = "" if result.success else "; if the tests are slow, raise --timeout"
+        typer.echo(f"ran too long: {late:.0f} candidates{remedy}")
+    if best.lineage:
+        typer.echo("lineage:")
+    for step in best.lineage:
+        typer.echo(f"  {plain(step, 1000)}")
+    if result.recorded:
+        typer.echo(result.recorded)

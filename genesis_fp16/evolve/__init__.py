@@ -1,1 +1,0 @@
-"""Repair of a user's own function by an agent in a child process."""

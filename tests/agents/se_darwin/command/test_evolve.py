@@ -1,0 +1,190 @@
+"""``genesis-fp16 evolve`` on real files, with the real agent in a real child."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from genesis_fp16.cli.app import app
+from genesis_fp16.plugins import UnknownAgentError
+from infrastructure.agent_contract.command import CommandError
+from infrastructure.trajectories import ReplayBuffer
+
+Popen = subprocess.Popen[str]
+PROGRAM = Path(sys.executable).parent / "genesis-fp16"
+TARGET = ("prices.py::total", "--tests", "test_prices.py")
+
+
+@pytest.fixture
+def evolve() -> Callable[..., Result]:
+    """Run the command in this process."""
+    return lambda *options: CliRunner().invoke(app, ["evolve", *TARGET, *options])
+
+
+@pytest.fixture
+def endless(folder: Path) -> Iterator[Popen]:
+    """The command in its own process, at a program that never ends."""
+    (folder / "prices.py").write_text("def total(amounts):\n    while True:\n        pass\n")
+    process = subprocess.Popen(
+        [PROGRAM, "evolve", *TARGET],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(folder)},
+        text=True,
+    )
+    while not list(folder.glob("genesis-evolve-*/se-darwin-*")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_function_is_repaired_and_the_diff_applies(
+    folder: Path, prices: str, evolve: Callable[..., Result]
+) -> None:
+    result = evolve("--seed", "1")
+    assert result.exit_code == 0, result.output
+    assert "repaired: 5 of 5 checks pass" in result.stdout
+    assert "chosen by suspicion: no world model is published yet" in result.stdout
+    assert "revision: line 6: comparison Gt -> GtE (0.80 -> 1.00)" in result.stdout
+    assert (folder / "prices.py").read_text() == prices
+    subprocess.run(["git", "apply", "-"], input=result.stdout, text=True, check=True)
+    assert (folder / "prices.py").read_text() == prices.replace(
+        "amount > threshold:", "amount >= threshold:"
+    )
+    assert list(folder.glob("genesis-evolve-*")) == []
+
+
+def test_what_was_not_repaired_is_not_claimed(folder: Path, evolve: Callable[..., Result]) -> None:
+    (folder / "test_prices.py").write_text(
+        "from prices import total\ndef test_a():\n    assert total([1]) == 'never'\n"
+    )
+    result = evolve("--max-evaluations", "9", "--json")
+    assert result.exit_code == 1
+    answer = json.loads(result.stdout)
+    assert not answer["success"]
+    assert answer["pool_statistics"]["evaluations"] == 9
+
+
+def test_wrong_arguments_are_refused_before_anything_runs(
+    evolve: Callable[..., Result],
+) -> None:
+    assert isinstance(evolve("--agent", "nobody").exception, UnknownAgentError)
+    assert evolve("--timeout", "1e308").exit_code == 2
+    error = evolve("--tests", "nothere.py").exception
+    assert isinstance(error, CommandError)
+    assert error.exit_code == os.EX_NOINPUT
+
+
+@pytest.mark.parametrize(
+    ("tests", "said"),
+    [
+        (
+            "from prices import total\ndef test_a():\n    assert total([1]) == 1",
+            "nothing to repair",
+        ),
+        ("import prices\ndef test_a(tmp_path): prices.total([])", "fixtures are not supported"),
+    ],
+)
+def test_tests_that_say_nothing_of_it_are_refused(folder: Path, tests: str, said: str) -> None:
+    (folder / "test_prices.py").write_text(tests)
+    run = subprocess.run(
+        [PROGRAM, "evolve", *TARGET],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert said in run.stdout + run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_an_interpreter_that_this_user_may_not_start_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, evolve: Callable[..., Result]
+) -> None:
+    closed = folder / "python"
+    closed.touch(mode=0o644)
+    monkeypatch.setattr(sys, "executable", str(closed))
+    error = evolve().exception
+    assert isinstance(error, CommandError)
+    assert "/python: Permission" in str(error)
+    assert error.exit_code == os.EX_NOPERM
+
+
+@pytest.mark.parametrize(
+    ("home", "options", "said"),
+    [
+        (None, [], "does not exist yet"),
+        ("folder", ["--no-record"], ""),
+        ("folder", [], "recorded: "),
+        ("blocked", [], "not recorded: cannot record a transition in"),
+    ],
+)
+def test_what_was_run_is_recorded_where_it_can_be(
+    folder: Path,
+    home: str | None,
+    options: list[str],
+    said: str,
+    evolve: Callable[..., Result],
+) -> None:
+    genesis = folder / ".genesis"
+    if home is not None:
+        genesis.mkdir()
+    if home == "blocked":
+        (genesis / "agents").touch()
+    result = evolve("--json", *options)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert said in answer["recorded"]
+    replay = genesis / "agents" / "se-darwin" / "replay"
+    recorded = list(ReplayBuffer(replay).read())
+    run = sum(each["trajectories"] for each in answer["iterations"])
+    assert len(recorded) == (run if said == "recorded: " else 0)
+    assert genesis.exists() == (home is not None)
+    for transition in recorded:
+        assert transition.group == "prices.total"
+        assert transition.propensity is not None
+        assert "hidden_pass_rate" not in transition.info
+    assert sum(transition.terminated for transition in recorded) == (said == "recorded: ")
+
+
+def test_a_home_of_another_user_is_left_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, evolve: Callable[..., Result]
+) -> None:
+    monkeypatch.setenv("GENESIS_HOME", "/proc/1" if os.geteuid() else str(folder))
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, -1)
+    answer = json.loads(evolve("--json", "--max-evaluations", "1").stdout)
+    assert "not recorded: " in answer["recorded"]
+    assert "belongs to another user" in answer["recorded"]
+    assert not (folder / "agents").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_nothing_behind(
+    folder: Path, endless: Popen, number: signal.Signals
+) -> None:
+    children = psutil.Process(endless.pid).children(recursive=True)
+    endless.send_signal(number)
+    _, errors = endless.communicate(timeout=30)
+    assert endless.returncode == os.EX_TEMPFAIL
+    assert "interrupted" in errors
+    assert list(folder.glob("genesis-evolve-*")) == []
+    assert children
+    assert psutil.wait_procs(children, timeout=20)[1] == []
+
+
+def test_a_killed_command_leaves_no_process(endless: Popen) -> None:
+    children = psutil.Process(endless.pid).children(recursive=True)
+    endless.kill()
+    endless.wait()
+    assert children
+    assert psutil.wait_procs(children, timeout=20)[1] == []

@@ -1,0 +1,104 @@
+"""``FILE::FUNCTION`` and its tests, as the user may write them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agents.se_darwin.command.target import RepairTarget, read_tests
+from infrastructure.agent_contract.command import CommandError
+
+
+def test_a_file_is_read_as_it_is(folder: Path) -> None:
+    (folder / "a.py").write_bytes(b"def f():\r\n    return '\xc3\xa9'\r\n")
+    assert RepairTarget.read("a.py::f").code == "def f():\r\n    return 'é'\r\n"
+    (folder / "t.py").write_bytes(b"\xef\xbb\xbfimport a\n")
+    assert read_tests(Path("t.py")) == "import a\n", "a byte order mark does tests no harm"
+
+
+PROGRAM = "def total(): 0"
+FOUND_NOTHING, WRONG_DATA = os.EX_NOINPUT, os.EX_DATAERR
+
+
+@pytest.mark.parametrize(
+    ("files", "target", "message", "code"),
+    [
+        ({}, "nothere.py::total", r"no file nothere\.py", FOUND_NOTHING),
+        ({}, "prices.py", "FILE::FUNCTION", os.EX_USAGE),
+        ({}, "prices.py::sum", "'sum' .*there are total", WRONG_DATA),
+        ({}, "prices.py::totall", r"did you mean total\?", WRONG_DATA),
+        ({"a.py": "class A:\n def f(s): 0"}, "a.py::A.f", "A.f is a method", WRONG_DATA),
+        ({"a.py": "class A:\n def f(s): 0"}, "a.py::f", "A.f is a method", WRONG_DATA),
+        ({"a.py": "class A: 0"}, "a.py::A", "A is a class", WRONG_DATA),
+        ({"a.py": "async def f(): 0"}, "a.py::f", "f is asynchronous", WRONG_DATA),
+        ({"a.py": "f = lambda x: x"}, "a.py::f", "write it as `def f", WRONG_DATA),
+        ({"a.py": "def g():\n def f(): 0"}, "a.py::f", "g.f .* in g: repair g", WRONG_DATA),
+        ({"a.py": "if 1:\n def f(): 0"}, "a.py::f", "in another statement", WRONG_DATA),
+        ({"a.py": b"\xef\xbb\xbfdef f(): 0"}, "a.py::f", "byte order mark", WRONG_DATA),
+        ({"a.py": b"x = '\xe9'"}, "a.py::f", "save it as UTF-8", FOUND_NOTHING),
+        ({"a.py": "x = " + "-" * 100_000 + "1"}, "a.py::f", "a.py", WRONG_DATA),
+        ({"a.py": "def total(:"}, "a.py::total", "a.py:1 is not Python", WRONG_DATA),
+        ({"a.py/b": ""}, "a.py::f", "a.py cannot be read: Is a directory", FOUND_NOTHING),
+        ({"a.py": "\0"}, "a.py::total", "^a.py is not Python", WRONG_DATA),
+        ({"my-mod.py": PROGRAM}, "my-mod.py::total", "rename it to my_mod.py", WRONG_DATA),
+        ({"if.py": PROGRAM}, "if.py::total", "rename it to _if.py", WRONG_DATA),
+        ({"2.py": PROGRAM}, "2.py::total", "rename it to _2.py", WRONG_DATA),
+    ],
+)
+def test_a_target_that_cannot_be_repaired_is_refused_by_name(
+    folder: Path, files: dict[str, str | bytes], target: str, message: str, code: int
+) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(CommandError, match=message) as caught:
+        RepairTarget.read(target)
+    assert caught.value.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "code"),
+    [
+        (b"x =", "test_prices.py:1 is not Python", WRONG_DATA),
+        (None, "no file test_prices.py", FOUND_NOTHING),
+        (b"\xff", "cannot be read", FOUND_NOTHING),
+    ],
+)
+def test_tests_that_cannot_be_read_are_refused(
+    content: bytes | None, message: str, code: int
+) -> None:
+    path = Path("test_prices.py")
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(CommandError, match=message) as caught:
+        read_tests(path)
+    assert caught.value.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "within"),
+    [
+        ("prices.py::total", "prices.py", "."),
+        ("./prices.py::total", "prices.py", "."),
+        ("{folder}/prices.py::total", "prices.py", "."),
+        ("link.py::total", "real.py", "elsewhere"),
+        ("elsewhere/../prices.py::total", "prices.py", "."),
+        ("../shop/tax.py::total", "tax.py", "../shop"),
+    ],
+)
+def test_a_diff_names_the_file_so_that_it_can_be_applied(
+    folder: Path,
+    prices: str,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    path: str,
+    within: str,
+) -> None:
+    work = folder / "work"
+    for name in ("work/elsewhere/real.py", "work/prices.py", "shop/tax.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(prices)
+    (work / "link.py").symlink_to("elsewhere/real.py")
+    monkeypatch.chdir(work)
+    found = RepairTarget.read(target.format(folder=work))
+    assert (found.folder / found.path).samefile(work / within / path)
+    assert found.folder == (work / within if within == "../shop" else work).resolve()
