@@ -34,7 +34,7 @@ def drain(dispatcher: Dispatcher, signals: Signals, stop_seconds: float) -> None
         dispatcher.follow(time.monotonic())
         if not (trouble.text and dispatcher.alive):  # a failing store must not delay the kill
             with trouble.tolerated():
-                dispatcher.attend(time.monotonic())
+                dispatcher.follow_and_record(time.monotonic())
         if trouble.text and not dispatcher.alive:
             log.warning("runs_left_to_the_next_start", runs=dispatcher.busy)
             break

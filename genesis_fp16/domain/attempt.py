@@ -26,3 +26,8 @@ class Attempt:
 def attempt_folder(home: Path, attempt: Attempt) -> Path:
     """Absolute folder of the attempt's specification, events and log, below *home*."""
     return home.absolute() / "runs" / attempt.run_id / "attempts" / str(attempt.number)
+
+
+def events_path(home: Path, attempt: Attempt) -> Path:
+    """Where the attempt's worker appends its events."""
+    return attempt_folder(home, attempt) / "events.ndjson"

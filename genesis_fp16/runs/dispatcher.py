@@ -1,4 +1,4 @@
-"""From the queue into slots: starts attempts, follows them, ends them, decides what comes next."""
+"""The dispatcher: starts queued runs in free slots, follows their attempts and ends them."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Dispatcher:
     Args:
         store: The queue and the history.
         executor: Runs the workers.
-        settings: In force; assign `settings` anew after a reload.
+        settings: Settings in force; assign `settings` after a reload.
         agents: Name to entry point of the agents that may run.
-        precision: The decision in force for a run, asked in every round.
-        listener: Told what happens; it must not raise, see `Listeners`.
+        precision: Resolves the precision of a run; called in every round.
+        listener: Receives events and states; it must not raise, see `Listeners`.
 
     Attributes:
-        settings: In force.
+        settings: Settings in force.
         queued: Runs that wait, as of the last round.
     """
 
@@ -67,42 +67,44 @@ class Dispatcher:
         self._agents = agents
         self._precision = precision
         self._listener = listener
-        self._works: dict[str, ActiveAttempt] = {}
+        self._active: dict[str, ActiveAttempt] = {}
         self._announced: dict[str, RunState] = {}
-        self._dying: list[Handle] = []
+        self._killed: list[Handle] = []  # workers of runs given up, until they are reaped
 
     @property
     def busy(self) -> int:
         """Slots in use."""
-        return len(self._works)
+        return len(self._active)
 
     @property
     def alive(self) -> int:
         """Workers that have neither ended nor been given up, as of the last round."""
-        works = self._works.values()
-        return sum(not (w.broken or w.status or w.handle is None) for w in works)
+        return sum(
+            not (each.daemon_error or each.exit_status or each.handle is None)
+            for each in self._active.values()
+        )
 
     def recover(self, now: float) -> None:
-        """Take over what an earlier daemon left open; call it once, before the first round.
+        """Take over attempts of an earlier daemon; call it once, before the first round.
 
-        A worker that outlived it sees the end of its stdin and stops by itself; it has until
-        the stop deadline. One that is gone is judged at once.
+        A worker that is still alive sees the end of its stdin and stops by itself; at the stop
+        deadline it is killed. The attempt of one that is gone ends at once.
 
         Args:
             now: Monotonic seconds.
         """
         for run in self._store.unfinished():
             if run.active:
-                self._guarded(run, self._adopt, run, now)
+                self._isolated(run, self._adopt, run, now)
 
     def tick(self, now: float, *, only: str | None = None) -> None:
-        """One round: follow the attempts under way, then start what is due and has a slot.
+        """One round: follow the attempts under way, then start runs that are due in free slots.
 
         Args:
             now: Monotonic seconds.
-            only: Start no other run than this one.
+            only: Id of the only run that may start; None for any.
         """
-        for run in self.attend(now):
+        for run in self.follow_and_record(now):
             if run.state is not RunState.QUEUED or only not in (None, run.id):
                 continue
             if run.cancel_requested:
@@ -110,10 +112,13 @@ class Dispatcher:
             elif not self.settings.for_agent(run.agent).enabled:
                 self._cancel(run, f"the agent {run.agent} is disabled by its ENABLED=false")
             elif self._may_start(run):
-                self._guarded(run, self._start, run, now)
+                self._isolated(run, self._start, run, now)
 
-    def attend(self, now: float) -> list[Run]:
-        """Follow the attempts under way and record it, starting no other; *now* as in `follow`.
+    def follow_and_record(self, now: float) -> list[Run]:
+        """Follow the attempts under way and record them, without starting a run.
+
+        Args:
+            now: Monotonic seconds.
 
         Returns:
             Unfinished runs as they were before, the longest due first.
@@ -122,201 +127,205 @@ class Dispatcher:
         unfinished = self._store.unfinished()
         self.queued = sum(run.state is RunState.QUEUED for run in unfinished)
         for run in unfinished:
-            if run.id not in self._works:
+            if run.id not in self._active:
                 self._announce(run, run.state)
                 if run.active:  # its row could not be read before
-                    self._guarded(run, self._adopt, run, now)
+                    self._isolated(run, self._adopt, run, now)
         cancelled = {run.id for run in unfinished if run.cancel_requested}
-        for run_id, work in list(self._works.items()):
-            self._guarded(work.run, self._record, work, now, run_id in cancelled)
+        for run_id, active in list(self._active.items()):
+            self._isolated(active.run, self._record, active, now, run_id in cancelled)
         return unfinished
 
     def follow(self, now: float) -> None:
-        """Do what a failing store must not hold up: pass on events, tell precision, stop, kill.
+        """Pass on events, send precision, stop and kill: what must not wait for the store.
 
         Args:
             now: Monotonic seconds.
         """
-        self._dying = [worker for worker in self._dying if self._executor.poll(worker) is None]
-        for work in list(self._works.values()):
-            if not work.broken:
-                self._guarded(work.run, self._follow, work, now)
+        self._killed = [worker for worker in self._killed if self._executor.poll(worker) is None]
+        for active in list(self._active.values()):
+            if not active.daemon_error:
+                self._isolated(active.run, self._follow, active, now)
 
     def stop_all(self, now: float) -> None:
-        """Ask every attempt to checkpoint and stop; `attend` until `busy` is 0."""
-        for work in self._works.values():
-            if work.cause is None:
-                self._stop(work, StopCause.SHUTDOWN, now)
+        """Ask every attempt to checkpoint and stop; `follow_and_record` until `busy` is 0."""
+        for active in self._active.values():
+            if active.stop_cause is None:
+                self._stop(active, StopCause.SHUTDOWN, now)
 
     def kill_all(self) -> None:
-        """End every worker at once."""
-        for work in self._works.values():
-            if work.handle is not None:
-                self._executor.kill(work.handle)
+        """Kill every worker at once."""
+        for active in self._active.values():
+            if active.handle is not None:
+                self._executor.kill(active.handle)
 
     def _may_start(self, run: Run) -> bool:
         return (
             run.is_available(self._store.now(), self.settings.retry_backoff_seconds)
-            and len(self._works) < self.settings.slots
+            and len(self._active) < self.settings.slots
             and run.agent in self._agents
-            and all(work.run.agent != run.agent for work in self._works.values())
+            and all(active.run.agent != run.agent for active in self._active.values())
         )
 
     def _adopt(self, run: Run, now: float) -> None:
-        """Work on a *run* that another daemon has begun."""
+        """Follow a *run* that another daemon has begun."""
         open_ones = [each for each in self._store.attempts(run.id) if each.finished_at is None]
         if not open_ones:
             self._fail(run, "its attempt cannot be read, see row_unreadable in the daemon's log")
             return
-        self._works[run.id] = work = ActiveAttempt.on(run, open_ones[-1], self.settings, now)
-        work.orphan(now + self.settings.stop_timeout_seconds)
-        alive = work.handle is not None and self._executor.recover(work.handle)
+        active = ActiveAttempt.follow(run, open_ones[-1], self.settings, now)
+        self._active[run.id] = active
+        active.mark_orphaned(now + self.settings.stop_timeout_seconds)
+        alive = active.handle is not None and self._executor.recover(active.handle)
         log.info("orphan_found", agent=run.agent, run_id=run.id, alive=alive)
-        work.recorded = run.state
+        active.recorded_state = run.state
         self._announce(run, RunState.STOPPING if alive else run.state)
         if not alive:
-            work.status = ExitStatus()
+            active.exit_status = ExitStatus()
 
     def _start(self, run: Run, now: float) -> None:
         try:
             attempt = self._store.begin_attempt(run.id, secrets.token_hex(16))
-        except IntegrityError:  # not one of the works, so none that can be read
-            why = "another run of its agent is active and cannot be read, see row_unreadable in "
-            self._fail(run, f"{why}the daemon's log")
+        except IntegrityError:  # a run that we do not follow is active: its row is unreadable
+            cause = "another run of its agent is active and cannot be read, see row_unreadable in "
+            self._fail(run, f"{cause}the daemon's log")
             return
         if attempt is None:
             return  # cancelled or taken since the queue was read
-        self._works[run.id] = work = ActiveAttempt.on(run, attempt, self.settings, now)
+        active = ActiveAttempt.follow(run, attempt, self.settings, now)
+        self._active[run.id] = active
         self._announce(run, RunState.STARTING)
-        precision = self._precision(work.run)
+        precision = self._precision(active.run)
         spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
         try:
             spec.attempt_folder.mkdir(parents=True)
-            work.handle = self._executor.submit(spec)
+            active.handle = self._executor.submit(spec)
         except OSError as error:
             message = f"the worker could not be started: {error}"
-            work.watch.summary = replace(work.watch.summary, error=message)
-            work.status = ExitStatus()  # where the store fails now, the next round concludes
-            self._conclude(work, Ending())
+            active.progress.summary = replace(active.progress.summary, error=message)
+            active.exit_status = ExitStatus()  # if the store fails now, the next round ends it
+            self._end(active, Ending())
             return
-        work.told = precision
+        active.sent_precision = precision
         self._store.update_attempt(
-            attempt.incarnation, pid=work.handle.pid, pid_started_at=work.handle.started_at
+            attempt.incarnation, pid=active.handle.pid, pid_started_at=active.handle.started_at
         )
 
-    def _follow(self, work: ActiveAttempt, now: float) -> None:
-        self._forward(work, now)
-        if work.status is None and work.handle is not None:
-            work.status = self._executor.poll(work.handle)
-        if work.status is not None:
-            offset = -1
-            while offset != work.watch.offset:  # a read takes a bounded bite
-                offset = work.watch.offset
-                self._forward(work, now)
-        elif work.cause is not None:
-            if now >= work.kill_at and work.handle is not None:
-                log.warning("worker_killed", agent=work.run.agent, run_id=work.run.id)
-                self._executor.kill(work.handle)
-                work.kill_at = math.inf
-        elif (cause := work.watch.overdue(now)) is not None:
-            self._stop(work, cause, now)
+    def _follow(self, active: ActiveAttempt, now: float) -> None:
+        self._forward(active, now)
+        if active.exit_status is None and active.handle is not None:
+            active.exit_status = self._executor.poll(active.handle)
+        if active.exit_status is not None:
+            self._forward(active, now, to_end=True)
+        elif active.stop_cause is not None:
+            if now >= active.kill_at and active.handle is not None:
+                log.warning("worker_killed", agent=active.run.agent, run_id=active.run.id)
+                self._executor.kill(active.handle)
+                active.kill_at = math.inf
+        elif (cause := active.progress.overdue(now)) is not None:
+            self._stop(active, cause, now)
         else:
-            self._tell_precision(work)
+            self._send_precision(active)
 
-    def _forward(self, work: ActiveAttempt, now: float) -> None:
-        events = work.watch.read(now)
-        if work.watch.started and self._announced.get(work.run.id) is RunState.STARTING:
-            self._announce(work.run, RunState.RUNNING)
-        for event in events:
-            self._listener.on_event(work.run.agent, work.run.id, event)
+    def _forward(self, active: ActiveAttempt, now: float, *, to_end: bool = False) -> None:
+        for event in active.progress.read(now, to_end=to_end):
+            self._announce_if_started(active)
+            self._listener.on_event(active.run.agent, active.run.id, event)
+        self._announce_if_started(active)
 
-    def _record(self, work: ActiveAttempt, now: float, cancelled: bool) -> None:
-        """Bring the store up to what was followed; a step that failed is taken again."""
-        if work.broken:
-            self._abandon(work)
+    def _announce_if_started(self, active: ActiveAttempt) -> None:
+        starting = self._announced.get(active.run.id) is RunState.STARTING
+        if starting and active.progress.started:
+            self._announce(active.run, RunState.RUNNING)
+
+    def _record(self, active: ActiveAttempt, now: float, cancelled: bool) -> None:
+        """Bring the store up to date; after an error the next round repeats the failed step."""
+        if active.daemon_error:
+            self._give_up(active)
             return
-        if cancelled and work.cause is None and work.status is None:
-            self._stop(work, StopCause.CANCEL, now)
-        state = self._announced[work.run.id]
-        if work.recorded is not state:
-            self._store.move(work.run.id, state)
-            work.recorded = state
-        if work.status is not None:
-            self._conclude(work, work.ending(work.status))
-        elif now >= work.save_at:
-            self._save(work)
-            work.save_at = now + SAVE_INTERVAL_SECONDS
+        if cancelled and active.stop_cause is None and active.exit_status is None:
+            self._stop(active, StopCause.CANCEL, now)
+        state = self._announced[active.run.id]
+        if active.recorded_state is not state:
+            self._store.move(active.run.id, state)
+            active.recorded_state = state
+        if active.exit_status is not None:
+            self._end(active, active.ending(active.exit_status))
+        elif now >= active.save_at:
+            self._save(active)
+            active.save_at = now + SAVE_INTERVAL_SECONDS
 
-    def _save(self, work: ActiveAttempt) -> None:
-        self._store.update_summary(work.run.id, work.watch.summary)
-        columns: dict[str, float] = {"events_offset": work.watch.offset}
-        if work.handle is not None:  # again: the store may have failed right after the start
-            columns |= {"pid": work.handle.pid, "pid_started_at": work.handle.started_at}
-        self._store.update_attempt(work.attempt.incarnation, **columns)
+    def _save(self, active: ActiveAttempt) -> None:
+        self._store.update_summary(active.run.id, active.progress.summary)
+        columns: dict[str, float] = {"events_offset": active.progress.offset}
+        if active.handle is not None:  # again: the store may have failed right after the start
+            columns |= {"pid": active.handle.pid, "pid_started_at": active.handle.started_at}
+        self._store.update_attempt(active.attempt.incarnation, **columns)
 
-    def _tell_precision(self, work: ActiveAttempt) -> None:
-        decided = self._precision(work.run)
-        if decided != work.told and work.handle is not None:
-            self._executor.send(work.handle, SetPrecision(state=decided))
-            work.told = decided
+    def _send_precision(self, active: ActiveAttempt) -> None:
+        state = self._precision(active.run)
+        if state != active.sent_precision and active.handle is not None:
+            self._executor.send(active.handle, SetPrecision(state=state))
+            active.sent_precision = state
 
-    def _stop(self, work: ActiveAttempt, cause: StopCause, now: float) -> None:
-        log.info("run_stopping", agent=work.run.agent, run_id=work.run.id, cause=cause.value)
-        work.cause = cause
-        work.kill_at = now + self.settings.stop_timeout_seconds
-        self._announce(work.run, RunState.STOPPING)
-        if work.handle is not None:
-            self._executor.stop(work.handle, cause.value)
+    def _stop(self, active: ActiveAttempt, cause: StopCause, now: float) -> None:
+        log.info("stop_requested", agent=active.run.agent, run_id=active.run.id, cause=cause.value)
+        active.stop_cause = cause
+        active.kill_at = now + self.settings.stop_timeout_seconds
+        self._announce(active.run, RunState.STOPPING)
+        if active.handle is not None:
+            self._executor.stop(active.handle, cause.value)
 
-    def _conclude(self, work: ActiveAttempt, ending: Ending) -> None:
-        """Write down how the attempt ended and what becomes of its run."""
+    def _end(self, active: ActiveAttempt, ending: Ending) -> None:
+        """Record how the attempt ended, and the next state of its run."""
         policy = RetryPolicy(
             max_attempts=self.settings.max_attempts,
             backoff_seconds=self.settings.retry_backoff_seconds,
         )
-        verdict = decide(ending, failures=work.run.failures, policy=policy)
-        summary = work.watch.summary
-        folder = attempt_folder(self.settings.home, work.attempt)
+        verdict = decide(ending, failures=active.run.failures, policy=policy)
+        summary = active.progress.summary
+        home = self.settings.home
         if verdict.failed and summary.error is None:
             disk = "" if ending.cause else "whether its disk has free space, and "
-            summary = replace(summary, error=f"{ending}; see {disk}{folder / 'worker.log'}")
-        self._store.update_summary(work.run.id, summary)
-        self._store.update_attempt(work.attempt.incarnation, events_offset=work.watch.offset)
-        ended_at = work.ended_at(folder, self._store.now())
-        self._store.end_attempt(work.attempt, ending, verdict, finished_at=ended_at)
-        del self._works[work.run.id]
-        fields = {"agent": work.run.agent, "run_id": work.run.id}
-        if work.watch.malformed:
-            log.warning("events_malformed", **fields, lines=work.watch.malformed)
+            worker_log = attempt_folder(home, active.attempt) / "worker.log"
+            summary = replace(summary, error=f"{ending}; see {disk}{worker_log}")
+        self._store.update_summary(active.run.id, summary)
+        self._store.update_attempt(active.attempt.incarnation, events_offset=active.progress.offset)
+        ended_at = active.ended_at(home, self._store.now())
+        self._store.end_attempt(active.attempt, ending, verdict, finished_at=ended_at)
+        del self._active[active.run.id]
+        fields = {"agent": active.run.agent, "run_id": active.run.id}
+        if active.progress.malformed:
+            log.warning("events_malformed", **fields, lines=active.progress.malformed)
         if verdict.state is RunState.QUEUED:
             delay = verdict.delay_seconds
             log.info("run_requeued", **fields, ending=str(ending), delay_seconds=delay)
-        self._announce(work.run, verdict.state)
+        self._announce(active.run, verdict.state)
 
-    def _guarded(self, run: Run, step: Callable[..., None], *arguments: object) -> None:
-        """Take a *step* for *run*; an error in it costs this run and no other."""
+    def _isolated(self, run: Run, step: Callable[..., None], *arguments: object) -> None:
+        """Take a *step* for *run*; an error in it fails this run and no other."""
         try:
             step(*arguments)
-        except SQLAlchemyError:  # the store's trouble is not this run's: the round is repeated
+        except SQLAlchemyError:  # a failing store is not this run's fault: the round is repeated
             raise
-        except Exception as error:  # whatever it is, the loop and the other runs go on
+        except Exception as error:  # of any kind: the loop and the other runs go on
             log.exception("run_handling_failed", agent=run.agent, run_id=run.id)
             message = f"the daemon failed to handle this run: {error!r}; see its log"
-            if (work := self._works.get(run.id)) is None:
+            if (active := self._active.get(run.id)) is None:
                 self._fail(run, message)
                 return
-            work.broken = message  # recorded where a failing store may be tried again
-            if work.handle is not None:
-                self._executor.kill(work.handle)
+            active.daemon_error = message  # recorded later, where a failing store is tried again
+            if active.handle is not None:
+                self._executor.kill(active.handle)
 
-    def _abandon(self, work: ActiveAttempt) -> None:
-        """Write down that the run has failed for what `_guarded` caught."""
-        run, verdict = work.run, Verdict(state=RunState.FAILED, failed=True)
-        self._store.update_summary(run.id, replace(RunSummary.of(run), error=work.broken))
-        self._store.end_attempt(work.attempt, Ending(), verdict, finished_at=self._store.now())
-        del self._works[run.id]
-        if work.handle is not None:
-            self._dying.append(work.handle)
+    def _give_up(self, active: ActiveAttempt) -> None:
+        """Record that the run has failed by the error that `_isolated` caught."""
+        run, verdict = active.run, Verdict(state=RunState.FAILED, failed=True)
+        self._store.update_summary(run.id, replace(RunSummary.of(run), error=active.daemon_error))
+        self._store.end_attempt(active.attempt, Ending(), verdict, finished_at=self._store.now())
+        del self._active[run.id]
+        if active.handle is not None:
+            self._killed.append(active.handle)
         self._announce(run, RunState.FAILED)
 
     def _fail(self, run: Run, error: str) -> None:

@@ -1,4 +1,4 @@
-"""What the daemon makes of a worker's events, and when it has waited long enough."""
+"""The summary of a worker's events, and the deadlines of an attempt."""
 
 import math
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from genesis_fp16.domain.run import RunSummary, StopCause
-from genesis_fp16.runs.active_attempt import AttemptWatch, Deadlines
+from genesis_fp16.runs.active_attempt import AttemptProgress, Deadlines
 from genesis_fp16.settings.settings import Settings
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import (
@@ -35,8 +35,8 @@ def emit(path: Path):
         yield writer
 
 
-def watch(path: Path, seen_bytes: int = 0, summary: RunSummary | None = None) -> AttemptWatch:
-    return AttemptWatch(path, summary or RunSummary(), DEADLINES, 0.0, seen_bytes)
+def follow(path: Path, seen_bytes: int = 0, summary: RunSummary | None = None) -> AttemptProgress:
+    return AttemptProgress(path, summary or RunSummary(), DEADLINES, 0.0, seen_bytes)
 
 
 def test_the_summary_of_a_run(path: Path, emit) -> None:
@@ -54,10 +54,10 @@ def test_the_summary_of_a_run(path: Path, emit) -> None:
         Finished(outcome="done"),
     ):
         emit(event)
-    watched = watch(path, summary=RunSummary(steps=3, error="of an earlier attempt"))
-    assert len(watched.read(1.0)) == 6
-    assert watched.read(1.0) == []
-    assert watched.summary == RunSummary(
+    progress = follow(path, summary=RunSummary(steps=3, error="of an earlier attempt"))
+    assert len(list(progress.read(1.0))) == 6
+    assert list(progress.read(1.0)) == []
+    assert progress.summary == RunSummary(
         published=False,
         reason="not better",
         metrics={"base": 0.4, "odd": None},
@@ -68,7 +68,7 @@ def test_the_summary_of_a_run(path: Path, emit) -> None:
         precision={"requested": "fp16", "effective": "fp32", "reason": "flag"},
         error=None,
     )
-    assert watched.reported_exit_code == 0
+    assert progress.reported_exit_code == 0
 
 
 def test_runs_are_compared_by_what_was_trained_and_shown_by_what_was_published(
@@ -77,10 +77,10 @@ def test_runs_are_compared_by_what_was_trained_and_shown_by_what_was_published(
     """A twin publishes nothing; what is published may be an ensemble's or an earlier epoch's."""
     emit(Evaluated(epoch=1, metrics={"mse": 0.5}, primary="mse"))
     emit(Published(published=True, reason="better", metrics={"mse": 0.25}))
-    watched = watch(path)
-    watched.read(1.0)
-    assert watched.summary.primary_value == 0.5
-    assert watched.summary.metrics == {"mse": 0.25}
+    progress = follow(path)
+    list(progress.read(1.0))
+    assert progress.summary.primary_value == 0.5
+    assert progress.summary.metrics == {"mse": 0.25}
 
 
 def test_steps_in_half_precision_are_counted_once(path: Path, emit) -> None:
@@ -89,9 +89,9 @@ def test_steps_in_half_precision_are_counted_once(path: Path, emit) -> None:
     seen = path.stat().st_size
     emit(STEP)
     emit(half)
-    watched = watch(path, seen_bytes=seen, summary=RunSummary(half_steps=7))
-    watched.read(1.0)
-    assert watched.summary.half_steps == 14
+    progress = follow(path, seen_bytes=seen, summary=RunSummary(half_steps=7))
+    list(progress.read(1.0))
+    assert progress.summary.half_steps == 14
 
 
 def test_events_an_earlier_daemon_passed_on_are_not_passed_on_again(path: Path, emit) -> None:
@@ -99,35 +99,35 @@ def test_events_an_earlier_daemon_passed_on_are_not_passed_on_again(path: Path, 
     emit(STEP)
     seen = path.stat().st_size
     emit(STEP)
-    watched = watch(path, seen_bytes=seen)
-    assert [event.kind for event in watched.read(1.0)] == ["step_stats"]
-    assert watched.started, "but they count"
+    progress = follow(path, seen_bytes=seen)
+    assert [event.kind for event in progress.read(1.0)] == ["step_stats"]
+    assert progress.started, "but they are applied"
 
 
 def test_the_start_has_a_deadline(path: Path, emit) -> None:
-    watched = watch(path)
-    assert watched.overdue(9.9) is None
-    assert watched.overdue(10.0) is StopCause.START_TIMEOUT
+    progress = follow(path)
+    assert progress.overdue(9.9) is None
+    assert progress.overdue(10.0) is StopCause.START_TIMEOUT
     emit(STARTED)
-    watched.read(10.0)
-    assert watched.overdue(10.0) is None
+    list(progress.read(10.0))
+    assert progress.overdue(10.0) is None
 
 
 def test_silence_has_a_deadline(path: Path, emit) -> None:
     emit(STARTED)
-    watched = watch(path)
-    watched.read(5.0)
-    assert watched.overdue(24.9) is None
-    assert watched.overdue(25.0) is StopCause.NO_PROGRESS
+    progress = follow(path)
+    list(progress.read(5.0))
+    assert progress.overdue(24.9) is None
+    assert progress.overdue(25.0) is StopCause.NO_PROGRESS
     emit(STEP)
-    watched.read(25.0)
-    assert watched.overdue(44.9) is None
+    list(progress.read(25.0))
+    assert progress.overdue(44.9) is None
 
 
 def test_a_run_has_a_deadline_over_all_its_attempts(path: Path, emit) -> None:
     deadlines = Deadlines.of(Settings(run_timeout_seconds=100, no_progress_timeout_seconds=50), 70)
-    watched = AttemptWatch(path, RunSummary(), deadlines, 1000.0)
+    progress = AttemptProgress(path, RunSummary(), deadlines, 1000.0)
     emit(STARTED)
-    watched.read(1029.0)
-    assert watched.overdue(1029.9) is None
-    assert watched.overdue(1030.0) is StopCause.RUN_TIMEOUT
+    list(progress.read(1029.0))
+    assert progress.overdue(1029.9) is None
+    assert progress.overdue(1030.0) is StopCause.RUN_TIMEOUT

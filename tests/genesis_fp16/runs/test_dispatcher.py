@@ -66,7 +66,7 @@ class World:
     def end(self) -> bool:
         """Kill what is left and reap it, for earlier daemons too; whether it is all gone."""
         self.dispatcher.kill_all()
-        self.dispatcher.attend(self.now)
+        self.dispatcher.follow_and_record(self.now)
         attempts = [a for run in self.store.runs() for a in self.store.attempts(run.id) if a.pid]
         workers = [Handle(pid=a.pid, started_at=a.pid_started_at) for a in attempts]
         return all(each.poll(worker) for each in self._executors for worker in workers)
@@ -307,7 +307,7 @@ def test_a_shutdown_stops_at_a_checkpoint_and_the_next_daemon_goes_on(
     world.dispatcher.stop_all(world.now)
 
     def stopped() -> bool:
-        world.dispatcher.attend(world.now)
+        world.dispatcher.follow_and_record(world.now)
         return world.dispatcher.busy == 0
 
     until(stopped)
@@ -454,7 +454,7 @@ def test_a_locked_store_holds_up_neither_precision_nor_the_end(
         until(lambda: world.dispatcher.follow(world.now) or not world.dispatcher.alive)
         assert world.run(run_id).state == "running", "as the store has it"
         other.execute("ROLLBACK")
-    world.dispatcher.attend(world.now)
+    world.dispatcher.follow_and_record(world.now)
     assert world.run(run_id).state == "queued"
     assert world.recorder.states[run_id][-2:] == ["stopping", "queued"]
 
