@@ -104,12 +104,12 @@ def _evidence(home: Path, decision: Decision) -> tuple[dict[str, Any] | None, st
 
 def _removed(store: Store, home: Path, run_id: str) -> dict[str, str]:
     """Why the run's folder, or the weights in it, are gone; empty where they are not."""
-    from genesis_fp16.runs.run_folder import told_removal, why_weights_removed
+    from genesis_fp16.runs.run_folder import describe_removal, weights_removal_reason
 
     run, folder = store.run(run_id), home / "runs" / run_id
     return {
-        "folder_removed": told_removal(folder, run.folder_removed) if run else "",
-        "weights_removed": why_weights_removed(folder) if run else "",
+        "folder_removed": describe_removal(folder, run.folder_removed) if run else "",
+        "weights_removed": weights_removal_reason(folder) if run else "",
     }
 
 

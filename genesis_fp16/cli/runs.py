@@ -15,7 +15,7 @@ from genesis_fp16.cli.names import agents_of_runs, installed_agent
 from genesis_fp16.cli.output import JsonFlag, duration, moment, print_json, print_table
 from genesis_fp16.cli.settings import known_settings
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.runs.run_folder import told_removal
+from genesis_fp16.runs.run_folder import describe_removal
 from genesis_fp16.settings.settings import Settings
 from infrastructure.events.plain_text import LONGEST
 
@@ -134,7 +134,7 @@ def show_run(run_id: str, as_json: JsonFlag = False) -> None:
     folder = settings.home.absolute() / "runs" / run_id
     answer = {
         **asdict(run),
-        "folder_removed": told_removal(folder, run.folder_removed) or None,
+        "folder_removed": describe_removal(folder, run.folder_removed) or None,
         "attempts": attempts,
         "precision_history": [change for each in attempts for change in each["precision"]],
     }

@@ -1,1 +1,1 @@
-"""Runs: the dispatcher, the active attempt, the schedule, paired FP32 runs and retention."""
+"""The dispatcher, the active attempt, the schedule, paired FP32 runs and retention."""

@@ -1,4 +1,4 @@
-"""Paired runs: after every so many runs in half precision, the last is repeated in FP32."""
+"""Paired runs: after every N runs in half precision, the last one is repeated in FP32."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ log = structlog.get_logger()
 class BaselineRuns:
     """Queues the FP32 twin of a run that succeeded; an `EventListener` of the dispatcher.
 
-    A twin trains from the same seed on the same data, always in FP32, and publishes nothing. Its
-    purpose is its held-out metrics, which the store keeps beside those of the run it repeats.
-    Seed and data are all that is repeated: where an agent's job depends on more, such as the
-    model in use, the twin differs in that too.
+    A twin trains from the same seed on the same data, always in FP32, and publishes nothing. The
+    store keeps its held-out metrics beside those of the run it repeats. Only seed and data are
+    repeated: if an agent's job depends on more, such as the model in use, the twin may differ.
 
     Args:
-        store: Counts the runs and takes the twins.
-        settings: Say after how many runs.
+        store: Counts the runs and queues the twins.
+        settings: Settings with N, the number of runs between two twins.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:
@@ -31,16 +30,16 @@ class BaselineRuns:
         self._succeeded: list[str] = []
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
-        """See `EventListener`: nothing to do."""
+        """Ignore events; see `EventListener`."""
 
     def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
-        """Remember runs that succeed."""
+        """Remember a run that succeeded."""
         del agent
         if state == RunState.SUCCEEDED and self._settings.baseline_every_runs:
             self._succeeded.append(run_id)
 
     def tick(self) -> None:
-        """Queue twins that are due; where the store fails, the next call tries again."""
+        """Queue the twins that are due; if the store fails, the next call tries again."""
         while self._succeeded:
             run = self._store.run(self._succeeded[0])
             if run is not None and self._is_due(run):

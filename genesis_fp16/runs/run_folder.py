@@ -1,4 +1,4 @@
-"""A run's folder: which of its files are weights, and how they, or all of it, go."""
+"""A run's folder: which of its files hold weights, and how they or all files are removed."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-WEIGHTS_REMOVED = "weights-removed.txt"  # lies in the folder of a run and says so
-RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}")  # what a run's folder is named
+WEIGHTS_REMOVED = "weights-removed.txt"  # in the run's folder; holds the reason
+RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}")  # also the name of the run's folder
 _WEIGHTS = re.compile(r"checkpoints(\.set-aside-\d+)?|best-epoch\.pt|\.best-epoch\.pt\..+")
 
 
 def is_folder(path: Path) -> bool:
-    """Whether *path* is a folder and no link to one; OSError where nobody may look."""
+    """Whether *path* is a folder, not a link to one; raises OSError if access is denied."""
     with suppress(FileNotFoundError):
         return stat.S_ISDIR(path.lstat().st_mode)
     return False
 
 
 def weights_of(run_folder: Path) -> list[Path]:
-    """Files and folders in *run_folder* that hold weights, but links; OSError passes."""
+    """Files and folders in *run_folder* that hold weights, without links; may raise OSError."""
     if (run_folder / WEIGHTS_REMOVED).exists():
         return []
     found = [path for path in run_folder.iterdir() if _WEIGHTS.fullmatch(path.name)]
     return [path for path in found if not path.is_symlink()]
 
 
-def remove_weights(run_folder: Path, why: str) -> int:
-    """Delete the weights and leave word of *why*; the bytes freed. OSError passes."""
+def remove_weights(run_folder: Path, reason: str) -> int:
+    """Delete the weights and record the *reason*; return the bytes freed. May raise OSError."""
     freed = sum(delete(path) for path in weights_of(run_folder))
-    with (run_folder / WEIGHTS_REMOVED).open("x") as said:
-        said.write(f"{why}\n")
+    with (run_folder / WEIGHTS_REMOVED).open("x") as record:
+        record.write(f"{reason}\n")
     return freed
 
 
-def why_weights_removed(run_folder: Path) -> str:
-    """What `remove_weights` has left word of; empty where it removed nothing."""
-    said = run_folder / WEIGHTS_REMOVED
+def weights_removal_reason(run_folder: Path) -> str:
+    """The reason that `remove_weights` recorded; empty if it removed nothing."""
+    record = run_folder / WEIGHTS_REMOVED
     with suppress(OSError, ValueError):
-        return said.read_text().strip() if said.is_file() else ""
+        return record.read_text().strip() if record.is_file() else ""
     return ""
 
 
-def told_removal(run_folder: Path, recorded: str | None) -> str:
-    """What is *recorded* of the folder's removal, and where some of it is left, that; or empty."""
+def describe_removal(run_folder: Path, recorded: str | None) -> str:
+    """The *recorded* removal of the folder, and whether files are left in it; empty if none."""
     if recorded and os.path.lexists(run_folder):
         return f"some is left in {run_folder}, see run_files_not_removed; the rest was {recorded}"
     return recorded or ""
 
 
 def delete(path: Path) -> int:
-    """Delete *path* with everything in it but links; the bytes freed. OSError passes."""
+    """Delete *path* and everything in it but links; return the bytes freed. May raise OSError."""
     freed, folders, left = 0, [], [path]
     while left:
         each = left.pop()

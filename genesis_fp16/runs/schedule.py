@@ -1,4 +1,4 @@
-"""The timetable: a run for every agent that is due, with the due times on record as its memory."""
+"""The timetable: queues a run of each agent that is due, and records the due times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Timetable:
     """Queues a run for every agent that is due.
 
     Args:
-        store: Remembers due times and takes the runs.
+        store: Keeps the due times and the queue.
         first_seed: Seed of the first run of each agent.
     """
 
@@ -24,16 +24,16 @@ class Timetable:
         self._store = store
         self._first_seed = first_seed
         self._schedules: dict[str, Schedule] = {}
-        self._dealt_with: dict[str, float] = {}  # due times up to here
+        self._handled_until: dict[str, float] = {}  # due times
         self._next_due: dict[str, float | None] = {}
         self._periods: dict[str, float] = {}
         self._skipped_for: dict[str, str] = {}
         self._lags: dict[str, float] = {}
 
     def add(self, agent: str, schedule: Schedule, now: float) -> None:
-        """Put *agent* on the timetable and queue what it missed while no daemon ran.
+        """Add *agent* to the timetable and queue the runs it missed while no daemon ran.
 
-        An agent that never ran is due at once, unless its schedule catches up on nothing.
+        An agent that never ran is due at once, unless its schedule has ``catch_up`` ``none``.
 
         Raises:
             ValueError: The schedule's cron expression is malformed.
@@ -51,10 +51,10 @@ class Timetable:
         """Queue a run of each agent whose next due time has come."""
         for agent, schedule in self._schedules.items():
             due_at = self._next_due[agent]
-            if now < self._dealt_with[agent]:  # the clock was set back: begin anew from here
+            if now < self._handled_until[agent]:  # the clock was set back: count from here
                 self._record(agent, [], now, schedule.overlap)
             elif due_at is not None and due_at <= now:
-                due = missed(schedule, self._dealt_with[agent], now, "latest")
+                due = missed(schedule, self._handled_until[agent], now, "latest")
                 self._lags[agent] = now - due_at
                 self._record(agent, due, now, schedule.overlap)
 
@@ -63,7 +63,7 @@ class Timetable:
         return dict(self._next_due)
 
     def period_seconds(self, agent: str) -> float:
-        """The longest gap between the agent's next due times; NaN if there are no two."""
+        """The longest gap in seconds between the agent's next due times; NaN if fewer than two."""
         return self._periods[agent]
 
     def lags(self) -> dict[str, float]:
@@ -83,6 +83,6 @@ class Timetable:
                     run.id, actor="schedule", reason="replaced by a newer run"
                 )
         self._store.record_due(agent, now, due, first_seed=self._first_seed)
-        self._dealt_with[agent] = now
+        self._handled_until[agent] = now
         self._next_due[agent] = next_due(self._schedules[agent], now)
         self._periods[agent] = longest_gap(self._schedules[agent], now)

@@ -1,4 +1,4 @@
-"""The specification of an attempt: everything that its worker needs to know."""
+"""The specification of an attempt, made from settings, run and precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infrastructure.events import PrecisionState
 def make_spec(
     settings: Settings, run: Run, attempt: Attempt, entry_point: str, precision: PrecisionState
 ) -> RunSpec:
-    """Everything the worker of *attempt* needs to know."""
+    """Make the specification for the worker of *attempt*."""
     folder, own = attempt_folder(settings.home, attempt), settings.for_agent(run.agent)
     return RunSpec(
         run_id=run.id,

@@ -21,7 +21,7 @@ from genesis_fp16.domain.run import Ending, Run, RunState, Verdict
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.runs.retention import Retention
-from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, why_weights_removed
+from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, weights_removal_reason
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import Store
 
@@ -131,8 +131,8 @@ def test_all_but_the_newest_lose_their_weights_and_nothing_else(runs: Runs) -> N
             "freed_bytes": 100 * len(WEIGHTS),
         }
     ]
-    assert "GENESIS_KEEP_RUNS=2" in why_weights_removed(runs.folder / old.id)
-    assert why_weights_removed(runs.folder / other.id) == ""
+    assert "GENESIS_KEEP_RUNS=2" in weights_removal_reason(runs.folder / old.id)
+    assert weights_removal_reason(runs.folder / other.id) == ""
     with capture_logs() as said:
         settle(runs.retention(2))
     assert said == []
@@ -449,7 +449,7 @@ def test_what_is_wrong_with_one_costs_that_one_and_is_told_once(runs: Runs) -> N
 
 
 @pytest.mark.parametrize("finished_at", [-1e300, 1e300, float("-inf")])
-def test_a_run_whose_end_is_no_time_keeps_its_folder(
+def test_a_run_with_an_impossible_end_keeps_its_folder(
     runs: Runs, home_settings: Settings, finished_at: float
 ) -> None:
     wrong, old, newest = [runs.end() for _ in range(3)]
@@ -464,7 +464,7 @@ def test_a_run_whose_end_is_no_time_keeps_its_folder(
     assert runs.there(wrong, old, newest) == [True, False, True]
     [trouble] = [each for each in said if each["event"] == "run_files_not_removed"]
     assert trouble["folder"] == str(runs.folder / wrong.id)
-    assert "no time of the calendar" in trouble["error"]
+    assert str(finished_at) in trouble["error"]
 
 
 def test_folders_nested_without_end_go_as_well(runs: Runs) -> None:

@@ -5,26 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, delete, told_removal, why_weights_removed
+from genesis_fp16.runs.run_folder import (
+    WEIGHTS_REMOVED,
+    delete,
+    describe_removal,
+    weights_removal_reason,
+)
 
 
 def test_word_of_removed_weights_is_a_file_s(tmp_path: Path) -> None:
     word = tmp_path / WEIGHTS_REMOVED
-    assert why_weights_removed(tmp_path) == ""
+    assert weights_removal_reason(tmp_path) == ""
     word.write_text("removed\n")
-    assert why_weights_removed(tmp_path) == "removed"
+    assert weights_removal_reason(tmp_path) == "removed"
     word.unlink()
     os.mkfifo(word)
-    assert why_weights_removed(tmp_path) == ""
+    assert weights_removal_reason(tmp_path) == ""
 
 
 def test_what_is_left_of_a_removed_folder_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert told_removal(folder, None) == ""
-    assert told_removal(folder, "removed on a day") == "removed on a day"
+    assert describe_removal(folder, None) == ""
+    assert describe_removal(folder, "removed on a day") == "removed on a day"
     folder.mkdir()
-    assert told_removal(folder, None) == ""
-    left = told_removal(folder, "removed on a day")
+    assert describe_removal(folder, None) == ""
+    left = describe_removal(folder, "removed on a day")
     assert str(folder) in left
     assert left.endswith("the rest was removed on a day")
 
