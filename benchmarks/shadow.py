@@ -12,7 +12,7 @@ from benchmarks.machine import describe
 from benchmarks.models import SIZES, Size, build_batches, build_model
 from benchmarks.results import Spread
 from benchmarks.timing import interleave, seconds_of
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import Forward
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 from infrastructure.training.diagnostics.fp32_shadow import Fp32Shadow

@@ -20,7 +20,7 @@ from genesis_fp16.cli.plugin_commands import ProgramGroup
 from genesis_fp16.cli.settings import settings_to_start
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.plugins.loading import is_secret
-from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings import load_settings
 from infrastructure.agent_contract.command import CommandError
 
 app = typer.Typer(

@@ -22,9 +22,7 @@ from genesis_fp16.cli.settings import named_in_vain
 from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_agents, probe_hardware
-from genesis_fp16.settings.reading import SettingsError, load_settings
-from genesis_fp16.settings.reload import HOT_FIELDS, differences
-from genesis_fp16.settings.settings import Settings, variable_name
+from genesis_fp16.settings import Settings, SettingsError, hot_fields, load_settings, variable_name
 from genesis_fp16.store import StoreError
 from genesis_fp16.store.database import (
     HEAD_REVISION,
@@ -107,9 +105,8 @@ def check_settings(settings: Settings) -> Iterator[Finding]:
     else:
         read = "read" if path.exists() else "is missing"
         yield Finding("settings", "ok", f"sound; {path} {read}")
-    fixed = [
-        variable_name(name) for name in HOT_FIELDS if settings.source_of(name) == "environment"
-    ]
+    hot = hot_fields(Settings)
+    fixed = [variable_name(name) for name in hot if settings.source_of(name) == "environment"]
     for name in dict.fromkeys([*settings.shadowed, *fixed]):
         vain = f"outranks {path}" if name in settings.shadowed else "cannot be changed live"
         yield Finding(
@@ -214,7 +211,7 @@ def check_followed(settings: Settings) -> Iterator[Finding]:
         mend = f"unset it there, set it in {daemon.env_file} and restart the daemon"
         yield Finding("followed", "warn", found, mend)
     followed = daemon.in_force(settings)
-    for name, change in (differences(followed, settings) if followed is not None else {}).items():
+    for name, change in (followed.differences(settings) if followed is not None else {}).items():
         if name not in fixed:
             found = f"{name}: the daemon's -> read here is {change}"
             yield Finding("followed", "warn", found, remedy)

@@ -17,7 +17,7 @@ from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, pr
 from genesis_fp16.cli.precision import told_override
 from genesis_fp16.cli.runs import existing_store
 from genesis_fp16.cli.settings import known_settings
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 
 if TYPE_CHECKING:
     from genesis_fp16.domain.guard import Decision

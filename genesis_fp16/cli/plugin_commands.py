@@ -23,7 +23,7 @@ from genesis_fp16.plugins.commands import (
     plugin_commands,
 )
 from genesis_fp16.plugins.loading import PluginRefusedError, plugin_code
-from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings import load_settings
 from genesis_fp16.system.signals import Signals
 from infrastructure.agent_contract.command import CommandContext, InstalledAgent
 

@@ -7,7 +7,7 @@ import math
 import typer
 
 from genesis_fp16.cli.output import JsonFlag, print_json, print_table
-from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings import load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
 _MODULES_SHOWN = 12

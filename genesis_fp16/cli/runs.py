@@ -16,7 +16,7 @@ from genesis_fp16.cli.output import JsonFlag, duration, moment, print_json, prin
 from genesis_fp16.cli.settings import known_settings
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.runs.run_folder import describe_removal
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from infrastructure.events.plain_text import LONGEST
 
 if TYPE_CHECKING:

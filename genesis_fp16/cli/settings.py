@@ -10,9 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from genesis_fp16.cli.output import print_warning
-from genesis_fp16.settings.env_file import ENV_FILE_VARIABLE
-from genesis_fp16.settings.reading import SettingsError, load_settings
-from genesis_fp16.settings.settings import DEFAULT_ENV_FILE, Settings, variable_name
+from genesis_fp16.settings import (
+    DEFAULT_ENV_FILE,
+    ENV_FILE_VARIABLE,
+    Settings,
+    SettingsError,
+    load_settings,
+    variable_name,
+)
 
 if TYPE_CHECKING:
     from genesis_fp16.store.serving import Serving
@@ -45,11 +50,9 @@ class Known:
     @property
     def differences(self) -> dict[str, str]:
         """Hot variables that are read otherwise here, as ``the daemon's -> read here``."""
-        from genesis_fp16.settings.reload import differences
-
         if self.own is None or self.followed is None:
             return {}
-        return differences(self.followed, self.own)
+        return self.followed.differences(self.own)
 
 
 def known_settings() -> Known:

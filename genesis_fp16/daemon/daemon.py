@@ -30,8 +30,8 @@ from genesis_fp16.runs.baselines import BaselineRuns
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.schedule import Timetable
+from genesis_fp16.settings import Settings
 from genesis_fp16.settings.reload import Reload, SettingsReloader
-from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import DaemonLock, Store
 from genesis_fp16.system.signals import Signals
 
@@ -258,7 +258,7 @@ class Daemon:
     def _apply(self, outcome: Reload) -> None:
         self._metrics.config_reloaded(outcome.error is None)
         self.refused = str(outcome.error or "")
-        outcome.tell()
+        outcome.log_outcome()
         self.settings = self._desk.settings = self._dispatcher.settings = outcome.settings
         if outcome.changed:
             self._tell_of_canaries()

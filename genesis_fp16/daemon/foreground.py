@@ -25,8 +25,8 @@ from genesis_fp16.executors import LocalExecutor
 from genesis_fp16.guard import Fallbacks, Guard
 from genesis_fp16.plugins.discovery import UnknownAgentError, check_not_shadowed
 from genesis_fp16.runs.dispatcher import Dispatcher
+from genesis_fp16.settings import Settings
 from genesis_fp16.settings.reload import SettingsReloader
-from genesis_fp16.settings.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, Store
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import EventTail
@@ -134,7 +134,7 @@ def _run_here(
             now = time.monotonic()
             outcome = reloader.poll(now)
             if outcome is not None:
-                outcome.tell()
+                outcome.log_outcome()
                 refused = str(outcome.error or "")
                 desk.settings = dispatcher.settings = outcome.settings
             dispatcher.follow(now)

@@ -20,7 +20,7 @@ from prometheus_client import make_wsgi_app
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment

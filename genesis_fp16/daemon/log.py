@@ -8,7 +8,7 @@ import sys
 import structlog
 from structlog.typing import EventDict, Processor
 
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 
 
 def configure_logging(settings: Settings) -> None:

@@ -11,7 +11,7 @@ from genesis_fp16.guard import Fallbacks
 from genesis_fp16.guard.canary import may_run_in_half
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.plugins.probe import Hardware
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import PrecisionState
 

@@ -13,7 +13,7 @@ from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import ExitStatus, LocalExecutor
 from genesis_fp16.plugins.discovery import check_not_shadowed, entry_point_of
 from genesis_fp16.runs.spec import spec_of_settings
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import PrecisionState, read_events
 from infrastructure.events.event import Finished, PreflightDone

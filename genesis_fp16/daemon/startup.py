@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psutil
 
 from genesis_fp16.plugins.probe import Hardware, Plugin, probe_agents, probe_hardware
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.system.signals import Signals
 
 _LOOK_SECONDS = 0.1

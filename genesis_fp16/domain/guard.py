@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from genesis_fp16.domain.setting_types import AgentNames, Seconds
+from genesis_fp16.domain.setting_types import AgentNames, Hot, Seconds
 
 GUARD = "guard"  # the actor of what nobody ordered
 MOST_KEPT = 64  # windows, comparisons or pairs of runs that the guard looks back on
@@ -47,44 +47,44 @@ class GuardState(StrEnum):
 
 
 class GuardSettings(BaseModel):
-    """What `Settings` says about automatic rollback and canaries; all of it is hot."""
+    """Settings of automatic rollback and canaries, which `Settings` inherits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    guard_enabled: bool = True
-    """Whether the guard may take an agent to FP32 by itself. Hot."""
-    guard_reenable: Literal["manual", "auto"] = "manual"
-    """Who lets an agent try half precision again: manual (precision clear --guard) or auto. Hot."""
-    guard_cooldown_seconds: Seconds = 3600.0
-    """Seconds in FP32 before auto tries again; doubled by each relapse. Hot."""
-    guard_cooldown_limit_seconds: Seconds = 86400.0
-    """The longest cool-down; an agent watched so long without a trip has a clean slate. Hot."""
-    guard_window_steps: _Count = 100
-    """Steps in half precision, at least, before a share of overflows is judged. Hot."""
-    guard_storm_ratio: _Share = 0.3
-    """overflow_storm: a larger share of a window's steps overflows. Hot."""
-    guard_sustained_ratio: _Share = 0.1
-    """overflow_sustained: at least this share overflows, window after window. Hot."""
-    guard_sustained_windows: _Few = 5
-    """So many windows in a row; on probation one is enough. Hot."""
-    guard_nonfinite_losses: _Count = 25
-    """nonfinite_loss: so many losses in a row are not finite. Hot."""
-    guard_comparisons: _Few = 3
-    """loss_drift, underflow, slower_than_fp32: so many comparisons with FP32 agree. Hot."""
-    guard_loss_drift: _Drift = 0.05
-    """loss_drift: the half loss of a frozen batch is off FP32's by a larger share. Hot."""
-    guard_underflow: _Share = 0.2
-    """underflow: a larger share of the gradient is lost to zero, and the rest is wrong. Hot."""
-    guard_min_speedup: Annotated[float, Field(ge=0, le=100)] = 0.95
-    """slower_than_fp32: FP32's time by half precision's is below it, on accelerators. Hot."""
-    guard_metric_drift: _Drift = 0.02
-    """metric_drift: held-out metric worse than the paired FP32 runs' by a larger share. Hot."""
-    guard_pairs: Annotated[int, Field(ge=2, le=MOST_KEPT)] = 3
-    """Pairs of runs, at least, before metric_drift is judged. Hot."""
-    canary_share: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Share of each agent's runs that may run in half precision; the rest runs in FP32. Hot."""
-    canary_agents: AgentNames = ""
-    """Agents that may run in half precision, comma-separated; empty: all. Hot."""
+    guard_enabled: Hot[bool] = True
+    """Whether the guard may move an agent to FP32 on its own."""
+    guard_reenable: Hot[Literal["manual", "auto"]] = "manual"
+    """Who allows half precision again after a trip: manual (precision clear --guard) or auto."""
+    guard_cooldown_seconds: Hot[Seconds] = 3600.0
+    """Seconds in FP32 before auto tries half precision again; each relapse doubles them."""
+    guard_cooldown_limit_seconds: Hot[Seconds] = 86400.0
+    """Longest cool-down in seconds; this long without a trip ends the doubling."""
+    guard_window_steps: Hot[_Count] = 100
+    """Fewest half-precision steps in a window whose share of overflows is checked."""
+    guard_storm_ratio: Hot[_Share] = 0.3
+    """overflow_storm: more than this share of one window's steps overflows."""
+    guard_sustained_ratio: Hot[_Share] = 0.1
+    """overflow_sustained: at least this share of steps overflows in consecutive windows."""
+    guard_sustained_windows: Hot[_Few] = 5
+    """overflow_sustained: number of consecutive windows; on probation one is enough."""
+    guard_nonfinite_losses: Hot[_Count] = 25
+    """nonfinite_loss: number of consecutive losses that are not finite."""
+    guard_comparisons: Hot[_Few] = 3
+    """loss_drift, underflow, slower_than_fp32: number of comparisons with FP32 that agree."""
+    guard_loss_drift: Hot[_Drift] = 0.05
+    """loss_drift: the loss of a frozen batch differs from FP32's by more than this share."""
+    guard_underflow: Hot[_Share] = 0.2
+    """underflow: more than this share of the gradient becomes zero, and the rest is wrong."""
+    guard_min_speedup: Hot[Annotated[float, Field(ge=0, le=100)]] = 0.95
+    """slower_than_fp32: FP32's step time divided by half's is below this, on accelerators."""
+    guard_metric_drift: Hot[_Drift] = 0.02
+    """metric_drift: the held-out metric is worse than paired FP32 runs' by more than this share."""
+    guard_pairs: Hot[Annotated[int, Field(ge=2, le=MOST_KEPT)]] = 3
+    """metric_drift: fewest pairs of runs that are compared."""
+    canary_share: Hot[Annotated[float, Field(ge=0, le=1)]] = 1.0
+    """Share of each agent's runs that may use half precision; the others run in FP32."""
+    canary_agents: Hot[AgentNames] = ""
+    """Agents that may use half precision, separated by commas; empty: all."""
 
     @property
     def canaries(self) -> tuple[str, ...]:

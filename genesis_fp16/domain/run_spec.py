@@ -3,31 +3,72 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from genesis_fp16.domain.setting_types import EMPTY_IS_NONE, Hot
 from infrastructure.events import PrecisionState
 
 Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
 
 
 class TrainerOptions(BaseModel):
-    """The trainer's settings, by their names in its configuration; None: the worker decides."""
+    """Options of the training step: `Settings` inherits them, a `RunSpec` carries them.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    preset: Literal["precision-rl"] | None = None
-    loss_scale: float | None = None
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int | None = None
-    adaptive_growth_interval: bool = False
-    min_loss_scale: float = 2.0**-16
-    floor_policy: Literal["skip", "fallback_fp32", "halt"] = "fallback_fp32"
-    max_grad_norm: float | None = 1.0
-    adaptive_clip: bool = False
-    detect_anomaly: bool = False
-    cuda_graph: bool = False
+    Each bears the name of the field of `FP16TrainingConfig` that it sets, some after ``fp16_``;
+    None leaves that field to the preset, the pre-flight check or the default.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+        loc_by_alias=False,
+    )
+
+    fp16_loss_scale: Hot[
+        Annotated[Annotated[float, Field(ge=2.0**-16, le=2.0**64)] | None, EMPTY_IS_NONE]
+    ] = Field(None, validation_alias="FP16_LOSS_SCALE")
+    """Initial loss scale of new runs; empty: what preflight recommended, else 65536."""
+    fp16_growth_factor: Hot[float] = Field(
+        2.0, gt=1, le=1024, validation_alias="FP16_GROWTH_FACTOR"
+    )
+    """Factor of the loss scale after a growth interval without overflow."""
+    fp16_backoff_factor: Hot[float] = Field(0.5, gt=0, lt=1, validation_alias="FP16_BACKOFF_FACTOR")
+    """Factor of the loss scale after an overflow."""
+    fp16_growth_interval: Hot[
+        Annotated[Annotated[int, Field(ge=1, le=2**31 - 1)] | None, EMPTY_IS_NONE]
+    ] = Field(None, validation_alias="FP16_GROWTH_INTERVAL")
+    """Steps without overflow before the scale grows; empty: the preset's, else 2000."""
+    fp16_preset: Hot[Annotated[Literal["precision-rl"] | None, EMPTY_IS_NONE]] = Field(
+        None, validation_alias="FP16_PRESET"
+    )
+    """precision-rl (Qi et al. 2025): a growth interval of 400; empty: none."""
+    fp16_adaptive_growth_interval: Hot[bool] = Field(
+        False, validation_alias="FP16_ADAPTIVE_GROWTH_INTERVAL"
+    )
+    """Whether the growth interval adapts to the overflows."""
+    fp16_min_loss_scale: Hot[float] = Field(
+        2.0**-16, ge=2.0**-24, le=2.0**64, validation_alias="FP16_MIN_LOSS_SCALE"
+    )
+    """Lowest loss scale."""
+    fp16_floor_policy: Hot[Literal["skip", "fallback_fp32", "halt"]] = Field(
+        "fallback_fp32", validation_alias="FP16_FLOOR_POLICY"
+    )
+    """What to do on overflow at the lowest loss scale: skip the steps, fallback_fp32 or halt."""
+    max_grad_norm: Hot[float] = Field(1.0, ge=0, le=1e30, allow_inf_nan=False)
+    """Largest global gradient norm, in every precision; larger ones are clipped; 0: no clipping."""
+    adaptive_clip: Hot[bool] = False
+    """Whether a gradient norm far above the running mean is clipped too."""
+    detect_anomaly: Hot[bool] = False
+    """Whether the origin of values that are not finite is logged; several times slower."""
+    cuda_graph: Hot[bool] = False
+    """Whether whole steps run as CUDA graphs where possible."""
+    cpu_half: bool = False
+    """Whether half precision may run on a CPU, for tests and demonstrations."""
 
 
 class RunSpec(BaseModel):
@@ -48,7 +89,6 @@ class RunSpec(BaseModel):
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         threads: Torch threads; 0 leaves torch's default.
         precision: The daemon's decision; the worker still answers for its hardware.
-        cpu_half: Whether FP16 may run on a CPU.
         trainer: See `TrainerOptions`.
         budget_seconds, budget_transitions: What ``collect`` may spend.
         stats_interval_steps: Steps between two reads of the device.
@@ -76,7 +116,6 @@ class RunSpec(BaseModel):
     device: str
     threads: int
     precision: PrecisionState
-    cpu_half: bool
     trainer: TrainerOptions
     budget_seconds: float
     budget_transitions: int

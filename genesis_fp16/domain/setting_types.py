@@ -1,27 +1,36 @@
-"""Types of settings that several rooms declare, and what an empty text means."""
+"""Types of settings that several rooms declare, and the mark of a hot setting."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from infrastructure.agent_contract.agent import AGENT_NAME
 
+_Type = TypeVar("_Type")
+_HOT = "hot"
 
-def _parse_names(text: str) -> str:
+
+def hot_fields(model: type[BaseModel]) -> tuple[str, ...]:
+    """Names of the fields of *model* that are declared `Hot`."""
+    return tuple(name for name, field in model.model_fields.items() if _HOT in field.metadata)
+
+
+def _check_agent_names(text: str) -> str:
     for name in filter(None, map(str.strip, text.split(","))):
         if not AGENT_NAME.fullmatch(name):
-            raise ValueError(f"{name[:40]!r} is no name of an agent: separate names by commas")
+            raise ValueError(f"{name[:40]!r} is not an agent name; separate names by commas")
     return text
 
 
-def _empty_is_none(value: object) -> object:
+def _empty_to_none(value: object) -> object:
     return None if value == "" else value
 
 
-EMPTY_IS_NONE = BeforeValidator(_empty_is_none)
+Hot: TypeAlias = Annotated[_Type, _HOT]  # a running daemon applies a change of it
+EMPTY_IS_NONE = BeforeValidator(_empty_to_none)
 Seconds: TypeAlias = Annotated[float, Field(ge=0.001, le=366 * 86400.0, allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
-CountOrNone: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
-AgentNames: TypeAlias = Annotated[str, AfterValidator(_parse_names)]
+CountOrZero: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
+AgentNames: TypeAlias = Annotated[str, AfterValidator(_check_agent_names)]

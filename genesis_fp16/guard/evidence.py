@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.guard import GUARD, Decision, GuardSettings
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.system.json_text import json_text
 from infrastructure.events.plain_text import PlainText, plain
 from infrastructure.files import write_atomically

@@ -18,7 +18,7 @@ from genesis_fp16.guard.evidence import settings_in_force, unrecorded, write_evi
 from genesis_fp16.guard.metric_pairs import judge
 from genesis_fp16.guard.overflow_windows import Scaling
 from genesis_fp16.guard.watch import Watch
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail
 from infrastructure.events.event_log import MAX_READ_BYTES

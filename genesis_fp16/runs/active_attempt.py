@@ -11,7 +11,7 @@ from pathlib import Path
 from genesis_fp16.domain.attempt import Attempt, events_path
 from genesis_fp16.domain.run import EXIT_CODES, Ending, Run, RunState, RunSummary, StopCause
 from genesis_fp16.executors import ExitStatus, Handle
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from infrastructure.events import Event, EventTail, PrecisionState
 from infrastructure.events.event import (
     Evaluated,

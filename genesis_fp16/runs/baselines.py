@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from genesis_fp16.domain.run import Run, RunState
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.compared_runs import MOSTLY
 from infrastructure.events import Event

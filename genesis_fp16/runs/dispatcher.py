@@ -26,7 +26,7 @@ from genesis_fp16.domain.run import (
 from genesis_fp16.executors import Executor, ExitStatus, Handle
 from genesis_fp16.runs.active_attempt import ActiveAttempt
 from genesis_fp16.runs.spec import make_spec
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import PrecisionState, SetPrecision
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from genesis_fp16.domain.guard import GuardState
 from genesis_fp16.domain.run import TERMINAL, RunState
 from genesis_fp16.runs.run_folder import RUN_ID, delete, is_folder, remove_weights, weights_of
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store, StoreError
 from infrastructure.events import Event
 

@@ -7,7 +7,7 @@ from typing import Any
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
 from genesis_fp16.domain.run import Run
 from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from infrastructure.events import PrecisionState
 
 
@@ -39,7 +39,6 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "agent_folder": settings.home.absolute() / "agents" / agent,
         "device": settings.device,
         "threads": settings.worker_threads,
-        "cpu_half": settings.cpu_half,
         "trainer": settings.trainer_options(),
         "budget_seconds": settings.budget_seconds,
         "budget_transitions": settings.budget_transitions,

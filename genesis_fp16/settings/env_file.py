@@ -1,4 +1,4 @@
-"""Reads the variables of a ``.env`` file with the line each stands on; expands nothing."""
+"""Reads the variables of a ``.env`` file with the line of each; expands nothing."""
 
 from __future__ import annotations
 
@@ -19,59 +19,53 @@ _OURS = re.compile(r"GENESIS_|FP16_|(ENABLE|DISABLE)_FP16", re.IGNORECASE)
 
 
 class Variable(NamedTuple):
-    """The text of a setting and where it was found."""
+    """Text of a setting and where it is set: file and line, or ``environment``."""
 
     value: str
     source: str
 
 
 def is_ours(name: str) -> bool:
-    """Whether *name* is a setting or reads like a misspelt one; others share the environment."""
+    """Whether *name* is a setting or looks like a misspelt one; others share the environment."""
     if _OURS.match(name):
         return True
     return bool(difflib.get_close_matches(name.upper(), [ROLLBACK_FLAG], cutoff=0.85))
 
 
-def _is_ours_in_file(name: str) -> bool:
-    """The file is the operator's own: whatever speaks of FP16 there means the rollback flag."""
-    return is_ours(name) or "FP16" in name.upper()
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
-
-
 def read_bounded(path: Path) -> bytes:
-    """The file's content; neither waits for what is a pipe nor reads without end.
+    """The file's content; neither waits for a pipe nor reads without end.
 
     Raises:
-        OSError: It is missing, cannot be read, is no regular file or larger than `MAX_BYTES`.
+        OSError: The file is missing, unreadable, not a regular file, or larger than `MAX_BYTES`.
     """
-    with open(path, "rb", opener=_without_waiting) as file:
+    with open(path, "rb", opener=_open_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise OSError(f"it is larger than {MAX_BYTES} bytes")
     return content
 
 
-def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
-    """Read the file's variables that are ours; what is wrong with the file goes to *problems*.
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
-    A missing file has no variables. Of a name given twice the last counts, as in a shell. Of a
-    file that is no text the lines that are text count all the same.
+
+def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
+    """Read the file's variables that are ours; problems with the file are added to *problems*.
+
+    A missing file has no variables. If a name occurs twice, the last one counts, as in a shell.
+    In a file that is not UTF-8 the lines that are text still count.
     """
-    wrong = len(problems)
-    content = b""
+    content, is_text = b"", True
     try:
         content = read_bounded(path)
         content.decode()
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
+        is_text = False
         problems.append(f"{path} cannot be read: {error}; make it a readable UTF-8 text file")
-    is_text = len(problems) == wrong
     text = content.decode("utf-8-sig", errors="surrogateescape")
     variables = {}
     for binding in parse_stream(io.StringIO(text)):
@@ -79,12 +73,17 @@ def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
         if binding.error:
             if is_text:
                 written = binding.original.string.strip()
-                problems.append(f"{source} is no NAME=value: {written!r}; correct or delete it")
+                problems.append(f"{source}: not NAME=value: {written!r}; correct or delete it")
         elif binding.key == ENV_FILE_VARIABLE:
             problems.append(f"{ENV_FILE_VARIABLE} ({source}): only the environment can name it")
         elif binding.key is not None and _is_ours_in_file(binding.key):
             variables[binding.key] = Variable(binding.value or "", source)
     return variables
+
+
+def _is_ours_in_file(name: str) -> bool:
+    """Here any name with FP16 counts too: the file is the operator's own."""
+    return is_ours(name) or "FP16" in name.upper()
 
 
 def _line(binding: Binding) -> int:

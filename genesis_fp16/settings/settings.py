@@ -1,11 +1,11 @@
-"""The settings: what there is to set, each with its type, its default and what it means."""
+"""The settings: the name, type, default and meaning of each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -17,196 +17,240 @@ from pydantic import (
     field_validator,
 )
 from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from genesis_fp16.domain.guard import GuardSettings
-from genesis_fp16.domain.run_spec import Parallel
-from genesis_fp16.domain.setting_types import EMPTY_IS_NONE, Count, CountOrNone, Seconds
-from genesis_fp16.settings.env_file import Variable
-from genesis_fp16.settings.rules import INITIAL_LOSS_SCALE, ORDERS, contradicted
-from genesis_fp16.settings.trainer import TrainerSettings
+from genesis_fp16.domain.run_spec import Parallel, TrainerOptions
+from genesis_fp16.domain.setting_types import (
+    EMPTY_IS_NONE,
+    Count,
+    CountOrZero,
+    Hot,
+    Seconds,
+    hot_fields,
+)
+from genesis_fp16.settings.env_file import ROLLBACK_FLAG, Variable
 from genesis_fp16.settings.types import DatabaseUrl, HomeFolder, Host, ScheduleText
 from infrastructure.events.precision_state import PrecisionWish
 
 DEFAULT_ENV_FILE = Path(".env")
 AGENTS_PREFIX = "GENESIS_AGENTS__"
+INITIAL_LOSS_SCALE = 65536.0  # where FP16_LOSS_SCALE is empty
+_ORDERED = (  # the first of each pair must not exceed the second
+    ("fp16_min_loss_scale", "fp16_loss_scale"),
+    ("guard_sustained_ratio", "guard_storm_ratio"),
+    ("guard_cooldown_seconds", "guard_cooldown_limit_seconds"),
+)
 _CREDENTIALS = re.compile(r"(?<=://).*@")
 
 
 class AgentSettings(BaseModel):
-    """What an operator may say about one agent: ``GENESIS_AGENTS__<NAME>__...``."""
+    """Settings of one agent: ``GENESIS_AGENTS__<NAME>__...``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     enabled: bool = True
-    """false: it is not loaded, and its waiting runs are cancelled."""
+    """Whether the agent is loaded; false also cancels its waiting runs."""
     schedule: ScheduleText = None
-    """When it runs, such as 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
-    precision: Annotated[PrecisionWish | None, EMPTY_IS_NONE] = None
-    """fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION. Hot."""
+    """When it runs: for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: its own default."""
+    precision: Hot[Annotated[PrecisionWish | None, EMPTY_IS_NONE]] = None
+    """fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
     processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Processes that train together on this machine, one for each CUDA device; 1: no torchrun."""
+    """Processes that train together on this machine, one per CUDA device; 1: no torchrun."""
     parallel: Parallel = "ddp"
-    """How they share the model: ddp, fsdp2 or fsdp2-policy; see docs/distributed.md."""
+    """How the processes share the model: ddp, fsdp2 or fsdp2-policy; see docs/distributed.md."""
     settings: dict[str, JsonValue] = {}
     """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
 
 
-class Settings(TrainerSettings, GuardSettings):
-    """Every setting with its default. Construct it directly in tests: it reads nothing itself."""
+class Settings(TrainerOptions, GuardSettings, BaseSettings):
+    """Every setting with its default; `load_settings` reads them, `Settings(...)` reads nothing."""
 
-    model_config = ConfigDict(validate_default=True)  # a default may contradict what is set
+    model_config = SettingsConfigDict(
+        env_prefix="GENESIS_", env_nested_delimiter="__", case_sensitive=True
+    )
 
-    enable_fp16_training: bool = True
-    """The rollback switch: false means FP32 for every agent within 2 seconds. Hot."""
-    precision: Literal["fp16", "bf16", "auto"] = "fp16"
-    """Half type where nobody demands FP32: fp16, bf16, or auto for what measures best. Hot."""
-    cpu_half: bool = False
-    """Whether half precision may run on a CPU, for tests and demonstrations."""
+    enable_fp16_training: Hot[bool] = Field(default=True, validation_alias=ROLLBACK_FLAG)
+    """The rollback switch: false moves every agent to FP32 within 2 seconds."""
+    precision: Hot[Literal["fp16", "bf16", "auto"]] = "fp16"
+    """Half type where nothing requires FP32: fp16, bf16, or auto for what measures best."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
     """auto, cpu, cuda or cuda:N."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Runs at the same time."""
+    """Number of runs at the same time."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of the first run of each agent; later runs derive theirs from it."""
+    """Seed of each agent's first run; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1
-    """Torch CPU threads of a worker; small models gain nothing from more; 0: torch's default."""
+    """Torch CPU threads of a worker; more do not help small models; 0: torch's default."""
     budget_seconds: Seconds = 120.0
-    """Seconds a run may spend on collecting."""
+    """Seconds that a run may spend collecting transitions."""
     budget_transitions: Count = 20000
-    """Transitions a run may collect."""
+    """Number of transitions that a run may collect."""
     stats_interval_steps: Count = 20
     """Steps between two reads of the device for the metrics."""
-    baseline_interval_steps: CountOrNone = 500
+    baseline_interval_steps: CountOrZero = 500
     """Steps between two comparisons of half precision with FP32 on one frozen batch; 0: none."""
-    baseline_every_runs: CountOrNone = 0
-    """After so many runs in half precision the last is repeated in FP32, to compare; 0: never."""
+    baseline_every_runs: CountOrZero = 0
+    """Runs in half precision after which the last one is repeated in FP32 to compare; 0: never."""
     checkpoint_interval_seconds: Seconds = 15.0
-    """Seconds, at most, between two checkpoints."""
+    """Longest time between two checkpoints, in seconds."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Checkpoints kept of a run."""
+    """Number of checkpoints kept per run."""
     keep_runs: Count = 10
-    """Newest ended runs of each agent that keep their checkpoints."""
+    """Number of each agent's newest ended runs that keep their checkpoints."""
     keep_run_days: Annotated[int, Field(ge=0, le=36500)] = 90
-    """Days after its end that a run not among the newest keeps its folder and log; 0: for ever."""
+    """Days after which an ended run, if not among the newest, is deleted with its log; 0: never."""
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Attempts of a run before it counts as failed."""
+    """Number of attempts before a run counts as failed."""
     retry_backoff_seconds: Seconds = 5.0
-    """Seconds before the first retry; doubled for each further one."""
+    """Seconds before the first retry; each further retry doubles them."""
     start_timeout_seconds: Seconds = 60.0
-    """Seconds a worker has to report that it is up."""
+    """Seconds in which a worker must report its start."""
     no_progress_timeout_seconds: Seconds = 300.0
-    """Seconds a worker may say nothing."""
+    """Seconds without an event after which a worker is stopped."""
     run_timeout_seconds: Seconds = 14400.0
-    """Seconds a run may take, over all its attempts."""
+    """Seconds that a run may take, over all its attempts."""
     stop_timeout_seconds: Seconds = 8.0
-    """Seconds a worker has to checkpoint and stop before it is killed."""
+    """Seconds in which a worker must checkpoint and stop before it is killed."""
     probe_timeout_seconds: Seconds = 30.0
-    """Seconds a plugin has to load in its probe before it is quarantined."""
+    """Seconds in which a plugin must load in its probe; otherwise it is quarantined."""
+    profile_steps: Hot[Annotated[int, Field(ge=0, le=1000)]] = 0
+    """Steps of each attempt to profile, into the run's folder; 0: none."""
     home: HomeFolder = Path(".genesis")
     """Folder of the database, runs, models and the lock."""
     database_url: DatabaseUrl = Field(default=None, repr=False)
     """SQLAlchemy URL of the database; empty: SQLite in GENESIS_HOME."""
     env_file: Path = DEFAULT_ENV_FILE
-    """The file settings are read from; only the environment can name it."""
+    """The settings file; only the environment can name it."""
     metrics_host: Host = "127.0.0.1"
-    """Address /metrics, /healthz and /readyz listen on."""
+    """Address on which /metrics, /healthz and /readyz listen."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9464
-    """Port of the same; 0 takes a free one."""
+    """Port of /metrics, /healthz and /readyz; 0: any free port."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """console, json, or auto: console on a terminal, JSON elsewhere."""
-    agents: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], AgentSettings] = Field(
-        default={}
-    )
+    agents: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], AgentSettings] = {}
     """Settings of single agents."""
 
     _variables: dict[str, Variable] = PrivateAttr(default_factory=dict)
     _shadowed: tuple[str, ...] = PrivateAttr(default=())
 
-    @field_validator(*{field for order in ORDERS for field in order})
     @classmethod
-    def _agrees_with_the_others(cls, value: object, info: ValidationInfo) -> object:
-        found = contradicted(info.field_name or "", value, info.data)
-        if found is None:
-            return value
-        relation, other = found
-        bound = info.data[other] or INITIAL_LOSS_SCALE
-        message = f"must not be {relation} {variable_name(other)}={bound}: change either"
-        raise PydanticCustomError("contradiction", message)
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003  # the library's signature
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values from the arguments alone, not from the library's own sources."""
+        return (init_settings,)
 
-    def read_from(
-        self, env_file: Path, variables: Mapping[str, Variable], shadowed: Sequence[str]
-    ) -> Settings:
-        """A copy that knows where it comes from.
+    @field_validator(*{field for pair in _ORDERED for field in pair})
+    @classmethod
+    def _check_order(cls, value: float | None, info: ValidationInfo) -> float | None:
+        field = info.field_name
+        known: dict[Any, Any] = {**info.data, field: value}
+        if known.get("fp16_loss_scale", 0.0) is None:
+            known["fp16_loss_scale"] = INITIAL_LOSS_SCALE
+        for low, high in _ORDERED:
+            if field in (low, high) and known.keys() >= {low, high} and known[low] > known[high]:
+                relation, other = ("above", high) if field == low else ("below", low)
+                message = f"must not be {relation} {variable_name(other)}={known[other]}"
+                raise PydanticCustomError("contradiction", f"{message}; change either")
+        return value
 
-        Args:
-            env_file: The file that was read.
-            variables: All that were found, by name.
-            shadowed: See `shadowed`.
-        """
-        copy = self.model_copy(update={"env_file": env_file})
-        copy._variables, copy._shadowed = dict(variables), tuple(shadowed)
-        return copy
+    def record_sources(self, variables: Mapping[str, Variable], shadowed: Iterable[str]) -> None:
+        """Record the variables that were found, by name, and which of them are `shadowed`."""
+        self._variables, self._shadowed = dict(variables), tuple(shadowed)
 
     @property
     def shadowed(self) -> tuple[str, ...]:
-        """Variables that the file sets in vain, since the environment sets them otherwise."""
+        """Variables whose value in the file has no effect: the environment sets another one."""
         return self._shadowed
 
     def for_agent(self, name: str) -> AgentSettings:
         """Settings of the agent *name* (``se-darwin`` reads the key ``se_darwin``)."""
         return self.agents.get(name.replace("-", "_"), AgentSettings())
 
-    def source_of(self, name: str) -> str:
-        """Where the attribute *name* comes from: file and line, environment or default.
+    def trainer_options(self) -> TrainerOptions:
+        """The options of the training step alone, for a `RunSpec`."""
+        return TrainerOptions(**{name: getattr(self, name) for name in TrainerOptions.model_fields})
+
+    def source_of(self, field: str) -> str:
+        """Where the value of *field* is set: file and line, ``environment`` or ``default``.
 
         Raises:
-            KeyError: There is no such attribute.
+            KeyError: *field* is not a setting.
         """
-        variable = variable_name(name)
-        if name == "agents":
-            found = [v.source for k, v in self._variables.items() if k.startswith(AGENTS_PREFIX)]
-            return ", ".join(found) or "default"
-        return self._variables[variable].source if variable in self._variables else "default"
+        name = variable_name(field)
+        return self._variables[name].source if name in self._variables else "default"
 
     def describe(self) -> list[tuple[str, str, str]]:
-        """Variable, value (secrets redacted) and source of everything in force."""
-        lines = []
-        for name in Settings.model_fields:
-            if name != "agents":
-                value = shown(variable_name(name), getattr(self, name))
-                lines.append((variable_name(name), value, self.source_of(name)))
-        for name, variable in self._variables.items():
-            if name.startswith(AGENTS_PREFIX):
-                lines.append((name, variable.value, variable.source))
-        return lines
+        """Variable, value (without credentials) and source of every setting."""
+        general = [
+            (name, display(name, getattr(self, field)), self.source_of(field))
+            for name, field in VARIABLES.items()
+        ]
+        return general + [
+            (name, variable.value, variable.source)
+            for name, variable in self._variables.items()
+            if name.startswith(AGENTS_PREFIX)
+        ]
+
+    def with_hot_settings_of(self, other: Settings) -> Settings:
+        """A copy of these settings with the hot ones of *other*, and with *other*'s sources."""
+        hot = hot_fields(Settings)
+        cold = {name: getattr(self, name) for name in Settings.model_fields if name not in hot}
+        agents = {}
+        for key in {**self.agents, **other.agents}:
+            hot_values = {name: getattr(other.for_agent(key), name) for name in _HOT_OF_AGENT}
+            agents[key] = self.for_agent(key).model_copy(update=hot_values)
+        return other.model_copy(update={**cold, "agents": agents})
+
+    def differences(self, other: Settings) -> dict[str, str]:
+        """Variables that differ, as ``value here -> value in other``.
+
+        Only hot ones may be shown to a person: none of those is secret.
+        """
+        found = {}
+        for name, field in VARIABLES.items():
+            if field != "env_file":
+                found[name] = (getattr(self, field), getattr(other, field))
+        for key in sorted({*self.agents, *other.agents}):
+            for field in AgentSettings.model_fields:
+                values = (getattr(each.for_agent(key), field) for each in (self, other))
+                found[f"{AGENTS_PREFIX}{key}__{field}".upper()] = tuple(values)
+        return {name: f"{old} -> {new}" for name, (old, new) in found.items() if old != new}
 
 
 def variable_name(field: str) -> str:
-    """Name of the environment variable of the attribute *field* of `Settings`.
+    """Name of the variable of *field*, an attribute of `Settings`.
 
     Raises:
-        KeyError: There is no such attribute.
+        KeyError: *field* is not a setting.
     """
     if field not in Settings.model_fields:
-        raise KeyError(f"{field!r} is no setting; there are {', '.join(Settings.model_fields)}")
-    own = field.startswith(("fp16_", "enable_fp16_"))  # names that others have promised
-    return field.upper() if own else f"GENESIS_{field.upper()}"
+        raise KeyError(f"{field!r} is not a setting; settings: {', '.join(Settings.model_fields)}")
+    alias = Settings.model_fields[field].validation_alias
+    return alias if isinstance(alias, str) else f"{_PREFIX}{field.upper()}"
 
 
+_PREFIX = Settings.model_config["env_prefix"]
+_HOT_OF_AGENT = hot_fields(AgentSettings)
 VARIABLES = {variable_name(name): name for name in Settings.model_fields if name != "agents"}
 
 
-def written(value: object) -> str:
-    """*value* as a variable holds it."""
+def format_value(value: object) -> str:
+    """*value* as the text of a variable."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def shown(name: str, value: object) -> str:
+def display(name: str, value: object) -> str:
     """*value* of the variable *name* as a person may see it: without credentials."""
     if value is None:
         return ""
     if name == variable_name("database_url"):
-        return _CREDENTIALS.sub("***@", written(value).partition("?")[0])
-    return written(value)
+        return _CREDENTIALS.sub("***@", format_value(value).partition("?")[0])
+    return format_value(value)

@@ -1,4 +1,4 @@
-"""Types of settings of the daemon alone: schedules, addresses, folders, database URLs."""
+"""Types of settings that only the daemon uses: schedules, addresses, folders, database URLs."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _IN_MEMORY = re.compile(r"sqlite(\+\w+)?:(/*(\?.*)?|.*(:memory:|mode=memory).*)"
 _ANY_DAY = datetime(2001, 1, 1, tzinfo=UTC)
 
 
-def _parse_schedule(text: str) -> str:
+def _check_schedule(text: str) -> str:
     if (cron := Schedule.parse(text).cron) is not None:
         trigger = CronTrigger.from_crontab(cron, timezone=UTC)
         if trigger.get_next_fire_time(None, _ANY_DAY) is None:
-            raise ValueError("it never comes: there is no such day")
+            raise ValueError("it never fires: no date matches")
     return text
 
 
-def _parse_url(text: str) -> str:
-    from sqlalchemy.engine import make_url  # here: a tenth of a second that most commands spare
+def _check_url(text: str) -> str:
+    from sqlalchemy.engine import make_url  # here: a tenth of a second that most commands save
     from sqlalchemy.exc import ArgumentError
 
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
-        raise ValueError("it is no URL that SQLAlchemy reads") from error
+        raise ValueError("SQLAlchemy cannot parse this URL") from error
     if url.drivername not in DRIVERS:
         raise ValueError(f"it must begin with one of {', '.join(DRIVERS)} and ://")
     if _IN_MEMORY.fullmatch(text):
-        raise ValueError("a database in memory is not shared and forgets all: name a file")
+        raise ValueError("a database in memory is neither shared nor kept; name a file")
     return text
 
 
@@ -45,10 +45,10 @@ def _expand_home(path: Path) -> Path:
     try:
         return path.expanduser()
     except RuntimeError as error:
-        raise ValueError(f"{path.parts[0]} names nobody's home: write the folder out") from error
+        raise ValueError(f"{path.parts[0]} names an unknown user; write the full path") from error
 
 
-def _empty_is_default_home(value: object) -> object:
+def _empty_to_default_home(value: object) -> object:
     return ".genesis" if value == "" else value
 
 
@@ -60,9 +60,9 @@ Host: TypeAlias = Annotated[
     ),
 ]
 ScheduleText: TypeAlias = Annotated[
-    Annotated[str, AfterValidator(_parse_schedule)] | None, EMPTY_IS_NONE
+    Annotated[str, AfterValidator(_check_schedule)] | None, EMPTY_IS_NONE
 ]
 HomeFolder: TypeAlias = Annotated[
-    Path, BeforeValidator(_empty_is_default_home), AfterValidator(_expand_home)
+    Path, BeforeValidator(_empty_to_default_home), AfterValidator(_expand_home)
 ]
-DatabaseUrl: TypeAlias = Annotated[Annotated[str, AfterValidator(_parse_url)] | None, EMPTY_IS_NONE]
+DatabaseUrl: TypeAlias = Annotated[Annotated[str, AfterValidator(_check_url)] | None, EMPTY_IS_NONE]

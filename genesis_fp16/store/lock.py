@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store.database import database_url
 from genesis_fp16.store.failure import StoreError, failure
 from genesis_fp16.store.file_identity import Identity, identity

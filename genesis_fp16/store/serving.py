@@ -9,8 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from genesis_fp16.settings.reload import HOT_FIELDS, apply_hot
-from genesis_fp16.settings.settings import Settings, variable_name
+from genesis_fp16.settings import AgentSettings, Settings, hot_fields, variable_name
 from infrastructure.events.plain_text import plain
 
 LOCK_FILE, SERVING_FILE = "daemon.lock", "daemon.json"
@@ -47,10 +46,14 @@ class Serving(BaseModel):
         return f"pid {self.pid} on {self.host} since {since:%Y-%m-%dT%H:%M:%SZ}"
 
     def following(self, settings: Settings, *, trouble: str, refused: str) -> Serving:
-        """The same daemon with *settings* in force, of which the hot are kept: none is secret."""
-        hot = settings.model_dump(mode="json", include=set(HOT_FIELDS))
-        hot["agents"] = {key: {"precision": own.precision} for key, own in settings.agents.items()}
-        sources = {variable_name(name): plain(settings.source_of(name)) for name in HOT_FIELDS}
+        """The same daemon with the hot settings of *settings* in force; none of those is secret."""
+        names, of_agent = hot_fields(Settings), set(hot_fields(AgentSettings))
+        hot = settings.model_dump(mode="json", include=set(names))
+        hot["agents"] = {
+            key: own.model_dump(mode="json", include=of_agent)
+            for key, own in settings.agents.items()
+        }
+        sources = {variable_name(name): plain(settings.source_of(name)) for name in names}
         return self.model_copy(
             update={
                 "env_file": plain(str(settings.env_file.absolute())),
@@ -66,7 +69,7 @@ class Serving(BaseModel):
         if not self.hot:
             return None
         try:
-            return apply_hot(own, Settings.model_validate(self.hot))
+            return own.with_hot_settings_of(Settings.model_validate(self.hot))
         except ValidationError:  # of another release
             return None
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, Update, func, insert, select, update
 
 from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.run import TRANSITIONS, Ending, Run, RunState, RunSummary, Verdict
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import schema
 from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.compared_runs import ComparedRuns

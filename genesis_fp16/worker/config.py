@@ -1,6 +1,8 @@
-"""The trainer's configuration, from what the daemon says and what was measured."""
+"""The trainer's configuration, from the run's specification and the pre-flight check."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -13,16 +15,16 @@ from infrastructure.training.diagnostics.preflight.preflight import device_name
 def trainer_config(spec: RunSpec, device: torch.device) -> FP16TrainingConfig:
     """The configuration of *spec*'s trainer on *device*.
 
-    Where the operator names no initial loss scale, it is the one that the agent's last pre-flight
-    recommended, if that was on the like of this device.
+    If the operator sets no initial loss scale, it is the one that the agent's last pre-flight
+    check recommended, provided that check ran on the same kind of device.
     """
-    options = spec.trainer.model_dump()
-    preset, scale = options.pop("preset"), options.pop("loss_scale")
+    given = spec.trainer.model_dump(exclude={"fp16_preset"}, exclude_none=True)
+    options = {name.removeprefix("fp16_"): value for name, value in given.items()}
+    options["max_grad_norm"] = options["max_grad_norm"] or None
+    preset, report = spec.trainer.fp16_preset, read_preflight(spec.agent_folder)
     base = FP16TrainingConfig.preset(preset) if preset else FP16TrainingConfig()
-    if options["growth_interval"] is None:
-        options["growth_interval"] = base.growth_interval
-    report = read_preflight(spec.agent_folder)
+    scale = options.pop("loss_scale", None)
     if scale is None and report is not None and report.device_name == device_name(device):
         scale = report.recommended_scale
-    scale = max(scale or base.loss_scale, spec.trainer.min_loss_scale)
-    return FP16TrainingConfig(cpu_half=spec.cpu_half, loss_scale=scale, **options)
+    options["loss_scale"] = max(scale or base.loss_scale, options["min_loss_scale"])
+    return replace(base, **options)

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from genesis_fp16.cli.app import app
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.settings.env_file import ENV_FILE_VARIABLE
-from genesis_fp16.settings.settings import AGENTS_PREFIX, VARIABLES, AgentSettings
+from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import PrecisionChanged
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from genesis_fp16 import __version__
-from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings import load_settings
 
 INSTALL = "not installed: the extra 'deploy' has it"
 

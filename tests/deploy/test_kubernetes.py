@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from genesis_fp16.daemon.http import TICK_STALE_SECONDS
-from genesis_fp16.settings.env_file import ENV_FILE_VARIABLE
-from genesis_fp16.settings.reading import load_settings
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import ENV_FILE_VARIABLE, Settings, load_settings
 
 INSTALL = "not installed: the extra 'deploy' has it"
 VERSIONS = ("1.31", "1.37")

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.settings.env_file import ENV_FILE_VARIABLE
-from genesis_fp16.settings.reading import load_settings
-from genesis_fp16.settings.settings import AGENTS_PREFIX, VARIABLES, AgentSettings
+from genesis_fp16.settings import (
+    AGENTS_PREFIX,
+    ENV_FILE_VARIABLE,
+    VARIABLES,
+    AgentSettings,
+    load_settings,
+)
 
 NAME = re.compile(r"\b((?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9])\b")
 FIELDS = "|".join(AgentSettings.model_fields).upper()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 
 WORST_EXPOSURE = 2.0
 SANDBOX_NAMESPACES = {"user", "mnt", "pid", "net", "ipc"}

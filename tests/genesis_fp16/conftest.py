@@ -15,7 +15,7 @@ import pytest
 from pydantic import JsonValue
 
 from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
@@ -153,10 +153,7 @@ class WorkerAttempt:
             "device": "cpu",
             "threads": 1,
             "precision": PrecisionState(requested="fp16", effective="fp32", reason="flag"),
-            "cpu_half": True,
-            "trainer": TrainerOptions(
-                loss_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000
-            ),
+            "trainer": TrainerOptions(cpu_half=True, fp16_loss_scale=65536.0),
             "budget_seconds": 30.0,
             "budget_transitions": 1000,
             "stats_interval_steps": 10,

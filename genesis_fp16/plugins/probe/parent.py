@@ -29,7 +29,7 @@ from genesis_fp16.plugins.discovery import (
 )
 from genesis_fp16.plugins.loading import one_line
 from genesis_fp16.plugins.probe.messages import ProbeAnswer, ProbeRequest
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import Schedule
 from infrastructure.events.plain_text import plain
 

@@ -16,7 +16,7 @@ from genesis_fp16.cli.app import app
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.run import Ending, Run, RunState, Verdict
-from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import Evaluated, PrecisionChanged, Started

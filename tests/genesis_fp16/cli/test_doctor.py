@@ -24,8 +24,7 @@ from genesis_fp16.cli.doctor import (
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.probe import Plugin
-from genesis_fp16.settings.reading import load_settings
-from genesis_fp16.settings.settings import AgentSettings, Settings
+from genesis_fp16.settings import AgentSettings, Settings, load_settings
 from genesis_fp16.store import DaemonLock, Store
 
 Examine = Callable[..., dict[str, list[Finding]]]

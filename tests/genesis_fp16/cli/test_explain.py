@@ -16,7 +16,7 @@ from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.runs.retention import Retention
-from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
 from infrastructure.events.event import BaselineCompared, CheckpointSaved, StepStats
 

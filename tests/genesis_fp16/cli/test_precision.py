@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.cli.app import app
 from genesis_fp16.domain.guard import Decision, GuardState, Trigger
 from genesis_fp16.guard.evidence import write_evidence
-from genesis_fp16.settings.reading import load_settings
+from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
 
 PROGRAM = [sys.executable, "-c", "from genesis_fp16.cli.app import main; main()"]

@@ -12,8 +12,7 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.cli.app import app
 from genesis_fp16.cli.settings import settings_to_start
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.settings.reading import SettingsError, load_settings
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings, SettingsError, load_settings
 from genesis_fp16.store import DaemonLock, Store, StoreError
 
 SET = ("precision", "set", "fp32", "--reason", "hurry")

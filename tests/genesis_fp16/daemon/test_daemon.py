@@ -24,7 +24,7 @@ from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.probe import Hardware
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.serving import serving
 from genesis_fp16.system.signals import Signals
@@ -142,7 +142,7 @@ def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
     warned = daemon.wait_for("canaries_are_no_agents")
     assert (warned["canaries"], warned["ready"]) == (["nosuch"], ["any"])
     assert (warned["level"], warned["effect"]) == ("error", "every agent stays in FP32")
-    assert "GENESIS_SLOTS" in daemon.wait_for("settings_need_restart")["settings"]
+    assert "GENESIS_SLOTS" in daemon.wait_for("settings_deferred")["settings"]
     assert daemon.lines("precision")[-1]["reason"] == "flag"
 
     daemon.process.send_signal(signal.SIGTERM)

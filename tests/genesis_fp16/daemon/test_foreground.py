@@ -10,7 +10,7 @@ import structlog
 from genesis_fp16.daemon.foreground import AgentNotReadyError, run_once
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.plugins.discovery import UnknownAgentError
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
 NO_NEIGHBOURS = {"se_darwin": {"enabled": False}}

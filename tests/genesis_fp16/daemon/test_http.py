@@ -12,7 +12,7 @@ import pytest
 from genesis_fp16.daemon import http as observability
 from genesis_fp16.daemon.http import ListenError, ObservabilityServer, make_app, start_http
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 
 ANY_PORT = Settings(metrics_port=0)
 

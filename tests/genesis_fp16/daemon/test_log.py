@@ -10,7 +10,7 @@ TALK = """
 import logging, sys, warnings
 import structlog
 from genesis_fp16.daemon.log import configure_logging
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 configure_logging(Settings(log_format=sys.argv[1], log_level=sys.argv[2]))
 log = structlog.get_logger()
 log.debug("too_fine")

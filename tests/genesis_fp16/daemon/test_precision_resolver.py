@@ -12,7 +12,7 @@ from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.guard import Fallbacks, Guard
 from genesis_fp16.plugins.probe import Hardware
-from genesis_fp16.settings.settings import AgentSettings, Settings
+from genesis_fp16.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import PrecisionChanged

@@ -17,8 +17,7 @@ from genesis_fp16.cli.doctor import check_measured
 from genesis_fp16.daemon.preflight import PreflightError, run_preflight
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.discovery import UnknownAgentError
-from genesis_fp16.settings.reading import load_settings
-from genesis_fp16.settings.settings import AgentSettings, Settings
+from genesis_fp16.settings import AgentSettings, Settings, load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
 PROGRAM = Path(sys.executable).parent / "genesis-fp16"

@@ -17,7 +17,7 @@ from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import ExitStatus, Handle, LocalExecutor
 from genesis_fp16.runs.spec import make_spec
-from genesis_fp16.settings.settings import AgentSettings, Settings
+from genesis_fp16.settings import AgentSettings, Settings
 from infrastructure.events import EventTail, PrecisionState, SetPrecision
 
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")

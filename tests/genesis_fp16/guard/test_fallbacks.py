@@ -6,7 +6,7 @@ import pytest
 
 from genesis_fp16.domain.run import Run
 from genesis_fp16.guard import Fallbacks
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import Notice, PrecisionChanged

@@ -7,7 +7,7 @@ import pytest
 
 from genesis_fp16.domain.run import RunSummary, StopCause
 from genesis_fp16.runs.active_attempt import AttemptProgress, Deadlines
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import (
     Evaluated,

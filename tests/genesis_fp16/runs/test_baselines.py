@@ -6,7 +6,7 @@ import pytest
 
 from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
 from genesis_fp16.runs.baselines import BaselineRuns
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
 

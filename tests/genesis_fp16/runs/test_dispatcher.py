@@ -15,7 +15,7 @@ from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import TRANSITIONS, Run, RunState
 from genesis_fp16.executors import Handle, LocalExecutor
 from genesis_fp16.runs.dispatcher import Dispatcher
-from genesis_fp16.settings.settings import AgentSettings, Settings
+from genesis_fp16.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventTail, PrecisionState
 

@@ -22,7 +22,7 @@ from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, weights_removal_reason
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
 KEPT = ["attempts/1/events.ndjson", "attempts/1/worker.log", "attempts/1/spec.json"]

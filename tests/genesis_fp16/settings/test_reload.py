@@ -7,8 +7,8 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
+from genesis_fp16.settings import load_settings
 from genesis_fp16.settings.env_file import MAX_BYTES
-from genesis_fp16.settings.reading import load_settings
 from genesis_fp16.settings.reload import CONFIRM_SECONDS, POLL_SECONDS, Reload, SettingsReloader
 
 
@@ -36,7 +36,7 @@ class Running:
 def told(outcome: Reload) -> list[str]:
     """What is logged of it."""
     with capture_logs() as said:
-        outcome.tell()
+        outcome.log_outcome()
     return [each["event"] for each in said]
 
 
@@ -80,7 +80,7 @@ def test_cold_settings_wait_for_a_restart(running: Running) -> None:
     assert outcome.settings.for_agent("a").enabled
     assert outcome.changed == {}
     assert outcome.cold == ("GENESIS_SLOTS", "GENESIS_AGENTS__A__ENABLED")
-    assert told(outcome) == ["settings_reloaded", "settings_need_restart"]
+    assert told(outcome) == ["settings_reloaded", "settings_deferred"]
 
 
 def test_a_wrong_file_changes_nothing(running: Running) -> None:
@@ -109,7 +109,7 @@ def test_a_file_that_is_lost_does_not_undo_the_rollback(running: Running, lost: 
         path.parent.rename(path.parent.with_name("elsewhere"))
     outcome = running.look()
     assert outcome is not None
-    assert "is gone or empty: put it back" in str(outcome.error)
+    assert "missing or empty" in str(outcome.error)
     assert not outcome.settings.enable_fp16_training
     if lost == "with its folder":
         path.parent.mkdir()
@@ -127,7 +127,7 @@ def test_a_file_may_come_where_there_was_none_but_not_go_again(tmp_path: Path) -
     running.path.unlink()
     outcome = running.look()
     assert outcome is not None
-    assert "is gone or empty" in str(outcome.error)
+    assert "missing or empty" in str(outcome.error)
     assert not outcome.settings.enable_fp16_training
 
 
@@ -186,7 +186,7 @@ def test_what_the_environment_shadows_is_told(tmp_path: Path) -> None:
     assert outcome is not None
     assert outcome.changed == {}
     assert outcome.shadowed == ("FP16_LOSS_SCALE",)
-    assert told(outcome) == ["settings_reloaded", "settings_shadowed_by_environment"]
+    assert told(outcome) == ["settings_reloaded", "settings_shadowed"]
 
 
 def test_asked_for_it_reloads_an_unchanged_file_too(running: Running) -> None:
@@ -211,7 +211,7 @@ def test_what_is_no_file_of_settings_changes_nothing(running: Running) -> None:
     os.mkfifo(running.path)
     outcome = running.look()
     assert outcome is not None
-    assert "it is no regular file" in str(outcome.error)
+    assert "not a regular file" in str(outcome.error)
     assert not outcome.settings.enable_fp16_training
     running.path.unlink()
     outcome = running.write("# x\n" * (MAX_BYTES // 4) + "ENABLE_FP16_TRAINING=true\n")

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
 Finish = Callable[..., Run]

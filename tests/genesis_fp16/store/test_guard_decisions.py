@@ -6,7 +6,7 @@ import structlog
 from sqlalchemy import insert
 
 from genesis_fp16.domain.guard import Decision, GuardState, Trigger
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import database_url, open_database
 from genesis_fp16.store.schema import guard_decisions

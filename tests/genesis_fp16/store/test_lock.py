@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, StoreError
 from genesis_fp16.store.database import database_url
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock
 with DaemonLock(Settings(home=Path(sys.argv[1]))):
     print("held", flush=True)

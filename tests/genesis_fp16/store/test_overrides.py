@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from genesis_fp16.domain.precision import Override, concerning
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
 ALL = Override(agent=None, precision="fp32", reason="odd loss", actor="me", created_at=1.0)

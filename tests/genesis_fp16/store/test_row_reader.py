@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import database_url, open_database
 from genesis_fp16.store.unreadable_rows import unreadable_rows

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+from genesis_fp16.domain.run_spec import TrainerOptions
 from genesis_fp16.plugins.agent_folder import read_preflight
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
@@ -81,7 +82,7 @@ def test_auto_is_measured_in_the_run_and_kept_for_the_next_attempt(
 ) -> None:
     slow = {"pause": 0.01, "epochs": 4}
     auto = PrecisionState(requested="auto", effective="auto", reason="default")
-    first = start(1, precision=auto, cpu_half=False, settings=slow)
+    first = start(1, precision=auto, trainer=TrainerOptions(), settings=slow)
     first.until(lambda event: isinstance(event, StepStats))
     first.command(Stop(reason="test"))
     assert first.end() == 75
@@ -91,7 +92,7 @@ def test_auto_is_measured_in_the_run_and_kept_for_the_next_attempt(
     assert [event.state for event in first.of(PrecisionChanged)] == [state]
     assert read_preflight(tmp_path / "agent") == measured.report
 
-    second = start(2, precision=auto, cpu_half=False, settings={**slow, "pause": 0.0})
+    second = start(2, precision=auto, trainer=TrainerOptions(), settings={**slow, "pause": 0.0})
     assert second.end() == 0, second.log
     assert not second.of(PreflightDone)
     assert [event.state for event in second.of(PrecisionChanged)] == [state]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_agents, probe_hardware
-from genesis_fp16.settings.settings import AgentSettings, Settings
+from genesis_fp16.settings import AgentSettings, Settings
 from infrastructure.agent_contract import Schedule
 
 BUILT_IN_OFF = {"se_darwin": AgentSettings(enabled=False)}

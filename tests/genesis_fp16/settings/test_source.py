@@ -1,4 +1,4 @@
-"""What wins, what is refused, and how it is said."""
+"""Which value wins, what is refused, and what the errors name."""
 
 import json
 import re
@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
-from genesis_fp16.settings.reading import SettingsError, load_settings
-from genesis_fp16.settings.settings import AGENTS_PREFIX, VARIABLES, AgentSettings, Settings
+from genesis_fp16.settings import (
+    AGENTS_PREFIX,
+    VARIABLES,
+    AgentSettings,
+    Settings,
+    SettingsError,
+    load_settings,
+)
 
 EX_CONFIG = 78
 
@@ -83,10 +89,10 @@ def test_every_wrong_setting_is_told_at_once(env_file: Path) -> None:
     for expected in (
         rf"GENESIS_SLOTS=0 \({env_file} line 4\): .*default is GENESIS_SLOTS=1",
         rf"FP16_GROWTH_FACTOR=1.0 \({env_file} line 5\)",
-        rf"GENESIS_SLOT \({env_file} line 6\) .*did you mean GENESIS_SLOTS\?",
-        rf"{env_file} line 7 is no NAME=value: 'no assignment here'",
+        rf"GENESIS_SLOT \({env_file} line 6\).*did you mean GENESIS_SLOTS\?",
+        rf"{env_file} line 7.*'no assignment here'",
         r"GENESIS_DATABASE_URL=mysql://\*\*\*@host/db ",
-        rf"GENESIS_AGENTS__SE_DARWIN__SCHEDUL=x \({env_file} line 9\).*there are .*SCHEDULE",
+        rf"GENESIS_AGENTS__SE_DARWIN__SCHEDUL=x \({env_file} line 9\).*ENABLED, SCHEDULE",
         r"GENESIS_AGENTS__SE_DARWIN__SCHEDULE=weekly .*'every 30m'",
         r"GENESIS_AGENTS__9.*",
         r"FP16_BACKOFF_FACTOR=nan \(environment\)",
@@ -103,7 +109,7 @@ def test_every_wrong_setting_is_told_at_once(env_file: Path) -> None:
 )
 def test_a_misspelt_name_is_never_ignored(env_file: Path, name: str) -> None:
     env_file.write_text(f"{name}=false\n")
-    with pytest.raises(SettingsError, match="is no setting"):
+    with pytest.raises(SettingsError, match=f"{name} .*not a setting"):
         load_settings(env_file, {})
 
 
@@ -135,7 +141,7 @@ def test_a_setting_whole_and_in_parts_is_refused(env_file: Path) -> None:
 
 
 def test_a_flood_of_names_costs_little(env_file: Path) -> None:
-    with pytest.raises(SettingsError, match="950 further names are no settings"):
+    with pytest.raises(SettingsError, match="950 more names"):
         load_settings(env_file, {f"GENESIS_X{number}": "1" for number in range(1000)})
 
 

@@ -1,4 +1,4 @@
-"""What an operator says about the training step, and what the worker makes of it."""
+"""The trainer's configuration that a worker builds from the settings."""
 
 from pathlib import Path
 
@@ -8,8 +8,7 @@ import torch
 from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
 from genesis_fp16.plugins.agent_folder import write_preflight
 from genesis_fp16.runs.spec import spec_of_settings
-from genesis_fp16.settings.reading import SettingsError, load_settings
-from genesis_fp16.settings.settings import Settings
+from genesis_fp16.settings import Settings, load_settings
 from genesis_fp16.worker.config import trainer_config
 from infrastructure.events import PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
@@ -77,9 +76,18 @@ def test_every_setting_reaches_the_trainer(tmp_path: Path) -> None:
     )
 
 
-def test_every_option_is_one_of_the_trainers(tmp_path: Path) -> None:
-    fields = set(TrainerOptions.model_fields) - {"preset"}
-    assert fields <= set(FP16TrainingConfig.__dataclass_fields__)
+def test_every_option_is_a_field_of_the_trainers_configuration() -> None:
+    names = {name.removeprefix("fp16_") for name in TrainerOptions.model_fields}
+    assert names - {"preset"} <= set(FP16TrainingConfig.__dataclass_fields__)
+
+
+def test_a_specification_carries_the_options_unchanged(tmp_path: Path) -> None:
+    settings = Settings(fp16_growth_factor=3.0, max_grad_norm=0.0, fp16_preset="precision-rl")
+    spec = spec_of(settings, tmp_path)
+    read = RunSpec.model_validate_json(spec.model_dump_json())
+    assert read == spec
+    assert type(read.trainer) is TrainerOptions
+    assert read.trainer == settings.trainer_options()
 
 
 @pytest.mark.parametrize(
@@ -92,11 +100,6 @@ def test_every_option_is_one_of_the_trainers(tmp_path: Path) -> None:
 )
 def test_what_is_set_outranks_the_preset(tmp_path: Path, variables, interval: int) -> None:
     assert config_of(tmp_path, **variables).growth_interval == interval
-
-
-def test_a_floor_above_the_initial_scale_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"FP16_MIN_LOSS_SCALE=16.*above FP16_LOSS_SCALE=8"):
-        load_settings(tmp_path / ".env", {"FP16_MIN_LOSS_SCALE": "16", "FP16_LOSS_SCALE": "8"})
 
 
 def report(scale: float | None, name: str) -> PreflightReport:

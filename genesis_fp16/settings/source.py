@@ -1,0 +1,254 @@
+"""The source of the settings: the file and the environment, merged.
+
+A real environment variable outranks the file, but ``ENABLE_FP16_TRAINING`` is false if either
+says false. The file is never turned into environment, so that a running daemon can apply a change
+of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import PydanticBaseSettingsSource
+
+from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.settings.env_file import (
+    ENV_FILE_VARIABLE,
+    ROLLBACK_FLAG,
+    Variable,
+    is_ours,
+    read_env_file,
+)
+from genesis_fp16.settings.settings import (
+    AGENTS_PREFIX,
+    DEFAULT_ENV_FILE,
+    VARIABLES,
+    AgentSettings,
+    Settings,
+    display,
+    format_value,
+    variable_name,
+)
+
+LONGEST_SHOWN = 200  # characters of a wrong value
+MOST_UNKNOWN = 50  # names that are compared with all settings: each takes a millisecond
+DEEPEST = 16  # parts of a name, and levels of JSON
+_AGENT_VARIABLE = re.compile(rf"{AGENTS_PREFIX}[A-Z0-9_]*?__[A-Z0-9_]*")
+_AGENT_FIELDS = [field.upper() for field in AgentSettings.model_fields]
+_NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_TRUE = ("true", "1", "yes", "on", "t", "y")
+
+
+class SettingsError(GenesisError, ValueError):
+    """Wrong settings; the message lists each with name, value, source and remedy."""
+
+    exit_code = os.EX_CONFIG
+
+    def __init__(self, problems: list[str]) -> None:
+        count = "1 setting is" if len(problems) == 1 else f"{len(problems)} settings are"
+        super().__init__("\n  ".join([f"{count} wrong:", *problems]))
+        self.problems = problems
+
+
+def load_settings(
+    env_file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    only: Collection[str] | None = None,
+) -> Settings:
+    """Read the settings from the file and the environment.
+
+    Args:
+        env_file: The file, which may be missing; by default ``GENESIS_ENV_FILE`` or ``.env``.
+        environ: The environment; by default the process's own.
+        only: Variables to read; all others keep their defaults and may be wrong. By default all.
+
+    Raises:
+        SettingsError: Something is wrong; the message lists every problem.
+    """
+    environ = os.environ if environ is None else environ
+    path = env_file or Path(environ.get(ENV_FILE_VARIABLE) or DEFAULT_ENV_FILE)
+    source = FileAndEnvironment(path, environ, only)
+    settings, problems = None, source.problems
+    try:
+        settings = Settings(_build_sources=((source,), {}))
+    except ValidationError as error:
+        problems += [source.describe_error(details) for details in error.errors()]
+    if only is not None:  # keeps misspelt names and unreadable lines that mention one of them
+        problems = [problem for problem in problems if any(name in problem for name in only)]
+    if problems or settings is None:
+        raise SettingsError(problems)
+    settings.record_sources(source.variables, source.shadowed)
+    return settings
+
+
+class FileAndEnvironment(PydanticBaseSettingsSource):
+    """Merges the file and the environment, and records where each value stands.
+
+    Args:
+        path: The file, which may be missing.
+        environ: The environment.
+        only: See `load_settings`.
+
+    Attributes:
+        variables: Settings found, by name.
+        shadowed: Names whose value in the file has no effect.
+        problems: What is wrong, a line for each.
+    """
+
+    def __init__(
+        self, path: Path, environ: Mapping[str, str], only: Collection[str] | None = None
+    ) -> None:
+        super().__init__(Settings)
+        self._path = path
+        self.problems: list[str] = []
+        in_file = read_env_file(path, self.problems)
+        merged = dict(in_file)
+        merged.update((k, Variable(v, "environment")) for k, v in environ.items() if is_ours(k))
+        flag = in_file.get(ROLLBACK_FLAG)
+        if flag is not None and flag.value.lower() not in _TRUE:
+            merged[ROLLBACK_FLAG] = flag  # false wins; a value that is not a truth value is refused
+        unknown = [item for item in merged.items() if not _is_known(item[0])]
+        self.problems += [_describe_unknown(*item) for item in unknown[:MOST_UNKNOWN]]
+        if more := len(unknown[MOST_UNKNOWN:]):
+            self.problems.append(f"{more} more names are not settings; see .env.example")
+        self.variables: dict[str, Variable] = {}
+        for name, found in merged.items():
+            if why := _why_not_text(found.value):
+                self.problems.append(f"{name} ({found.source}): {why}")
+            elif _is_known(name) and (only is None or name in only):
+                self.variables[name] = found
+        self.shadowed = [k for k, own in in_file.items() if merged[k].value != own.value]
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Text of *field_name* or None, the name again, and whether the library must decode it."""
+        del field
+        variable = self.variables.get(variable_name(field_name))
+        return None if variable is None else variable.value, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Values by field of `Settings`."""
+        values: dict[str, Any] = {}
+        for name, field in self.settings_cls.model_fields.items():
+            value, key, _ = self.get_field_value(field, name)
+            if value is not None:
+                values[key] = value
+        values["agents"] = self._read_agents()
+        values["env_file"] = self._path
+        return values
+
+    def _read_agents(self) -> dict[str, Any]:
+        """Values of the agents' variables, as a tree by the parts of their names."""
+        tree: dict[str, Any] = {}
+        for name, variable in self.variables.items():
+            if not name.startswith(AGENTS_PREFIX):
+                continue
+            node: Any = tree
+            *path, leaf = name.removeprefix(AGENTS_PREFIX).lower().split("__")
+            if len(path) > DEEPEST:
+                what = f"{name[:80]}... ({variable.source}): more than {DEEPEST} parts"
+                self.problems.append(f"{what}; shorten it")
+                continue
+            for part in path:
+                node = node.setdefault(part, {}) if isinstance(node, dict) else None
+            if not isinstance(node, dict) or isinstance(node.get(leaf), dict):
+                what = f"{name} ({variable.source}): set both whole and in parts"
+                self.problems.append(f"{what}; keep one")
+                continue
+            try:
+                node[leaf] = _parse_json(variable.value)
+            except ValueError as error:
+                self.problems.append(f"{name} ({variable.source}): {error}")
+        return tree
+
+    def describe_error(self, details: ErrorDetails) -> str:
+        """One line for an error of validation: name, value, source, remedy."""
+        field, *rest = (str(part) for part in details["loc"])
+        name, remedy = variable_name(field), ""
+        if field == "agents":
+            name = AGENTS_PREFIX + "__".join(part for part in rest if part != "[key]").upper()
+            if details["type"] == "extra_forbidden":
+                remedy = f"; the settings of an agent are {', '.join(_AGENT_FIELDS)}"
+        elif details["type"] != "contradiction":
+            default = Settings.model_fields[field].default
+            remedy = f"; the default is {name}={'' if default is None else format_value(default)}"
+        found = [
+            variable.source
+            for each, variable in self.variables.items()
+            if each == name or each.startswith(f"{name}__")
+        ]
+        value = display(name, details["input"])
+        value = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}..."
+        message = details["msg"].removeprefix("Value error, ")
+        return f"{name}={value} ({', '.join(found) or 'default'}): {message}{remedy}"
+
+
+def _is_known(name: str) -> bool:
+    return name in VARIABLES or _AGENT_VARIABLE.fullmatch(name) is not None
+
+
+def _describe_unknown(name: str, variable: Variable) -> str:
+    upper = name.upper()
+    if upper.startswith(AGENTS_PREFIX):
+        if upper.count("__") >= 2:  # complete, but in lower case
+            meant = upper
+        else:
+            meant = f"{upper}__ and {', '.join(_AGENT_FIELDS[:-1])} or {_AGENT_FIELDS[-1]}__<KEY>"
+    elif "FP16" in upper and re.search("ABLE|TRAIN", upper):
+        meant = ROLLBACK_FLAG
+    else:
+        meant = next(iter(difflib.get_close_matches(upper, VARIABLES, n=1, cutoff=0.6)), "")
+    remedy = f"did you mean {meant}?" if meant else "see .env.example for all settings"
+    return f"{name} ({variable.source}): not a setting; {remedy}"
+
+
+def _why_not_text(text: str) -> str:
+    """Why *text* cannot be the value of a setting; empty if it can."""
+    if found := _NOT_TEXT.search(text):
+        what = f"contains {found[0]!a}, a control character or a byte that is not UTF-8"
+        return f"{what}; rewrite the value as UTF-8 text"
+    return ""
+
+
+def _parse_json(text: str) -> object:
+    """The value of *text* if it is a JSON list or object; else *text*.
+
+    Raises:
+        ValueError: It is JSON that cannot be a setting.
+    """
+    if text[:1] not in ("[", "{"):
+        return text
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(_too_deep()) from None
+    except ValueError:
+        return text  # the agent's own settings model validates it
+    _check_json(value, DEEPEST)
+    return value
+
+
+def _check_json(value: object, levels: int) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"contains {value}; write a finite number")
+    if isinstance(value, str) and (why := _why_not_text(value)):
+        raise ValueError(why)
+    if isinstance(value, list | dict):
+        if levels == 0:
+            raise ValueError(_too_deep())
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_json(part, levels - 1)
+
+
+def _too_deep() -> str:
+    return f"is JSON nested deeper than {DEEPEST} levels; make it flatter"
