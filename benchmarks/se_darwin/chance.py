@@ -7,9 +7,9 @@ from random import Random
 
 from benchmarks.se_darwin.learning import choose, train_ensemble
 from infrastructure.agent_contract import Transition
-from infrastructure.world_model.linear_fit import fit_linear
-from infrastructure.world_model.scoring import measure
-from infrastructure.world_model.training_data import DataPart, TrainingData, encode_split
+from infrastructure.world_model.fitting import fit_linear
+from infrastructure.world_model.fitting.scoring import measure
+from infrastructure.world_model.fitting.training_data import DataPart, TrainingData, encode_split
 
 
 def shuffled(data: TrainingData, seed: int) -> TrainingData:
@@ -24,8 +24,8 @@ def measure_chance(data: TrainingData, steps: int, seed: int) -> dict[str, float
     """Held-out metrics of the chosen family after learning from shuffled labels."""
     noise = shuffled(data, seed)
     learned = choose(noise, train_ensemble(noise, "fp32", steps, seed), fit_linear(noise))
-    outlook = learned.model.outlook(noise.test.features)
-    return measure(outlook, noise.test.outcomes, noise.codec)
+    predicted = learned.model.predict(noise.test.features)
+    return measure(predicted, noise.test.outcomes, noise.codec)
 
 
 def _shuffled_part(part: DataPart, seed: int) -> list[Transition]:

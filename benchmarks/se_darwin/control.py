@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from benchmarks.loops import NotRunError
 from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.run_context import Budget
-from infrastructure.world_model.fitted_model import FittedModel
-from infrastructure.world_model.outlook import BoxOutlook
-from infrastructure.world_model.training_data import TrainingData, prepare
+from infrastructure.world_model.distributions import BoxDistribution
+from infrastructure.world_model.fitting import FittedModel, TrainingData, prepare_training_data
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pendulum_agent"
 STARTS = 3
@@ -50,7 +49,7 @@ def pendulum_data(seed: int) -> TrainingData:
             report_progress=_ignore,
         )
         transitions: Iterator[Transition] = agent.collect(context)
-        return prepare(agent.spec(), transitions)
+        return prepare_training_data(agent.spec(), transitions)
 
 
 def plan_swing(model: FittedModel, steps: int, seed: int) -> float:
@@ -86,9 +85,9 @@ def _predicted_returns(model: FittedModel, state: Numbers, plans_PH: Numbers) ->
         features = model.encoder.encode(
             [{"state": row} for row in states], [{"torque": [torque]} for torque in torques]
         )
-        outlook = model.outlook(features)
-        change, reward = outlook["state"], outlook["reward"]
-        if not isinstance(change, BoxOutlook) or not isinstance(reward, BoxOutlook):
+        predicted = model.predict(features)
+        change, reward = predicted["state"], predicted["reward"]
+        if not isinstance(change, BoxDistribution) or not isinstance(reward, BoxDistribution):
             raise TypeError("the pendulum's targets are Box")
         states = states + change.mean.numpy()
         total = total + reward.mean[:, 0].numpy()

@@ -25,20 +25,24 @@ from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop.train import LoopOptions, train
-from infrastructure.trajectories.encoding import FeatureEncoder
-from infrastructure.trajectories.features import Features
-from infrastructure.world_model.best_epoch import BestEpoch
-from infrastructure.world_model.fitted_model import Family, FittedModel, fit_candidates
-from infrastructure.world_model.linear_fit import fit_linear
-from infrastructure.world_model.network import (
+from infrastructure.trajectories.encoding import FeatureEncoder, Features
+from infrastructure.world_model.fitting import (
+    Family,
+    FittedModel,
+    TrainingPlan,
+    fit_candidates,
+    fit_linear,
+    select_family,
+    training_job,
+)
+from infrastructure.world_model.fitting.training_data import TrainingData, encode_split
+from infrastructure.world_model.networks import (
+    BestEpoch,
     EnsembleNetwork,
     LinearNetwork,
     NetworkShape,
     build_seeded,
 )
-from infrastructure.world_model.scoring import decision_loss
-from infrastructure.world_model.training_data import TrainingData, encode_split
-from infrastructure.world_model.training_job import TrainingPlan, training_job
 
 FIXED = SPEC.targets["outcome"].values.index("fixed")  # type: ignore[union-attr]  # a Discrete
 CALIBRATION_SHARE = 0.15
@@ -102,8 +106,8 @@ class WorldModelScorer:
     def score(self, task: ReplayTask) -> Scores:
         """See `Scorer`."""
         features = self.model.encoder.encode([task.observation] * len(task.actions), task.actions)
-        outlook: Any = self.model.outlook(features)["outcome"]
-        scores: Scores = outlook.log_odds(FIXED).numpy()
+        predicted: Any = self.model.predict(features)["outcome"]
+        scores: Scores = predicted.log_odds(FIXED).numpy()
         return scores
 
 
@@ -164,12 +168,7 @@ def learn(data: TrainingData, steps: int, seed: int) -> dict[PrecisionName, Lear
 def choose(data: TrainingData, network: EnsembleNetwork, linear: LinearNetwork) -> Learned:
     """Blend, calibrate, and choose a family on the calibration modules."""
     families = fit_candidates(data, network, linear)
-    part = data.calibration
-    losses = {
-        family: decision_loss(model.outlook(part.features), part, data.codec)
-        for family, model in families.items()
-    }
-    return Learned(network=network, families=families, chosen=min(losses, key=losses.__getitem__))
+    return Learned(network=network, families=families, chosen=select_family(families, data))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

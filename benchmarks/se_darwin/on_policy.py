@@ -15,9 +15,9 @@ from benchmarks.se_darwin.dataset import Case
 from benchmarks.se_darwin.learning import FIXED, WorldModelScorer
 from benchmarks.se_darwin.study import Taught
 from infrastructure.agent_contract import Transition
-from infrastructure.world_model.fitted_model import FittedModel
-from infrastructure.world_model.metrics import Z_90, expected_calibration_error
-from infrastructure.world_model.outlook import BoxOutlook, DiscreteOutlook, outcomes_of
+from infrastructure.world_model.distributions import BoxDistribution, DiscreteDistribution
+from infrastructure.world_model.distributions.metrics import Z_90, expected_calibration_error
+from infrastructure.world_model.fitting import FittedModel
 
 _SETTINGS = SEDarwinSettings()
 
@@ -81,10 +81,10 @@ def every(cases: Sequence[Case]) -> list[Transition]:
 
 def hold(model: FittedModel, transitions: Sequence[Transition]) -> Rows:
     """Predictions of *model* against what is recorded."""
-    outlook = model.expect(transitions)
-    outcomes = outcomes_of(model.codec, transitions)
-    chances, delta = outlook["outcome"], outlook["score_delta"]
-    if not isinstance(chances, DiscreteOutlook) or not isinstance(delta, BoxOutlook):
+    predicted = model.predict_transitions(transitions)
+    outcomes = model.codec.outcomes(transitions)
+    chances, delta = predicted["outcome"], predicted["score_delta"]
+    if not isinstance(chances, DiscreteDistribution) or not isinstance(delta, BoxDistribution):
         raise TypeError("the spec of SE-Darwin has a Discrete outcome and a Box score_delta")
     error = (outcomes["score_delta"] - delta.mean).abs()[:, 0]
     return Rows(

@@ -13,8 +13,8 @@ from benchmarks.se_darwin.learning import Scores, WorldModelScorer
 from benchmarks.se_darwin.on_policy import every, hold
 from benchmarks.se_darwin.ranking import by_score, suspicions
 from benchmarks.se_darwin.study import Taught
-from infrastructure.world_model.metrics import auroc
-from infrastructure.world_model.outlook import DiscreteOutlook
+from infrastructure.world_model.distributions import DiscreteDistribution
+from infrastructure.world_model.distributions.metrics import auroc
 
 Row = dict[str, str]
 
@@ -43,9 +43,9 @@ def _row(cases: Sequence[Case], taught: Sequence[Taught], fold_of: Mapping[str, 
         scores = WorldModelScorer(model=model).score(case.replay)
         rows = hold(model, every([case]))
         best.append(float(rows.probability.max()))
-        outlook = model.expect(every([case]))["outcome"]
-        if isinstance(outlook, DiscreteOutlook):
-            expected.append((outlook.probabilities[:, 2] + outlook.probabilities[:, 3]).numpy())
+        predicted = model.predict_transitions(every([case]))["outcome"]
+        if isinstance(predicted, DiscreteDistribution):
+            expected.append((predicted.probabilities[:, 2] + predicted.probabilities[:, 3]).numpy())
         happened += [outcome in ("better", "fixed") for outcome in case.replay.outcomes]
         if "fixed" in case.replay.outcomes:
             ours.append(by_score(scores, case.replay))

@@ -11,16 +11,15 @@ from benchmarks.se_darwin.learning import choose, train_ensemble
 from benchmarks.se_darwin.statistics import Interval, upper_bound_of_mean
 from benchmarks.se_darwin.study import Taught
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
-from infrastructure.world_model.fitted_model import FittedModel
-from infrastructure.world_model.linear_fit import fit_linear
-from infrastructure.world_model.metrics import categorical_nll, gaussian_nll
-from infrastructure.world_model.outlook import (
-    BoxOutlook,
-    DiscreteOutlook,
-    TargetOutlook,
-    base_outlook,
+from infrastructure.world_model.distributions import (
+    BoxDistribution,
+    DiscreteDistribution,
+    TargetDistribution,
+    base_rate_distributions,
 )
-from infrastructure.world_model.training_data import TrainingData
+from infrastructure.world_model.distributions.metrics import categorical_nll, gaussian_nll
+from infrastructure.world_model.fitting import FittedModel, fit_linear
+from infrastructure.world_model.fitting.training_data import TrainingData
 
 HALVES: tuple[PrecisionName, ...] = ("fp16", "bf16")
 Losses = dict[PrecisionName, dict[str, float]]
@@ -33,13 +32,13 @@ def losses_of(model: FittedModel, data: TrainingData) -> dict[str, float]:
     the gain over the base rate: ``NLL kept`` is ``1 - (base - NLL)`` in nats, so that less is
     better, and `gaps` divides by the gain.
     """
-    outlook, outcomes = model.outlook(data.test.features), data.test.outcomes
-    base = base_outlook(data.codec, len(data.test.features))
+    predicted, outcomes = model.predict(data.test.features), data.test.outcomes
+    base = base_rate_distributions(data.codec, len(data.test.features))
     losses = {}
     for name in data.codec.heads:
-        expected, value = outlook[name], outcomes[name]
+        expected, value = predicted[name], outcomes[name]
         losses[f"{name} NLL"] = 1.0 - _nll(base[name], value) + _nll(expected, value)
-        if isinstance(expected, BoxOutlook):
+        if isinstance(expected, BoxDistribution):
             error = (value - expected.mean) / value.std(0)
             losses[f"{name} error"] = float(error.square().mean().sqrt())
     return losses
@@ -95,7 +94,7 @@ def _gap(pair: Losses, half: PrecisionName, name: str) -> float:
     return lost / (1.0 - full) if name.endswith("NLL") else lost / full
 
 
-def _nll(expected: TargetOutlook, value: torch.Tensor) -> float:
-    if isinstance(expected, DiscreteOutlook):
+def _nll(expected: TargetDistribution, value: torch.Tensor) -> float:
+    if isinstance(expected, DiscreteDistribution):
         return float(categorical_nll(expected.probabilities, value).mean())
     return float(gaussian_nll(expected.mean, expected.variance, value).mean())

@@ -60,7 +60,7 @@ def run_all(
 
     say("cost of ranking, chance")
     bugs = [case.bug for case in study.cases[:: max(1, len(study.cases) // _TIMED_BUGS)]]
-    model = WorldModel.of(study.taught[0].ours["fp32"].model, {})
+    model = WorldModel.from_fitted(study.taught[0].ours["fp32"].model, {})
     ranking = seconds_to_rank(sandbox, bugs, model)
     report.shown += limits.cost(ranking, seconds_to_execute(bugs))
     noise = measure_chance(study.taught[0].fold.data, effort.steps, seed)

@@ -1,6 +1,6 @@
-"""Recorded experience: storage, schema, split and encoding. Knows no model.
+"""Recorded experience: replay buffer, schema, held-out split, encoding, Genesis' own records.
 
-What stands here imports no torch; the encoders are in `encoding`, `features` and `targets`.
+Knows no model. Importing this package imports no torch; the encoders are in `encoding`.
 """
 
 from infrastructure.trajectories.replay_buffer import (

@@ -1,8 +1,8 @@
-"""One transition as one line of a segment: JSON that carries a checksum of itself.
+"""Encodes one transition as one line of JSON with a checksum.
 
-A line reads ``{"v":1,"crc":"89abcdef","transition":{...}}``. The checksum covers the bytes of
-the inner object, so that a torn or bit-flipped line is told from a whole one. Numbers that JSON
-does not know are written as ``NaN`` and ``Infinity``, which Python's reader accepts.
+A line reads ``{"v":1,"crc":"89abcdef","transition":{...}}``. The checksum (CRC-32, hexadecimal)
+covers the bytes of the inner object, so that torn and bit-flipped lines are detected. Non-finite
+numbers are written as ``NaN`` and ``Infinity``, which Python's JSON reader accepts.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _FIELDS = frozenset(Transition.__dataclass_fields__)
 
 
 class RecordError(ValueError):
-    """A line is no whole record of a transition; the message says why."""
+    """A line cannot be read as a transition; the message gives the reason."""
 
 
 def encode_record(transition: Transition) -> bytes:
-    """Write *transition* as one line, newline included.
+    """Encode *transition* as one line, newline included.
 
-    Arrays and tensors are taken by their ``tolist()``.
+    Arrays and tensors are converted by their ``tolist()``.
 
     Raises:
         ValueError: A value is not a number, a string, or a flat list of either.
@@ -45,16 +45,16 @@ def encode_record(transition: Transition) -> bytes:
 
 
 def decode_record(line: bytes) -> Transition:
-    """Read a line without its newline. Lists come back as tuples.
+    """Decode a line without its newline; lists become tuples.
 
     Raises:
-        RecordError: The line is torn, altered, of another version, or no valid transition.
+        RecordError: The line is torn, altered, of another version, or not a valid transition.
     """
     if not line.startswith(_HEAD) or not line.endswith(b"}}"):
-        raise RecordError("torn, or not a record of version 1")
+        raise RecordError("record is torn, or not of version 1")
     payload = line[_PAYLOAD_AT:-1]
     if line[len(_HEAD) : _PAYLOAD_AT] != b"%08x%b" % (zlib.crc32(payload), _MIDDLE):
-        raise RecordError("checksum does not match: torn or altered")
+        raise RecordError("checksum does not match: record is torn or altered")
     try:
         return _transition(json.loads(payload))
     except (ValueError, RecursionError) as error:
@@ -63,7 +63,7 @@ def decode_record(line: bytes) -> Transition:
 
 def _transition(body: object) -> Transition:
     if not isinstance(body, dict) or set(body) != _FIELDS:
-        raise ValueError("its fields differ from those of a transition")
+        raise ValueError("the fields differ from those of a transition")
     group, reward, propensity = body["group"], body["reward"], body["propensity"]
     if not isinstance(group, str) or not isinstance(body["terminated"], bool):
         raise ValueError("group must be a string and terminated a boolean")
@@ -83,7 +83,7 @@ def _transition(body: object) -> Transition:
 
 def _fields(where: str, values: object) -> dict[str, FieldValue]:
     try:
-        items = dict(values).items()  # type: ignore[call-overload]  # any mapping, or refused
+        items = dict(values).items()  # type: ignore[call-overload]  # other types raise, as wanted
     except (TypeError, ValueError):
         raise ValueError(f"{where} must map names to values, got {values!r:.80}") from None
     return {str(name): _field_value(f"{where}.{name}", value) for name, value in items}

@@ -1,7 +1,8 @@
-"""Where an agent's transitions are kept: append-only segments, one per writer.
+"""Stores an agent's transitions in append-only segments, one file per writer.
 
-Each writer owns its own file, so that several never interleave, and appends each record by one
-``write``, so that a killed writer leaves at most one torn record. Readers need no lock.
+Each writer owns its file, so that records of several writers never interleave, and appends each
+record by one ``write``, so that a killed writer leaves at most one torn record. Readers need no
+lock.
 """
 
 from __future__ import annotations
@@ -20,23 +21,24 @@ _SUFFIX = ".jsonl"
 _TAIL_BYTES = 1 << 16
 
 OnSkip = Callable[[Path, int, str], None]
+"""Receives each skipped record: file, position (byte offset or line number), reason."""
 
 
 class ReplayBufferWriteError(OSError):
-    """A record could not be written whole.
+    """A record could not be written completely.
 
     Args:
-        path: The segment.
-        cause: What the operating system said, or how much it took.
+        path: Segment file.
+        cause: Error of the operating system, or a description of the short write.
     """
 
     def __init__(self, path: Path, cause: OSError | str) -> None:
         remedy = "free space on that file system, or move the agent's folder to a larger one"
         if isinstance(cause, OSError):
             if cause.errno in (errno.ENOTDIR, errno.EEXIST):
-                remedy = "a file lies where a folder of that path should: move it away"
+                remedy = "a parent of that path is a file, not a folder: move it away"
             elif cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                remedy = "give this user the right to write there"
+                remedy = "give this user write permission there"
             cause = cause.strerror or str(cause)
         super().__init__(
             f"cannot record a transition in {path}: {cause}. Everything recorded before is kept; "
@@ -47,24 +49,24 @@ class ReplayBufferWriteError(OSError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BufferSnapshot:
-    """How much of each segment existed at one moment: what a resumed attempt reads again.
+    """Length of each segment at one moment, so that a resumed attempt reads the same data.
 
     Attributes:
-        lengths: Segment name to length in bytes, ending at a whole record.
+        lengths: Length in bytes by segment name; each ends after a complete record.
     """
 
     lengths: Mapping[str, int]
 
     def to_json(self) -> dict[str, int]:
-        """The snapshot as a JSON object."""
+        """Return the snapshot as a JSON object."""
         return dict(self.lengths)
 
     @classmethod
     def from_json(cls, value: object) -> BufferSnapshot:
-        """Read what `to_json` wrote.
+        """Rebuild the snapshot that `to_json` wrote.
 
         Raises:
-            ValueError: *value* maps no segment names to lengths.
+            ValueError: *value* does not map segment names to lengths.
         """
         if not isinstance(value, dict) or not all(
             isinstance(name, str)
@@ -81,9 +83,8 @@ class ReplayBuffer:
     """Appends transitions to a folder and reads them back.
 
     Args:
-        folder: Holds the segments; created by the first `append`.
-        on_skip: Told of each record that is skipped as torn or altered: segment, byte offset,
-            reason.
+        folder: Folder of the segments; the first `append` creates it.
+        on_skip: Callback for each torn or altered record: segment, byte offset, reason.
     """
 
     def __init__(self, folder: Path, on_skip: OnSkip | None = None) -> None:
@@ -94,15 +95,15 @@ class ReplayBuffer:
         self._torn = False
 
     def append(self, transition: Transition) -> None:
-        """Record *transition*: it outlives this process and, after `flush`, a power cut.
+        """Record *transition*; it survives this process and, after `flush`, a power failure.
 
         Raises:
             ValueError: A value of *transition* cannot be recorded; the message names it.
-            ReplayBufferWriteError: The disk is full, or does not take the record otherwise.
+            ReplayBufferWriteError: The record could not be written, for example to a full disk.
         """
         record = encode_record(transition)
         if self._torn:
-            record = b"\n" + record  # ends what a short write left behind
+            record = b"\n" + record  # terminates the partial record of a short write
         path = self._segment or self._next_segment()
         try:
             if self._descriptor < 0:
@@ -115,13 +116,13 @@ class ReplayBuffer:
             raise ReplayBufferWriteError(path, error) from error
         self._torn = written < len(record)
         if self._torn:
-            raise ReplayBufferWriteError(path, f"only {written} of {len(record)} bytes were taken")
+            raise ReplayBufferWriteError(path, f"wrote only {written} of {len(record)} bytes")
 
     def flush(self) -> None:
-        """Wait until everything this process appended is on the disk.
+        """Wait until all that this process appended is on the disk.
 
         Raises:
-            ReplayBufferWriteError: The disk does not confirm.
+            ReplayBufferWriteError: The disk does not confirm the write.
         """
         if self._segment is None:
             return
@@ -136,7 +137,7 @@ class ReplayBuffer:
             raise ReplayBufferWriteError(self._segment, error) from error
 
     def close(self) -> None:
-        """Flush and close this process's segment; a later `append` starts a new one."""
+        """Flush and close this process's segment; a later `append` begins a new one."""
         if self._segment is None:
             return
         self.flush()
@@ -144,26 +145,26 @@ class ReplayBuffer:
         self._segment, self._descriptor, self._torn = None, -1, False
 
     def snapshot(self) -> BufferSnapshot:
-        """Freeze what is readable now; a torn last record or an unreadable segment is reported."""
+        """Return the lengths readable now; report torn last records and unreadable segments."""
         lengths = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             try:
                 size = path.stat().st_size
                 whole = _whole_length(path, size)
-            except OSError as error:  # such as another user's
+            except OSError as error:  # for example a file of another user
                 self._on_skip(path, 0, f"cannot be read: {error.strerror}")
                 continue
             if whole < size:
-                self._on_skip(path, whole, "incomplete last record: its writer was interrupted")
+                self._on_skip(path, whole, "last record is incomplete: its writer was interrupted")
             if whole:
                 lengths[path.name] = whole
         return BufferSnapshot(lengths=lengths)
 
     def read(self, snapshot: BufferSnapshot | None = None) -> BufferView:
-        """Give what *snapshot* covers, or everything readable now.
+        """Return the transitions of *snapshot*, or all that are readable now.
 
-        Oldest segment first, and in recorded order within one: two reads of one snapshot give
-        the same transitions in the same order.
+        Segments come oldest first, records in recorded order: two reads of one snapshot give the
+        same transitions in the same order.
         """
         return BufferView(self._folder, snapshot or self.snapshot(), self._on_skip)
 
@@ -174,10 +175,9 @@ class ReplayBuffer:
 
 
 class BufferView:
-    """The transitions of one snapshot, read from disk anew by each iteration.
+    """The transitions of one snapshot; each iteration reads them from disk.
 
-    A segment of the snapshot that is gone, or shorter than it was, is reported and the rest
-    still read.
+    Segments that are missing or shorter than in the snapshot are reported; the rest is read.
     """
 
     def __init__(self, folder: Path, snapshot: BufferSnapshot, on_skip: OnSkip) -> None:
@@ -190,7 +190,7 @@ class BufferView:
         return self._transitions(self._on_skip)
 
     def __len__(self) -> int:
-        """How many transitions are readable; the first call reads them all."""
+        """Number of readable transitions; the first call reads them all."""
         if self._length is None:
             self._length = sum(1 for _ in self._transitions(_ignore))
         return self._length
@@ -209,11 +209,11 @@ class BufferView:
                 on_skip(path, offset, f"cannot be read: {error.strerror}")
                 continue
             if offset < length:
-                on_skip(path, offset, f"{length - offset} bytes have gone since the snapshot")
+                on_skip(path, offset, f"{length - offset} bytes are missing since the snapshot")
 
 
 def _ignore(_path: Path, _offset: int, _reason: str) -> None:
-    """Skip without a word."""
+    """Default callback: do not report."""
 
 
 def _decode(line: bytes, path: Path, offset: int, on_skip: OnSkip) -> Transition | None:
@@ -225,7 +225,7 @@ def _decode(line: bytes, path: Path, offset: int, on_skip: OnSkip) -> Transition
 
 
 def _whole_length(path: Path, size: int) -> int:
-    """Length of *path* up to and including the last newline within its first *size* bytes."""
+    """Return the length up to and including the last newline in the first *size* bytes."""
     with path.open("rb") as file:
         end = size
         while end > 0:

@@ -1,4 +1,4 @@
-"""Whether recorded values are what a `TransitionSpec` declares, and where targets are read."""
+"""A `TransitionSpec` applied: checks of recorded values, target values, and its JSON form."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ from infrastructure.agent_contract.transition import (
 )
 
 MAX_MAGNITUDE = 1e15
-"""A number beyond this, or not finite, counts as missing: float32 could not use it anyway."""
+"""Numbers beyond this magnitude, and non-finite ones, count as missing: float32 cannot use them."""
 
 Values = Mapping[str, object]
 
-_PLAIN_NUMBERS = {float, int, bool}  # told by their type alone, ten times faster than as `Real`
+_PLAIN_NUMBERS = {float, int, bool}  # a lookup by type is ten times faster than a check for `Real`
 _PLAIN_TEXT = {str}
+_PARTS = ("observation", "action", "targets")
 
 
 def is_usable(number: float) -> bool:
-    """Whether *number* is finite and of a magnitude that float32 arithmetic survives."""
+    """Whether *number* is finite and small enough for float32 arithmetic."""
     return abs(number) <= MAX_MAGNITUDE  # NaN compares false
 
 
 def label_of(value: object) -> str:
-    """The label that *value* carries as a `Discrete` field: booleans read ``true``, ``false``."""
+    """Return the label of *value* as a `Discrete` field; booleans are ``true`` and ``false``."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     return str(value)
 
 
 def input_problem(spec: TransitionSpec, observation: Values, action: Values) -> str | None:
-    """Say what keeps *observation* and *action* from being encoded, or None."""
+    """Return the reason why *observation* and *action* cannot be encoded, or None."""
     problems = _part_problems("observation", spec.observation, observation)
     return next(problems, None) or next(_part_problems("action", spec.action, action), None)
 
 
 def target_problem(spec: TransitionSpec, transition: Transition) -> str | None:
-    """Say what keeps the targets of *transition* from being learned, or None.
+    """Return the reason why the targets of *transition* cannot be learned, or None.
 
-    A target that is not a number, or a label that is not declared, makes the whole transition
-    useless; as an *input* the same would merely count as missing or unknown.
+    A missing number or an undeclared label excludes the whole transition when it is a target; as
+    an *input* it merely counts as missing or unknown.
     """
     for name, field in spec.targets.items():
         value = target_value(spec, transition, name)
@@ -65,7 +66,7 @@ def target_problem(spec: TransitionSpec, transition: Transition) -> str | None:
 
 
 def target_value(spec: TransitionSpec, transition: Transition, name: str) -> object:
-    """The raw value of target *name*, a change where the spec says ``delta``; None if missing."""
+    """Return the raw value of target *name*, or its change for ``delta``; None if missing."""
     if name == "reward":
         return transition.reward
     if name == "terminated":
@@ -83,10 +84,38 @@ def target_value(spec: TransitionSpec, transition: Transition, name: str) -> obj
 
 
 def as_vector(value: object) -> Sequence[float]:
-    """A `Box` value as a sequence; a scalar as a sequence of one."""
+    """Return a `Box` value as a sequence; a scalar becomes a sequence of one."""
     if isinstance(value, Sequence | np.ndarray):
-        return value  # type: ignore[return-value]  # an array is a sequence in all but name
+        return value  # type: ignore[return-value]  # an array supports all that is used here
     return (float(value),)  # type: ignore[arg-type]  # the schema admits only numbers here
+
+
+def spec_to_json(spec: TransitionSpec) -> dict[str, object]:
+    """Return *spec* as a JSON object; it is saved with each model."""
+    parts: dict[str, object] = {
+        part: {name: _field_to_json(field) for name, field in getattr(spec, part).items()}
+        for part in _PARTS
+    }
+    success = None if spec.success is None else list(spec.success)
+    return parts | {"success": success, "improvement": spec.improvement}
+
+
+def spec_from_json(value: Mapping[str, object]) -> TransitionSpec:
+    """Rebuild the specification that `spec_to_json` wrote.
+
+    Raises:
+        KeyError, TypeError, ValueError: *value* does not describe a specification.
+    """
+    parts = {}
+    for part in _PARTS:
+        fields = cast(Mapping[str, Mapping[str, object]], value[part])
+        parts[part] = {name: _field_from_json(field) for name, field in fields.items()}
+    success = cast("list[str] | None", value["success"])
+    return TransitionSpec(
+        **parts,
+        success=None if success is None else (success[0], success[1]),
+        improvement=cast("str | None", value["improvement"]),
+    )
 
 
 def _part_problems(part: str, fields: Mapping[str, FieldType], values: Values) -> Iterator[str]:
@@ -110,7 +139,7 @@ def _value_problem(field: FieldType, value: object) -> str | None:
 def _shown(value: object) -> str:
     try:
         return f"{value!r:.60}"
-    except ValueError:  # Python does not print numbers of thousands of digits
+    except ValueError:  # Python refuses to print numbers of thousands of digits
         return f"a {type(value).__name__} too long to print"
 
 
@@ -144,9 +173,27 @@ def _is_numbers(value: object, length: int) -> bool:
 
 
 def _are_floats(numbers: Sequence[object]) -> bool:
-    """Whether *numbers* can be converted: whole ones of hundreds of digits cannot."""
+    """Whether *numbers* fit into float64; integers of hundreds of digits do not."""
     try:
-        array("d", cast("Sequence[float]", numbers))  # real numbers, as was checked
+        array("d", cast("Sequence[float]", numbers))  # checked by the caller
     except OverflowError:
         return False
     return True
+
+
+def _field_to_json(field: FieldType) -> dict[str, object]:
+    if isinstance(field, Box):
+        return {"type": "box", "shape": list(field.shape), "delta": field.delta}
+    if isinstance(field, Discrete):
+        return {"type": "discrete", "values": list(field.values)}
+    return {"type": "text", "buckets": field.buckets}
+
+
+def _field_from_json(value: Mapping[str, object]) -> FieldType:
+    if value["type"] == "box":
+        return Box(shape=tuple(cast("list[int]", value["shape"])), delta=bool(value["delta"]))
+    if value["type"] == "discrete":
+        return Discrete(values=tuple(cast("list[str]", value["values"])))
+    if value["type"] == "text":
+        return Text(buckets=cast(int, value["buckets"]))
+    raise ValueError(f"a field must be of type box, discrete or text, got {value['type']!r}")

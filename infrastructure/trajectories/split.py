@@ -1,4 +1,4 @@
-"""Which part of the data a group belongs to: train, calibration or test."""
+"""Assigns groups of transitions to train, calibration or test data."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ Part = Literal["train", "calibration", "test"]
 
 TRAIN_SHARE = 0.6
 CALIBRATION_SHARE = 0.2
-"""Generous shares are held out, so that thirty groups nearly always leave two of each part."""
+"""Share of calibration groups; the rest are test groups. With these shares, thirty groups nearly
+always give at least two of each part."""
 
 
 def part_of(group: str, seed: int = 0) -> Part:
-    """Place *group*, by a hash of its name and *seed*: the same part in every run.
+    """Assign *group* to a part by a hash of its name and *seed*, alike in every run.
 
-    A group never changes its part as more data is recorded, so that a model published earlier
-    was never trained on what it is tested on now.
+    A group keeps its part as more data is recorded, so a model published earlier was not trained
+    on the groups that it is tested on now.
     """
     digest = hashlib.blake2b(
         group.encode("utf-8", "surrogatepass"), digest_size=8, salt=seed.to_bytes(8, "big")
@@ -29,7 +30,7 @@ def part_of(group: str, seed: int = 0) -> Part:
 
 
 def split_by_group(groups: Sequence[str], seed: int = 0) -> dict[Part, list[int]]:
-    """Give the rows of each part, in order, for the group of each row."""
+    """Return the row numbers of each part, in ascending order; *groups* holds each row's group."""
     parts = {group: part_of(group, seed) for group in set(groups)}
     rows: dict[Part, list[int]] = {"train": [], "calibration": [], "test": []}
     for row, group in enumerate(groups):

@@ -1,10 +1,11 @@
-"""World models: what an action will lead to, and how sure that is."""
+"""World models: predict the outcome of an action, with calibrated uncertainty.
 
-from infrastructure.world_model.artefact import ModelFileError
-from infrastructure.world_model.network import EnsembleNetwork, NetworkShape
+`WorldModel` is the entry point. Below it: `fitting`, `distributions`, `networks`.
+"""
+
+from infrastructure.world_model.networks import EnsembleNetwork, ModelFileError, NetworkShape
 from infrastructure.world_model.prediction import Prediction
-from infrastructure.world_model.training_history import EpochRecord
-from infrastructure.world_model.world_model import TEXT_SPEC, WorldModel
+from infrastructure.world_model.world_model import TEXT_SPEC, EpochRecord, WorldModel
 
 __all__ = [
     "TEXT_SPEC",

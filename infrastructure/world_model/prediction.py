@@ -1,4 +1,4 @@
-"""What a world model answers, in the words of its caller."""
+"""Predictions in terms of the spec's fields, and the ranking of candidate actions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ import torch
 
 from infrastructure.agent_contract.transition import Box, Discrete, FieldValue, TransitionSpec
 from infrastructure.trajectories.schema import Values, as_vector
-from infrastructure.world_model.outlook import BoxOutlook, DiscreteOutlook, Outlook
+from infrastructure.world_model.distributions import (
+    BoxDistribution,
+    DiscreteDistribution,
+    TargetDistributions,
+)
 
 _NOT_IN_STATE = ("reward", "terminated")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """Attributes:
-    next_state: Predicted fields of the next observation, by target name.
-    success_probability: Of the spec's success label; None if the spec names none.
-    expected_improvement: Of the spec's improvement target (``reward`` by default); None if
-        there is no such target.
-    confidence: 1 minus the ensemble's disagreement as a share of its uncertainty, in [0, 1]:
-        of the success target if there is one, else the mean over targets. 0 before any fit.
-    probabilities: `Discrete` target to the probability of each label.
-    deviations: `Box` target to its standard deviation per dimension.
-    reasoning: Which model answered, in one line.
+    """Prediction for one observation and action.
+
+    Attributes:
+        next_state: Predicted fields of the next observation, by target name.
+        success_probability: Probability of the spec's success label; None if the spec names none.
+        expected_improvement: Mean of the spec's improvement target (``reward`` by default); None
+            if there is no such target.
+        confidence: 1 minus the epistemic share of the uncertainty, in [0, 1]: of the success
+            target if there is one, else the mean over targets. 0 before any fit.
+        probabilities: Probability of each label, of each `Discrete` target.
+        deviations: Standard deviation of each dimension, of each `Box` target.
+        reasoning: Model that answered, and reasons for caution, in one line.
     """
 
     next_state: Mapping[str, FieldValue]
@@ -38,14 +44,14 @@ class Prediction:
 
 
 def improvement_target(spec: TransitionSpec) -> str | None:
-    """The target that measures progress: as declared, else a scalar ``reward``, else None."""
+    """Return the target that measures progress: the declared one, a scalar ``reward``, or None."""
     if spec.improvement is not None:
         return spec.improvement
     return "reward" if spec.targets.get("reward") in (Box(), Box(delta=True)) else None
 
 
 def untrained_prediction(spec: TransitionSpec) -> Prediction:
-    """The answer before any fit: even odds, no change, no confidence."""
+    """Return the prediction before any fit: even odds, no improvement, confidence 0."""
     success = spec.success
     return Prediction(
         next_state={},
@@ -56,26 +62,29 @@ def untrained_prediction(spec: TransitionSpec) -> Prediction:
     )
 
 
-def predictions_of(
-    spec: TransitionSpec, outlook: Outlook, observations: Sequence[Values], reasoning: str
+def to_predictions(
+    spec: TransitionSpec,
+    predicted: TargetDistributions,
+    observations: Sequence[Values],
+    reasoning: str,
 ) -> list[Prediction]:
-    """Put *outlook* into words, one `Prediction` per observation."""
+    """Convert distributions to one `Prediction` per observation."""
     states: dict[str, list[FieldValue]] = {}
     chances: dict[str, list[dict[str, float]]] = {}
     deviations: dict[str, list[tuple[float, ...]]] = {}
     for name, target in spec.targets.items():
-        expected = outlook[name]
-        if isinstance(target, Discrete) and isinstance(expected, DiscreteOutlook):
-            rows = expected.probabilities.tolist()
+        distribution = predicted[name]
+        if isinstance(target, Discrete) and isinstance(distribution, DiscreteDistribution):
+            rows = distribution.probabilities.tolist()
             chances[name] = [dict(zip(target.values, row, strict=True)) for row in rows]
-            likeliest = expected.probabilities.argmax(dim=1).tolist()
+            likeliest = distribution.probabilities.argmax(dim=1).tolist()
             states[name] = [target.values[index] for index in likeliest]
-        elif isinstance(target, Box) and isinstance(expected, BoxOutlook):
-            deviations[name] = [tuple(row) for row in expected.variance.sqrt().tolist()]
-            states[name] = _next_values(name, target, expected, observations)
+        elif isinstance(target, Box) and isinstance(distribution, BoxDistribution):
+            deviations[name] = [tuple(row) for row in distribution.variance.sqrt().tolist()]
+            states[name] = _next_values(name, target, distribution, observations)
     improvement = improvement_target(spec)
-    gains = _column(outlook, improvement)
-    confidences = _confidences(spec, outlook)
+    gains = _column(predicted, improvement)
+    confidences = _confidences(spec, predicted)
     return [
         Prediction(
             next_state={n: column[row] for n, column in states.items() if n not in _NOT_IN_STATE},
@@ -92,26 +101,26 @@ def predictions_of(
     ]
 
 
-def by_promise(spec: TransitionSpec, outlook: Outlook) -> list[int]:
-    """Rows by success probability, ties by expected improvement, then as they came; best first."""
-    rows = len(next(iter(outlook.values())).epistemic)
+def rank_candidates(spec: TransitionSpec, predicted: TargetDistributions) -> list[int]:
+    """Rank rows, best first: by success probability, then expected improvement, then position."""
+    rows = len(next(iter(predicted.values())).epistemic)
     keys = []
     if spec.success is not None:
         name, label = spec.success
-        target, expected = spec.targets[name], outlook[name]
-        if isinstance(target, Discrete) and isinstance(expected, DiscreteOutlook):
-            keys.append(expected.probabilities[:, target.values.index(label)].tolist())
-    gains = _column(outlook, improvement_target(spec))
+        target, distribution = spec.targets[name], predicted[name]
+        if isinstance(target, Discrete) and isinstance(distribution, DiscreteDistribution):
+            keys.append(distribution.probabilities[:, target.values.index(label)].tolist())
+    gains = _column(predicted, improvement_target(spec))
     if gains is not None:
         keys.append(gains)
-    promise = list(zip(*keys, strict=True)) if keys else [()] * rows
-    return sorted(range(rows), key=promise.__getitem__, reverse=True)
+    scores = list(zip(*keys, strict=True)) if keys else [()] * rows
+    return sorted(range(rows), key=scores.__getitem__, reverse=True)
 
 
 def _next_values(
-    name: str, target: Box, expected: BoxOutlook, observations: Sequence[Values]
+    name: str, target: Box, distribution: BoxDistribution, observations: Sequence[Values]
 ) -> list[FieldValue]:
-    means: list[list[float]] = expected.mean.tolist()
+    means: list[list[float]] = distribution.mean.tolist()
     if target.delta and name not in _NOT_IN_STATE:
         before = [as_vector(observation[name]) for observation in observations]
         means = [
@@ -121,13 +130,13 @@ def _next_values(
     return [tuple(row) if target.shape else row[0] for row in means]
 
 
-def _column(outlook: Outlook, name: str | None) -> list[float] | None:
-    expected = None if name is None else outlook[name]
-    return expected.mean[:, 0].tolist() if isinstance(expected, BoxOutlook) else None
+def _column(predicted: TargetDistributions, name: str | None) -> list[float] | None:
+    distribution = None if name is None else predicted[name]
+    return distribution.mean[:, 0].tolist() if isinstance(distribution, BoxDistribution) else None
 
 
-def _confidences(spec: TransitionSpec, outlook: Outlook) -> list[float]:
-    decisive = spec.targets if spec.success is None else (spec.success[0],)
-    disagreement_N = torch.stack([outlook[name].epistemic for name in decisive]).mean(0)
-    confidences: list[float] = (1.0 - disagreement_N).clamp(0.0, 1.0).tolist()
+def _confidences(spec: TransitionSpec, predicted: TargetDistributions) -> list[float]:
+    targets = spec.targets if spec.success is None else (spec.success[0],)
+    epistemic_N = torch.stack([predicted[name].epistemic for name in targets]).mean(0)
+    confidences: list[float] = (1.0 - epistemic_N).clamp(0.0, 1.0).tolist()
     return confidences

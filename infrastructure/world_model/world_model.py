@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 import time
 import warnings
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypedDict, cast
 
 import torch
 
@@ -21,24 +22,34 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
+from infrastructure.events.event import BaseEvent, Evaluated, PrecisionChanged, StepStats
+from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop.train import LoopOptions, train
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
-from infrastructure.world_model.artefact import BuildNetwork, load_model, save_model
-from infrastructure.world_model.best_epoch import BestEpoch
-from infrastructure.world_model.fitted_model import FittedModel, calibration_loss, fit_candidates
-from infrastructure.world_model.network import EnsembleNetwork, NetworkShape, build_seeded
+from infrastructure.world_model.fitting import (
+    FittedModel,
+    TrainingPlan,
+    fit_candidates,
+    prepare_training_data,
+    select_family,
+    training_job,
+)
+from infrastructure.world_model.fitting.scoring import measure
+from infrastructure.world_model.model_files import BuildNetwork, load_model, save_model
+from infrastructure.world_model.networks import (
+    BestEpoch,
+    EnsembleNetwork,
+    NetworkShape,
+    build_seeded,
+)
 from infrastructure.world_model.prediction import (
     Prediction,
-    by_promise,
-    predictions_of,
+    rank_candidates,
+    to_predictions,
     untrained_prediction,
 )
-from infrastructure.world_model.scoring import measure
-from infrastructure.world_model.training_data import prepare
-from infrastructure.world_model.training_history import EpochRecord, HistoryRecorder
-from infrastructure.world_model.training_job import TrainingPlan, training_job
 
 TEXT_SPEC = TransitionSpec(
     observation={"state": Text()},
@@ -47,29 +58,68 @@ TEXT_SPEC = TransitionSpec(
     success=("success", "true"),
     improvement="improvement",
 )
-"""What ``WorldModel()`` takes: texts of state and action; success and improvement come out."""
+"""Default spec of `WorldModel`: from the texts of state and action to success and improvement."""
 
-
-_OUTSIDE = (
-    "not to be trusted: a number is missing or far outside what was seen, or a label never was, so "
-    "this is hardly more than the base rate"
+_OOD_WARNING = (
+    "not to be trusted: a number is missing or far outside the training data, or a label did not "
+    "occur there, so this is close to the base rate"
 )
 
 
+class EpochRecord(TypedDict):
+    """One epoch of `WorldModel.training_history`.
+
+    ``loss`` is the mean training loss, NaN if no step had a finite one; ``timestamp`` is Unix
+    time in seconds; ``fp16_overflow_batches`` counts the batches of this epoch whose step was
+    skipped because of a non-finite gradient.
+    """
+
+    epoch: int
+    loss: float
+    timestamp: float
+    fp16_overflow_batches: int
+
+
+class _HistoryRecorder:
+    """Collects an `EpochRecord` per epoch, and the last precision, from a training's events."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.epochs: list[EpochRecord] = []
+        self.precision: PrecisionWish = "fp32"
+        self._clock = clock
+        self._stats: StepStats | None = None
+
+    def __call__(self, event: BaseEvent) -> None:
+        if isinstance(event, StepStats):
+            self._stats = event if self._stats is None else self._stats.merged_with(event)
+        elif isinstance(event, PrecisionChanged):
+            self.precision = event.state.effective
+        elif isinstance(event, Evaluated):
+            stats, self._stats = self._stats, None
+            self.epochs.append(
+                EpochRecord(
+                    epoch=event.epoch,
+                    loss=math.nan if stats is None or stats.loss is None else stats.loss,
+                    timestamp=self._clock(),
+                    fp16_overflow_batches=0 if stats is None else stats.overflow,
+                )
+            )
+
+
 class WorldModel:
-    """Predicts what an action will lead to, and how sure that is.
+    """Predicts the outcome of an action, with calibrated uncertainty.
 
     Args:
         spec: Declares inputs and targets.
-        members: Networks in the ensemble.
-        hidden: Their hidden width.
-        seed: Of weights and shuffles.
-        clock: Unix time in seconds.
+        members: Number of networks in the ensemble.
+        hidden: Hidden width of the networks.
+        seed: Seed of weights and shuffles.
+        clock: Function that returns Unix time in seconds.
 
     Attributes:
-        spec: As given, or as loaded.
-        metrics: Held-out metrics of the model in use; empty before any fit.
-        training_history: See `EpochRecord`.
+        spec: Inputs and targets, as given or as loaded.
+        metrics: Held-out metrics of the current model; empty before any fit.
+        training_history: One record per epoch, over all fits.
         fp16_enabled: Whether the last fit ran in FP16.
     """
 
@@ -90,15 +140,15 @@ class WorldModel:
         self._model: FittedModel | None = None
 
     @classmethod
-    def of(cls, model: FittedModel, metrics: Mapping[str, float]) -> WorldModel:
-        """Put a model that was fitted elsewhere to use."""
+    def from_fitted(cls, model: FittedModel, metrics: Mapping[str, float]) -> WorldModel:
+        """Wrap a model that was fitted elsewhere."""
         world_model = cls(model.spec)
         world_model._model, world_model.metrics = model, dict(metrics)
         return world_model
 
     @property
-    def fitted(self) -> FittedModel | None:
-        """The model in use, or None before any fit."""
+    def fitted_model(self) -> FittedModel | None:
+        """Current model; None before any fit."""
         return self._model
 
     def fit(
@@ -110,23 +160,24 @@ class WorldModel:
         config: FP16TrainingConfig | None = None,
         device: str = "cpu",
     ) -> None:
-        """Train from scratch, choose linear, ensemble or blend, and calibrate.
+        """Train from scratch, calibrate, and select linear model, ensemble or blend.
 
         Training runs through `FP16Trainer`. On a CPU it runs in FP32 unless
-        ``config.cpu_half``. Reads the device once per epoch.
+        ``config.cpu_half``. Reads the device once per epoch. Emits a `UserWarning` for each
+        reason why data was excluded.
 
         Args:
             transitions: Recorded experience; split by group into train, calibration and test.
             epochs: Passes over the training groups.
             batch_size: Rows per optimizer step.
-            config: Of the trainer.
-            device: Where to train; the fitted model lives on the CPU.
+            config: Configuration of the trainer.
+            device: Device to train on; the fitted model stays on the CPU.
 
         Raises:
             InsufficientDataError: Too few transitions or groups.
         """
-        data = prepare(self.spec, transitions)
-        for problem in data.left_out():
+        data = prepare_training_data(self.spec, transitions)
+        for problem in data.describe_exclusions():
             warnings.warn(problem, stacklevel=2)
         shape = NetworkShape.of(data.encoder, data.codec)
         build = partial(EnsembleNetwork, members=self._members, hidden=self._hidden)
@@ -138,7 +189,7 @@ class WorldModel:
             seed=self._seed,
             device=device,
         )
-        recorder = HistoryRecorder(self._clock)
+        recorder = _HistoryRecorder(self._clock)
         config = config or FP16TrainingConfig()
         with tempfile.TemporaryDirectory(prefix="world-model-") as folder:
             best = BestEpoch(Path(folder) / "best.pt")
@@ -154,9 +205,9 @@ class WorldModel:
             )
             best.restore(network)
         candidates = fit_candidates(data, network)
-        self._model = min(candidates.values(), key=lambda model: calibration_loss(model, data))
-        outlook = self._model.outlook(data.test.features)
-        self.metrics = measure(outlook, data.test.outcomes, data.codec)
+        self._model = candidates[select_family(candidates, data)]
+        predicted = self._model.predict(data.test.features)
+        self.metrics = measure(predicted, data.test.outcomes, data.codec)
         self.training_history += recorder.epochs
         self.fp16_enabled = recorder.precision == "fp16"
 
@@ -167,7 +218,7 @@ class WorldModel:
         batch_size: int = 32,
         config: FP16TrainingConfig | None = None,
     ) -> None:
-        """`fit` in a thread, so that the event loop goes on.
+        """Call `fit` in a thread, so that the event loop keeps running.
 
         Raises:
             InsufficientDataError: Too few transitions or groups.
@@ -194,18 +245,19 @@ class WorldModel:
         if not observations:
             return []
         features = self._model.encoder.encode(observations, actions)
-        outlook = self._model.outlook(features)
+        predicted = self._model.predict(features)
         reasoning = f"{self._model.family} model, calibrated on held-out groups"
-        if self._model.caution:
-            reasoning += f"; not to be trusted under another policy: {self._model.caution}"
-        predictions = predictions_of(self.spec, outlook, observations, reasoning)
+        if warning := self._model.policy_shift_warning:
+            reasoning += f"; not to be trusted under another policy: {warning}"
+        predictions = to_predictions(self.spec, predicted, observations, reasoning)
+        ood_rows = features.out_of_distribution.tolist()
         return [
-            replace(prediction, reasoning=f"{_OUTSIDE}; {reasoning}") if outside else prediction
-            for prediction, outside in zip(predictions, features.outside.tolist(), strict=True)
+            replace(prediction, reasoning=f"{_OOD_WARNING}; {reasoning}") if ood else prediction
+            for prediction, ood in zip(predictions, ood_rows, strict=True)
         ]
 
     async def predict(self, state: Values | str, action: Values | str) -> Prediction:
-        """Predict one step; a string stands for the only field of its side.
+        """Predict one step; a string is the value of the only observation or action field.
 
         Raises:
             ValueError: A field is missing or of another type than the spec declares.
@@ -215,10 +267,10 @@ class WorldModel:
         return self.predict_batch([observation], [proposed])[0]
 
     def rank(self, observation: Values, actions: Sequence[Values]) -> list[int]:
-        """Order *actions* by promise, best first: positions in *actions*.
+        """Rank candidate *actions*; return their positions, best first.
 
-        By success probability, ties by expected improvement; in their given order before any
-        fit.
+        The order is by success probability, then expected improvement, then position. Before any
+        fit it is the given order.
 
         Raises:
             ValueError: A field is missing or of another type than the spec declares.
@@ -226,14 +278,14 @@ class WorldModel:
         if self._model is None or not actions:
             return list(range(len(actions)))
         features = self._model.encoder.encode([observation] * len(actions), actions)
-        return by_promise(self.spec, self._model.outlook(features))
+        return rank_candidates(self.spec, self._model.predict(features))
 
     def save(self, folder: Path) -> None:
-        """Put the model in *folder* atomically.
+        """Replace the model in *folder* atomically.
 
         Raises:
-            ValueError: There is nothing to save yet.
-            OSError: The disk does not take it.
+            ValueError: The model was never fitted.
+            OSError: Writing failed; the previous model stays in use.
         """
         if self._model is None:
             raise ValueError("this world model was never fitted: fit it before saving")
@@ -242,18 +294,18 @@ class WorldModel:
 
     @classmethod
     def load(cls, folder: Path, build_network: BuildNetwork = EnsembleNetwork) -> WorldModel:
-        """Read what `save` wrote.
+        """Load the model that `save` wrote.
 
         Args:
-            folder: As given to `save`.
-            build_network: For a model whose network is not an `EnsembleNetwork`.
+            folder: Folder given to `save`.
+            build_network: Function that builds the network if it is not an `EnsembleNetwork`.
 
         Raises:
             FileNotFoundError: There is no model in *folder*.
             ModelFileError: A file is damaged; the message names it and the remedy.
         """
         model, extra = load_model(folder, build_network)
-        world_model = cls.of(model, cast(Mapping[str, float], extra.get("metrics", {})))
+        world_model = cls.from_fitted(model, cast(Mapping[str, float], extra.get("metrics", {})))
         history = cast("list[EpochRecord]", extra.get("training_history", []))
         world_model.training_history = list(history)
         return world_model

@@ -1,4 +1,4 @@
-"""The base class most agents are written on, and the names its authors need."""
+"""`WorldModelAgent`, the base class of most agents, and the names that its authors need."""
 
 from infrastructure.agent_contract import RunContext, Schedule, Transition
 from infrastructure.agent_contract.transition import Box, Discrete, Text, TransitionSpec

@@ -1,4 +1,4 @@
-"""`WorldModelAgent`: an author says what a transition is and where transitions come from."""
+"""`WorldModelAgent`: authors declare what a transition is and collect transitions."""
 
 from __future__ import annotations
 
@@ -25,26 +25,29 @@ from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.world_model import EnsembleNetwork, ModelFileError, NetworkShape, WorldModel
-from infrastructure.world_model.best_epoch import BestEpoch
-from infrastructure.world_model.heads import ensemble_loss
-from infrastructure.world_model.network import build_seeded
-from infrastructure.world_model.training_data import TrainingData, prepare
-from infrastructure.world_model.training_job import TrainingPlan, training_job
-from infrastructure.world_model_agent.publication import judge
+from infrastructure.world_model.fitting import (
+    TrainingData,
+    TrainingPlan,
+    prepare_training_data,
+    training_job,
+)
+from infrastructure.world_model.networks import BestEpoch, build_seeded, ensemble_loss
+from infrastructure.world_model_agent.publication import gate_publication
 
 
 class WorldModelAgent(ABC):
-    """Meets the `Agent` protocol with a world model learned from what `collect` yields.
+    """Implements the `Agent` protocol with a world model of the transitions that `collect` yields.
 
     Subclasses set `name` and write `spec` and `collect`; everything else has a default.
 
     Attributes:
-        name: Equal to the entry point's name; ``[a-z][a-z0-9-]{0,31}``.
-        training_steps: Most optimizer steps of a run.
-        training_passes: Most passes over the training groups: little data is not worn out.
-        epochs: Evaluations in a run; the steps are spread over them evenly.
+        name: Name of the agent, equal to its entry point's; ``[a-z][a-z0-9-]{0,31}``.
+        training_steps: Maximum number of optimizer steps in a run.
+        training_passes: Maximum number of passes over the training groups, so that a run does not
+            overfit little data.
+        epochs: Number of evaluations in a run; the steps are spread over them evenly.
         batch_size: Rows per step.
-        newest_transitions: Most transitions that are trained on: the newest recorded.
+        newest_transitions: Maximum number of transitions to train on; the newest are taken.
     """
 
     name: str
@@ -63,40 +66,42 @@ class WorldModelAgent(ABC):
 
     @abstractmethod
     def collect(self, context: RunContext) -> Iterator[Transition]:
-        """Yield new transitions within ``context.budget``; each is recorded as it comes."""
+        """Yield new transitions within ``context.budget``; each is recorded as it is yielded."""
 
     def schedule(self) -> Schedule:
-        """Every six hours, unless the operator says otherwise."""
+        """Return the default schedule: every six hours. The operator's setting wins."""
         return Schedule(every_seconds=6 * 3600.0)
 
     def settings_model(self) -> type[BaseModel] | None:
-        """The agent's own settings; none by default."""
+        """Return the model of the agent's own settings; none by default."""
         return None
 
     def build_model(self, shape: NetworkShape) -> Module:
-        """Build the network to train; override to use another that returns the same heads."""
+        """Build the network to train; an override must return the same heads."""
         return EnsembleNetwork(shape)
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
-        """Negative log-likelihood of the targets, ``[]`` float32; autocast is off here."""
+        """Compute the negative log-likelihood of the targets, ``[]`` float32; autocast is off."""
         return ensemble_loss(forward, batch)
 
     def evaluate(self, model: WorldModel, transitions: Sequence[Transition]) -> Mapping[str, float]:
-        """The agent's own decision metrics on held-out transitions; none by default."""
+        """Return the agent's own metrics on held-out transitions; none by default."""
         del model, transitions
         return {}
 
     def build_job(self, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
-        """Split by group, encode, and plan the training; the same job for the same input.
+        """Split by group, encode, and plan the training; equal input gives an equal job.
 
-        A group keeps its part of the split in every run, so that a published model was never
-        trained on what it is judged by later.
+        A group keeps its part of the split in every run, so that a published model was not
+        trained on the groups that later runs test it on.
 
         Raises:
             InsufficientDataError: Too few transitions, held-out groups, or targets that vary.
         """
-        data = prepare(self.spec(), deque(transitions, maxlen=self.newest_transitions))
-        for problem in data.left_out():
+        data = prepare_training_data(
+            self.spec(), deque(transitions, maxlen=self.newest_transitions)
+        )
+        for problem in data.describe_exclusions():
             context.logger.warning("training_data_incomplete", problem=problem)
         self._data = data
         rows = len(data.train.features)
@@ -114,32 +119,32 @@ class WorldModelAgent(ABC):
         return training_job(data, network, plan, _best_epoch(context), self.loss)
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
-        """Put the best of linear, ensemble and blend into use if the held-out groups say so.
+        """Publish the best of linear model, ensemble and blend if it passes the publication gate.
 
         Raises:
-            RuntimeError: `build_job` was not called before on this agent.
+            RuntimeError: `build_job` was not called on this agent.
             ModelFileError: The weights of the run's best epoch are damaged.
-            OSError: The disk does not take the model; the one before stays in use.
+            OSError: Writing the model failed; the previous one stays published.
         """
         if self._data is None:
             raise RuntimeError("publish needs the data of build_job: call build_job first")
         _best_epoch(context).restore(model)
         folder = self.published_folder(context)
-        verdict = judge(self._data, model, folder, self.build_model)
-        world_model = WorldModel.of(verdict.candidate, verdict.metrics)
+        decision = gate_publication(self._data, model, folder, self.build_model)
+        world_model = WorldModel.from_fitted(decision.candidate, decision.metrics)
         own = self.evaluate(world_model, self._data.test.transitions)
-        metrics = {**verdict.metrics, **own, "training_steps": float(report.steps)}
+        metrics = {**decision.metrics, **own, "training_steps": float(report.steps)}
         world_model.metrics = dict(metrics)
-        if verdict.published:
+        if decision.published:
             world_model.save(folder)
-        return Publication(published=verdict.published, reason=verdict.reason, metrics=metrics)
+        return Publication(published=decision.published, reason=decision.reason, metrics=metrics)
 
     def published_folder(self, context: RunContext) -> Path:
-        """Where the model in use lies."""
+        """Return the folder of the published model."""
         return context.agent_folder / "published"
 
     def published_model(self, context: RunContext) -> WorldModel | None:
-        """The model in use; None if there is none or, with a warning, if it is unreadable."""
+        """Load the published model; None if there is none or it is unreadable (logs a warning)."""
         try:
             return WorldModel.load(self.published_folder(context), self.build_model)
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Genesis' own records as transitions; whatever tells the outcome is named and left out.
+"""Genesis' own records as transitions; fields that reveal the outcome are named and excluded.
 
-Each adapter has a ``SPEC`` for a world model, a ``LEFT_OUT`` that maps every field it does not
-use to the reason, and a reader that skips what is damaged and says where.
+Each adapter has a ``SPEC``, a reader that skips and reports what is damaged, and in
+``EXCLUDED_FIELDS`` the reason why each unused field is excluded.
 """
 
 from infrastructure.trajectories.genesis_records.casebank import read_casebank

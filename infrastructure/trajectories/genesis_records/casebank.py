@@ -1,43 +1,34 @@
-"""``casebank.jsonl``: what Genesis remembers of each task, one case a line."""
+"""``casebank.jsonl``: what Genesis remembers of each task, one case per line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from infrastructure.agent_contract.transition import (
-    Box,
-    Discrete,
-    Text,
-    Transition,
-    TransitionSpec,
-)
-from infrastructure.trajectories.genesis_records.reading import (
-    OnSkip,
+from infrastructure.agent_contract.transition import Discrete, Text, Transition
+from infrastructure.trajectories.genesis_records.records import (
+    Record,
     Score,
     distinct_state,
+    outcome,
+    outcome_spec,
     read_lines,
 )
+from infrastructure.trajectories.replay_buffer import OnSkip
 
-SUCCESS_REWARD = 0.7
-"""Genesis' own threshold."""
-
-SPEC = TransitionSpec(
+SPEC = outcome_spec(
     observation={
         "state": Text(),
         "agent": Text(buckets=256),
         "had_past_cases": Discrete(values=("false", "true", "unknown")),
     },
     action={},
-    targets={"success": Discrete(values=("false", "true")), "score": Box()},
-    success=("success", "true"),
-    improvement="score",
 )
 
-LEFT_OUT: Mapping[str, str] = {
-    "action": "written afterwards: it names the trajectory that won, or the verdict on safety",
+EXCLUDED_FIELDS: Mapping[str, str] = {
+    "action": "written afterwards: it names the trajectory that won, or the safety verdict",
     "embedding": "a bag of the words of state and action, and so of the outcome",
     "case_id": "a hash of state and action",
     "metadata.iterations": "the search stops early when it succeeds",
@@ -46,29 +37,27 @@ LEFT_OUT: Mapping[str, str] = {
     "metadata.safety_score": "the reward is computed from it",
     "metadata.helpfulness_score": "the reward is computed from it",
     "metadata.should_block": "follows from the verdict",
-    "metadata.timestamp": "when it was written down; no later case has the same",
+    "metadata.timestamp": "time of writing; unique to each case",
 }
 
 
-class _Metadata(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class _Metadata(Record):
     agent: str = "unknown"
     had_past_cases: bool | None = None
 
 
-class _Case(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class _Case(Record):
     state: str
     reward: Score
     metadata: _Metadata = Field(default_factory=_Metadata)
 
 
 def read_casebank(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
-    """The cases in *path*, grouped by distinct state.
+    """Read the cases in *path*, grouped by distinct state.
 
     Args:
-        path: JSON lines.
-        on_skip: Told of each damaged line.
+        path: File of JSON lines.
+        on_skip: Callback for each damaged line.
 
     Raises:
         OSError: *path* cannot be read.
@@ -84,6 +73,6 @@ def read_casebank(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
             },
             action={},
             reward=case.reward,
-            next_observation={"success": case.reward >= SUCCESS_REWARD, "score": case.reward},
+            next_observation=outcome(case.reward),
             terminated=True,
         )

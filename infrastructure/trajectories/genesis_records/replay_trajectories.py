@@ -1,4 +1,4 @@
-"""Trajectories of Genesis' replay buffer, dumped as one JSON object a line."""
+"""Trajectories of Genesis' replay buffer, dumped as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
-from infrastructure.agent_contract.transition import (
-    Box,
-    Discrete,
-    Text,
-    Transition,
-    TransitionSpec,
-)
-from infrastructure.trajectories.genesis_records.reading import (
-    OnSkip,
+from infrastructure.agent_contract.transition import Box, Text, Transition
+from infrastructure.trajectories.genesis_records.records import (
+    Record,
     Score,
     distinct_state,
+    outcome,
+    outcome_spec,
     read_lines,
 )
+from infrastructure.trajectories.replay_buffer import OnSkip
 
-SPEC = TransitionSpec(
+SPEC = outcome_spec(
     observation={
         "task": Text(),
         "state": Text(),
@@ -32,36 +29,31 @@ SPEC = TransitionSpec(
         "last_result": Text(),
     },
     action={"tool": Text(buckets=512), "arguments": Text(), "reasoning": Text()},
-    targets={"success": Discrete(values=("false", "true")), "score": Box()},
-    success=("success", "true"),
-    improvement="score",
 )
 
-LEFT_OUT: Mapping[str, str] = {
+EXCLUDED_FIELDS: Mapping[str, str] = {
     "final_outcome": "the target",
     "reward": "the target",
-    "steps.tool_result": "what the step led to; an input of the next step only",
-    "steps.timestamp": "no later step has the same",
+    "steps.tool_result": "the result of the step; an input of the next step only",
+    "steps.timestamp": "unique to each step",
     "failure_rationale": "written afterwards, for failures only",
     "error_category": "written afterwards, for failures only",
     "fix_applied": "written afterwards",
-    "duration_seconds": "known afterwards only",
-    "metadata": "anything, written afterwards",
-    "trajectory_id": "no later trajectory has the same",
-    "created_at": "no later trajectory has the same",
+    "duration_seconds": "only known afterwards",
+    "metadata": "arbitrary, written afterwards",
+    "trajectory_id": "unique to each trajectory",
+    "created_at": "unique to each trajectory",
 }
 
 
-class _Step(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class _Step(Record):
     tool_name: str
     tool_args: JsonValue = None
     tool_result: JsonValue = None
     agent_reasoning: str = ""
 
 
-class _Trajectory(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class _Trajectory(Record):
     agent_id: str = "unknown"
     task_description: str
     initial_state: dict[str, JsonValue] = Field(default_factory=dict)
@@ -71,13 +63,14 @@ class _Trajectory(BaseModel):
 
 
 def read_replay_trajectories(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
-    """The steps of the trajectories in *path*, grouped by task and initial state.
+    """Read the steps of the trajectories in *path*, grouped by task and initial state.
 
-    Each step is to predict how its whole trajectory ends; its reward is given at the last one.
+    The targets of each step are the outcome of its whole trajectory; the last step carries the
+    reward.
 
     Args:
-        path: JSON lines, as ``Trajectory`` objects of the buffer are dumped.
-        on_skip: Told of each damaged line.
+        path: File of JSON lines, each a dumped ``Trajectory`` of the buffer.
+        on_skip: Callback for each damaged line.
 
     Raises:
         OSError: *path* cannot be read.
@@ -103,10 +96,9 @@ def read_replay_trajectories(path: Path, on_skip: OnSkip) -> Iterator[Transition
                     "reasoning": step.agent_reasoning,
                 },
                 reward=trajectory.reward if last else 0.0,
-                next_observation={
-                    "success": trajectory.final_outcome == "success",
-                    "score": trajectory.reward,
-                },
+                next_observation=outcome(
+                    trajectory.reward, success=trajectory.final_outcome == "success"
+                ),
                 terminated=last,
             )
             before = step

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from infrastructure.agent_contract.transition import (
-    Box,
-    Discrete,
-    Text,
-    Transition,
-    TransitionSpec,
-)
-from infrastructure.trajectories.genesis_records.casebank import SUCCESS_REWARD
-from infrastructure.trajectories.genesis_records.reading import (
-    OnSkip,
+from infrastructure.agent_contract.transition import Box, Discrete, Text, Transition
+from infrastructure.trajectories.genesis_records.records import (
+    Record,
     Score,
+    describe,
     distinct_state,
-    problem_of,
+    outcome,
+    outcome_spec,
     read_document,
 )
+from infrastructure.trajectories.replay_buffer import OnSkip
 
 OPERATORS = ("baseline", "revision", "recombination", "refinement")
 
-SPEC = TransitionSpec(
+SPEC = outcome_spec(
     observation={
         "problem": Text(),
         "diagnosis": Text(),
@@ -37,14 +33,11 @@ SPEC = TransitionSpec(
         "strategy": Text(),
         "code": Text(buckets=4096),
     },
-    targets={"success": Discrete(values=("false", "true")), "score": Box()},
-    success=("success", "true"),
-    improvement="score",
 )
 
-LEFT_OUT: Mapping[str, str] = {
+EXCLUDED_FIELDS: Mapping[str, str] = {
     "status": "the verdict itself",
-    "success_score": "the target; of the parents alone it is an input",
+    "success_score": "the target; only the score of the parents is an input",
     "test_results": "the score is computed from them",
     "metrics": "hold the score",
     "failure_reasons": "written after the run, for failures only",
@@ -53,19 +46,18 @@ LEFT_OUT: Mapping[str, str] = {
     "reasoning_pattern": "written after the run",
     "tools_used": "written after the run",
     "modified_files": "written after the run",
-    "execution_time_seconds": "known after the run only",
-    "cost_dollars": "known after the run only",
-    "trajectory_id": "names generation and operator; no later trajectory has the same",
+    "execution_time_seconds": "only known after the run",
+    "cost_dollars": "only known after the run",
+    "trajectory_id": "names generation and operator; unique to each trajectory",
     "generation": "the position in a search that ends with the first success",
-    "plan_id": "no later trajectory has the same",
-    "agent_name": "one for the whole pool",
-    "created_at": "no later trajectory has the same",
+    "plan_id": "unique to each trajectory",
+    "agent_name": "the same for the whole pool",
+    "created_at": "unique to each trajectory",
 }
 _MARK = " for: "
 
 
-class _Pooled(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class _Pooled(Record):
     success_score: Score
     operator_applied: str = "baseline"
     parent_trajectories: tuple[str, ...] = ()
@@ -81,14 +73,14 @@ class _Pooled(BaseModel):
 
 
 def read_trajectory_pool(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
-    """The trajectories in *path*, grouped by problem; a child belongs to its parents' problem.
+    """Read the trajectories in *path*, grouped by problem; a child has its parents' problem.
 
-    Where no strategy of a lineage names its problem (``… for: PROBLEM``), all such lineages of
-    the pool are one group: rather too coarse than leaking.
+    Lineages in which no strategy names the problem (``... for: PROBLEM``) form one group per
+    pool: that is coarse, but leaks nothing across the held-out split.
 
     Args:
-        path: One JSON object.
-        on_skip: Told of a damaged file, and of each damaged trajectory (on line 1).
+        path: File of one JSON object.
+        on_skip: Callback for a damaged file, and for each damaged trajectory (as line 1).
 
     Raises:
         OSError: *path* cannot be read.
@@ -113,10 +105,7 @@ def read_trajectory_pool(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
                 "code": trajectory.code_after or trajectory.code_changes,
             },
             reward=trajectory.success_score - max(scores, default=0.0),
-            next_observation={
-                "success": trajectory.success_score >= SUCCESS_REWARD,
-                "score": trajectory.success_score,
-            },
+            next_observation=outcome(trajectory.success_score),
             terminated=True,
         )
 
@@ -127,19 +116,19 @@ def _read_pool(path: Path, on_skip: OnSkip) -> dict[str, _Pooled]:
         return {}
     entries = document.get("trajectories") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
-        on_skip(path, 1, "it maps no trajectories by name under 'trajectories'")
+        on_skip(path, 1, "expected an object under 'trajectories' that maps names to trajectories")
         return {}
     pool = {}
     for name, entry in entries.items():
         try:
             pool[name] = _Pooled.model_validate(entry)
         except ValidationError as error:
-            on_skip(path, 1, f"trajectory {name}: {problem_of(error)}")
+            on_skip(path, 1, f"trajectory {name}: {describe(error)}")
     return pool
 
 
 def _problem_of(trajectory: _Pooled, pool: Mapping[str, _Pooled]) -> str:
-    """What the root of the lineage was made for; empty where nothing says so."""
+    """Return the problem that the root of the lineage names, or an empty string."""
     seen: set[str] = set()
     found, parents = trajectory, list(trajectory.parent_trajectories)
     while parents:

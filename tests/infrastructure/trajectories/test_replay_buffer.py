@@ -1,10 +1,12 @@
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,32 @@ def test_an_empty_buffer_reads_empty(buffer):
     assert len(buffer.read()) == 0
 
 
+def test_a_buffer_recorded_by_a_former_version_is_read_and_written_alike(skips, tmp_path):
+    """Written by commit 5f38b5b."""
+    recorded = Path(__file__).parent / "recorded_version_1"
+    former = ReplayBuffer(recorded, on_skip=lambda *skip: skips.append(skip))
+    transitions = list(former.read())
+    assert transitions == [
+        Transition(
+            group="größe\n",
+            observation={"x": (1.5, -2.0), "code": "bug\ud800", "n": 3, "flag": True},
+            action={"kind": ("a", "b")},
+            reward=-0.25,
+            next_observation={"x": (math.inf, 0.0)},
+            terminated=True,
+            propensity=0.125,
+            info={"why": "test"},
+        ),
+        Transition(group="g", observation={}, action={}),
+    ]
+    assert skips == []
+    again = ReplayBuffer(tmp_path / "again")
+    for transition in transitions:
+        again.append(transition)
+    [before], [now] = (list(folder.iterdir()) for folder in (recorded, tmp_path / "again"))
+    assert now.read_bytes() == before.read_bytes()
+
+
 def test_reads_in_recorded_order_across_writers_one_after_the_other(buffer, tmp_path):
     for start in (0, 5, 10):
         writer = ReplayBuffer(tmp_path / "replay")
@@ -89,8 +117,8 @@ def test_a_snapshot_gives_the_same_data_after_more_was_written(buffer, segment, 
 
 
 @pytest.mark.parametrize("value", [None, [], {"a": -1}, {"../a": 3}, {"a": "3"}, {1: 3}])
-def test_what_is_no_snapshot_is_refused(value):
-    with pytest.raises(ValueError, match="maps segment names to lengths"):
+def test_an_invalid_snapshot_is_refused(value):
+    with pytest.raises(ValueError, match="segment names"):
         BufferSnapshot.from_json(value)
 
 
@@ -109,7 +137,8 @@ def test_a_torn_record_in_the_middle_is_skipped_and_named(buffer, segment, skips
     torn = lines[4][: len(lines[4]) // 2]
     segment.write_bytes(b"".join(lines[:4]) + torn + b"\n" + b"".join(lines[5:]))
     assert _numbers(buffer.read()) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert skips == [(segment, sum(map(len, lines[:4])), "torn, or not a record of version 1")]
+    assert [skip[:2] for skip in skips] == [(segment, sum(map(len, lines[:4])))]
+    assert "torn" in skips[0][2]
 
 
 def test_a_flipped_bit_is_skipped_and_named(buffer, segment, skips):
@@ -117,7 +146,7 @@ def test_a_flipped_bit_is_skipped_and_named(buffer, segment, skips):
     data[data.index(b'"n":4') + 4] ^= 1  # 4 becomes 5: still valid JSON
     segment.write_bytes(data)
     assert _numbers(buffer.read()) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert skips[0][2] == "checksum does not match: torn or altered"
+    assert "checksum" in skips[0][2]
 
 
 def test_a_segment_that_has_gone_is_named_and_the_rest_read(buffer, segment, skips, tmp_path):
@@ -141,7 +170,7 @@ def test_a_segment_that_shrank_is_named(buffer, segment, skips):
     snapshot = buffer.snapshot()
     segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:3]))
     assert _numbers(buffer.read(snapshot)) == [0, 1, 2]
-    assert "have gone since the snapshot" in skips[0][2]
+    assert "since the snapshot" in skips[0][2]
 
 
 def test_a_writer_killed_mid_write_costs_at_most_one_record(buffer, skips, tmp_path):
@@ -222,13 +251,13 @@ def test_a_full_disk_is_an_error_that_names_path_and_remedy_and_harms_nothing(bu
     for line in (first, second):
         assert line.startswith(f"ReplayBufferWriteError cannot record a transition in {segment}")
         assert "free space" in line
-    assert "50 of" in first
+    assert " 50 of " in first
     assert _numbers(buffer.read()) == [0, 3]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ReplayBufferWriteError, match=f"{tmp_path}/file.*a file lies where"):
+    with pytest.raises(ReplayBufferWriteError, match=f"{tmp_path}/file.*is a file"):
         ReplayBuffer(tmp_path / "file" / "replay").append(_transition(0))
 
 

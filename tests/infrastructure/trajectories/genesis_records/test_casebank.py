@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infrastructure.trajectories.genesis_records import read_casebank
-from infrastructure.trajectories.genesis_records.casebank import LEFT_OUT, SPEC
+from infrastructure.trajectories.genesis_records.casebank import EXCLUDED_FIELDS, SPEC
 from infrastructure.trajectories.schema import input_problem, target_problem
-from infrastructure.world_model.training_data import prepare
+from infrastructure.world_model.fitting.training_data import prepare_training_data
 
 CASE = {
     "state": "Test problem",
@@ -59,8 +59,8 @@ def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped:
     assert good.next_observation != worse.next_observation
     used = {"state", "reward", "metadata.agent", "metadata.had_past_cases"}
     fields = {f"metadata.{name}" for name in CASE["metadata"]} | set(CASE) - {"metadata"}  # type: ignore[attr-defined]
-    assert fields <= used | set(LEFT_OUT)
-    assert not used & set(LEFT_OUT)
+    assert fields <= used | set(EXCLUDED_FIELDS)
+    assert not used & set(EXCLUDED_FIELDS)
 
 
 def test_one_state_is_one_group_however_it_is_spaced(tmp_path: Path, skipped: Any) -> None:
@@ -123,6 +123,6 @@ def test_the_real_casebank_is_read_whole_and_can_be_trained_on(genesis: Path, sk
         assert target_problem(SPEC, transition) is None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        data = prepare(SPEC, transitions)
+        data = prepare_training_data(SPEC, transitions)
     groups = [set(part.groups) for part in data.parts.values()]
     assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infrastructure.trajectories.genesis_records import read_replay_trajectories
-from infrastructure.trajectories.genesis_records.replay_trajectories import LEFT_OUT, SPEC
+from infrastructure.trajectories.genesis_records.replay_trajectories import EXCLUDED_FIELDS, SPEC
 from infrastructure.trajectories.schema import input_problem, target_problem
 
 TRAJECTORY = {
@@ -58,8 +58,8 @@ def test_a_step_does_not_see_its_own_result(tmp_path: Path, skipped: Any) -> Non
     assert (first.observation, first.action) == (same.observation, same.action)
     used = {"agent_id", "task_description", "initial_state", "steps"}
     used |= {"steps.tool_name", "steps.tool_args", "steps.agent_reasoning"}
-    assert used | set(LEFT_OUT) == FIELDS | {f"steps.{name}" for name in STEP_FIELDS}
-    assert not used & set(LEFT_OUT)
+    assert used | set(EXCLUDED_FIELDS) == FIELDS | {f"steps.{name}" for name in STEP_FIELDS}
+    assert not used & set(EXCLUDED_FIELDS)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infrastructure.trajectories.genesis_records import read_trajectory_pool
-from infrastructure.trajectories.genesis_records.trajectory_pool import LEFT_OUT, SPEC
+from infrastructure.trajectories.genesis_records.trajectory_pool import EXCLUDED_FIELDS, SPEC
 from infrastructure.trajectories.schema import input_problem, target_problem
 
 ROOT = {
@@ -84,8 +84,8 @@ def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped:
     path = write(tmp_path / "pool.json", {"a": ROOT, "b": worse})
     first, second = read_trajectory_pool(path, skipped)
     assert (first.observation, first.action) == (second.observation, second.action)
-    assert USED | set(LEFT_OUT) == FIELDS
-    assert USED & set(LEFT_OUT) == {"success_score"}, "the parents' alone"
+    assert USED | set(EXCLUDED_FIELDS) == FIELDS
+    assert USED & set(EXCLUDED_FIELDS) == {"success_score"}, "the parents' alone"
 
 
 def test_lineages_in_a_circle_end(tmp_path: Path, skipped: Any) -> None:

@@ -1,0 +1,195 @@
+"""Encodes model inputs: one object serves training and prediction.
+
+It receives observations and actions only, so that no reward, outcome or target can reach the
+input.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infrastructure.agent_contract.transition import (
+    Box,
+    Discrete,
+    FieldType,
+    Text,
+    TransitionSpec,
+)
+from infrastructure.trajectories.encoding.features import Features, Tokens
+from infrastructure.trajectories.encoding.standardiser import Numbers, Standardiser
+from infrastructure.trajectories.schema import Values, input_problem, label_of
+
+MAX_TOKENS = 512
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+class FeatureEncoder:
+    """Turns observations and actions into `Features`.
+
+    Args:
+        spec: Declares the fields.
+        standardisers: Statistics of each `Box` field by its key, ``observation.NAME`` or
+            ``action.NAME``.
+        seen: Flags of each `Discrete` field by its key: whether training data held each declared
+            label, in order, and last whether it held any undeclared one. Empty for models saved
+            by a version that did not record this.
+        constant: Keys of fields that did not vary; they are not encoded.
+    """
+
+    def __init__(
+        self,
+        spec: TransitionSpec,
+        standardisers: Mapping[str, Standardiser],
+        seen: Mapping[str, Sequence[bool]],
+        constant: Sequence[str],
+    ) -> None:
+        self._spec = spec
+        self._standardisers = dict(standardisers)
+        self._seen = {key: tuple(flags) for key, flags in seen.items()}
+        self.constant = tuple(constant)
+
+    @classmethod
+    def fit(
+        cls, spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
+    ) -> FeatureEncoder:
+        """Compute statistics; fields and dimensions without variance are dropped.
+
+        Args:
+            spec: Declares the fields.
+            observations: Observations of the *training* groups only, one per row.
+            actions: Actions of the same rows.
+        """
+        standardisers, seen, constant = {}, {}, []
+        for key, field, values in _columns(spec, observations, actions):
+            if isinstance(field, Box):
+                standardiser = Standardiser.fit(_numbers(values, field), squeeze=True)
+                standardisers[key] = standardiser
+                if standardiser.width == 0:
+                    constant.append(key)
+            elif isinstance(field, Discrete):
+                seen[key] = _one_hot(values, field).any(dim=0).tolist()
+                if len(set(map(label_of, values))) < 2:
+                    constant.append(key)
+        return cls(spec, standardisers, seen, constant)
+
+    @property
+    def dense_width(self) -> int:
+        """Number of dense features."""
+        width = 0
+        for key, field, _ in _columns(self._spec, (), ()):
+            if isinstance(field, Box):
+                width += self._standardisers[key].width
+            elif isinstance(field, Discrete) and key not in self.constant:
+                width += len(field.values) + 1
+        return width
+
+    @property
+    def text_buckets(self) -> dict[str, int]:
+        """Number of buckets of each text field."""
+        fields = _columns(self._spec, (), ())
+        return {key: field.buckets for key, field, _ in fields if isinstance(field, Text)}
+
+    def encode(self, observations: Sequence[Values], actions: Sequence[Values]) -> Features:
+        """Encode rows; missing numbers become the mean, undeclared labels become *unknown*.
+
+        Raises:
+            ValueError: A field is missing or of another type than the spec declares; the
+                message names row, field and value.
+        """
+        for row, (observation, action) in enumerate(zip(observations, actions, strict=True)):
+            if problem := input_problem(self._spec, observation, action):
+                raise ValueError(f"row {row} cannot be encoded: {problem}")
+        dense: list[Tensor] = [torch.empty(len(observations), 0)]
+        texts = {}
+        ood_N = torch.zeros(len(observations), dtype=torch.bool)
+        for key, field, values in _columns(self._spec, observations, actions):
+            if isinstance(field, Text):
+                rows = [buckets_of(cast(str, value), field.buckets) for value in values]
+                texts[key] = Tokens.of(rows)
+            elif isinstance(field, Box):
+                if key not in self.constant:
+                    numbers_NC = _numbers(values, field)
+                    dense.append(self._standardisers[key].apply(numbers_NC))
+                    ood_N |= torch.from_numpy(self._standardisers[key].is_out_of_range(numbers_NC))
+            else:
+                one_hot_NL = _one_hot(values, field)
+                if key in self._seen:
+                    ood_N |= one_hot_NL[:, ~torch.tensor(self._seen[key])].any(dim=1)
+                if key not in self.constant:
+                    dense.append(one_hot_NL)
+        return Features(dense=torch.cat(dense, dim=1), texts=texts, out_of_distribution=ood_N)
+
+    def to_json(self) -> dict[str, object]:
+        """Return what `from_json` needs in addition to the spec."""
+        statistics = {key: item.to_json() for key, item in self._standardisers.items()}
+        seen = {key: list(flags) for key, flags in self._seen.items()}
+        return {"standardisers": statistics, "seen": seen, "constant": list(self.constant)}
+
+    @classmethod
+    def from_json(cls, spec: TransitionSpec, value: Mapping[str, object]) -> FeatureEncoder:
+        """Rebuild the encoder that `to_json` described.
+
+        Raises:
+            KeyError, TypeError, ValueError: *value* does not describe an encoder of *spec*.
+        """
+        statistics = cast(Mapping[str, Mapping[str, list[float]]], value["standardisers"])
+        boxes = [key for key, field, _ in _columns(spec, (), ()) if isinstance(field, Box)]
+        return cls(
+            spec,
+            {key: Standardiser.from_json(statistics[key]) for key in boxes},
+            cast(Mapping[str, Sequence[bool]], value.get("seen", {})),
+            cast(Sequence[str], value["constant"]),
+        )
+
+
+def _columns(
+    spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
+) -> Iterator[tuple[str, FieldType, list[object]]]:
+    """Yield key, type and values of each input field, in the order the spec declares them."""
+    for name, field in spec.observation.items():
+        yield f"observation.{name}", field, [row[name] for row in observations]
+    for name, field in spec.action.items():
+        yield f"action.{name}", field, [row[name] for row in actions]
+
+
+def _numbers(values: Sequence[object], field: Box) -> Numbers:
+    """Convert recorded values of *field* to ``[N, C]`` float64."""
+    width = field.shape[0] if field.shape else 1
+    return np.asarray(values, dtype=np.float64).reshape(len(values), width)
+
+
+def _one_hot(values: Sequence[object], field: Discrete) -> Tensor:
+    """Return ``[N, labels + 1]`` float32; the last column marks undeclared labels."""
+    position = {label: index for index, label in enumerate(field.values)}
+    unknown = len(field.values)
+    rows = torch.tensor([position.get(label_of(value), unknown) for value in values])
+    return torch.nn.functional.one_hot(rows.long(), unknown + 1).float()
+
+
+def buckets_of(text: str | Sequence[str], buckets: int) -> list[int]:
+    """Hash *text* into numbers below *buckets*, alike in every process and Python version.
+
+    A string is split into words and punctuation marks; these and each adjacent pair are hashed.
+    A list holds tokens that its author chose; each is hashed unchanged. Tokens after the first
+    512 are dropped.
+    """
+    if not isinstance(text, str):
+        return [_bucket(token, buckets) for token in text[:MAX_TOKENS]]
+    tokens = _TOKEN.findall(text)[:MAX_TOKENS]
+    pairs = [f"{first} {second}" for first, second in pairwise(tokens)]
+    return [_bucket(token, buckets) for token in tokens + pairs]
+
+
+@lru_cache(maxsize=1 << 16)
+def _bucket(token: str, buckets: int) -> int:
+    return zlib.crc32(token.encode("utf-8", "surrogatepass")) % buckets

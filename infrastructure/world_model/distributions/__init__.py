@@ -1,0 +1,28 @@
+"""Predictive distributions: built from raw network outputs, mixed, calibrated, scored.
+
+Independent of how a model is fitted.
+"""
+
+from infrastructure.world_model.distributions.calibration import Calibration
+from infrastructure.world_model.distributions.predictive import (
+    BoxDistribution,
+    DiscreteDistribution,
+    TargetDistribution,
+    TargetDistributions,
+    base_rate_distributions,
+    blend,
+    predictive_distributions,
+    shrink_to_base_rate,
+)
+
+__all__ = [
+    "BoxDistribution",
+    "Calibration",
+    "DiscreteDistribution",
+    "TargetDistribution",
+    "TargetDistributions",
+    "base_rate_distributions",
+    "blend",
+    "predictive_distributions",
+    "shrink_to_base_rate",
+]

@@ -1,0 +1,196 @@
+"""Predictive distributions of each target, in recorded units.
+
+Shapes: M members, N rows, C declared and K varying dimensions of a `Box`, L labels of a
+`Discrete`. All tensors are float64, on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from infrastructure.trajectories.encoding import TargetCodec
+from infrastructure.world_model.distributions.metrics import SMALLEST_PROBABILITY
+from infrastructure.world_model.networks.loss import bound_log_variance
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoxDistribution:
+    """A Gaussian per row and dimension.
+
+    Attributes:
+        mean, variance: Moments, ``[N, C]``; those of the change for a delta target.
+        epistemic: Share of the variance due to disagreement of members, ``[N]`` in [0, 1].
+    """
+
+    mean: Tensor
+    variance: Tensor
+    epistemic: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiscreteDistribution:
+    """A categorical distribution per row.
+
+    Attributes:
+        probabilities: ``[N, L]``; each row sums to 1.
+        epistemic: Mutual information of outcome and member as a share of the entropy, ``[N]`` in
+            [0, 1].
+    """
+
+    probabilities: Tensor
+    epistemic: Tensor
+
+    def log_odds(self, label: int) -> Tensor:
+        """Return the log-odds of *label* against all others, ``[N]``."""
+        return _log(self.probabilities[:, label]) - _log(1.0 - self.probabilities[:, label])
+
+
+TargetDistribution: TypeAlias = BoxDistribution | DiscreteDistribution
+TargetDistributions: TypeAlias = Mapping[str, TargetDistribution]
+
+OOD_SHRINKAGE = 0.9
+"""Weight of the base rate in predictions for out-of-distribution inputs. Below 1, so that the order
+among such inputs is kept."""
+
+
+def predictive_distributions(
+    raw: Mapping[str, Tensor], codec: TargetCodec, rows: int
+) -> dict[str, TargetDistribution]:
+    """Convert raw head outputs, float32; constant targets get their base rates."""
+    predicted = base_rate_distributions(codec, rows)
+    for name in codec.heads:
+        if codec.is_discrete(name):
+            predicted[name] = _discrete(raw[f"{name}.logits"].double().cpu())
+        else:
+            predicted[name] = _box(raw, name, codec, predicted[name])
+    return predicted
+
+
+def base_rate_distributions(codec: TargetCodec, rows: int) -> dict[str, TargetDistribution]:
+    """Return the predictions that ignore the input: label frequencies, mean and variance."""
+    predicted: dict[str, TargetDistribution] = {}
+    zeros_N = torch.zeros(rows, dtype=torch.float64)
+    for name in codec.spec.targets:
+        if codec.is_discrete(name):
+            frequencies = torch.tensor(codec.frequencies[name], dtype=torch.float64)
+            predicted[name] = DiscreteDistribution(
+                probabilities=frequencies.expand(rows, -1), epistemic=zeros_N
+            )
+            continue
+        standardiser = codec.standardisers[name]
+        mean = torch.tensor(standardiser.mean, dtype=torch.float64)
+        deviation = torch.tensor(standardiser.scale, dtype=torch.float64)
+        constant = 1e-3 * mean.abs().clamp(min=1.0)
+        deviation = torch.where(torch.tensor(standardiser.kept), deviation, constant)
+        predicted[name] = BoxDistribution(
+            mean=mean.expand(rows, -1),
+            variance=deviation.square().expand(rows, -1),
+            epistemic=zeros_N,
+        )
+    return predicted
+
+
+def blend(
+    ensemble: TargetDistributions, linear: TargetDistributions, weight: float
+) -> dict[str, TargetDistribution]:
+    """Mix two models, with *weight* on the ensemble; the epistemic share is the ensemble's.
+
+    Probabilities are mixed geometrically, not arithmetically: an outcome that either model
+    considers impossible stays improbable, which ranks rare successes better.
+    """
+    mixed: dict[str, TargetDistribution] = {}
+    for name, first in ensemble.items():
+        second = linear[name]
+        if isinstance(first, DiscreteDistribution) and isinstance(second, DiscreteDistribution):
+            first_log, second_log = map(_log, (first.probabilities, second.probabilities))
+            probabilities = (weight * first_log + (1 - weight) * second_log).softmax(dim=1)
+            mixed[name] = DiscreteDistribution(
+                probabilities=probabilities, epistemic=first.epistemic
+            )
+        elif isinstance(first, BoxDistribution) and isinstance(second, BoxDistribution):
+            mean, variance = _mixture_moments(first, second, weight, 1 - weight)
+            mixed[name] = BoxDistribution(mean=mean, variance=variance, epistemic=first.epistemic)
+    return mixed
+
+
+def shrink_to_base_rate(
+    predicted: TargetDistributions, base: TargetDistributions, ood_N: Tensor
+) -> dict[str, TargetDistribution]:
+    """Mix out-of-distribution rows with `OOD_SHRINKAGE` of *base*; other rows are unchanged.
+
+    Distributions are mixed, not their means, so an extreme mean widens the variance. The share
+    of the base rate counts as epistemic.
+
+    Args:
+        predicted: Predictions of a model.
+        base: Base rates of the same rows.
+        ood_N: Whether the row is out of distribution, bool.
+    """
+    kept = 1 - OOD_SHRINKAGE
+    shrunk: dict[str, TargetDistribution] = {}
+    for name, first in predicted.items():
+        second = base[name]
+        epistemic = torch.where(ood_N, 1 - kept * (1 - first.epistemic), first.epistemic)
+        if isinstance(first, DiscreteDistribution) and isinstance(second, DiscreteDistribution):
+            mixed = kept * first.probabilities + OOD_SHRINKAGE * second.probabilities
+            probabilities = torch.where(ood_N[:, None], mixed, first.probabilities)
+            shrunk[name] = DiscreteDistribution(probabilities=probabilities, epistemic=epistemic)
+        elif isinstance(first, BoxDistribution) and isinstance(second, BoxDistribution):
+            mean, variance = _mixture_moments(first, second, kept, OOD_SHRINKAGE)
+            shrunk[name] = BoxDistribution(
+                mean=torch.where(ood_N[:, None], mean, first.mean),
+                variance=torch.where(ood_N[:, None], variance, first.variance),
+                epistemic=epistemic,
+            )
+    return shrunk
+
+
+def _mixture_moments(
+    first: BoxDistribution, second: BoxDistribution, first_weight: float, second_weight: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a mixture of two Gaussians, ``[N, C]`` each."""
+    mean = first_weight * first.mean + second_weight * second.mean
+    within = first_weight * first.variance + second_weight * second.variance
+    between = first_weight * second_weight * (first.mean - second.mean).square()
+    return mean, within + between
+
+
+def _box(
+    raw: Mapping[str, Tensor], name: str, codec: TargetCodec, base: TargetDistribution
+) -> BoxDistribution:
+    if not isinstance(base, BoxDistribution):
+        raise TypeError(f"target {name!r} must be a Box")
+    standardiser = codec.standardisers[name]
+    means_MNK = raw[f"{name}.mean"].double().cpu()
+    variances_MNK = bound_log_variance(raw[f"{name}.log_variance"].double().cpu()).exp()
+    spread_NK = means_MNK.var(dim=0, correction=0)
+    total_NK = variances_MNK.mean(0) + spread_NK
+    mean_NK, variance_NK = standardiser.invert(means_MNK.mean(0), total_NK)
+    kept = torch.tensor(standardiser.kept)
+    mean_NC, variance_NC = base.mean.clone(), base.variance.clone()
+    mean_NC[:, kept], variance_NC[:, kept] = mean_NK, variance_NK
+    return BoxDistribution(
+        mean=mean_NC, variance=variance_NC, epistemic=(spread_NK / total_NK).mean(dim=1)
+    )
+
+
+def _discrete(logits_MNL: Tensor) -> DiscreteDistribution:
+    members_MNL = logits_MNL.softmax(dim=2)
+    mean_NL = members_MNL.mean(0)
+    total_N, aleatoric_N = _entropy(mean_NL), _entropy(members_MNL).mean(0)
+    share_N = ((total_N - aleatoric_N) / total_N.clamp(min=1e-9)).clamp(0.0, 1.0)
+    return DiscreteDistribution(probabilities=mean_NL, epistemic=share_N)
+
+
+def _log(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp(min=SMALLEST_PROBABILITY).log()
+
+
+def _entropy(probabilities: Tensor) -> Tensor:
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropy

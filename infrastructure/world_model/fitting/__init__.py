@@ -1,0 +1,28 @@
+"""Fitting a world model: data, batches, training job, linear baseline, model selection."""
+
+from infrastructure.world_model.fitting.fitted_model import (
+    Family,
+    FittedModel,
+    fit_candidates,
+    select_family,
+)
+from infrastructure.world_model.fitting.linear_fit import fit_linear
+from infrastructure.world_model.fitting.training_data import (
+    DataPart,
+    TrainingData,
+    prepare_training_data,
+)
+from infrastructure.world_model.fitting.training_job import TrainingPlan, training_job
+
+__all__ = [
+    "DataPart",
+    "Family",
+    "FittedModel",
+    "TrainingData",
+    "TrainingPlan",
+    "fit_candidates",
+    "fit_linear",
+    "prepare_training_data",
+    "select_family",
+    "training_job",
+]

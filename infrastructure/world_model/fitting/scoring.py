@@ -1,0 +1,130 @@
+"""Scores predictive distributions against outcomes: held-out metrics and selection criterion."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from infrastructure.trajectories.encoding import Outcomes, TargetCodec
+from infrastructure.world_model.distributions import (
+    BoxDistribution,
+    DiscreteDistribution,
+    TargetDistributions,
+    base_rate_distributions,
+)
+from infrastructure.world_model.distributions.metrics import (
+    auroc,
+    categorical_nll,
+    coverage_90,
+    expected_calibration_error,
+    gaussian_nll,
+)
+from infrastructure.world_model.fitting.ranking_loss import (
+    MIN_RANKABLE_STATES,
+    RANKING_WEIGHT,
+    count_rankable_states,
+    ranking_nll,
+)
+from infrastructure.world_model.fitting.training_data import DataPart
+
+PRIMARY = "nll_skill"
+
+
+def row_nll(predicted: TargetDistributions, outcomes: Outcomes, codec: TargetCodec) -> Tensor:
+    """Return the negative log-likelihood of each row in nats, ``[N]`` float64.
+
+    If the spec names a ``success`` label, it is the likelihood of whether that label occurred:
+    candidates are ranked by its probability, so neither the distinction between failures nor a
+    rare outlier of another target may decide what is published. Otherwise it is the mean over all
+    targets. It is computed in recorded units, so that models with different statistics compare.
+    *codec* determines which targets and dimensions vary, and so count.
+    """
+    success = codec.success_label
+    if success is not None:
+        name, label = success
+        distribution = predicted[name]
+        if isinstance(distribution, DiscreteDistribution):
+            probability_N = distribution.probabilities[:, label]
+            binary_N2 = torch.stack([1.0 - probability_N, probability_N], dim=1)
+            return categorical_nll(binary_N2, (outcomes[name] == label).long())
+    names = list(codec.heads)
+    return torch.stack([_nll(predicted, outcomes, codec, name) for name in names]).mean(0)
+
+
+def selection_loss(predicted: TargetDistributions, part: DataPart, codec: TargetCodec) -> float:
+    """Return the criterion of model selection: mean `row_nll` plus weighted `ranking_nll`."""
+    loss = float(row_nll(predicted, part.outcomes, codec).mean())
+    success = codec.success_label
+    if success is None:
+        return loss
+    name, label = success
+    distribution, succeeded_N = predicted[name], part.outcomes[name] == label
+    rankable = count_rankable_states(succeeded_N, part.states)
+    if isinstance(distribution, DiscreteDistribution) and rankable >= MIN_RANKABLE_STATES:
+        log_odds_N = distribution.log_odds(label)
+        loss += RANKING_WEIGHT * float(ranking_nll(log_odds_N, succeeded_N, part.states))
+    return loss
+
+
+def measure(
+    predicted: TargetDistributions, outcomes: Outcomes, codec: TargetCodec
+) -> dict[str, float]:
+    """Compute held-out metrics, overall and per target (``NAME.metric``).
+
+    ``nll_skill`` is the gain in `row_nll` over the base rate in nats; above zero is better than
+    ignoring the input. ``ece`` and ``coverage_90`` (0.9 is right) measure calibration. ``auroc``
+    is that of the success label, NaN if the rows contain only one outcome.
+    """
+    rows = len(next(iter(outcomes.values())))
+    base = base_rate_distributions(codec, rows)
+    nll_N = row_nll(predicted, outcomes, codec)
+    base_N = row_nll(base, outcomes, codec)
+    metrics = {"nll": float(nll_N.mean()), PRIMARY: float((base_N - nll_N).mean())}
+    for name in codec.heads:
+        gain_N = _nll(base, outcomes, codec, name) - _nll(predicted, outcomes, codec, name)
+        metrics[f"{name}.nll_skill"] = float(gain_N.mean())
+        distribution = predicted[name]
+        if isinstance(distribution, DiscreteDistribution):
+            metrics |= _discrete_metrics(distribution, outcomes[name], codec, name)
+        else:
+            metrics |= _box_metrics(distribution, outcomes[name], codec, name)
+    return metrics
+
+
+def _nll(
+    predicted: TargetDistributions, outcomes: Outcomes, codec: TargetCodec, name: str
+) -> Tensor:
+    distribution = predicted[name]
+    if isinstance(distribution, DiscreteDistribution):
+        return categorical_nll(distribution.probabilities, outcomes[name])
+    kept = torch.tensor(codec.standardisers[name].kept)
+    nll_NC = gaussian_nll(distribution.mean, distribution.variance, outcomes[name])
+    return nll_NC[:, kept].mean(1)
+
+
+def _discrete_metrics(
+    distribution: DiscreteDistribution, label_N: Tensor, codec: TargetCodec, name: str
+) -> dict[str, float]:
+    success = codec.success_label
+    if success is not None and success[0] == name:
+        index = success[1]
+        probability_N, happened_N = distribution.probabilities[:, index], label_N == index
+        metrics = {f"{name}.auroc": auroc(probability_N, happened_N)}
+    else:
+        probability_N, likeliest_N = distribution.probabilities.max(dim=1)
+        happened_N = likeliest_N == label_N
+        metrics = {f"{name}.accuracy": float(happened_N.double().mean())}
+    metrics[f"{name}.ece"] = expected_calibration_error(probability_N, happened_N)
+    return metrics
+
+
+def _box_metrics(
+    distribution: BoxDistribution, value_NC: Tensor, codec: TargetCodec, name: str
+) -> dict[str, float]:
+    kept = torch.tensor(codec.standardisers[name].kept)
+    mean_NK, variance_NK = distribution.mean[:, kept], distribution.variance[:, kept]
+    value_NK = value_NC[:, kept]
+    return {
+        f"{name}.rmse": float((value_NK - mean_NK).square().mean().sqrt()),
+        f"{name}.coverage_90": coverage_90(mean_NK, variance_NK, value_NK),
+    }

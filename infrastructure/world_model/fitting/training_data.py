@@ -1,0 +1,172 @@
+"""Training data: recorded transitions, checked, split by group and encoded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch import Tensor
+
+from infrastructure.agent_contract.agent import InsufficientDataError
+from infrastructure.agent_contract.transition import Transition, TransitionSpec
+from infrastructure.trajectories import Part, split_by_group
+from infrastructure.trajectories.encoding import FeatureEncoder, Features, Outcomes, TargetCodec
+from infrastructure.trajectories.schema import input_problem, target_problem
+from infrastructure.world_model.fitting.ranking_loss import number_states
+
+MIN_TRAINING_TRANSITIONS = 100
+MIN_HELD_OUT_GROUPS = 2
+"""Needed of calibration groups and of test groups; a spread between groups takes two."""
+
+MAX_REASONS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataPart:
+    """One part of the split.
+
+    Attributes:
+        transitions: Transitions as recorded.
+        features: Encoded inputs.
+        targets: Encoded varying targets.
+        outcomes: Targets in recorded units.
+        states: State numbers, ``[N]`` int64; rows of one state compete, see `ranking_loss`.
+    """
+
+    transitions: Sequence[Transition]
+    features: Features
+    targets: Mapping[str, Tensor]
+    outcomes: Outcomes
+    states: Tensor
+
+    @property
+    def groups(self) -> list[str]:
+        """Group of each row."""
+        return [transition.group for transition in self.transitions]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingData:
+    """Encoded data of one fit.
+
+    Attributes:
+        spec: Declares inputs and targets.
+        encoder, codec: Encoders of inputs and targets, fitted on the training groups only.
+        parts: Train, calibration and test data; no group is in two of them.
+        unusable: Number of excluded transitions by reason.
+    """
+
+    spec: TransitionSpec
+    encoder: FeatureEncoder
+    codec: TargetCodec
+    parts: Mapping[Part, DataPart]
+    unusable: Mapping[str, int]
+
+    @property
+    def train(self) -> DataPart:
+        """Groups that the networks are fitted on."""
+        return self.parts["train"]
+
+    @property
+    def calibration(self) -> DataPart:
+        """Groups for calibration and model selection."""
+        return self.parts["calibration"]
+
+    @property
+    def test(self) -> DataPart:
+        """Groups that nothing is fitted on."""
+        return self.parts["test"]
+
+    def describe_exclusions(self) -> list[str]:
+        """Describe excluded fields and transitions, one sentence each, most frequent first."""
+        constant = (*self.encoder.constant, *self.codec.constant)
+        sentences = [f"constant fields are excluded: {', '.join(constant)}"] if constant else []
+        worst = Counter(self.unusable).most_common(MAX_REASONS)
+        sentences += [f"{count} transitions are excluded: {reason}" for reason, count in worst]
+        if others := len(self.unusable) - len(worst):
+            sentences.append(f"transitions are excluded for {others} more reasons")
+        return sentences
+
+
+def prepare_training_data(
+    spec: TransitionSpec, transitions: Iterable[Transition], *, split_seed: int = 0
+) -> TrainingData:
+    """Check, split and encode *transitions*; exclude and count those that do not fit *spec*.
+
+    Raises:
+        InsufficientDataError: Too few transitions, held-out groups, or targets that vary.
+    """
+    usable, unusable = _usable(spec, transitions)
+    rows = split_by_group([transition.group for transition in usable], split_seed)
+    split = {part: [usable[row] for row in indices] for part, indices in rows.items()}
+    _require("usable training transitions", len(split["train"]), MIN_TRAINING_TRANSITIONS)
+    for part in ("calibration", "test"):
+        groups = len({transition.group for transition in split[part]})
+        _require(f"{part} groups", groups, MIN_HELD_OUT_GROUPS)
+    return encode_split(spec, split, unusable)
+
+
+def encode_split(
+    spec: TransitionSpec,
+    split: Mapping[Part, Sequence[Transition]],
+    unusable: Mapping[str, int] = MappingProxyType({}),
+) -> TrainingData:
+    """Encode transitions that the caller has split and checked.
+
+    Args:
+        spec: Declares the fields.
+        split: Transitions of all three parts; no group may be in two of them.
+        unusable: Number of excluded transitions by reason.
+
+    Raises:
+        InsufficientDataError: No target varies.
+    """
+    observations = [transition.observation for transition in split["train"]]
+    actions = [transition.action for transition in split["train"]]
+    encoder = FeatureEncoder.fit(spec, observations, actions)
+    codec = TargetCodec.fit(spec, split["train"])
+    _require("targets that vary", len(codec.heads), 1)
+    return TrainingData(
+        spec=spec,
+        encoder=encoder,
+        codec=codec,
+        parts={part: _encode(encoder, codec, chosen) for part, chosen in split.items()},
+        unusable=unusable,
+    )
+
+
+def _usable(
+    spec: TransitionSpec, transitions: Iterable[Transition]
+) -> tuple[list[Transition], dict[str, int]]:
+    usable, problems = [], Counter[str]()
+    for transition in transitions:
+        problem = input_problem(spec, transition.observation, transition.action) or target_problem(
+            spec, transition
+        )
+        if problem is None:
+            usable.append(transition)
+        else:
+            problems[problem] += 1
+    return usable, dict(problems)
+
+
+def _encode(
+    encoder: FeatureEncoder, codec: TargetCodec, transitions: Sequence[Transition]
+) -> DataPart:
+    return DataPart(
+        transitions=transitions,
+        features=encoder.encode(
+            [transition.observation for transition in transitions],
+            [transition.action for transition in transitions],
+        ),
+        targets=codec.encode(transitions),
+        outcomes=codec.outcomes(transitions),
+        states=number_states(transitions),
+    )
+
+
+def _require(what: str, got: int, needed: int) -> None:
+    if got < needed:
+        raise InsufficientDataError(what, got, needed)

@@ -1,0 +1,174 @@
+"""A fitted model on disk: ``model.json``, and the file of weights whose name and hash it holds.
+
+``model.json`` is the commit point: it is replaced atomically after the weights are on the disk,
+so that a reader finds the old model or the new one, never a mixture. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from infrastructure.files import write_atomically
+from infrastructure.trajectories.encoding import FeatureEncoder, TargetCodec
+from infrastructure.trajectories.schema import spec_from_json, spec_to_json
+from infrastructure.world_model.distributions import Calibration
+from infrastructure.world_model.fitting import FittedModel
+from infrastructure.world_model.networks import (
+    EnsembleNetwork,
+    LinearNetwork,
+    ModelFileError,
+    NetworkShape,
+)
+from infrastructure.world_model.networks.weights import read_tensors
+
+FORMAT = 2
+_INDEX = "model.json"
+
+BuildNetwork = Callable[[NetworkShape], Module]
+
+
+def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) -> None:
+    """Replace the model in *folder* atomically and durably.
+
+    Args:
+        folder: Folder of the model, created if missing.
+        model: Model to save.
+        extra: JSON to save with the model (training history, metrics).
+
+    Raises:
+        OSError: Writing failed; the previous model stays in use.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    buffer = BytesIO()
+    states = {"ensemble": model.ensemble.state_dict(), "linear": model.linear.state_dict()}
+    torch.save(states, buffer)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    weights = folder / f"weights-{digest[:16]}.pt"
+    description = {
+        "spec": spec_to_json(model.spec),
+        "encoder": model.encoder.to_json(),
+        "codec": model.codec.to_json(),
+        "calibration": model.calibration.to_json(),
+        "ensemble_weight": model.ensemble_weight,
+        "caution": model.policy_shift_warning,
+        "network": model.ensemble.sizes if type(model.ensemble) is EnsembleNetwork else None,
+        "weights": {"file": weights.name, "sha256": digest},
+        "extra": dict(extra),
+    }
+    index = {"format": FORMAT, "sha256": _digest(description), "model": description}
+    previous = _current_weights(folder)
+    write_atomically(weights, buffer.getvalue())
+    write_atomically(folder / _INDEX, json.dumps(index, indent=1).encode())
+    for path in (*folder.glob("weights-*.pt"), *folder.glob(".*")):  # .*: of a killed writer
+        if path.name not in (weights.name, previous):  # a reader may still open the previous one
+            path.unlink(missing_ok=True)
+
+
+def load_model(
+    folder: Path, build_network: BuildNetwork = EnsembleNetwork
+) -> tuple[FittedModel, dict[str, object]]:
+    """Load the model and the *extra* that `save_model` wrote.
+
+    Args:
+        folder: Folder given to `save_model`.
+        build_network: Function that builds the network whose weights were saved. Not called for
+            an `EnsembleNetwork`, whose sizes are saved.
+
+    Raises:
+        FileNotFoundError: There is no model in *folder*.
+        ModelFileError: A file is damaged, missing or of another format; the message names it.
+    """
+    description = _read_description(folder / _INDEX)
+    try:
+        weights = cast(Mapping[str, str], description["weights"])
+        states = _read_weights(folder / Path(weights["file"]).name, weights["sha256"])
+        model = _rebuild(description, states, build_network)
+        extra = dict(description["extra"])
+    except ModelFileError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        problem = f"it does not describe a model that this version can load ({error})"
+        raise ModelFileError(folder / _INDEX, problem) from error
+    return model, extra
+
+
+def _digest(description: object) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+
+
+def _read_description(path: Path) -> Mapping[str, Mapping[str, object]]:
+    data = _read(path)
+    try:
+        index = json.loads(data)
+        found, expected, description = index["format"], index["sha256"], index["model"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ModelFileError(path, f"it is truncated or altered ({error})") from error
+    if found != FORMAT:
+        raise ModelFileError(path, f"its format is {found!r}, expected {FORMAT}")
+    if _digest(description) != expected:
+        raise ModelFileError(path, "its hash differs from its content")
+    return cast("Mapping[str, Mapping[str, object]]", description)
+
+
+def _rebuild(
+    description: Mapping[str, Mapping[str, object]],
+    states: Mapping[str, Mapping[str, Tensor]],
+    build_network: BuildNetwork,
+) -> FittedModel:
+    spec = spec_from_json(description["spec"])
+    encoder = FeatureEncoder.from_json(spec, description["encoder"])
+    codec = TargetCodec.from_json(spec, description["codec"])
+    shape = NetworkShape.of(encoder, codec)
+    linear = LinearNetwork(shape)
+    if description["network"] is not None:
+        ensemble: Module = EnsembleNetwork(shape, **cast("dict[str, int]", description["network"]))
+    else:
+        ensemble = build_network(shape)
+    ensemble.load_state_dict(states["ensemble"])
+    linear.load_state_dict(states["linear"])
+    return FittedModel(
+        encoder=encoder,
+        codec=codec,
+        ensemble=ensemble.eval(),
+        linear=linear.eval(),
+        ensemble_weight=float(cast(float, description["ensemble_weight"])),
+        calibration=Calibration.from_json(description["calibration"]),
+        policy_shift_warning=str(description["caution"]),
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except IsADirectoryError:
+        raise ModelFileError(path, "it is a folder, not a file") from None
+    except NotADirectoryError:
+        file = next(parent for parent in path.parents if parent.is_file())
+        raise ModelFileError(path, f"{file} is a file, not a folder: move it away") from None
+
+
+def _read_weights(path: Path, digest: str) -> Mapping[str, Mapping[str, Tensor]]:
+    try:
+        data = _read(path)
+    except FileNotFoundError:
+        raise ModelFileError(path, "the file is missing") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ModelFileError(path, "its hash differs from the one in model.json")
+    return cast("Mapping[str, Mapping[str, Tensor]]", read_tensors(path, data))
+
+
+def _current_weights(folder: Path) -> str | None:
+    try:
+        name = json.loads((folder / _INDEX).read_bytes())["model"]["weights"]["file"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # a damaged index is replaced as well
+    return str(name)

@@ -1,0 +1,20 @@
+"""The ensemble and its linear baseline: modules, training loss, weights on disk."""
+
+from infrastructure.world_model.networks.loss import ensemble_loss
+from infrastructure.world_model.networks.network import (
+    EnsembleNetwork,
+    LinearNetwork,
+    NetworkShape,
+    build_seeded,
+)
+from infrastructure.world_model.networks.weights import BestEpoch, ModelFileError
+
+__all__ = [
+    "BestEpoch",
+    "EnsembleNetwork",
+    "LinearNetwork",
+    "ModelFileError",
+    "NetworkShape",
+    "build_seeded",
+    "ensemble_loss",
+]

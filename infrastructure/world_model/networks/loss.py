@@ -1,0 +1,59 @@
+"""The training loss: likelihoods of raw head outputs, in float32.
+
+Shapes: M members, N rows, K dimensions, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from infrastructure.agent_contract import Forward
+from infrastructure.agent_contract.training_job import Batch
+
+MIN_LOG_VARIANCE = -8.0
+MAX_LOG_VARIANCE = 4.0
+TARGET_PREFIX = "target."
+
+
+def bound_log_variance(raw: Tensor) -> Tensor:
+    """Squash *raw* smoothly between the bounds; the gradient vanishes at neither."""
+    upper = MAX_LOG_VARIANCE - functional.softplus(MAX_LOG_VARIANCE - raw)
+    return MIN_LOG_VARIANCE + functional.softplus(upper - MIN_LOG_VARIANCE)
+
+
+def ensemble_loss(forward: Forward, batch: Batch) -> Tensor:
+    """Mean negative log-likelihood over members, rows and targets, ``[]`` float32.
+
+    The likelihood of a `Box` is weighted by the predicted standard deviation, held constant
+    (beta-NLL with beta 1/2, Seitzer et al. 2022). Without the weight, nearly certain values (most
+    changes of score are exactly 0) reward variances near 0 without bound, and a single error there
+    causes a loss spike that drowns the gradients of all other heads.
+
+    Args:
+        forward: Network as the trainer passes it; returns float32.
+        batch: ``Features.inputs`` plus ``target.NAME``: ``[N, K]`` float32 or ``[N]`` int64.
+    """
+    inputs = {name: item for name, item in batch.items() if not name.startswith(TARGET_PREFIX)}
+    raw: Mapping[str, Tensor] = forward(inputs)
+    losses = [
+        _target_loss(raw, name.removeprefix(TARGET_PREFIX), target)
+        for name, target in batch.items()
+        if name.startswith(TARGET_PREFIX)
+    ]
+    return torch.stack(losses).mean()
+
+
+def _target_loss(raw: Mapping[str, Tensor], name: str, target: Tensor) -> Tensor:
+    logits_MNL = raw.get(f"{name}.logits")
+    if logits_MNL is not None:
+        labels = target.repeat(len(logits_MNL))
+        return functional.cross_entropy(logits_MNL.flatten(0, 1), labels)
+    log_variance_MNK = bound_log_variance(raw[f"{name}.log_variance"])
+    squared_MNK = (raw[f"{name}.mean"] - target).square()
+    nll_MNK = 0.5 * (log_variance_MNK + squared_MNK * (-log_variance_MNK).exp())
+    deviation_MNK = (0.5 * log_variance_MNK.detach()).exp()
+    return (deviation_MNK * nll_MNK).mean()

@@ -1,0 +1,219 @@
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infrastructure.agent_contract.transition import Box, Discrete, Text, TransitionSpec
+from infrastructure.trajectories.encoding.encoder import FeatureEncoder, buckets_of
+from infrastructure.trajectories.encoding.standardiser import Standardiser
+
+SPEC = TransitionSpec(
+    observation={"speed": Box(), "pose": Box(shape=(2,)), "kind": Discrete(values=("a", "b"))},
+    action={"kind": Discrete(values=("x", "y", "z")), "code": Text(buckets=64)},
+    targets={"reward": Box()},
+)
+
+
+def _row(speed=0.0, pose=(0.0, 0.0), kind="a", action="x", code=""):
+    return {"speed": speed, "pose": pose, "kind": kind}, {"kind": action, "code": code}
+
+
+def _rows(*rows):
+    observations, actions = zip(*rows, strict=True)
+    return list(observations), list(actions)
+
+
+@pytest.fixture
+def encoder():
+    rows = [_row(n, (n * 2, n % 7), "ab"[n % 2], "xyz"[n % 3], f"w{n}") for n in range(100)]
+    return FeatureEncoder.fit(SPEC, *_rows(*rows))
+
+
+def test_layout(encoder):
+    features = encoder.encode(*_rows(_row(49.5, (99.0, 3.0), "b", "z", "one two")))
+    assert encoder.dense_width == 1 + 2 + 3 + 4
+    assert encoder.text_buckets == {"action.code": 64}
+    assert features.dense.dtype is torch.float32
+    assert features.dense[0, :2].abs().max() < 1e-6  # the mean is encoded as 0
+    assert features.dense[0, 3:].tolist() == [0, 1, 0, 0, 0, 1, 0]
+    assert features.texts["action.code"].lengths.tolist() == [3]  # two words and their pair
+
+
+def test_an_unseen_label_is_unknown(encoder):
+    features = encoder.encode(*_rows(_row(kind="q", action="q")))
+    assert features.dense[0, 3:].tolist() == [0, 0, 1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, -1e16])
+def test_a_missing_or_absurd_number_becomes_the_mean(encoder, value):
+    features = encoder.encode(*_rows(_row(value, (value, 3.0))))
+    assert features.dense[0, 0] == 0.0
+    assert features.dense[0, 1] == 0.0
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, 1e300])
+def test_absurd_values_do_not_reach_the_statistics(encoder, poison):
+    rows = [_row(n, (n * 2, n % 7), "ab"[n % 2], "xyz"[n % 3], f"w{n}") for n in range(100)]
+    poisoned = FeatureEncoder.fit(SPEC, *_rows(*rows, _row(poison, (poison, poison))))
+    assert poisoned.to_json() == encoder.to_json()
+
+
+@pytest.mark.parametrize(
+    ("value", "outside"),
+    [(0.0, False), (99.0, False), (150.0, False), (-90.0, False), (199.0, True), (-101.0, True)],
+)
+def test_outside_is_further_beyond_the_range_than_it_is_wide(encoder, value, outside):
+    features = encoder.encode(*_rows(_row(value), _row(49.5)))
+    assert features.out_of_distribution.tolist() == [outside, False]
+    assert features.take(torch.tensor([1, 0])).out_of_distribution.tolist() == [False, outside]
+
+
+def test_a_rare_value_that_was_seen_is_not_outside():
+    rows = [_row(float(n == 0), (n, n)) for n in range(1000)]
+    features = FeatureEncoder.fit(SPEC, *_rows(*rows)).encode(*_rows(*rows))
+    assert features.dense[0, 0] == 10.0  # clipped: the flag is thirty deviations from its mean
+    assert not features.out_of_distribution.any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "outside"),
+    [("a", "x", False), ("b", "x", True), ("a", "z", True), ("a", "q", True)],
+)
+def test_a_label_that_was_not_seen_is_outside(kind, action, outside):
+    rows = [_row(n, (n, n), "a", "xy"[n % 2]) for n in range(10)]  # neither b nor z
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    encoder = FeatureEncoder.from_json(SPEC, json.loads(json.dumps(encoder.to_json())))
+    assert encoder.encode(*_rows(_row(kind=kind, action=action))).out_of_distribution.tolist() == [
+        outside
+    ]
+
+
+def test_where_undeclared_labels_were_seen_another_is_not_outside():
+    rows = [_row(n, (n, n), action="xyzq"[n % 4]) for n in range(10)]
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    assert encoder.encode(*_rows(_row(action="r"))).out_of_distribution.tolist() == [False]
+
+
+def test_an_encoder_of_an_earlier_version_knows_no_unseen_label(encoder):
+    saved = encoder.to_json()
+    del saved["seen"]
+    features = FeatureEncoder.from_json(SPEC, saved).encode(*_rows(_row(kind="q", action="q")))
+    assert features.out_of_distribution.tolist() == [False]
+
+
+def test_a_number_without_variance_is_never_outside():
+    rows = [_row(5.0, (n, n)) for n in range(10)]
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    assert encoder.encode(*_rows(_row(1e30, (0, 0)))).out_of_distribution.tolist() == [False]
+
+
+def test_one_dimension_that_varies_is_enough_to_be_outside():
+    rows = [_row(n, (n, 5.0)) for n in range(10)]
+    features = FeatureEncoder.fit(SPEC, *_rows(*rows)).encode(
+        *_rows(_row(1, (1e9, 5.0)), _row(1, (1, 1e9)))
+    )
+    assert features.out_of_distribution.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("value", "outside"), [(1e5, False), (1e8, False), (1e11, True)])
+def test_how_far_a_heavy_tail_reaches_is_asked_of_its_logarithm(value, outside):
+    values = np.exp(np.random.default_rng(0).normal(0, 3, (5000, 1)))
+    fitted = Standardiser.fit(values, squeeze=True)
+    assert fitted.symlog == (True,)
+    assert fitted.is_out_of_range(np.array([[value]])).tolist() == [outside]
+    plain = Standardiser.fit(values, squeeze=False)
+    assert plain.symlog == (False,)
+    moments = plain.invert(torch.zeros(1, 1), torch.ones(1, 1))
+    assert [m.item() for m in moments] == pytest.approx([values.mean(), values.var()])
+
+
+def test_a_standardiser_of_an_earlier_version_knows_no_outside():
+    saved = Standardiser.fit(np.array([[1.0], [2.0]]), squeeze=False).to_json()
+    del saved["low"], saved["high"]
+    assert not Standardiser.from_json(saved).is_out_of_range(np.array([[1e14]])).any()
+
+
+def test_numbers_are_standardised_and_heavy_tails_squeezed():
+    spec = TransitionSpec(
+        observation={"plain": Box(), "heavy": Box()}, action={}, targets={"reward": Box()}
+    )
+    rng = np.random.default_rng(0)
+    plain, heavy = rng.normal(100, 5, 5000), np.exp(rng.normal(0, 3, 5000))
+    rows = [{"plain": p, "heavy": h} for p, h in zip(plain, heavy, strict=True)]
+    dense = FeatureEncoder.fit(spec, rows, [{}] * 5000).encode(rows, [{}] * 5000).dense
+    assert dense.mean(0).abs().max() < 1e-3
+    assert (dense.std(0) - 1).abs().max() < 0.01
+    assert dense.abs().max() < 6  # unsqueezed, the heaviest value would be clipped at 10
+
+
+@given(st.floats())
+def test_whatever_the_number_the_encoding_is_finite_and_small(value):
+    rows = [_row(float(n)) for n in range(10)]
+    features = FeatureEncoder.fit(SPEC, *_rows(*rows)).encode(*_rows(_row(value)))
+    assert features.dense.isfinite().all()
+    assert features.dense.abs().max() <= 10
+
+
+def test_fields_without_variance_are_dropped_and_named():
+    rows = [_row(5.0, (1.0, n), "a", "x") for n in range(10)]
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    assert encoder.constant == ("observation.speed", "observation.kind", "action.kind")
+    assert encoder.dense_width == 1
+    assert encoder.encode(*_rows(_row(7.0, (3.0, 4.0), "b"))).dense.shape == (1, 1)
+
+
+def test_a_wrong_row_is_named(encoder):
+    with pytest.raises(ValueError, match=r"row 1 .*observation 'speed' is missing"):
+        encoder.encode([_row()[0], {"pose": (0, 0), "kind": "a"}], [_row()[1]] * 2)
+    with pytest.raises(ValueError, match=r"'pose' must be numbers of shape \(2,\), got \(1,\)"):
+        encoder.encode(*_rows(_row(pose=(1,))))
+    with pytest.raises(ValueError, match="'code' must be a string or a list of strings, got 3"):
+        encoder.encode(*_rows(_row(code=3)))
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.0])
+def test_saved_and_read_it_encodes_alike(speed):
+    rows = [_row(speed * n, (n * 2, n % 7), "ab"[n % 2]) for n in range(100)]
+    encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    read = FeatureEncoder.from_json(SPEC, json.loads(json.dumps(encoder.to_json())))
+    rows = _rows(_row(3.0, (1.0, 2.0), "b", "y", "alpha beta"), _row(code=["alpha", "beta"]))
+    for name, tensor in encoder.encode(*rows).inputs().items():
+        assert torch.equal(tensor, read.encode(*rows).inputs()[name])
+
+
+def test_taking_rows_equals_encoding_them(encoder):
+    rows = [_row(n, (n, n), "ab"[n % 2], "xyz"[n % 3], "w " * (n % 4)) for n in range(9)]
+    chosen = [3, 0, 8, 8, 5]
+    taken = encoder.encode(*_rows(*rows)).take(torch.tensor(chosen)).inputs()
+    direct = encoder.encode(*_rows(*(rows[row] for row in chosen))).inputs()
+    assert taken.keys() == direct.keys()
+    for name, tensor in direct.items():
+        assert torch.equal(taken[name], tensor)
+
+
+def test_text_hashes_are_the_same_in_every_process():
+    program = (
+        "from infrastructure.trajectories.encoding.encoder import buckets_of;"
+        "print(buckets_of('def f(x): return x', 2048))"
+    )
+    for seed in ("1", "2"):
+        output = subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert json.loads(output.stdout) == buckets_of("def f(x): return x", 2048)
+    assert buckets_of(["return"], 2048) == [0xA79E3F0F % 2048]
+
+
+@given(st.text(), st.integers(2, 5000))
+def test_any_text_hashes_below_the_number_of_buckets(text, buckets):
+    assert all(0 <= bucket < buckets for bucket in buckets_of(text, buckets))

@@ -1,0 +1,63 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributions import Categorical, Normal
+
+from infrastructure.world_model.distributions.metrics import (
+    auroc,
+    categorical_nll,
+    clustered_standard_error,
+    coverage_90,
+    expected_calibration_error,
+    gaussian_nll,
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=40))
+def test_auroc_is_the_chance_that_a_positive_scores_higher(rows):
+    scores, positive = [row[0] for row in rows], [row[1] for row in rows]
+    pairs = [(s > t) + 0.5 * (s == t) for s, p in rows for t, q in rows if p and not q]
+    got = auroc(torch.tensor(scores, dtype=torch.float64), torch.tensor(positive))
+    if pairs:
+        assert got == pytest.approx(sum(pairs) / len(pairs))
+    else:
+        assert math.isnan(got)
+
+
+def test_likelihoods_are_those_of_torch():
+    mean, variance = torch.randn(7, 2).double(), torch.rand(7, 2).double() + 0.1
+    value = torch.randn(7, 2).double()
+    expected = -Normal(mean, variance.sqrt()).log_prob(value)
+    assert torch.allclose(gaussian_nll(mean, variance, value), expected)
+    probabilities = torch.rand(7, 3).double().softmax(1)
+    label = torch.randint(0, 3, (7,))
+    expected = -Categorical(probabilities).log_prob(label)
+    assert torch.allclose(categorical_nll(probabilities, label), expected)
+
+
+def test_calibration_error_of_right_and_wrong_confidence():
+    probability = torch.full((1000,), 0.8, dtype=torch.float64)
+    happened = torch.arange(1000) < 800
+    assert expected_calibration_error(probability, happened) == pytest.approx(0.0, abs=1e-9)
+    assert expected_calibration_error(probability, ~happened) == pytest.approx(0.6)
+
+
+def test_coverage_counts_what_falls_within():
+    mean, variance = torch.zeros(100_000).double(), torch.ones(100_000).double()
+    value = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).double()
+    assert coverage_90(mean, variance, value) == pytest.approx(0.9, abs=0.005)
+    assert coverage_90(mean, variance, 2 * value) < 0.65
+
+
+def test_the_standard_error_counts_groups_not_rows():
+    value = torch.randn(50, generator=torch.Generator().manual_seed(0)).double()
+    alone = clustered_standard_error(value, [str(row) for row in range(50)])
+    assert alone == pytest.approx(float(value.std() / 50**0.5))
+    repeated = clustered_standard_error(
+        value.repeat_interleave(10), [str(row) for row in range(50) for _ in range(10)]
+    )
+    assert repeated == pytest.approx(alone)
+    assert clustered_standard_error(value, ["one"] * 50) == math.inf

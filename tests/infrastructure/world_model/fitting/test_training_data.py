@@ -1,0 +1,73 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from infrastructure.agent_contract.agent import InsufficientDataError
+from infrastructure.trajectories import part_of
+from infrastructure.world_model.fitting.training_data import prepare_training_data
+
+
+def test_no_group_is_in_two_parts(spec, record):
+    data = prepare_training_data(spec, record())
+    groups = [set(part.groups) for part in (data.train, data.calibration, data.test)]
+    assert sum(map(len, groups)) == len(set().union(*groups)) == 60
+
+
+def test_encoder_and_codec_see_the_training_groups_only(spec, record):
+    transitions = record()
+    altered = [
+        t
+        if part_of(t.group) == "train"
+        else replace(t, observation=t.observation | {"x": (1e6, -1e6)}, reward=1e6)
+        for t in transitions
+    ]
+    one, other = prepare_training_data(spec, transitions), prepare_training_data(spec, altered)
+    assert one.encoder.to_json() == other.encoder.to_json()
+    assert one.codec == other.codec
+    assert torch.equal(one.train.features.dense, other.train.features.dense)
+
+
+def test_nothing_but_observation_and_action_reaches_the_input(spec, record):
+    transitions = record()
+    altered = [
+        replace(
+            t,
+            reward=-t.reward,
+            terminated=True,
+            propensity=0.5,
+            info={"outcome": "fixed"},
+            next_observation={"x": (0.0, 0.0), "outcome": "fixed"},
+        )
+        for t in transitions
+    ]
+    one, other = prepare_training_data(spec, transitions), prepare_training_data(spec, altered)
+    for name, tensor in one.train.features.inputs().items():
+        assert torch.equal(tensor, other.train.features.inputs()[name])
+
+
+def test_transitions_that_do_not_fit_the_spec_are_excluded_and_counted(spec, record):
+    transitions = record()
+    broken = [
+        replace(transitions[0], observation={"x": (0.0, 0.0)}),
+        replace(transitions[1], reward=1e300),
+        replace(transitions[2], reward=1e300),
+    ]
+    data = prepare_training_data(spec, [*broken, *transitions[3:]])
+    assert sum(data.unusable.values()) == 3
+    assert sum(len(part.transitions) for part in data.parts.values()) == len(transitions) - 3
+    assert data.describe_exclusions()[0].startswith("2 transitions")
+    assert "target 'reward'" in data.describe_exclusions()[0]
+
+
+def test_too_little_data_is_refused_by_name(spec, record):
+    with pytest.raises(InsufficientDataError, match="0 usable training transitions"):
+        prepare_training_data(spec, [])
+    with pytest.raises(InsufficientDataError, match="groups recorded, 2 needed"):
+        prepare_training_data(spec, [replace(t, group="one") for t in record()])
+    unvarying = [
+        replace(t, reward=0.0, next_observation={"x": t.observation["x"], "outcome": "worse"})
+        for t in record()
+    ]
+    with pytest.raises(InsufficientDataError, match="0 targets that vary"):
+        prepare_training_data(spec, unvarying)

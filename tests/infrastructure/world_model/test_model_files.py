@@ -1,0 +1,207 @@
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from infrastructure.world_model import ModelFileError, WorldModel
+
+
+@pytest.fixture
+def saved(fitted, tmp_path):
+    fitted.save(tmp_path / "published")
+    return tmp_path / "published"
+
+
+def _weights(folder):
+    return sorted(folder.glob("weights-*.pt"))
+
+
+def test_what_was_saved_answers_alike(fitted, saved, record):
+    observations = [t.observation for t in record()[:50]]
+    actions = [t.action for t in record()[:50]]
+    read = WorldModel.load(saved)
+    assert read.spec == fitted.spec
+    assert read.metrics == fitted.metrics
+    assert read.training_history == fitted.training_history
+    before = fitted.predict_batch(observations, actions)
+    assert read.predict_batch(observations, actions) == before
+
+
+def test_a_model_of_before_ranges_were_kept_answers_alike(fitted, saved, record):
+    """Format 2 first had no ``low`` and ``high``: absurd numbers are recognised without them."""
+    index = json.loads((saved / "model.json").read_text())
+    for part in ("encoder", "codec"):
+        for statistics in index["model"][part]["standardisers"].values():
+            del statistics["low"], statistics["high"]
+    text = json.dumps(index["model"], sort_keys=True)
+    index["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (saved / "model.json").write_text(json.dumps(index))
+    read = WorldModel.load(saved)
+    observations = [t.observation for t in record()[:50]]
+    actions = [t.action for t in record()[:50]]
+    before = fitted.predict_batch(observations, actions)
+    assert read.predict_batch(observations, actions) == before
+    absurd = {"x": (1e30, 0.0), "code": ""}
+    assert read.predict_batch([absurd], actions[:1]) == fitted.predict_batch([absurd], actions[:1])
+
+
+SAVED = Path(__file__).parent / "saved_format_2"
+
+
+def test_a_model_saved_before_the_rooms_were_built_answers_alike():
+    """Written by commit 5f38b5b, with what it predicted then, out-of-distribution rows included."""
+    rows = json.loads((SAVED / "predictions.json").read_text())
+    model = WorldModel.load(SAVED)
+    answers = model.predict_batch(
+        [row["observation"] for row in rows], [row["action"] for row in rows]
+    )
+    for row, answer in zip(rows, answers, strict=True):
+        assert answer.success_probability == pytest.approx(row["success_probability"], abs=1e-5)
+        assert answer.expected_improvement == pytest.approx(row["expected_improvement"], abs=1e-4)
+        assert answer.confidence == pytest.approx(row["confidence"], abs=1e-5)
+        for name, deviations in row["deviations"].items():
+            assert answer.deviations[name] == pytest.approx(deviations, abs=1e-4)
+        assert answer.next_state["outcome"] == row["next_state"]["outcome"]
+        assert answer.next_state["x"] == pytest.approx(row["next_state"]["x"], abs=1e-4, rel=1e-6)
+    assert "propensities were not recorded" in answers[0].reasoning
+    assert len(model.training_history) == 4
+
+
+def test_a_saved_model_has_the_keys_that_former_versions_read(saved):
+    """So that a rollback to a former version finds the model it knows."""
+    before, now = (json.loads((folder / "model.json").read_text()) for folder in (SAVED, saved))
+    assert (now["format"], now.keys()) == (before["format"], before.keys())
+    assert now["model"].keys() == before["model"].keys()
+    for part in ("spec", "encoder", "codec", "calibration", "network", "weights", "extra"):
+        assert now["model"][part].keys() == before["model"][part].keys(), part
+    for part in ("encoder", "codec"):
+        statistics = [
+            {frozenset(each) for each in index["model"][part]["standardisers"].values()}
+            for index in (before, now)
+        ]
+        assert statistics[0] == statistics[1]
+    assert now["model"]["extra"]["training_history"][0].keys() == (
+        before["model"]["extra"]["training_history"][0].keys()
+    )
+    states = [
+        torch.load(next(folder.glob("weights-*.pt")), weights_only=True)
+        for folder in (SAVED, saved)
+    ]
+    for part in ("ensemble", "linear"):
+        assert states[0][part].keys() == states[1][part].keys()
+
+
+def test_nothing_to_load_and_nothing_to_save(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        WorldModel.load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="never fitted"):
+        WorldModel().save(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
+def test_damaged_weights_are_named_with_the_remedy(saved, damage):
+    (weights,) = _weights(saved)
+    data = bytearray(weights.read_bytes())
+    if damage == "gone":
+        weights.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        weights.write_bytes({"cut": data[:-100], "flip": data, "empty": b""}[damage])
+    with pytest.raises(ModelFileError, match=rf"(?s){weights}.* or remove it"):
+        WorldModel.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "[1, 2]",
+        lambda text: "{}",
+        lambda text: text.replace('"format": 2', '"format": 1'),
+        lambda text: text.replace('"members": 3', '"members": 4'),
+        lambda text: text.replace("0.", "1.", 1),
+    ],
+)
+def test_a_damaged_index_is_named_with_the_remedy(saved, change):
+    index = saved / "model.json"
+    index.write_text(change(index.read_text()))
+    with pytest.raises(ModelFileError, match=rf"(?s){index}.* or remove it"):
+        WorldModel.load(saved)
+
+
+@pytest.mark.parametrize("name", ["model.json", "weights-*.pt"])
+def test_a_folder_in_the_place_of_a_file_is_named(saved, name):
+    (path,) = saved.glob(name)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ModelFileError, match=f"{path}: it is a folder"):
+        WorldModel.load(saved)
+
+
+@pytest.mark.parametrize("within", ["", "se-darwin/published"])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, within):
+    file = tmp_path / "agents"
+    file.touch()
+    with pytest.raises(ModelFileError, match=f": {file} is a file, not a folder"):
+        WorldModel.load(file / within)
+
+
+def test_an_index_of_another_version_is_refused_whatever_is_in_it(saved):
+    index = saved / "model.json"
+    description = json.loads(index.read_text())["model"]
+    for key in set(description) - {"extra", "network"}:
+        for wrong in (None, "x", [], {}):
+            other = description | {key: wrong}
+            digest = hashlib.sha256(json.dumps(other, sort_keys=True).encode()).hexdigest()
+            index.write_text(json.dumps({"format": 1, "sha256": digest, "model": other}))
+            with pytest.raises(ModelFileError, match="remove it"):
+                WorldModel.load(saved)
+
+
+def test_weights_do_not_pile_up(fitted, saved, record, spec):
+    for seed in range(3):
+        model = WorldModel(spec, members=2, hidden=8, seed=seed)
+        model.fit(record(), epochs=1)
+        model.save(saved)
+    assert len(_weights(saved)) == 2  # the one in use, and the one a reader may be opening
+    assert {path.name for path in saved.iterdir()} == {
+        "model.json",
+        *(path.name for path in _weights(saved)),
+    }
+
+
+def test_a_writer_killed_at_any_time_leaves_a_whole_model(fitted, saved, tmp_path, record, spec):
+    other = WorldModel(spec, members=2, hidden=8)
+    other.fit(record(), epochs=1)
+    other.save(tmp_path / "other")
+    shutil.copytree(saved, tmp_path / "first")
+    program = """
+import itertools, sys
+from pathlib import Path
+from infrastructure.world_model import WorldModel
+models = [WorldModel.load(Path(folder)) for folder in sys.argv[2:]]
+for model in itertools.cycle(models):
+    model.save(Path(sys.argv[1]))
+    print(flush=True)
+"""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, saved, tmp_path / "first", tmp_path / "other"],
+        stdout=subprocess.PIPE,
+    )
+    writer.stdout.readline()
+    known = [fitted.metrics, other.metrics]
+    seen = [WorldModel.load(saved).metrics for _ in range(30)]
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.communicate()
+    seen.append(WorldModel.load(saved).metrics)
+    assert all(metrics in known for metrics in seen)
+    assert known[0] in seen
+    assert known[1] in seen
