@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet
 
-.PHONY: run test check bench bench-step bench-se-darwin format clean everything install uninstall drill manifests boot-test
+.PHONY: run test quick check bench bench-step bench-se-darwin format clean everything install uninstall drill manifests boot-test
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
 
 test: $(STAMP)  ## The whole test suite on two cores; PYTEST_FLAGS reach pytest
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+
+quick: $(STAMP)  ## The tests that start no processes, in under a minute
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not process and not boot" $(PYTEST_FLAGS)
 
 check: $(STAMP)  ## Lint, types, import direction
 	$(BIN)/ruff check .

@@ -1,6 +1,8 @@
-"""What holds for every test: interrupts arrive, and where nothing may lack, a skip has failed."""
+"""What holds for every test: its environment, its marker, and skips that count as failures."""
 
+import os
 import signal
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -10,10 +12,40 @@ from _pytest.reports import CollectReport, TestReport
 ALLOWED = ("CUDA", "Genesis' own records", "do not go together")
 
 
+# Hundreds of processes import our code: each compiles it again unless one keeps the result.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Small models on shared cores lose more than they gain by a second thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+PROCESS_FIXTURES = {
+    "_preloaded",
+    "aftermath",
+    "machine",
+    "postgres_server",
+    "sandbox",
+    "standin_command",
+}
+
+
 def pytest_configure() -> None:
     """A shell starts what is in the background deaf to interrupts, and so would be all children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what starts processes; where workers share the files, have those begin first.
+
+    A file is run by one worker: one of minutes that came last would keep one core alone.
+    """
+    for item in items:
+        folders = item.path.relative_to(config.rootpath / "tests").parts[:-1]
+        if PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ())) or "e2e" in folders:
+            item.add_marker("process")
+    if hasattr(config, "workerinput"):
+        long = {item.path for item in items if item.get_closest_marker("process")}
+        items.sort(key=lambda item: (item.path not in long, "e2e" not in item.path.parts))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -91,6 +91,7 @@ def test_the_entry_point_makes_an_agent() -> None:
     assert isinstance(entry.load()(), Agent)
 
 
+@pytest.mark.process
 def test_collect_keeps_the_budget_of_transitions_and_reports(context: RunContext) -> None:
     transitions = list(SEDarwinAgent().collect(context))
     assert len(transitions) == 120
@@ -113,12 +114,14 @@ def test_collect_keeps_the_budget_of_seconds(context: RunContext) -> None:
     assert len(list(SEDarwinAgent().collect(short))) < 1000
 
 
+@pytest.mark.process
 def test_another_run_collects_other_transitions(context: RunContext) -> None:
     other = dataclasses.replace(context, run_id="run-2")
     collected = [list(islice(SEDarwinAgent().collect(c), 20)) for c in (context, context, other)]
     assert collected[0] == collected[1] != collected[2]
 
 
+@pytest.mark.process
 def test_the_published_model_chooses_the_candidates(context: RunContext) -> None:
     agent = SEDarwinAgent()
     model = WorldModel(SPEC)

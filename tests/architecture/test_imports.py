@@ -43,6 +43,7 @@ def _daemon_modules(root: Path) -> list[str]:
     ]
 
 
+@pytest.mark.process
 def test_daemon_imports_neither_torch_nor_plugins_nor_the_library(root: Path) -> None:
     modules = _modules_after_importing(*_daemon_modules(root))
     assert "genesis_fp16.daemon.daemon" in modules

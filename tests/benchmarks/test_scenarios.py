@@ -10,6 +10,8 @@ import torch
 from benchmarks.scenarios import SCENARIOS, compare, main
 from benchmarks.trajectories import TRANSITIONS, build_data
 
+pytestmark = pytest.mark.process
+
 CPU = torch.device("cpu")
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -8,6 +8,8 @@ from benchmarks.accuracy import compare_accuracy
 from benchmarks.findings import Effort
 from benchmarks.models import SIZES
 
+pytestmark = pytest.mark.process
+
 CPU = torch.device("cpu")
 
 

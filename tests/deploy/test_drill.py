@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.process
 
 
 def test_the_drill_succeeds_and_shows_who_did_what(root: Path) -> None:

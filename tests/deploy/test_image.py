@@ -13,6 +13,8 @@ import pytest
 from genesis_fp16 import __version__
 from genesis_fp16.settings import load_settings
 
+pytestmark = pytest.mark.process
+
 INSTALL = "not installed: the extra 'deploy' has it"
 
 

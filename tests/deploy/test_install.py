@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 LAYERED = ("/etc", "/opt", "/usr/local", "/var/lib")
 UNIT = "/etc/systemd/system/genesis-fp16.service"
 COMMAND = "/usr/local/bin/genesis-fp16"

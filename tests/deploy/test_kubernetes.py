@@ -12,6 +12,8 @@ import pytest
 from genesis_fp16.daemon.http import TICK_STALE_SECONDS
 from genesis_fp16.settings import ENV_FILE_VARIABLE, Settings, load_settings
 
+pytestmark = pytest.mark.process
+
 INSTALL = "not installed: the extra 'deploy' has it"
 VERSIONS = ("1.31", "1.37")
 RECORDING_SECONDS = 5.0  # of a stop, beyond the checkpoints

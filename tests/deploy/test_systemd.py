@@ -10,6 +10,8 @@ import pytest
 
 from genesis_fp16.settings import Settings
 
+pytestmark = pytest.mark.process
+
 WORST_EXPOSURE = 2.0
 SANDBOX_NAMESPACES = {"user", "mnt", "pid", "net", "ipc"}
 

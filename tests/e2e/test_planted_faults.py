@@ -7,7 +7,7 @@ import pytest
 from benchmarks.fault_trials import try_agents
 from benchmarks.planted_agents import FAULTS, HEALTHY
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 
 def test_faults_are_caught_and_the_healthy_left_alone(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 DEADLINE_SECONDS = 2.0
 SCALE = "genesis_fp16_loss_scale"

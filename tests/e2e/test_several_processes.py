@@ -5,7 +5,7 @@ import signal
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 def _processes(daemon) -> list[psutil.Process]:

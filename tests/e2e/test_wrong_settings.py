@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 EX_CONFIG = 78
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +19,8 @@ from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Finished
+from tests.genesis_fp16.preloaded_worker import PreloadedWorker, preload
+from tests.patience import wait_until
 
 InstallPlugin = Callable[..., None]
 
@@ -114,20 +115,13 @@ def standin_command() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], object]], None]:
-    """Wait until something holds; give up after long enough for a loaded machine."""
-
-    def wait(holds: Callable[[], object], seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.01)
-
-    return wait
+def until() -> Callable[[Callable[[], object]], float]:
+    """Wait until something holds; see `wait_until`."""
+    return wait_until
 
 
 class WorkerAttempt:
-    """One worker process, started as the daemon starts it."""
+    """One worker process, as the daemon has it: its stdin, its event file, its log."""
 
     def __init__(
         self,
@@ -135,6 +129,7 @@ class WorkerAttempt:
         number: int,
         log: Path | None = None,
         events: Path | None = None,
+        preloaded: bool = True,
         **changes: object,
     ) -> None:
         attempt_folder = folder / "run" / f"attempt-{number}"
@@ -169,8 +164,13 @@ class WorkerAttempt:
         self.events: list[Event] = []
         if events is not None:
             self.spec.events_path.symlink_to(events)
+        log = log or attempt_folder / "worker.log"
+        self.process: PreloadedWorker | subprocess.Popen[bytes]
+        if preloaded and self.spec.processes_per_run == 1:
+            self.process = PreloadedWorker(path, log, os.environ)
+            return
         module = "worker" if self.spec.processes_per_run == 1 else "worker.group"
-        with (log or attempt_folder / "worker.log").open("wb") as output:
+        with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", f"genesis_fp16.{module}", str(path)],
                 stdin=subprocess.PIPE,
@@ -186,21 +186,25 @@ class WorkerAttempt:
 
     def until(self, matches: Callable[[Event], bool]) -> Event:
         """Wait for an event."""
-        give_up = time.monotonic() + 60
-        while time.monotonic() < give_up:
+        found: list[Event] = []
+
+        def arrived() -> bool:
             ended = self.process.poll() is not None
             for event in self._tail.read():
                 self.events.append(event)
                 if matches(event):
-                    return event
-            if ended:
-                break
-            time.sleep(0.02)
-        raise AssertionError(f"no such event among {self.events}\n{self.log}")
+                    found.append(event)
+                    return True
+            assert not ended, f"no such event among {self.events}\n{self.log}"
+            return False
+
+        wait_until(arrived, "an event of the worker")
+        return found[0]
 
     def end(self) -> int:
         """Wait for the process to end by itself; its stdin stays open meanwhile."""
-        code = self.process.wait(60)
+        wait_until(lambda: self.process.poll() is not None, "the worker to end")
+        code = self.process.wait()
         self.events.extend(self._tail.read())
         return code
 
@@ -218,11 +222,18 @@ class WorkerAttempt:
         return (self.spec.attempt_folder / "worker.log").read_text()
 
 
+@pytest.fixture(scope="session")
+def _preloaded() -> None:
+    preload()
+
+
 @pytest.fixture
 def start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    _preloaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., WorkerAttempt]]:
-    """Start workers of `line_agent.LineAgent`; all are gone afterwards."""
+    """Start workers of `line_agent.LineAgent`, forked after torch's import unless a test says
+    otherwise; all are gone afterwards.
+    """
     site = tmp_path / "site"
     site.mkdir()
     shutil.copy(Path(__file__).with_name("line_agent.py"), site)

@@ -121,6 +121,7 @@ def test_every_edit_of_the_corpus_compiles_and_is_undone() -> None:
         assert space.program([]) == space.source
 
 
+@pytest.mark.process
 def test_edits_have_inverses_in_the_space_of_what_they_make() -> None:
     """Not all: what stood in a string or a constant may be forgotten, and ``+ 1`` is taken away
     everywhere but put only where indices stand."""

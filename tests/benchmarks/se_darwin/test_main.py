@@ -7,6 +7,8 @@ import pytest
 from benchmarks.se_darwin import __main__ as command
 from benchmarks.se_darwin.dataset import Effort
 
+pytestmark = pytest.mark.process
+
 TINY = Effort(
     functions=12,
     bugs_each=1,
@@ -25,7 +27,6 @@ def _rows(path):
         return list(csv.DictReader(file))
 
 
-@pytest.mark.timeout(300)
 def test_one_command_measures_judges_and_writes(tmp_path, capsys, monkeypatch):
     pytest.importorskip("sklearn", reason="scikit-learn comes with the bench extra")
     pytest.importorskip("matplotlib", reason="matplotlib comes with the bench extra")

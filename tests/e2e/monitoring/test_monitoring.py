@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 DASHBOARDS = Path(__file__).resolve().parents[3] / "deploy/grafana/dashboards"
 # What each variable stands for when a query is tried, by the dashboard's uid.

@@ -27,6 +27,8 @@ from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.settings import AgentSettings, Settings, load_settings
 from genesis_fp16.store import DaemonLock, Store
 
+pytestmark = pytest.mark.process
+
 Examine = Callable[..., dict[str, list[Finding]]]
 
 

@@ -69,6 +69,7 @@ def database(store: Store) -> Iterator[sqlite3.Connection]:
         yield database
 
 
+@pytest.mark.process
 @settings(
     max_examples=60,
     deadline=None,
@@ -203,6 +204,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([*PROGRAM, *arguments], stdout=pipe, stderr=pipe, text=True)
 
 
+@pytest.mark.process
 def test_a_locked_database_ends_every_change_with_a_message(
     bundle: Path, database: sqlite3.Connection, install_plugin
 ) -> None:
@@ -226,6 +228,7 @@ def test_a_locked_database_ends_every_change_with_a_message(
     assert "stays" in ask("show").stdout
 
 
+@pytest.mark.process
 def test_of_many_that_speak_at_once_one_is_in_force_and_all_are_audited(store: Store) -> None:
     voices = [start("precision", "set", "fp32", "--reason", f"voice {n}") for n in range(8)]
     assert [voice.communicate(timeout=60)[1] for voice in voices] == [""] * 8
@@ -233,6 +236,7 @@ def test_of_many_that_speak_at_once_one_is_in_force_and_all_are_audited(store: S
     assert len(store.overrides.audit()) == 8
 
 
+@pytest.mark.process
 def test_one_who_is_killed_has_said_all_or_nothing(store: Store) -> None:
     for n in range(6):
         voice = start("precision", "set", "fp32", "--next-run", "--reason", f"voice {n}")

@@ -31,6 +31,8 @@ from genesis_fp16.system.signals import Signals
 from infrastructure.events import EventWriter
 from infrastructure.events.event import StepStats
 
+pytestmark = pytest.mark.process
+
 SERVE = [sys.executable, "-c", "from genesis_fp16.cli.app import main; main()", "serve"]
 STORM = StepStats(step=100, applied=40, overflow=60, fp16=100, loss_scale=4.0, precision="fp16")
 NEXT_TO_NOTHING = 100 << 20  # bytes of memory

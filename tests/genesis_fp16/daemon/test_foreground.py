@@ -13,6 +13,8 @@ from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
+pytestmark = pytest.mark.process
+
 NO_NEIGHBOURS = {"se_darwin": {"enabled": False}}
 
 

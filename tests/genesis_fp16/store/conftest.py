@@ -57,7 +57,7 @@ def postgres_settings(postgres_server: Path, home_settings: Settings) -> Setting
     return home_settings.model_copy(update={"database_url": url})
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 def any_settings(request: pytest.FixtureRequest, home_settings: Settings) -> Settings:
     """Settings of a home with one kind of database after the other."""
     if request.param == "sqlite":

@@ -101,6 +101,7 @@ def test_a_database_of_the_first_release_is_brought_here(path: Path) -> None:
         assert store.enqueue("a", first_seed=0).number == 4
 
 
+@pytest.mark.process
 def test_several_processes_may_create_it_at_once(path: Path) -> None:
     code = (
         "import sys; from sqlalchemy.engine import make_url;"

@@ -24,8 +24,6 @@ from infrastructure.events.event import (
     StepStats,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 SLOW = {"pause": 0.01, "epochs": 1000}

@@ -51,7 +51,7 @@ def test_a_twin_repeats_a_run_on_its_data_and_publishes_nothing(
 
 
 def test_whole_run(start: Start, tmp_path: Path) -> None:
-    attempt = start(precision=FP16)
+    attempt = start(preloaded=False, precision=FP16)
     assert attempt.end() == 0, attempt.log
     kinds = [event.kind for event in attempt.events]
     order = [kind for kind in kinds if kind in ("started", "published", "finished")]

@@ -178,6 +178,7 @@ def test_weights_do_not_pile_up(fitted, saved, record, spec):
     }
 
 
+@pytest.mark.process
 def test_a_writer_killed_at_any_time_leaves_a_whole_model(fitted, saved, tmp_path, record, spec):
     other = WorldModel(spec, members=2, hidden=8)
     other.fit(record(), epochs=1)

@@ -103,6 +103,7 @@ while True:
 """
 
 
+@pytest.mark.process
 def test_a_killed_writer_leaves_a_readable_checkpoint(tmp_path: Path):
     for _ in range(3):
         with subprocess.Popen(

@@ -21,7 +21,7 @@ import torch
 
 from infrastructure.events.command import Stop
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.process
 
 SCRIPT = Path(__file__).with_name("distributed_scenarios.py")
 NOT_KILLED = """

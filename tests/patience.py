@@ -1,0 +1,67 @@
+"""Waits for processes whose deadlines follow progress, not the clock.
+
+On a crowded machine everything takes longer. So a wait goes on while the processes that the test
+has started use the CPU, and is given up when they have been idle for long.
+"""
+
+import os
+import time
+from collections.abc import Callable
+
+import psutil
+
+POLL_SECONDS = 0.02
+LOOK_SECONDS = 1.0  # between two looks at the processes, which are dear
+IDLE_SECONDS = 60.0
+MOST_SECONDS = 480.0  # below pytest's own timeout, so that the message is ours
+
+
+def wait_until(
+    holds: Callable[[], object],
+    what: str = "what the test expects",
+    *,
+    idle_seconds: float = IDLE_SECONDS,
+    most_seconds: float = MOST_SECONDS,
+) -> float:
+    """Wait until *holds* is true.
+
+    Args:
+        holds: Condition; it raises to give up early, for example if a process has ended.
+        what: Ending of "waited for ...", for the message.
+        idle_seconds: Wait after which to give up if this process's descendants were idle.
+        most_seconds: Wait after which to give up in any case.
+
+    Returns:
+        Seconds that the wait took.
+
+    Raises:
+        AssertionError: *holds* did not become true.
+    """
+    begun = looked = progressed = time.monotonic()
+    used = _descendants_cpu_seconds()
+    while not holds():
+        now = time.monotonic()
+        if now - looked > LOOK_SECONDS:
+            looked, latest = now, _descendants_cpu_seconds()
+            if abs(latest - used) > 0.5:  # less when one of them has ended
+                used, progressed = latest, now
+        assert now - progressed < idle_seconds, f"waited for {what}: idle for {idle_seconds:.0f} s"
+        assert now - begun < most_seconds, f"waited for {what}: not within {most_seconds:.0f} s"
+        time.sleep(POLL_SECONDS)
+    return time.monotonic() - begun
+
+
+def crowding() -> float:
+    """How many times longer than alone something takes here now; at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def _descendants_cpu_seconds() -> float:
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total
