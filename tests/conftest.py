@@ -18,6 +18,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Small models on shared cores lose more than they gain by a second thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+PROCESS_FOLDERS = {"command", "e2e", "probe"}
 PROCESS_FIXTURES = {
     "_preloaded",
     "aftermath",
@@ -40,8 +41,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A file is run by one worker: one of minutes that came last would keep one core alone.
     """
     for item in items:
-        folders = item.path.relative_to(config.rootpath / "tests").parts[:-1]
-        if PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ())) or "e2e" in folders:
+        if PROCESS_FOLDERS.intersection(item.path.parts) or PROCESS_FIXTURES.intersection(
+            getattr(item, "fixturenames", ())
+        ):
             item.add_marker("process")
     if hasattr(config, "workerinput"):
         long = {item.path for item in items if item.get_closest_marker("process")}
