@@ -153,20 +153,21 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         for name, variable in self.variables.items():
             if not name.startswith(AGENTS_PREFIX):
                 continue
-            node: Any = tree
-            *path, leaf = name.removeprefix(AGENTS_PREFIX).lower().split("__")
-            if len(path) > DEEPEST:
+            parts = name.split("__")
+            if len(parts) > DEEPEST:
                 what = f"{name[:80]}... ({variable.source}): more than {DEEPEST} parts"
                 self.problems.append(f"{what}; shorten it")
                 continue
-            for part in path:
-                node = node.setdefault(part, {}) if isinstance(node, dict) else None
-            if not isinstance(node, dict) or isinstance(node.get(leaf), dict):
-                what = f"{name} ({variable.source}): set both whole and in parts"
-                self.problems.append(f"{what}; keep one")
+            beginnings = ("__".join(parts[:count]) for count in range(1, len(parts)))
+            if whole := next((each for each in beginnings if each in self.variables), None):
+                what = f"set both whole, by {whole} ({self.variables[whole].source}), and in parts"
+                self.problems.append(f"{name} ({variable.source}): {what}; keep one")
                 continue
+            node = tree
+            for part in parts[1:-1]:
+                node = node.setdefault(part.lower(), {})
             try:
-                node[leaf] = _parse_json(variable.value)
+                node[parts[-1].lower()] = _parse_json(variable.value)
             except ValueError as error:
                 self.problems.append(f"{name} ({variable.source}): {error}")
         return tree
@@ -174,11 +175,11 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
     def describe_error(self, details: ErrorDetails) -> str:
         """One line for an error of validation: name, value, source, remedy."""
         field, *rest = (str(part) for part in details["loc"])
-        name, remedy = variable_name(field), ""
+        name, message, remedy = variable_name(field), details["msg"], ""
         if field == "agents":
             name = AGENTS_PREFIX + "__".join(part for part in rest if part != "[key]").upper()
             if details["type"] == "extra_forbidden":
-                remedy = f"; the settings of an agent are {', '.join(_AGENT_FIELDS)}"
+                message = f"an agent has only the settings {', '.join(_AGENT_FIELDS)}"
         elif details["type"] != "contradiction":
             default = Settings.model_fields[field].default
             remedy = f"; the default is {name}={'' if default is None else format_value(default)}"
@@ -189,7 +190,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         ]
         value = display(name, details["input"])
         value = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}..."
-        message = details["msg"].removeprefix("Value error, ")
+        message = message.removeprefix("Value error, ")
         return f"{name}={value} ({', '.join(found) or 'default'}): {message}{remedy}"
 
 
@@ -203,7 +204,8 @@ def _describe_unknown(name: str, variable: Variable) -> str:
         if upper.count("__") >= 2:  # complete, but in lower case
             meant = upper
         else:
-            meant = f"{upper}__ and {', '.join(_AGENT_FIELDS[:-1])} or {_AGENT_FIELDS[-1]}__<KEY>"
+            *fields, last = _AGENT_FIELDS
+            meant = f"{upper}__ followed by {', '.join(fields)} or {last}__<KEY>"
     elif "FP16" in upper and re.search("ABLE|TRAIN", upper):
         meant = ROLLBACK_FLAG
     else:
@@ -215,8 +217,8 @@ def _describe_unknown(name: str, variable: Variable) -> str:
 def _why_not_text(text: str) -> str:
     """Why *text* cannot be the value of a setting; empty if it can."""
     if found := _NOT_TEXT.search(text):
-        what = f"contains {found[0]!a}, a control character or a byte that is not UTF-8"
-        return f"{what}; rewrite the value as UTF-8 text"
+        what = "a control character" if found[0].isascii() else "a byte that is not UTF-8"
+        return f"contains {what} ({found[0]!a}); rewrite the value as UTF-8 text"
     return ""
 
 

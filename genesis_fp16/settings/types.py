@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from apscheduler.triggers.cron import CronTrigger
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator
 
 from genesis_fp16.domain.setting_types import EMPTY_IS_NONE
 from infrastructure.agent_contract import Schedule
 
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 _IN_MEMORY = re.compile(r"sqlite(\+\w+)?:(/*(\?.*)?|.*(:memory:|mode=memory).*)")
+_HOST = re.compile(
+    r"[\w-]{1,63}(\.[\w-]{1,63})*|[0-9a-f:.]{2,45}(%[\w.-]+)?", re.ASCII | re.IGNORECASE
+)
 _ANY_DAY = datetime(2001, 1, 1, tzinfo=UTC)
 
 
@@ -41,6 +44,12 @@ def _check_url(text: str) -> str:
     return text
 
 
+def _check_host(text: str) -> str:
+    if len(text) > 253 or not _HOST.fullmatch(text):
+        raise ValueError("it is not a host name or an IP address")
+    return text
+
+
 def _expand_home(path: Path) -> Path:
     try:
         return path.expanduser()
@@ -52,13 +61,7 @@ def _empty_to_default_home(value: object) -> object:
     return ".genesis" if value == "" else value
 
 
-Host: TypeAlias = Annotated[
-    str,
-    Field(
-        pattern=r"(?-u)^[\w-]{1,63}(\.[\w-]{1,63})*$|^[0-9A-Fa-f:.]{2,45}(%[\w.-]+)?$",
-        max_length=253,
-    ),
-]
+Host: TypeAlias = Annotated[str, AfterValidator(_check_host)]
 ScheduleText: TypeAlias = Annotated[
     Annotated[str, AfterValidator(_check_schedule)] | None, EMPTY_IS_NONE
 ]
