@@ -1,4 +1,4 @@
-"""Who gives a command, for the audit trail."""
+"""The person who gives a command, for the audit trail."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from genesis_fp16.store.failure import user_name
 def actor(process: psutil.Process | None = None) -> str:
     """Name of the account that gives the command; ``ann (as genesis-fp16)`` behind ``sudo``.
 
-    The person is told by the kernel: who owns the process that has called a ``sudo`` of root's
-    above this one. That is a courtesy, not a proof. Where ``sudo`` leaves no process behind or
-    others' processes are hidden, the account alone is named; and whoever has the account can
-    write into the database whatever they like: the record is as trustworthy as the account.
+    The kernel tells the person: the owner of the process that called root's ``sudo`` above this
+    one. This is a convenience, not a proof: where ``sudo`` leaves no process behind or other
+    users' processes are hidden, only the account is named. Anyone with that account can write
+    into the database directly, so the record is as trustworthy as the account.
 
     Args:
-        process: Instead of this one.
+        process: Process to ask about; None for this one.
     """
     account = user_name(os.geteuid())
     try:
@@ -28,6 +28,6 @@ def actor(process: psutil.Process | None = None) -> str:
                 person = caller.uids().real
                 if person != 0:
                     return f"{user_name(person)} (as {account})"
-    except psutil.Error:  # hidden, or ended meanwhile
+    except psutil.Error:  # the process is hidden or has ended
         pass
     return account

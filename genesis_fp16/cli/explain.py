@@ -1,4 +1,4 @@
-"""``genesis-fp16 precision explain``: an agent's precision, told as a person would want it told."""
+"""``genesis-fp16 precision explain``: who decided an agent's precision, when, on what numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from genesis_fp16.cli.names import installed_agent
+from genesis_fp16.cli.arguments import check_agent_name
 from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_table
-from genesis_fp16.cli.precision import told_override
-from genesis_fp16.cli.runs import existing_store
 from genesis_fp16.cli.settings import known_settings
+from genesis_fp16.cli.store import open_existing_store
 from genesis_fp16.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,57 +23,57 @@ if TYPE_CHECKING:
     from genesis_fp16.domain.run import Run
     from genesis_fp16.store import Store
 
-_WHO = {
+_DECIDED_BY = {
     "default": "nobody demands FP32, and GENESIS_PRECISION chose it",
     "agent": "the agent's own setting, GENESIS_AGENTS__<NAME>__PRECISION",
-    "operator": "an operator's override",
+    "operator": "an override by an operator",
     "flag": "ENABLE_FP16_TRAINING is false",
     "guard": "the guard",
     "floor_policy": "the worker itself, by FP16_FLOOR_POLICY: gradients overflowed at the floor",
-    "canary": "the canary settings: this run is not of the share that has half precision",
-    "baseline": "the run repeats another in FP32, to be compared with it",
+    "canary": "the canary settings: this run is not in the share that may use half precision",
+    "baseline": "the run repeats another one in FP32, for comparison",
     "no_accelerator": "the device is a CPU, and GENESIS_CPU_HALF is not set",
     "unsupported": "the device lacks this half type",
-    "measured": "the worker's measurement, see genesis-fp16 preflight",
+    "measured": "the worker measured it as best: see genesis-fp16 preflight",
 }
 _DECISION_COLUMNS = ("state", "trigger", "level", "actor", "run_id", "reason")
 _SHOWN_DECISIONS, _SHOWN_RUNS, _SHOWN_SCALES = 8, 5, 8
 
 
 def explain(agent: str, as_json: JsonFlag = False) -> None:
-    """Tell who decided the agent's precision, when, on what numbers, and how to undo it."""
+    """Show who decided the agent's precision, when, on what numbers, and how to undo it."""
     known = known_settings()
     settings = known.place
-    with existing_store(settings) as store:
-        installed_agent(agent, store)
-        answer = {"agent": agent, **(_story(settings, store, agent) if store else {})}
+    with open_existing_store(settings) as store:
+        check_agent_name(agent, store)
+        answer = {"agent": agent, **(_collect(settings, store, agent) if store else {})}
     if as_json:
         print_json(answer)
         return
     if not answer.get("run") and not answer.get("decisions"):
         print_line(f"{agent} has not run yet in {settings.home}: see genesis-fp16 agents")
-        for line in _operators(answer):
+        for line in _overrides(answer):
             print_line(line)
         return
-    for line in (*_now(answer), *_guard(known.followed, answer), *_operators(answer)):
+    for line in (*_now(answer), *_guard(known.followed, answer), *_overrides(answer)):
         print_line(line)
     _print_decisions(answer["decisions"])
     _print_comparison(answer["outcomes"])
 
 
-def _story(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
-    """Everything that is known."""
+def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
+    """Everything that the store and the evidence say about the agent."""
     run = next((run for run in store.runs(agent) if run.precision), None)
     decisions = store.guard.history(agent, limit=50)
     last_trip = next((each for each in decisions if each.state == "tripped"), None)
     home = settings.home.absolute()
-    evidence, trouble = _evidence(home, last_trip) if last_trip else (None, "")
+    evidence, problem = _evidence(home, last_trip) if last_trip else (None, "")
     return {
         "run": _run(run) if run else None,
         "decisions": [asdict(decision) for decision in decisions],
         "evidence": evidence,
         "evidence_file": str(home / last_trip.evidence) if last_trip else None,
-        "evidence_trouble": trouble,
+        "evidence_trouble": problem,
         **_removed(store, home, last_trip.run_id if last_trip else ""),
         "overrides": [
             asdict(each) for each in store.overrides.in_force() if each.agent in (None, agent)
@@ -92,7 +91,7 @@ def _story(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
 
 
 def _evidence(home: Path, decision: Decision) -> tuple[dict[str, Any] | None, str]:
-    """The bundle, and else why there is none."""
+    """The evidence bundle, or None and why it cannot be read."""
     from genesis_fp16.guard.evidence import EvidenceError, read_evidence
 
     try:
@@ -103,7 +102,7 @@ def _evidence(home: Path, decision: Decision) -> tuple[dict[str, Any] | None, st
 
 
 def _removed(store: Store, home: Path, run_id: str) -> dict[str, str]:
-    """Why the run's folder, or the weights in it, are gone; empty where they are not."""
+    """Why the run's folder, or the weights in it, were removed; empty if they were not."""
     from genesis_fp16.runs.run_folder import describe_removal, weights_removal_reason
 
     run, folder = store.run(run_id), home / "runs" / run_id
@@ -125,15 +124,15 @@ def _now(answer: dict[str, Any]) -> Iterator[str]:
         return
     state = run["precision"]
     effective, requested, reason = state["effective"], state["requested"], state["reason"]
-    asked = "" if effective == requested else f"; {requested.upper()} was asked for"
+    asked = "" if effective == requested else f"; {requested.upper()} was requested"
     which = f"run {run['id']}, number {run['number']}, {run['state']}"
-    yield f"{answer['agent']} was last in {effective.upper()} ({which}){asked}."
-    yield f"Who decided   {_WHO.get(reason, reason)} (reason {reason})"
+    yield f"{answer['agent']} last trained in {effective.upper()} ({which}){asked}."
+    yield f"Who decided   {_DECIDED_BY.get(reason, reason)} (reason {reason})"
 
 
 def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
     if not answer["decisions"]:
-        yield "The guard     watches; it has never had to decide anything."
+        yield "The guard     watches; it has made no decision yet."
         return
     last = answer["decisions"][0]
     yield f"The guard     {last['state']} since {moment(last['at'])}, by {last['actor']}"
@@ -155,7 +154,7 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
         attempt = f", attempt {seen['attempt']}" if seen.get("attempt") else ""
         yield f"Where         run {trip['run_id']}{attempt}, step {trip['step']}"
     if answer["folder_removed"]:
-        yield f"Its folder    with log and events: {answer['folder_removed']}"
+        yield f"Run folder    {answer['folder_removed']}"
     if statistics := seen.get("statistics"):
         scales = [f"{each['loss_scale']:g}" for each in statistics][-_SHOWN_SCALES:]
         yield f"Loss scale    {' -> '.join(scales)}"
@@ -164,8 +163,8 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
     if checkpoint := seen.get("checkpoint"):
         with_folder = answer["folder_removed"] and not os.path.lexists(checkpoint["path"])
         why = answer["weights_removed"] or ("removed with it" if with_folder else "")
-        gone = f"; {why}" if why else ""
-        yield f"Checkpoint    of step {checkpoint['step']}: {checkpoint['path']}{gone}"
+        note = f"; {why}" if why else ""
+        yield f"Checkpoint    step {checkpoint['step']}: {checkpoint['path']}{note}"
     if answer["evidence_trouble"]:
         yield f"No numbers    {answer['evidence_trouble']}"
     elif trip["evidence"]:
@@ -174,24 +173,35 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
 
 def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
     if settings is None:
-        return "as the settings say, once they are mended"
+        return "unknown until the settings are corrected"
     if not settings.guard_enabled:
-        return "nothing: GENESIS_GUARD_ENABLED is false, the guard has no say"
+        return "no effect: GENESIS_GUARD_ENABLED is false"
     if last["state"] == "watching":
         return "half precision is allowed"
     if last["state"] == "probation":
-        return "half precision on trial: one more finding, and FP32 is back for twice as long"
+        return "half precision on probation: another trip brings FP32 back for twice as long"
     if settings.guard_reenable == "manual":
-        return "FP32 in every run, until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
+        return "FP32 in every run until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
     return f"FP32; the first run after {moment(last['until'])} tries half precision again"
 
 
-def _operators(answer: dict[str, Any]) -> Iterator[str]:
+def _overrides(answer: dict[str, Any]) -> Iterator[str]:
     for override in answer.get("overrides", ()):
-        yield f"Override      {told_override(override)}"
+        yield f"Override      {describe_override(override)}"
     for change in answer.get("audit", [])[:3]:
-        said = f"{change['action']} for {change['subject']}: {change['reason']}"
-        yield f"By hand       {moment(change['at'])} {change['actor']}: {said}"
+        text = f"{change['action']} for {change['subject']}: {change['reason']}"
+        yield f"By hand       {moment(change['at'])} {change['actor']}: {text}"
+
+
+def describe_override(override: dict[str, Any]) -> str:
+    """One line: precision, agent, end, actor, time and reason of *override*."""
+    until = f" until {moment(override['expires_at'])}" if override["expires_at"] else ""
+    scope = override["agent"] or "all agents"
+    since = f", for runs begun since {moment(override['created_at'])}"
+    return (
+        f"{override['precision']} for {scope}{until}{since if override['next_run'] else ''}, "
+        f"by {override['actor']} at {moment(override['created_at'])}: {override['reason']}"
+    )
 
 
 def _print_decisions(decisions: list[dict[str, Any]]) -> None:
@@ -218,12 +228,14 @@ def _print_comparison(outcomes: list[dict[str, Any]]) -> None:
         values = [each["value"] for each in group if each["value"] is not None]
         if group:
             numbers = (fmean(values), min(values), max(values)) if values else (math.nan,) * 3
-            newest = (f"#{each['number']} {_shown(each['value'])}" for each in group[:_SHOWN_RUNS])
-            rows.append([precision, len(group), *map(_shown, numbers), ", ".join(newest)])
+            newest = (f"#{each['number']} {_format(each['value'])}" for each in group[:_SHOWN_RUNS])
+            rows.append([precision, len(group), *map(_format, numbers), ", ".join(newest)])
     typer.echo()
-    way = {True: ", higher is better", False: ", lower is better", None: ""}[better]
-    print_table(["trained in", "runs", f"mean {metric}{way}", "least", "most", "newest"], rows)
+    direction = {True: ", higher is better", False: ", lower is better", None: ""}[better]
+    print_table(
+        ["trained in", "runs", f"mean {metric}{direction}", "least", "most", "newest"], rows
+    )
 
 
-def _shown(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "not finite" if value is None or math.isnan(value) else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""How the command line answers: tables for people, JSON for programs, nothing else on stdout."""
+"""Output of commands: tables for people, JSON for programs, nothing else on stdout."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def print_json(value: object) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print *text* on one line, without what a terminal would obey."""
+    """Print *text* on one line, without control characters."""
     typer.echo(" ".join(plain(text).split("\n")))
 
 
 def print_warning(text: str) -> None:
-    """Print *text* as a line on stderr, whatever stdout is for."""
+    """Print *text* as one line on stderr."""
     typer.echo(f"warning: {' '.join(plain(text).split())}", err=True)
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, longest: int = LONGEST_CELL
 ) -> None:
-    """Print *rows* under *columns*; long cells wrap on a terminal and nowhere else.
+    """Print *rows* under *columns*; long cells wrap on a terminal only.
 
     Args:
         columns: Headings.
         rows: Cells; control characters are left out.
-        longest: Characters of a cell that are shown.
+        longest: Most characters shown of a cell.
     """
     table = Table(box=None, pad_edge=False)
     for column in columns:
@@ -60,7 +60,7 @@ def print_table(
 
 
 def moment(timestamp: float | None) -> str:
-    """Unix seconds as UTC, or ``unreadable time`` where that is beyond the calendar."""
+    """Unix seconds as UTC, or ``unreadable time`` if the calendar does not reach that far."""
     if timestamp is None:
         return ""
     try:
@@ -70,7 +70,7 @@ def moment(timestamp: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people."""
+    """Seconds as ``12.3s``, ``45m`` or ``6.7h``."""
     if seconds is None:
         return ""
     if seconds < 120:

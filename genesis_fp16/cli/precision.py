@@ -1,4 +1,4 @@
-"""``genesis-fp16 precision``: who has a say on precision now, and the operator's own word."""
+"""``genesis-fp16 precision``: what determines the precision now, and the operator's override."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genesis_fp16.cli.names import installed_agent
+from genesis_fp16.cli.arguments import check_agent_name
+from genesis_fp16.cli.explain import describe_override, explain
 from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_warning
-from genesis_fp16.cli.runs import existing_store, opened_store
 from genesis_fp16.cli.settings import Known, known_settings
+from genesis_fp16.cli.store import open_existing_store, open_store
 from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import WISHES, PrecisionWish
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from genesis_fp16.store import Store
 
 app = typer.Typer(help="The precision in force, and the operator's override of it.")
+app.command("explain")(explain)
 
 AgentOption = Annotated[str | None, typer.Option("--agent", help="One agent; else all.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")]
@@ -29,14 +31,14 @@ _DURATION = re.compile("".join(rf"(?:({_NUMBER}){unit})?" for unit in "dhms"))
 _UNIT_SECONDS = (86400.0, 3600.0, 60.0, 1.0)
 
 
+_LONGEST_REASON = 500  # characters
+_LONGEST_SECONDS = 10 * 366 * 86400.0
+
+
 def _precision(text: str) -> str:
     if text not in WISHES:
         raise typer.BadParameter(f"one of {', '.join(WISHES)}, got {text!r}")
     return text
-
-
-_LONGEST_REASON = 500  # characters
-_LONGEST_SECONDS = 10 * 366 * 86400.0
 
 
 def _seconds(text: str | None) -> float | None:
@@ -46,59 +48,61 @@ def _seconds(text: str | None) -> float | None:
     counts = match.groups(default="0") if match is not None else ()
     seconds = sum(float(count) * unit for count, unit in zip(counts, _UNIT_SECONDS, strict=False))
     if seconds < 1:
-        raise typer.BadParameter(f"a duration reads 90s, 30m, 1d12h, 24h or 7d, got {text[:80]!r}")
+        raise typer.BadParameter(
+            f"write a duration as 90s, 30m, 1d12h, 24h or 7d, got {text[:80]!r}"
+        )
     if seconds > _LONGEST_SECONDS:
-        raise typer.BadParameter("an override lasts ten years at most; leave --for out for no end")
+        raise typer.BadParameter("an override lasts ten years at most; without --for it has no end")
     return seconds
 
 
 @app.callback(invoke_without_command=True)
 def default(context: typer.Context, as_json: JsonFlag = False) -> None:
-    """Show who has a say."""
+    """Show what determines the precision."""
     if context.invoked_subcommand is None:
         show(as_json)
 
 
 @app.command()
 def show(as_json: JsonFlag = False) -> None:
-    """Show every voice on precision, and what each agent's worker acknowledged last."""
+    """Show what determines the precision, and what each agent's worker acknowledged last."""
     known = known_settings()
-    answer = _voices(known)
+    answer = _collect(known)
     if as_json:
         print_json(answer)
         return
-    for line in _settings_told(known, answer):
+    for line in _describe_settings(known, answer):
         print_line(line)
     for override in answer["overrides"]:
-        print_line(f"override: {told_override(override)}")
-    for agent, said in answer["agents"].items():
-        print_line(f"setting of {agent}: {said}")
-    for agent, stands in answer["guard"].items():
-        if stands["state"] != "watching":
+        print_line(f"override: {describe_override(override)}")
+    for agent, precision in answer["agents"].items():
+        print_line(f"setting of {agent}: {precision}")
+    for agent, decision in answer["guard"].items():
+        if decision["state"] != "watching":
             print_line(
-                f"guard: {agent} {stands['state']} since {moment(stands['at'])} "
-                f"({stands['trigger']}); see genesis-fp16 precision explain {agent}"
+                f"guard: {agent} {decision['state']} since {moment(decision['at'])} "
+                f"({decision['trigger']}); see genesis-fp16 precision explain {agent}"
             )
     for agent, state in answer["acknowledged"].items():
-        said = " ".join(f"{name}={state[name]}" for name in ("requested", "effective", "reason"))
-        print_line(f"{agent} acknowledged {said} in run {state['run']}")
+        fields = " ".join(f"{name}={state[name]}" for name in ("requested", "effective", "reason"))
+        print_line(f"{agent} acknowledged {fields} in run {state['run']}")
 
 
-def _settings_told(known: Known, answer: dict[str, Any]) -> Iterator[str]:
-    """What the settings say, by whom, and what this command reads otherwise."""
+def _describe_settings(known: Known, answer: dict[str, Any]) -> Iterator[str]:
+    """The settings in force, their source, and what differs from those read here."""
     flag, daemon = answer["flag"], known.daemon
     if daemon is not None:
-        yield f"the daemon ({daemon}) follows {daemon.env_file or 'its settings'}"
+        yield f"the daemon ({daemon}) reads {daemon.env_file or 'its settings'}"
         if known.followed is known.own:
-            yield "it has not said which settings it follows: these are the ones read here"
+            yield "it has not reported its settings: these are the ones read here"
     if known.followed is None:
-        yield "ENABLE_FP16_TRAINING is unknown: the settings are wrong, and nobody follows them"
+        yield "ENABLE_FP16_TRAINING is unknown: the settings are wrong, and no daemon uses others"
         return
     allowed = "allows half precision" if flag["value"] else "demands FP32 for all"
     yield f"ENABLE_FP16_TRAINING {allowed} ({flag['source']})"
-    yield f"GENESIS_PRECISION is {answer['default']} where nobody demands FP32"
+    yield f"GENESIS_PRECISION is {answer['default']}, in force where nothing demands FP32"
     for name, change in answer["read_otherwise_here"].items():
-        yield f"read otherwise here: {name}: {change}; see genesis-fp16 doctor"
+        yield f"differs here: {name}: {change}; see genesis-fp16 doctor"
 
 
 @app.command("set")
@@ -109,15 +113,17 @@ def set_override(
     reason: ReasonOption,
     agent: AgentOption = None,
     valid_for: Annotated[
-        str | None, typer.Option("--for", help="Such as 30m, 24h or 1d12h; else until cleared.")
+        str | None, typer.Option("--for", help="For example 30m, 24h or 1d12h; else until cleared.")
     ] = None,
     next_run: Annotated[
         bool,
-        typer.Option("--next-run/--now", help="Leave runs that have begun as they are; or not."),
+        typer.Option(
+            "--next-run/--now", help="Apply from the next run on, or to running ones too."
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Override the precision; a running daemon obeys within two seconds."""
+    """Override the precision; a running daemon applies it within two seconds."""
     from genesis_fp16.cli.actor import actor
     from genesis_fp16.domain.precision import Override
 
@@ -125,42 +131,43 @@ def set_override(
     now, seconds = time.time(), _seconds(valid_for)
     name: PrecisionWish = next(each for each in WISHES if each == precision)
     override = Override(
-        agent=installed_agent(agent),
+        agent=check_agent_name(agent),
         precision=name,
-        reason=_said(reason),
+        reason=_one_line(reason),
         actor=actor(),
         created_at=now,
         expires_at=None if seconds is None else now + seconds,
         next_run=next_run,
     )
-    with opened_store(known.place) as store:
+    with open_store(known.place) as store:
         store.overrides.set(override)
-    _warn_of_deaf_daemon(known)
+    _warn_if_daemon_in_trouble(known)
     if as_json:
         print_json(asdict(override))
         return
     until = f" until {moment(override.expires_at)}" if override.expires_at else ""
-    which = ", in runs that begin from now on" if next_run else f"; {_who_obeys(known)}"
-    typer.echo(f"{precision} for {agent or 'all agents'}{until}{which}")
+    effect = ", in runs that begin from now on" if next_run else f"; {_effect(known)}"
+    typer.echo(f"{precision} for {agent or 'all agents'}{until}{effect}")
     flag = known.followed is None or known.followed.enable_fp16_training
     if precision != "fp32" and not flag:
         typer.echo("but ENABLE_FP16_TRAINING is false, so FP32 stays in force", err=True)
 
 
-def _who_obeys(known: Known) -> str:
+def _effect(known: Known) -> str:
+    """When the override takes effect."""
     if known.daemon is not None or known.place.database_url is not None:  # perhaps on another host
-        return "a running daemon obeys at once"
-    return f"no daemon serves {known.place.home.absolute()} now; the next one obeys"
+        return "a running daemon applies it at once"
+    return f"no daemon serves {known.place.home.absolute()} now; the next one applies it"
 
 
-def _warn_of_deaf_daemon(known: Known) -> None:
-    """Say so where a daemon serves that may not hear what was said to its store."""
+def _warn_if_daemon_in_trouble(known: Known) -> None:
+    """Warn if the running daemon may not see a change in the store."""
     from genesis_fp16.store.serving import STARTING
 
     if known.daemon is not None and known.daemon.trouble not in ("", STARTING):
         print_warning(
-            f"the daemon ({known.daemon}) may not hear it: {known.daemon.trouble}; to roll back "
-            f"meanwhile set ENABLE_FP16_TRAINING=false in {known.daemon.env_file}"
+            f"the daemon ({known.daemon}) may not see it: {known.daemon.trouble}; to roll back "
+            f"now, set ENABLE_FP16_TRAINING=false in {known.daemon.env_file}"
         )
 
 
@@ -170,33 +177,33 @@ def clear(
     agent: AgentOption = None,
     guard: Annotated[
         str | None,
-        typer.Option("--guard", metavar="AGENT", help="Instead: end the guard's rollback of it."),
+        typer.Option("--guard", metavar="AGENT", help="End the guard's rollback of AGENT instead."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Withdraw the override of one agent, or the one of all; or end a rollback by the guard."""
+    """Withdraw the override of one agent or of all agents, or end a rollback by the guard."""
     from genesis_fp16.cli.actor import actor
 
     known = known_settings()
     if guard is not None and agent is not None:
-        raise typer.BadParameter("either --agent, for its override, or --guard; not both")
-    said = _said(reason)
+        raise typer.BadParameter("give --agent for its override, or --guard; not both")
+    reason = _one_line(reason)
     scope = agent or "all agents"
-    with existing_store(known.place) as store:
-        name = installed_agent(agent if guard is None else guard, store)
+    with open_existing_store(known.place) as store:
+        name = check_agent_name(agent if guard is None else guard, store)
         if store is None:
             cleared = False
         elif guard is not None:
-            cleared = _clear_guard(known, store, guard, said)
+            cleared = _clear_guard(known, store, guard, reason)
         else:
-            cleared = store.overrides.clear(name, actor=actor(), reason=said)
+            cleared = store.overrides.clear(name, actor=actor(), reason=reason)
     if cleared:
-        _warn_of_deaf_daemon(known)
+        _warn_if_daemon_in_trouble(known)
     if as_json:
         print_json({**({"guard": guard} if guard else {"agent": agent}), "cleared": cleared})
     elif guard is not None:
         typer.echo(
-            f"{guard} tries half precision again, on probation: a relapse doubles the cool-down"
+            f"{guard} tries half precision again, on probation: another trip doubles the cool-down"
             if cleared
             else f"the guard has not tripped for {guard}"
         )
@@ -205,55 +212,45 @@ def clear(
 
 
 def _clear_guard(known: Known, store: Store, agent: str, reason: str) -> bool:
-    """Put the agent on probation, with evidence of what that ends; False if nothing tripped."""
+    """Put the agent on probation and write evidence; False if the guard has not tripped for it."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from genesis_fp16.cli.actor import actor
-    from genesis_fp16.domain import guard as ladder
+    from genesis_fp16.domain import guard as transitions
     from genesis_fp16.guard.evidence import settings_in_force, write_evidence
 
     last = store.guard.standing().get(agent)
     if last is None:
         return False
-    cleared = ladder.clear(last, now=time.time(), actor=actor(), reason=reason)
+    cleared = transitions.clear(last, now=time.time(), actor=actor(), reason=reason)
     if cleared is None:
         return False
     followed, home = known.followed, known.place.home.absolute()
     settings = settings_in_force(followed, agent) if followed is not None else None
-    seen = {"ends": asdict(last), "settings": settings}
+    evidence = {"ends": asdict(last), "settings": settings}
     try:
-        cleared = write_evidence(home, cleared, seen)
-    except OSError as error:  # a full disk is no reason to keep the rollback
+        cleared = write_evidence(home, cleared, evidence)
+    except OSError as error:  # a full disk must not keep the rollback in force
         typer.echo(f"the evidence could not be written: {error}", err=True)
     try:
         store.guard.add(cleared)
-    except SQLAlchemyError:  # it is not in force, so nothing may say that it is
+    except SQLAlchemyError:  # it is not in force, so its evidence must not remain
         if cleared.evidence:
             (home / cleared.evidence).unlink(missing_ok=True)
         raise
     return True
 
 
-def told_override(override: dict[str, Any]) -> str:
-    """Who said what, when, why and until when."""
-    until = f" until {moment(override['expires_at'])}" if override["expires_at"] else ""
-    whom = override["agent"] or "all agents"
-    since = f", for runs begun since {moment(override['created_at'])}"
-    return (
-        f"{override['precision']} for {whom}{until}{since if override['next_run'] else ''}, "
-        f"by {override['actor']} at {moment(override['created_at'])}: {override['reason']}"
-    )
-
-
-def _voices(known: Known) -> dict[str, Any]:
+def _collect(known: Known) -> dict[str, Any]:
+    """Everything that determines the precision, and what was acknowledged."""
     followed, daemon = known.followed, known.daemon
     overrides: list[dict[str, Any]] = []
     acknowledged: dict[str, dict[str, Any]] = {}
     guard: dict[str, dict[str, Any]] = {}
-    with existing_store(known.place) as store:
+    with open_existing_store(known.place) as store:
         if store is not None:
             overrides = [asdict(override) for override in store.overrides.in_force()]
-            guard = {name: asdict(stands) for name, stands in store.guard.standing().items()}
+            guard = {name: asdict(last) for name, last in store.guard.standing().items()}
             for run in store.runs(limit=200):
                 if run.precision is not None and run.agent not in acknowledged:
                     acknowledged[run.agent] = {**run.precision, "run": run.id, "state": run.state}
@@ -276,8 +273,8 @@ def _voices(known: Known) -> dict[str, Any]:
     }
 
 
-def _said(reason: str) -> str:
-    said = " ".join(plain(reason, longest=_LONGEST_REASON).split())
-    if not said:
-        raise typer.BadParameter("say why: the audit trail needs a reason")
-    return said
+def _one_line(reason: str) -> str:
+    text = " ".join(plain(reason, longest=_LONGEST_REASON).split())
+    if not text:
+        raise typer.BadParameter("give a reason: the audit trail needs one")
+    return text

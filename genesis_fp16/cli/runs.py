@@ -1,19 +1,18 @@
-"""``genesis-fp16 runs``: what ran, and everything known of one run."""
+"""``genesis-fp16 runs``: a list of the runs, and everything known about one of them."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genesis_fp16.cli.names import agents_of_runs, installed_agent
+from genesis_fp16.cli.arguments import agents_of_runs, check_agent_name
 from genesis_fp16.cli.output import JsonFlag, duration, moment, print_json, print_table
 from genesis_fp16.cli.settings import known_settings
+from genesis_fp16.cli.store import open_existing_store
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.runs.run_folder import describe_removal
 from genesis_fp16.settings import Settings
@@ -21,7 +20,6 @@ from infrastructure.events.plain_text import LONGEST
 
 if TYPE_CHECKING:
     from genesis_fp16.domain.attempt import Attempt
-    from genesis_fp16.store import Store
 
 app = typer.Typer(help="Past and present runs, newest first.")
 
@@ -36,75 +34,25 @@ class UnknownRunError(GenesisError, KeyError):
         return str(self.args[0])
 
 
-@contextmanager
-def existing_store(settings: Settings) -> Iterator[Store | None]:
-    """Open the store if there is one; None where no daemon has served yet.
-
-    Raises:
-        StoreError: There is none, though a daemon serves or runs were recorded.
-    """
-    if not _database_exists(settings):
-        yield None
-        return
-    with opened_store(settings) as store:
-        yield store
-
-
-@contextmanager
-def opened_store(settings: Settings) -> Iterator[Store]:
-    """Open the store, made where there is none; what fails in it is told with a remedy.
-
-    Raises:
-        StoreError: It cannot be used; or there is none, as for `existing_store`.
-    """
-    from genesis_fp16.daemon.log import keep_stdout_clear
-    from genesis_fp16.store import Store
-    from genesis_fp16.store.database import failures_told
-
-    keep_stdout_clear()
-    _database_exists(settings)
-    with failures_told(settings), closing(Store.open(settings)) as store:
-        yield store
-
-
-def _database_exists(settings: Settings) -> bool:
-    """Whether there may be a database; a daemon would never look into one made in its absence."""
-    from genesis_fp16.store import StoreError
-    from genesis_fp16.store.database import check_not_lost, database_exists, database_url
-    from genesis_fp16.store.failure import shown
-    from genesis_fp16.store.serving import STARTING, serving
-
-    if database_exists(settings):
-        return True
-    daemon = serving(settings.home.absolute())
-    if daemon is not None and daemon.trouble != STARTING:
-        raise StoreError(
-            f"database {shown(database_url(settings))} is gone, though a daemon ({daemon}) serves "
-            "it: what is said to a new one it would not hear; move it back, or restart the daemon"
-        )
-    check_not_lost(settings)
-    return False
-
-
 @app.callback(invoke_without_command=True)
 def list_runs(
     context: typer.Context,
-    agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most runs to list.")] = 20,
     as_json: JsonFlag = False,
 ) -> None:
     """List runs, newest first."""
     if context.invoked_subcommand is not None:
         return
     settings = known_settings().place
-    with existing_store(settings) as store:
-        installed_agent(agent, store)
+    with open_existing_store(settings) as store:
+        check_agent_name(agent, store)
         runs = [] if store is None else store.runs(agent, limit)
         others = sorted(agents_of_runs(store)) if store is not None and not runs else []
     if as_json:
         print_json([asdict(run) for run in runs])
     elif others:
-        typer.echo(f"no runs of {agent} in {settings.home}, but of {', '.join(others)}")
+        typer.echo(f"no runs of {agent} in {settings.home}; there are runs of {', '.join(others)}")
     elif not runs:
         typer.echo(f"no runs recorded in {settings.home}: start genesis-fp16 serve")
     else:
@@ -124,9 +72,9 @@ def list_runs(
 
 @app.command("show")
 def show_run(run_id: str, as_json: JsonFlag = False) -> None:
-    """Show one run: its attempts, what happened in each, its precision, where its log lies."""
+    """Show one run: its attempts and their events, its precision, the paths of its logs."""
     settings = known_settings().place
-    with existing_store(settings) as store:
+    with open_existing_store(settings) as store:
         run = store.run(run_id) if store is not None else None
         if store is None or run is None:
             raise UnknownRunError(run_id)
@@ -145,7 +93,7 @@ def show_run(run_id: str, as_json: JsonFlag = False) -> None:
 
 
 def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
-    """The attempt's row, which of its files are there, and a summary of its events."""
+    """The attempt's row, the paths of its files that exist, and a summary of its events."""
     from genesis_fp16.domain.attempt import attempt_folder
     from infrastructure.events import read_events
     from infrastructure.events.event import Evaluated, PrecisionChanged

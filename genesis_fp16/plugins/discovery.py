@@ -92,7 +92,7 @@ def registration_error(
     owners = sorted(other.distribution for other in group if other.name == point.name)
     if len(owners) > 1:
         return (
-            f"{' and '.join(owners)} both register the {kind} {point.name!r}: uninstall one of them"
+            f"{' and '.join(owners)} both register the {kind} {point.name!r}; uninstall one of them"
         )
     if not point.valid_name:
         return f"{point.name!r} is not a valid {kind} name: it must match {AGENT_NAME.pattern}"

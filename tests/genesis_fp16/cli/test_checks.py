@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.cli.doctor import (
-    Finding,
+from genesis_fp16.cli.checks import (
+    CheckResult,
     check_database,
     check_device,
-    check_followed,
+    check_daemon_settings,
     check_home,
     check_lock,
     check_plugins,
     check_port,
     check_settings,
-    examine,
+    run_checks,
 )
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.metrics import Metrics
@@ -29,7 +29,7 @@ from genesis_fp16.store import DaemonLock, Store
 
 pytestmark = pytest.mark.process
 
-Examine = Callable[..., dict[str, list[Finding]]]
+RunChecks = Callable[..., dict[str, list[CheckResult]]]
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def look(tmp_path: Path, free_port: int) -> Examine:
-    """Examine with settings from a file; findings by check."""
+def look(tmp_path: Path, free_port: int) -> RunChecks:
+    """RunChecks with settings from a file; findings by check."""
 
-    def look(environ: dict[str, str] | None = None, **changes: object) -> dict[str, list[Finding]]:
+    def look(environ: dict[str, str] | None = None, **changes: object) -> dict[str, list[CheckResult]]:
         values = {
             "GENESIS_HOME": tmp_path / "home",
             "GENESIS_METRICS_PORT": free_port,
@@ -53,19 +53,19 @@ def look(tmp_path: Path, free_port: int) -> Examine:
         }
         path = tmp_path / ".env"
         path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-        found: dict[str, list[Finding]] = {}
-        for finding in examine(lambda: load_settings(path, environ or {})):
+        found: dict[str, list[CheckResult]] = {}
+        for finding in run_checks(lambda: load_settings(path, environ or {})):
             found.setdefault(finding.check, []).append(finding)
         return found
 
     return look
 
 
-def verdicts(found: dict[str, list[Finding]], check: str) -> list[str]:
+def verdicts(found: dict[str, list[CheckResult]], check: str) -> list[str]:
     return [finding.verdict for finding in found[check]]
 
 
-def test_healthy_machine(look: Examine, install_plugin: Callable[..., None]) -> None:
+def test_healthy_machine(look: RunChecks, install_plugin: Callable[..., None]) -> None:
     install_plugin("fine")
     found = look()
     everything = [finding for each in found.values() for finding in each]
@@ -77,14 +77,14 @@ def test_healthy_machine(look: Examine, install_plugin: Callable[..., None]) -> 
     assert "resolves to FP32" in found["device"][0].found
 
 
-def test_wrong_settings_end_the_examination(look: Examine) -> None:
+def test_wrong_settings_end_the_examination(look: RunChecks) -> None:
     found = look(GENESIS_SLOTS="many", GENESIS_SEED="x")
     assert verdicts(found, "settings") == ["fail", "fail"]
     assert "GENESIS_SLOTS=many" in found["settings"][0].found
     assert "home" not in found
 
 
-def test_hot_setting_in_the_environment_is_warned_of(look: Examine) -> None:
+def test_hot_setting_in_the_environment_is_warned_of(look: RunChecks) -> None:
     found = look({"FP16_LOSS_SCALE": "8", "GENESIS_PRECISION": "bf16"}, FP16_LOSS_SCALE="4")
     warned = {f.found.split()[0]: f for f in found["settings"] if f.verdict == "warn"}
     assert set(warned) == {"FP16_LOSS_SCALE", "GENESIS_PRECISION"}
@@ -161,16 +161,16 @@ def test_a_daemon_that_follows_other_settings_is_told(tmp_path: Path) -> None:
     file.write_text(f"GENESIS_HOME={tmp_path}\nENABLE_FP16_TRAINING=true\n")
     of_its_own = {"ENABLE_FP16_TRAINING": "false"}
     its, here = load_settings(file, of_its_own), load_settings(file, {})
-    assert list(check_followed(here)) == []
+    assert list(check_daemon_settings(here)) == []
     with DaemonLock(its) as lock:
-        assert [each.verdict for each in check_followed(its)] == ["warn"]
-        [environment] = check_followed(here)
+        assert [each.verdict for each in check_daemon_settings(its)] == ["warn"]
+        [environment] = check_daemon_settings(here)
         lock.tell(here.model_copy(update={"precision": "bf16"}))
-        [difference] = check_followed(here)
+        [difference] = check_daemon_settings(here)
         lock.tell(here)
-        assert list(check_followed(here)) == []
+        assert list(check_daemon_settings(here)) == []
         lock.tell(here, refused="1 setting is wrong:\n  X=1")
-        [refused] = check_followed(here)
+        [refused] = check_daemon_settings(here)
     assert environment.found == (
         "ENABLE_FP16_TRAINING is set in the daemon's environment and cannot be changed live"
     )

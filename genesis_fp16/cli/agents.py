@@ -1,8 +1,9 @@
-"""``genesis-fp16 preflight``: which precision suits an agent's job on this device, and why."""
+"""``genesis-fp16 agents`` and ``preflight``: which agents work, which precision suits them."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import typer
 
@@ -11,6 +12,31 @@ from genesis_fp16.settings import load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
 _MODULES_SHOWN = 12
+
+
+def agents(as_json: JsonFlag = False) -> None:
+    """Load every installed agent once, in a child process, and show which are usable."""
+    settings = load_settings()
+    from genesis_fp16.domain.schedule import effective_schedule
+    from genesis_fp16.plugins.probe import probe_agents
+
+    plugins = probe_agents(settings)
+    rows = []
+    for plugin in plugins:
+        schedule = None
+        if plugin.schedule is not None:
+            schedule = str(
+                effective_schedule(settings.for_agent(plugin.name).schedule, plugin.schedule)
+            )
+        rows.append({**asdict(plugin), "schedule": schedule})
+    if as_json:
+        print_json(rows)
+        return
+    names = ("name", "state", "schedule", "distribution", "version", "entry_point")
+    print_table(names, [[row[name] for name in names] for row in rows])
+    for plugin in plugins:
+        if plugin.reason:
+            typer.echo(f"\n{plugin.name} is {plugin.state}: {plugin.reason}")
 
 
 def preflight(agent: str, as_json: JsonFlag = False) -> None:
@@ -22,17 +48,20 @@ def preflight(agent: str, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:
-        _print(report)
+        _print_report(report)
 
 
-def _print(report: PreflightReport) -> None:
+def _print_report(report: PreflightReport) -> None:
     threads = "" if report.device.startswith("cuda") else f", {report.threads} threads"
     typer.echo(
         f"measured on {report.device} ({report.device_name}{threads}), "
         f"torch {report.torch_version}, {report.batches} batches\n"
     )
     print_table(
-        ["precision", "usable", "step", "of FP32", "saved for backward", "peak", "gradient off"],
+        [
+            *("precision", "usable", "step", "of FP32", "saved for backward", "peak"),
+            "gradient error",
+        ],
         [
             [
                 each.precision,
@@ -55,7 +84,7 @@ def _print(report: PreflightReport) -> None:
 
 
 def _print_ranges(report: PreflightReport) -> None:
-    """What FP16 would have to hold, and the loss scale that follows."""
+    """Largest activations and gradients per module, and the loss scale that follows from them."""
     print_table(
         ["module in FP16", "activation", "gradient", "underflow", ""],
         [
@@ -70,7 +99,7 @@ def _print_ranges(report: PreflightReport) -> None:
         ],
     )
     if (more := len(report.modules) - _MODULES_SHOWN) > 0:
-        typer.echo(f"and {more} with smaller activations: see --json")
+        typer.echo(f"{more} modules with smaller activations are left out: see --json")
     if report.largest_safe_scale and report.recommended_scale:
         typer.echo(
             f"\nloss scale: no overflow up to {_power(report.largest_safe_scale)}; recommended "

@@ -1,0 +1,332 @@
+"""The checks of ``genesis-fp16 doctor``: each names a problem and its remedy; all only read."""
+
+from __future__ import annotations
+
+import difflib
+import http.client
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+import genesis_fp16
+from genesis_fp16.cli.output import moment
+from genesis_fp16.cli.settings import named_in_vain
+from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
+from genesis_fp16.plugins.agent_folder import read_preflight
+from genesis_fp16.plugins.commands import plugin_commands
+from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_agents, probe_hardware
+from genesis_fp16.settings import Settings, SettingsError, hot_fields, load_settings, variable_name
+from genesis_fp16.store import StoreError
+from genesis_fp16.store.database import (
+    HEAD_REVISION,
+    check_not_lost,
+    database_exists,
+    database_url,
+    open_database,
+)
+from genesis_fp16.store.failure import failure, shown
+from genesis_fp16.store.serving import STARTING, serving
+from genesis_fp16.store.unreadable_rows import unreadable_rows
+
+LITTLE_DISK_BYTES = 2**30
+NO_DISK_BYTES = 100 * 2**20
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
+Verdict = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check.
+
+    Attributes:
+        check: Name of the check.
+        verdict: ``fail`` keeps the daemon, or part of its work, from running.
+        found: What the check found.
+        remedy: What to do; empty if nothing.
+    """
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def run_checks(
+    load: Callable[[], Settings] = load_settings, built_in: Collection[str] = ()
+) -> list[CheckResult]:
+    """Run every check; those that need settings only if these are valid.
+
+    Args:
+        load: Reads the settings.
+        built_in: Names of the program's own commands.
+    """
+    results = [check_versions(), check_library(), *check_commands(built_in)]
+    try:
+        settings = load()
+    except SettingsError as error:
+        return results + [CheckResult("settings", "fail", problem) for problem in error.problems]
+    results += check_settings(settings)
+    results += [check_home(settings), check_disk(settings), check_database(settings)]
+    results += [check_lock(settings), *check_daemon_settings(settings)]
+    results += [check_port(settings), check_device(settings)]
+    plugins = probe_agents(settings)
+    results += check_plugins(settings, plugins)
+    results += check_preflight(settings, [plugin.name for plugin in plugins])
+    return results
+
+
+def check_versions() -> CheckResult:
+    """Versions of the program and of Python."""
+    found = f"genesis-fp16 {genesis_fp16.__version__}, Python {platform.python_version()}"
+    return CheckResult("versions", "ok", found)
+
+
+def check_library() -> CheckResult:
+    """Whether ``infrastructure.training`` is the one installed with us."""
+    try:
+        check_not_shadowed()
+    except ShadowedPackageError as error:
+        what, _, remedy = str(error).partition("; ")
+        return CheckResult("library", "fail", what, remedy)
+    return CheckResult("library", "ok", "infrastructure.training is the one installed with us")
+
+
+def check_commands(built_in: Collection[str]) -> Iterator[CheckResult]:
+    """Whether the metadata of each plugin's command is usable; imports none."""
+    for command in plugin_commands(built_in):
+        source = f"{command.point.name} of {command.point.distribution} {command.point.version}"
+        what, _, remedy = command.problem.partition("; ")
+        if command.problem:
+            yield CheckResult("command", "warn", f"{source} cannot be used: {what}", remedy)
+        else:
+            yield CheckResult("command", "ok", f"{source} is installed")
+
+
+def check_settings(settings: Settings) -> Iterator[CheckResult]:
+    """Whether hot settings can be changed live."""
+    path = settings.env_file
+    if why := named_in_vain(settings):
+        what, _, remedy = why.partition("; ")
+        yield CheckResult("settings", "fail", what, remedy)
+    else:
+        read = "read" if path.exists() else "is missing"
+        yield CheckResult("settings", "ok", f"valid; {path} {read}")
+    hot = hot_fields(Settings)
+    fixed = [variable_name(name) for name in hot if settings.source_of(name) == "environment"]
+    for name in dict.fromkeys([*settings.shadowed, *fixed]):
+        effect = f"outranks {path}" if name in settings.shadowed else "cannot be changed live"
+        yield CheckResult(
+            "settings",
+            "warn",
+            f"{name} is set in the environment and {effect}",
+            f"unset it (no EnvironmentFile=, no env_file) and set it in {path}",
+        )
+
+
+def check_home(settings: Settings) -> CheckResult:
+    """Whether GENESIS_HOME can be written."""
+    home, existing = settings.home.absolute(), _existing(settings.home)
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return CheckResult(
+            "home", "ok", f"{home} " + ("is writable" if existing == home else "is new")
+        )
+    return CheckResult(
+        "home", "fail", f"{home} cannot be written", "make it writable, or set GENESIS_HOME"
+    )
+
+
+def check_disk(settings: Settings) -> CheckResult:
+    """Whether there is enough free disk space for checkpoints."""
+    free = shutil.disk_usage(_existing(settings.home)).free
+    found = f"{free / 2**30:.1f} GiB free"
+    if free >= LITTLE_DISK_BYTES:
+        return CheckResult("disk", "ok", found)
+    verdict: Verdict = "warn" if free >= NO_DISK_BYTES else "fail"
+    remedy = f"free space below {settings.home.absolute()}, or move GENESIS_HOME"
+    return CheckResult("disk", verdict, found, remedy)
+
+
+def _existing(home: Path) -> Path:
+    """*home*, or the nearest folder above it that exists."""
+    return next(path for path in (home.absolute(), *home.absolute().parents) if path.exists())
+
+
+def check_database(settings: Settings) -> CheckResult:
+    """Whether the database answers, and its schema revision; migrates nothing."""
+    url = database_url(settings)
+    name = shown(url)
+    try:
+        check_not_lost(settings)
+        if not database_exists(settings):
+            return CheckResult("database", "ok", f"{name} will be created")
+        engine = create_engine(url)
+        with engine.connect() as connection:
+            revision = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        engine.dispose()
+        if revision == HEAD_REVISION:
+            return _check_rows(settings)
+    except (StoreError, SQLAlchemyError, ModuleNotFoundError) as error:
+        failed = error if isinstance(error, StoreError) else failure(url, error)
+        what, _, remedy = str(failed).partition("; ")
+        return CheckResult("database", "fail", what, remedy)
+    return CheckResult(
+        "database",
+        "warn",
+        f"{name} has schema revision {revision}, this release has {HEAD_REVISION}",
+        "the next start migrates an older database; a newer one needs the newer release",
+    )
+
+
+def _check_rows(settings: Settings) -> CheckResult:
+    """Whether every row of a database of this release can be read."""
+    url = database_url(settings)
+    engine = open_database(url)
+    unreadable = unreadable_rows(engine)
+    engine.dispose()
+    found = f"{shown(url)} at revision {HEAD_REVISION}"
+    if not unreadable:
+        return CheckResult("database", "ok", found)
+    counts = ", ".join(f"{count} of {table}" for table, count in unreadable.items())
+    remedy = "correct or delete what row_unreadable names in the log, or clear the override"
+    return CheckResult("database", "warn", f"{found}; rows that cannot be read: {counts}", remedy)
+
+
+def check_lock(settings: Settings) -> CheckResult:
+    """Whether a daemon serves this home, and whether it is ready."""
+    daemon = serving(settings.home.absolute())
+    if daemon is None:
+        return CheckResult("lock", "ok", "no daemon serves")
+    what, _, remedy = daemon.trouble.partition("; ")
+    found = f"served by a daemon ({daemon})"
+    if daemon.trouble in ("", STARTING):
+        return CheckResult("lock", "ok", f"{found}{', which is starting' if what else ''}")
+    return CheckResult(
+        "lock", "fail", f"{found}, which is not ready: {what}", remedy or "see its log"
+    )
+
+
+def check_daemon_settings(settings: Settings) -> Iterator[CheckResult]:
+    """Whether the hot settings read here are the ones that the running daemon uses."""
+    daemon = serving(settings.home.absolute())
+    if daemon is None:
+        return
+    remedy = f"the daemon reads {daemon.env_file}: let GENESIS_ENV_FILE name that file here too"
+    if daemon.refused:
+        remedy = f"correct {daemon.env_file}"
+        found = f"the daemon refused {daemon.env_file} and keeps its previous settings: "
+        yield CheckResult("followed", "warn", found + " ".join(daemon.refused.split()), remedy)
+    fixed = {name for name, source in daemon.sources.items() if source == "environment"}
+    for name in sorted(fixed):
+        found = f"{name} is set in the daemon's environment and cannot be changed live"
+        unset = f"unset it there, set it in {daemon.env_file} and restart the daemon"
+        yield CheckResult("followed", "warn", found, unset)
+    followed = daemon.in_force(settings)
+    for name, change in (followed.differences(settings) if followed is not None else {}).items():
+        if name not in fixed:
+            found = f"{name} differs (the daemon's -> read here): {change}"
+            yield CheckResult("followed", "warn", found, remedy)
+
+
+def check_port(settings: Settings) -> CheckResult:
+    """Whether the metrics port is free, or served by our daemon."""
+    host, port = settings.metrics_host, settings.metrics_port
+    shown = f"{host}:{port}"
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+        return CheckResult("metrics port", "ok", f"{shown} is free")
+    except OSError as error:
+        if serving(settings.home.absolute()) is not None and _answers(host, port):
+            return CheckResult("metrics port", "ok", f"{shown} is served by our daemon")
+        return CheckResult(
+            "metrics port",
+            "fail",
+            f"{shown}: {error.strerror or error}",
+            "set GENESIS_METRICS_HOST and GENESIS_METRICS_PORT to a free address",
+        )
+
+
+def _answers(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=5.0)
+    try:
+        connection.request("GET", "/healthz")
+        return b"the loop ticked" in connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def check_device(settings: Settings) -> CheckResult:
+    """The device as torch describes it in a child process."""
+    try:
+        hardware = probe_hardware(settings)
+    except HardwareProbeError as error:
+        return CheckResult("device", "fail", str(error), "install torch for this machine")
+    found = f"{hardware.device}, torch {hardware.torch_version}, fp16={hardware.fp16}"
+    found = f"{found} bf16={hardware.bf16}"
+    if hardware.device != "cpu":
+        return CheckResult("device", "ok", found)
+    if _NVIDIA_DRIVER.exists() and settings.device == "auto":
+        remedy = "install a CUDA build of torch that matches the driver"
+        return CheckResult("device", "warn", f"{found}, though a GPU driver is installed", remedy)
+    effect = "runs on it, slowly" if settings.cpu_half else "resolves to FP32"
+    return CheckResult("device", "ok", f"{found}; half precision {effect}")
+
+
+def check_plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[CheckResult]:
+    """Which agents are usable, and which settings name an agent that is not installed."""
+    for plugin in plugins:
+        verdict: Verdict = "warn" if plugin.state == "quarantined" else "ok"
+        found = f"{plugin.name} is {plugin.state}"
+        found += f": {plugin.reason}" if plugin.reason else ""
+        yield CheckResult("plugin", verdict, found)
+    if not any(plugin.state == "ready" for plugin in plugins):
+        yield CheckResult(
+            "plugin", "fail", "no agent is ready", "install one, or repair one of those named above"
+        )
+    ready = [plugin.name for plugin in plugins if plugin.state == "ready"]
+    for name in settings.canaries:
+        if name not in ready:
+            some = set(ready).intersection(settings.canaries)
+            found = f"GENESIS_CANARY_AGENTS names {name}, but no such agent is ready"
+            effect = "" if some else "; every agent stays in FP32"
+            close = difflib.get_close_matches(name, ready, n=1)
+            remedy = (
+                f"did you mean {close[0]}?" if close else f"ready are {', '.join(ready) or 'none'}"
+            )
+            yield CheckResult("canary", "warn" if some else "fail", found + effect, remedy)
+    keys = {plugin.name.replace("-", "_") for plugin in plugins}
+    for key in settings.agents.keys() - keys:
+        close = difflib.get_close_matches(key, keys, n=1)
+        remedy = (
+            f"did you mean {close[0].upper()}?" if close else "install it, or delete these settings"
+        )
+        found = f"settings of {key.upper()}, an agent that is not installed"
+        yield CheckResult("plugin", "warn", found, remedy)
+
+
+def check_preflight(settings: Settings, agents: Iterable[str]) -> Iterator[CheckResult]:
+    """Whether each agent's precision is the one that its last pre-flight measured as best."""
+    for agent in agents:
+        report = read_preflight(settings.home.absolute() / "agents" / agent)
+        if report is None:
+            continue
+        found = f"{agent} measured best in {report.verdict} on {report.device_name}, "
+        found += f"{moment(report.measured_at)}: {'; '.join(report.reasons)}"
+        requested = settings.for_agent(agent).precision or settings.precision
+        key = agent.replace("-", "_").upper()
+        remedy = f"set GENESIS_AGENTS__{key}__PRECISION=auto, or {report.verdict}"
+        settled = requested in ("auto", report.verdict)
+        yield CheckResult("precision", "ok", found, "" if settled else remedy)

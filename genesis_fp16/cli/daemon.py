@@ -1,0 +1,37 @@
+"""``genesis-fp16 serve`` and ``run``: the daemon, or one run, in the foreground."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from genesis_fp16.cli.output import JsonFlag, print_json
+from genesis_fp16.cli.settings import settings_to_start
+from genesis_fp16.cli.store import open_existing_store
+
+
+def serve() -> None:
+    """Start the daemon in the foreground; Ctrl-C checkpoints and stops."""
+    settings = settings_to_start()
+    from genesis_fp16.daemon.daemon import serve as serve_until_stopped
+    from genesis_fp16.store.database import failures_told
+
+    with failures_told(settings):
+        code = serve_until_stopped(settings)
+    raise typer.Exit(code)
+
+
+def run(agent: str, as_json: JsonFlag = False) -> None:
+    """Do one run of AGENT now, in the foreground; through the daemon if one serves."""
+    settings = settings_to_start()
+    from genesis_fp16.daemon.foreground import run_once
+    from genesis_fp16.store.database import failures_told
+
+    with failures_told(settings):
+        code = run_once(settings, agent)
+    if as_json:
+        with open_existing_store(settings) as store:
+            runs = store.runs(agent, limit=1) if store is not None else []
+        print_json(asdict(runs[0]) if runs else None)
+    raise typer.Exit(code)

@@ -1,0 +1,62 @@
+"""The store as commands open it: failures come with a remedy, a lost database is not replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from genesis_fp16.settings import Settings
+
+if TYPE_CHECKING:
+    from genesis_fp16.store import Store
+
+
+@contextmanager
+def open_existing_store(settings: Settings) -> Iterator[Store | None]:
+    """Open the store; None where no daemon has created one yet.
+
+    Raises:
+        StoreError: The database is missing though a daemon serves or runs were recorded.
+    """
+    if not _database_exists(settings):
+        yield None
+        return
+    with open_store(settings) as store:
+        yield store
+
+
+@contextmanager
+def open_store(settings: Settings) -> Iterator[Store]:
+    """Open the store and create it where there is none.
+
+    Raises:
+        StoreError: It cannot be used, or is missing as for `open_existing_store`; with a remedy.
+    """
+    from genesis_fp16.daemon.log import keep_stdout_clear
+    from genesis_fp16.store import Store
+    from genesis_fp16.store.database import failures_told
+
+    keep_stdout_clear()
+    _database_exists(settings)
+    with failures_told(settings), closing(Store.open(settings)) as store:
+        yield store
+
+
+def _database_exists(settings: Settings) -> bool:
+    """Whether there is a database; refuses to go on where one should be and is not."""
+    from genesis_fp16.store import StoreError
+    from genesis_fp16.store.database import check_not_lost, database_exists, database_url
+    from genesis_fp16.store.failure import shown
+    from genesis_fp16.store.serving import STARTING, serving
+
+    if database_exists(settings):
+        return True
+    daemon = serving(settings.home.absolute())
+    if daemon is not None and daemon.trouble != STARTING:
+        raise StoreError(
+            f"database {shown(database_url(settings))} is gone, though a daemon ({daemon}) serves "
+            "it and would not read a new one; move it back, or restart the daemon"
+        )
+    check_not_lost(settings)
+    return False
