@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
-from genesis_fp16.cli.doctor import check_measured
+from genesis_fp16.cli.checks import check_preflight
 from genesis_fp16.daemon.preflight import PreflightError, run_preflight
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.discovery import UnknownAgentError
@@ -124,16 +124,16 @@ def test_doctor_recommends_what_was_measured(
     install_line: Callable[..., None], folder: Path
 ) -> None:
     install_line()
-    assert list(check_measured(load_settings(), ["line"])) == []
+    assert list(check_preflight(load_settings(), ["line"])) == []
     report = run_preflight(load_settings(), "line")
     settings = load_settings()
-    (finding,) = check_measured(settings, ["line", "other"])
+    (finding,) = check_preflight(settings, ["line", "other"])
     assert finding.verdict == "ok"
     assert f"line measured best in {report.verdict} on {report.device_name}" in finding.found
     assert f"GENESIS_AGENTS__LINE__PRECISION=auto, or {report.verdict}" in finding.remedy
     for wish in ("auto", report.verdict):
         agents = {"line": AgentSettings(precision=wish)}
-        (finding,) = check_measured(Settings(home=settings.home, agents=agents), ["line"])
+        (finding,) = check_preflight(Settings(home=settings.home, agents=agents), ["line"])
         assert finding.remedy == ""
     answer = json.loads(ask("doctor", "--json").stdout)
     assert [each["check"] for each in answer].count("precision") == 1
