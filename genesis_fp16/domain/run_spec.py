@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from genesis_fp16.domain.setting_types import EMPTY_IS_NONE, Hot
+from genesis_fp16.domain.setting_types import Count, Hot, OrEmpty
 from infrastructure.events import PrecisionState
 
 Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
+_Scale: TypeAlias = Annotated[float, Field(ge=2.0**-16, le=2.0**64)]
+_MinScale: TypeAlias = Annotated[float, Field(ge=2.0**-24, le=2.0**64)]
+_Growth: TypeAlias = Annotated[float, Field(gt=1, le=1024)]
+_Backoff: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
+_Preset = Literal["precision-rl"]
+_Policy = Literal["skip", "fallback_fp32", "halt"]
 
 
 class TrainerOptions(BaseModel):
@@ -29,37 +35,25 @@ class TrainerOptions(BaseModel):
         loc_by_alias=False,
     )
 
-    fp16_loss_scale: Hot[
-        Annotated[Annotated[float, Field(ge=2.0**-16, le=2.0**64)] | None, EMPTY_IS_NONE]
-    ] = Field(None, validation_alias="FP16_LOSS_SCALE")
+    fp16_loss_scale: Hot[OrEmpty[_Scale]] = Field(None, validation_alias="FP16_LOSS_SCALE")
     """Initial loss scale of new runs; empty: what preflight recommended, else 65536."""
-    fp16_growth_factor: Hot[float] = Field(
-        2.0, gt=1, le=1024, validation_alias="FP16_GROWTH_FACTOR"
-    )
+    fp16_growth_factor: Hot[_Growth] = Field(2.0, validation_alias="FP16_GROWTH_FACTOR")
     """Factor of the loss scale after a growth interval without overflow."""
-    fp16_backoff_factor: Hot[float] = Field(0.5, gt=0, lt=1, validation_alias="FP16_BACKOFF_FACTOR")
+    fp16_backoff_factor: Hot[_Backoff] = Field(0.5, validation_alias="FP16_BACKOFF_FACTOR")
     """Factor of the loss scale after an overflow."""
-    fp16_growth_interval: Hot[
-        Annotated[Annotated[int, Field(ge=1, le=2**31 - 1)] | None, EMPTY_IS_NONE]
-    ] = Field(None, validation_alias="FP16_GROWTH_INTERVAL")
+    fp16_growth_interval: Hot[OrEmpty[Count]] = Field(None, validation_alias="FP16_GROWTH_INTERVAL")
     """Steps without overflow before the scale grows; empty: the preset's, else 2000."""
-    fp16_preset: Hot[Annotated[Literal["precision-rl"] | None, EMPTY_IS_NONE]] = Field(
-        None, validation_alias="FP16_PRESET"
-    )
+    fp16_preset: Hot[OrEmpty[_Preset]] = Field(None, validation_alias="FP16_PRESET")
     """precision-rl (Qi et al. 2025): a growth interval of 400; empty: none."""
     fp16_adaptive_growth_interval: Hot[bool] = Field(
-        False, validation_alias="FP16_ADAPTIVE_GROWTH_INTERVAL"
+        default=False, validation_alias="FP16_ADAPTIVE_GROWTH_INTERVAL"
     )
     """Whether the growth interval adapts to the overflows."""
-    fp16_min_loss_scale: Hot[float] = Field(
-        2.0**-16, ge=2.0**-24, le=2.0**64, validation_alias="FP16_MIN_LOSS_SCALE"
-    )
+    fp16_min_loss_scale: Hot[_MinScale] = Field(2.0**-16, validation_alias="FP16_MIN_LOSS_SCALE")
     """Lowest loss scale."""
-    fp16_floor_policy: Hot[Literal["skip", "fallback_fp32", "halt"]] = Field(
-        "fallback_fp32", validation_alias="FP16_FLOOR_POLICY"
-    )
+    fp16_floor_policy: Hot[_Policy] = Field("fallback_fp32", validation_alias="FP16_FLOOR_POLICY")
     """What to do on overflow at the lowest loss scale: skip the steps, fallback_fp32 or halt."""
-    max_grad_norm: Hot[float] = Field(1.0, ge=0, le=1e30, allow_inf_nan=False)
+    max_grad_norm: Hot[Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]] = 1.0
     """Largest global gradient norm, in every precision; larger ones are clipped; 0: no clipping."""
     adaptive_clip: Hot[bool] = False
     """Whether a gradient norm far above the running mean is clipped too."""

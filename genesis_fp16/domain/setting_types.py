@@ -29,7 +29,7 @@ def _empty_to_none(value: object) -> object:
 
 
 Hot: TypeAlias = Annotated[_Type, _HOT]  # a running daemon applies a change of it
-EMPTY_IS_NONE = BeforeValidator(_empty_to_none)
+OrEmpty: TypeAlias = Annotated[_Type | None, BeforeValidator(_empty_to_none)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0.001, le=366 * 86400.0, allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 CountOrZero: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]

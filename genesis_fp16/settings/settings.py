@@ -21,14 +21,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.domain.run_spec import Parallel, TrainerOptions
-from genesis_fp16.domain.setting_types import (
-    EMPTY_IS_NONE,
-    Count,
-    CountOrZero,
-    Hot,
-    Seconds,
-    hot_fields,
-)
+from genesis_fp16.domain.setting_types import Count, CountOrZero, Hot, OrEmpty, Seconds, hot_fields
 from genesis_fp16.settings.env_file import ROLLBACK_FLAG, Variable
 from genesis_fp16.settings.types import DatabaseUrl, HomeFolder, Host, ScheduleText
 from infrastructure.events.precision_state import PrecisionWish
@@ -53,7 +46,7 @@ class AgentSettings(BaseModel):
     """Whether the agent is loaded; false also cancels its waiting runs."""
     schedule: ScheduleText = None
     """When it runs: for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: its own default."""
-    precision: Hot[Annotated[PrecisionWish | None, EMPTY_IS_NONE]] = None
+    precision: Hot[OrEmpty[PrecisionWish]] = None
     """fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
     processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
     """Processes that train together on this machine, one per CUDA device; 1: no torchrun."""
@@ -242,15 +235,9 @@ _HOT_OF_AGENT = hot_fields(AgentSettings)
 VARIABLES = {variable_name(name): name for name in Settings.model_fields if name != "agents"}
 
 
-def format_value(value: object) -> str:
-    """*value* as the text of a variable."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def display(name: str, value: object) -> str:
-    """*value* of the variable *name* as a person may see it: without credentials."""
-    if value is None:
-        return ""
+    """*value* of the variable *name* as its text, without credentials."""
+    text = "" if value is None else str(value)
     if name == variable_name("database_url"):
-        return _CREDENTIALS.sub("***@", format_value(value).partition("?")[0])
-    return format_value(value)
+        return _CREDENTIALS.sub("***@", text.partition("?")[0])
+    return text.lower() if isinstance(value, bool) else text

@@ -36,7 +36,6 @@ from genesis_fp16.settings.settings import (
     AgentSettings,
     Settings,
     display,
-    format_value,
     variable_name,
 )
 
@@ -181,8 +180,8 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
             if details["type"] == "extra_forbidden":
                 message = f"an agent has only the settings {', '.join(_AGENT_FIELDS)}"
         elif details["type"] != "contradiction":
-            default = Settings.model_fields[field].default
-            remedy = f"; the default is {name}={'' if default is None else format_value(default)}"
+            default = display(name, Settings.model_fields[field].default)
+            remedy = f"; the default is {name}={default}"
         found = [
             variable.source
             for each, variable in self.variables.items()

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 from apscheduler.triggers.cron import CronTrigger
 from pydantic import AfterValidator, BeforeValidator
 
-from genesis_fp16.domain.setting_types import EMPTY_IS_NONE
+from genesis_fp16.domain.setting_types import OrEmpty
 from infrastructure.agent_contract import Schedule
 
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
@@ -62,10 +62,8 @@ def _empty_to_default_home(value: object) -> object:
 
 
 Host: TypeAlias = Annotated[str, AfterValidator(_check_host)]
-ScheduleText: TypeAlias = Annotated[
-    Annotated[str, AfterValidator(_check_schedule)] | None, EMPTY_IS_NONE
-]
+ScheduleText: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_schedule)]]
 HomeFolder: TypeAlias = Annotated[
     Path, BeforeValidator(_empty_to_default_home), AfterValidator(_expand_home)
 ]
-DatabaseUrl: TypeAlias = Annotated[Annotated[str, AfterValidator(_check_url)] | None, EMPTY_IS_NONE]
+DatabaseUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_url)]]

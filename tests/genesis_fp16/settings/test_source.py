@@ -141,7 +141,7 @@ def test_a_setting_whole_and_in_parts_is_refused(
 ) -> None:
     lines = [f"GENESIS_AGENTS__A__SETTINGS__{part}\n" for part in (whole, "X__Y=2")]
     env_file.write_text("".join(lines if whole_first else reversed(lines)))
-    with pytest.raises(SettingsError, match="X__Y .*line [12].*both whole"):
+    with pytest.raises(SettingsError, match=r"X__Y .*line [12].*both whole"):
         load_settings(env_file, {})
 
 
