@@ -67,7 +67,7 @@ def any_agent() -> Callable[[str], str]:
 
 @pytest.fixture
 def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPlugin:
-    """Put a distribution with one agent on this process's path and on its children's."""
+    """Put a distribution with one entry point on this process's path and on its children's."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
@@ -80,6 +80,7 @@ def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPl
         factory: str = "AnyAgent",
         distribution: str | None = None,
         module: str | None = None,
+        group: str = "genesis.agents",
     ) -> None:
         distribution = distribution or f"{name}-plugin"
         module = module or distribution.replace("-", "_")
@@ -90,7 +91,7 @@ def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPl
         (info / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.5\n"
         )
-        (info / "entry_points.txt").write_text(f"[genesis.agents]\n{name} = {module}:{factory}\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:{factory}\n")
 
     return install
 

@@ -63,6 +63,11 @@ def test_a_function_is_repaired_and_the_diff_applies(
     assert list(folder.glob("genesis-evolve-*")) == []
 
 
+def test_the_commands_own_process_does_not_import_torch() -> None:
+    script = "import sys, agents.se_darwin.command.evolve; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_what_was_not_repaired_is_not_claimed(folder: Path, evolve: Callable[..., Result]) -> None:
     (folder / "test_prices.py").write_text(
         "from prices import total\ndef test_a():\n    assert total([1]) == 'never'\n"
