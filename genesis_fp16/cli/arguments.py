@@ -67,7 +67,7 @@ def check_agent_name(name: str | None, store: Store | None = None) -> str | None
         overrides = {override.agent for override in store.overrides.in_force() if override.agent}
         if name in overrides:
             return name
-        names |= overrides | agents_of_runs(store) | set(store.guard.standing())
+        names |= overrides | agents_of_runs(store) | set(store.guard.latest())
     close = difflib.get_close_matches(name[:_LONGEST], names, n=1)
     suggestion = f"did you mean {close[0]}? " if close else ""
     known = "installed" if store is None else "known"

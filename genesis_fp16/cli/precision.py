@@ -216,17 +216,17 @@ def _clear_guard(known: Known, store: Store, agent: str, reason: str) -> bool:
     from sqlalchemy.exc import SQLAlchemyError
 
     from genesis_fp16.cli.actor import actor
-    from genesis_fp16.domain import guard as transitions
-    from genesis_fp16.guard.evidence import settings_in_force, write_evidence
+    from genesis_fp16.domain.guard import clear_trip
+    from genesis_fp16.guard.evidence import relevant_settings, write_evidence
 
-    last = store.guard.standing().get(agent)
+    last = store.guard.latest().get(agent)
     if last is None:
         return False
-    cleared = transitions.clear(last, now=time.time(), actor=actor(), reason=reason)
+    cleared = clear_trip(last, now=time.time(), actor=actor(), reason=reason)
     if cleared is None:
         return False
     followed, home = known.followed, known.place.home.absolute()
-    settings = settings_in_force(followed, agent) if followed is not None else None
+    settings = relevant_settings(followed, agent) if followed is not None else None
     evidence = {"ends": asdict(last), "settings": settings}
     try:
         cleared = write_evidence(home, cleared, evidence)
@@ -250,7 +250,7 @@ def _collect(known: Known) -> dict[str, Any]:
     with open_existing_store(known.place) as store:
         if store is not None:
             overrides = [asdict(override) for override in store.overrides.in_force()]
-            guard = {name: asdict(last) for name, last in store.guard.standing().items()}
+            guard = {name: asdict(last) for name, last in store.guard.latest().items()}
             for run in store.runs(limit=200):
                 if run.precision is not None and run.agent not in acknowledged:
                     acknowledged[run.agent] = {**run.precision, "run": run.id, "state": run.state}

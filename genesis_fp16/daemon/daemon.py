@@ -161,7 +161,7 @@ class Daemon:
             if plugin.state != "disabled":  # what an operator has switched off is not down
                 self._metrics.register_agent(plugin.name)
                 self._metrics.set_plugin_up(plugin.name, plugin.state == "ready")
-                guard = self._guard.standing(plugin.name)
+                guard = self._guard.decision(plugin.name)
                 self._metrics.set_guard_state(plugin.name, guard.state)
                 self._metrics.set_last_success(plugin.name, self._store.last_success(plugin.name))
             fields = {"agent": plugin.name, "from": f"{plugin.distribution} {plugin.version}"}

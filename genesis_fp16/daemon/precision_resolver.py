@@ -1,15 +1,20 @@
-"""Gathers the voices on precision - settings, overrides, guard, hardware - and asks the policy."""
+"""Gathers the inputs on precision - settings, overrides, guard, hardware - and asks the policy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from genesis_fp16.domain.precision import Device, Override, Voices, concerning, decide
+from genesis_fp16.domain.guard import is_canary
+from genesis_fp16.domain.precision import (
+    Device,
+    Override,
+    PrecisionInputs,
+    applicable_overrides,
+    resolve_precision,
+)
 from genesis_fp16.domain.run import Run
-from genesis_fp16.guard import Fallbacks
-from genesis_fp16.guard.canary import may_run_in_half
-from genesis_fp16.guard.guard import Guard
+from genesis_fp16.guard import Fallbacks, Guard
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -67,13 +72,13 @@ class PrecisionDesk:
             run.agent,
             begun_at,
             fell_back_at=self._fallbacks.fell_back_at(run.id),
-            canary=may_run_in_half(run.agent, run.number, self._settings),
+            canary=is_canary(run.agent, run.number, self._settings),
             baseline=run.baseline_of is not None,
         )
 
     def for_agent(self, agent: str) -> PrecisionState:
         """The decision for runs of *agent* that begin now and are canaries."""
-        return self._decide(agent, math.inf, canary=may_run_in_half(agent, 1, self._settings))
+        return self._decide(agent, math.inf, canary=is_canary(agent, 1, self._settings))
 
     def _decide(
         self,
@@ -84,12 +89,12 @@ class PrecisionDesk:
         baseline: bool = False,
         fell_back_at: float | None = None,
     ) -> PrecisionState:
-        return decide(
-            Voices(
+        return resolve_precision(
+            PrecisionInputs(
                 flag=self._settings.enable_fp16_training,
                 default=self._settings.precision,
                 agent=self._settings.for_agent(agent).precision,
-                overrides=concerning(self._overrides, agent, begun_at),
+                overrides=applicable_overrides(self._overrides, agent, begun_at),
                 device=self._device,
                 guard=self._guard.demands_fp32(agent),
                 fell_back_at=fell_back_at,

@@ -1,4 +1,4 @@
-"""One attempt of a run: its record, where its files lie, when a run that failed is repeated."""
+"""One attempt of a run: its record, and the folder of its files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One process that worked on a run; see `schema.attempts` for the columns."""
+    """One worker process of a run; see `schema.attempts` for the columns."""
 
     run_id: str
     number: int

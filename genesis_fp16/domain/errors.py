@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class GenesisError(Exception):
-    """An error an operator can act on: its message says what, got and remedy.
+    """An error an operator can act on: its message says what was wrong, and the remedy.
 
     Attributes:
-        exit_code: What the process exits with when the error ends it (sysexits.h).
+        exit_code: Exit code of a process that the error ends (sysexits.h).
     """
 
     exit_code = 1

@@ -1,7 +1,7 @@
-"""The guard's triggers, settings, findings and decisions, and how one decision follows another.
+"""The guard's triggers, settings and decisions, the canaries, and which decision follows another.
 
-``watching -> tripped -> probation -> watching``: a trip demands FP32; half precision comes back
-on probation, by an operator's word or after the cool-down; a run that proves itself ends that.
+``watching -> tripped -> probation -> watching``: a trip demands FP32. Half precision returns on
+probation, when an operator clears the trip or after the cool-down. A successful run ends probation.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from genesis_fp16.domain.setting_types import AgentNames, Hot, Seconds
 
-GUARD = "guard"  # the actor of what nobody ordered
-MOST_KEPT = 64  # windows, comparisons or pairs of runs that the guard looks back on
+GUARD = "guard"  # the actor of decisions that no operator made
+HISTORY_LIMIT = 64  # windows, comparisons or pairs of runs that the guard looks back on
+_PER_MILLE = 1000  # canary shares are whole numbers of these, so that 0.1 of 30 runs is exactly 3
 
 _Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 _Drift: TypeAlias = Annotated[float, Field(gt=0, le=1000)]
 _Count: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]
-_Few: TypeAlias = Annotated[int, Field(ge=1, le=MOST_KEPT)]
+_Few: TypeAlias = Annotated[int, Field(ge=1, le=HISTORY_LIMIT)]
 
 
 class Trigger(StrEnum):
@@ -32,8 +33,8 @@ class Trigger(StrEnum):
     OVERFLOW_SUSTAINED = "overflow_sustained"  # many, over several windows
     SCALE_FLOOR = "scale_floor"  # overflows although the loss scale cannot fall further
     NONFINITE_LOSS = "nonfinite_loss"  # losses in a row that are not finite
-    LOSS_DRIFT = "loss_drift"  # the half loss of a frozen batch is off the FP32 one
-    METRIC_DRIFT = "metric_drift"  # held-out metric worse than in paired FP32 runs
+    LOSS_DRIFT = "loss_drift"  # the half loss of a frozen batch differs from the FP32 one
+    METRIC_DRIFT = "metric_drift"  # the held-out metric is worse than in paired FP32 runs
     SLOWER_THAN_FP32 = "slower_than_fp32"  # on accelerators
     UNDERFLOW = "underflow"  # gradients vanish in half precision
 
@@ -79,7 +80,7 @@ class GuardSettings(BaseModel):
     """slower_than_fp32: FP32's step time divided by half's is below this, on accelerators."""
     guard_metric_drift: Hot[_Drift] = 0.02
     """metric_drift: the held-out metric is worse than paired FP32 runs' by more than this share."""
-    guard_pairs: Hot[Annotated[int, Field(ge=2, le=MOST_KEPT)]] = 3
+    guard_pairs: Hot[Annotated[int, Field(ge=2, le=HISTORY_LIMIT)]] = 3
     """metric_drift: fewest pairs of runs that are compared."""
     canary_share: Hot[Annotated[float, Field(ge=0, le=1)]] = 1.0
     """Share of each agent's runs that may use half precision; the others run in FP32."""
@@ -92,28 +93,51 @@ class GuardSettings(BaseModel):
         return tuple(name.strip() for name in self.canary_agents.split(",") if name.strip())
 
 
+def is_canary(agent: str, number: int, settings: GuardSettings) -> bool:
+    """Whether run *number* of *agent* belongs to the share that may have half precision.
+
+    The same number always has the same answer. The first run of a share is a canary, and
+    canaries are spread evenly: 0.25 takes runs 1, 5, 9.
+
+    Args:
+        agent: Name of the agent.
+        number: Number of the run among the agent's, from 1.
+        settings: Settings with the share, and the agents that may have half precision.
+    """
+    if settings.canaries and agent not in settings.canaries:
+        return False
+    share = round(settings.canary_share * _PER_MILLE)
+
+    def canaries_among_first(runs: int) -> int:
+        return -(-runs * share // _PER_MILLE)  # rounded up
+
+    return canaries_among_first(number) > canaries_among_first(number - 1)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """Attributes:
-    trigger: Its name.
-    said: What was found, in one sentence with its numbers.
-    numbers: The same for machines.
+class Detection:
+    """Numbers that speak against half precision.
+
+    Attributes:
+        trigger: Name of the rule that they meet.
+        summary: One sentence with the numbers.
+        numbers: The numbers, for the evidence.
     """
 
     trigger: Trigger
-    said: str
+    summary: str
     numbers: Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pair:
-    """One training in half precision and the same one in FP32.
+class RunPair:
+    """A run in half precision and its repetition in FP32.
 
     Attributes:
         half_run, fp32_run: Identities of the runs.
         metric: Name of the primary metric.
-        half, fp32: Its values on the same held-out data.
-        higher_is_better: Which way it counts.
+        half, fp32: Values of the metric on the same held-out data.
+        higher_is_better: Direction of the metric.
     """
 
     half_run: str
@@ -129,36 +153,36 @@ class Pair:
         if not math.isfinite(self.half):
             return math.inf
         if self.fp32 == 0:
-            return math.copysign(math.inf, self._lost) if self._lost else 0.0
-        return self._lost / abs(self.fp32)
+            return math.copysign(math.inf, self._loss) if self._loss else 0.0
+        return self._loss / abs(self.fp32)
 
     @property
     def worse_share(self) -> float:
-        """The same as a share of the larger value, which stays small however bad it is."""
+        """The same as a share of the larger of both values: at most 2, even beside zero."""
         if not math.isfinite(self.half):
             return 1.0
-        return self._lost / (max(abs(self.half), abs(self.fp32)) or 1.0)
+        return self._loss / (max(abs(self.half), abs(self.fp32)) or 1.0)
 
     @property
-    def _lost(self) -> float:
+    def _loss(self) -> float:
         return self.fp32 - self.half if self.higher_is_better else self.half - self.fp32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What stands for an agent from one moment on.
+    """The guard's state for an agent from one moment on.
 
     Attributes:
-        agent: Whom it concerns.
+        agent: Name of the agent.
         state: See `GuardState`.
-        at: Unix time in seconds; 0 where the guard has never decided anything.
-        trigger: Of the last trip; None where there was none.
-        level: Trips in a row, which make the cool-down longer; 0 for a clean slate.
+        at: Unix time in seconds; 0 if the guard has never decided anything.
+        trigger: Trigger of the last trip; None if there was none.
+        level: Trips in a row, which lengthen the cool-down; 0 before the first.
         until: Unix time at which the cool-down ends; None unless tripped.
-        run_id, step: Where it was decided; empty and None where no run is concerned.
+        run_id, step: Run and step of the decision; empty and None if it concerns no run.
         actor: ``guard`` or an operator.
         reason: Why, in one sentence.
-        evidence: File below the home folder that holds the numbers; empty where there is none.
+        evidence: File below the home folder that holds the numbers; empty if there is none.
     """
 
     agent: str
@@ -175,92 +199,96 @@ class Decision:
 
 
 def trip(
-    last: Decision, found: Finding, settings: GuardSettings, *, now: float, run_id: str, step: int
+    last: Decision,
+    detection: Detection,
+    settings: GuardSettings,
+    *,
+    now: float,
+    run_id: str,
+    step: int,
 ) -> Decision | None:
-    """Answer a finding: FP32 from now on. None if that is in force already, or may not be.
+    """Demand FP32 from now on; None if that is in force already or the guard is off.
 
-    A relapse, on probation or while the slate is not clean, doubles the cool-down.
+    A relapse doubles the cool-down: a trip on probation, or within
+    `GuardSettings.guard_cooldown_limit_seconds` of its end.
     """
     if last.state is GuardState.TRIPPED or not settings.guard_enabled:
         return None
     longest = settings.guard_cooldown_limit_seconds
-    clean = last.state is GuardState.WATCHING and now - last.at >= longest
-    level = 1 if clean else last.level + 1
+    relapse = last.state is GuardState.PROBATION or now - last.at < longest
+    level = last.level + 1 if relapse else 1
     cooldown = min(longest, settings.guard_cooldown_seconds * 2.0 ** min(level - 1, 32))
     return Decision(
         agent=last.agent,
         state=GuardState.TRIPPED,
         at=now,
-        trigger=found.trigger,
+        trigger=detection.trigger,
         level=level,
         until=now + cooldown,
         run_id=run_id,
         step=step,
-        reason=found.said,
+        reason=detection.summary,
     )
 
 
-def try_again(
+def start_probation(
     last: Decision, settings: GuardSettings, *, now: float, run_id: str
 ) -> Decision | None:
     """Let the run that begins have half precision on probation, if the cool-down is over.
 
-    None where it is not, where nothing tripped, or where only an operator may decide it.
+    None if it is not, if nothing tripped, or if only an operator may decide it.
     """
     if last.state is not GuardState.TRIPPED or settings.guard_reenable != "auto":
         return None
     if now < (last.until or now) or run_id == last.run_id:
         return None
-    return replace(
-        last,
-        state=GuardState.PROBATION,
-        at=now,
-        until=None,
-        run_id=run_id,
-        step=None,
-        reason="the cool-down is over: this run tries half precision again",
-        evidence="",
-    )
+    reason = "the cool-down is over: this run tries half precision again"
+    return _follow(last, GuardState.PROBATION, now=now, run_id=run_id, reason=reason)
 
 
-def clear(last: Decision, *, now: float, actor: str, reason: str) -> Decision | None:
-    """Take an operator's word that half precision may be tried again; None if nothing tripped."""
+def clear_trip(last: Decision, *, now: float, actor: str, reason: str) -> Decision | None:
+    """Start a probation because an operator asks for it; None if nothing tripped."""
     if last.state is not GuardState.TRIPPED:
         return None
-    return replace(
-        last,
-        state=GuardState.PROBATION,
-        at=now,
-        until=None,
-        run_id="",
-        step=None,
-        actor=actor,
-        reason=reason,
-        evidence="",
-    )
+    return _follow(last, GuardState.PROBATION, now=now, actor=actor, reason=reason)
 
 
-def prove(
+def end_probation(
     last: Decision, settings: GuardSettings, *, now: float, run_id: str, half_steps: int
 ) -> Decision | None:
-    """End the probation after a run that succeeded; None if none is on or it proves too little.
+    """End the probation after a successful run; None without probation or with too few steps.
 
     Args:
-        last: What stands.
-        settings: Say how many steps are proof: those of one window.
+        last: Decision in force.
+        settings: Settings; a window of steps is enough.
         now: Unix time in seconds.
-        run_id: The run that succeeded.
+        run_id: Run that succeeded.
         half_steps: Steps in half precision since the probation began.
     """
     if last.state is not GuardState.PROBATION or half_steps < settings.guard_window_steps:
         return None
+    reason = f"the run succeeded, and nothing was found in {half_steps} half-precision steps"
+    return _follow(last, GuardState.WATCHING, now=now, run_id=run_id, reason=reason)
+
+
+def _follow(
+    last: Decision,
+    state: GuardState,
+    *,
+    now: float,
+    reason: str,
+    run_id: str = "",
+    actor: str = GUARD,
+) -> Decision:
+    """*state* after *last*, with the trigger and the level of its trip."""
     return replace(
         last,
-        state=GuardState.WATCHING,
+        state=state,
         at=now,
+        until=None,
         run_id=run_id,
         step=None,
-        actor=GUARD,
-        reason=f"the run succeeded, and nothing was found in {half_steps} half-precision steps",
+        actor=actor,
+        reason=reason,
         evidence="",
     )

@@ -1,4 +1,4 @@
-"""What is told to whoever follows the runs: metrics, guard, log and others."""
+"""The interface of metrics, guard, log and others that follow the runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from infrastructure.events import Event
 
 
 class EventListener(Protocol):
-    """Told everything that happens to runs, in order. It must not block."""
+    """Receives all events and states of runs, in order. It must not block."""
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
-        """A worker has reported *event*."""
+        """Receive an *event* that a worker has reported."""
 
     def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
-        """The run is now in *state*."""
+        """Receive the run's new *state*."""

@@ -1,4 +1,4 @@
-"""Who may say what about precision: any voice for FP32 wins, and the deciding one is named."""
+"""The rule that decides a run's precision: any voice for FP32 wins, and the reason names it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def is_agent_name(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Override:
-    """An operator's stored word on precision.
+    """A precision that an operator has set, as stored.
 
     Attributes:
-        agent: Whom it concerns; None for all.
-        precision: What the operator demands.
-        reason, actor: Why, and who.
+        agent: Agent whose runs it applies to; None for all agents.
+        precision: Precision that the operator asks for.
+        reason, actor: Why it was set, and by whom.
         created_at, expires_at: Unix time in seconds; None for no expiry.
-        next_run: Whether runs that have begun before it are left as they are.
+        next_run: Whether runs that began before it keep the precision they have.
     """
 
     agent: Annotated[str, StringConstraints(pattern=f"^{AGENT_NAME.pattern}$")] | None
@@ -38,32 +38,34 @@ class Override:
     expires_at: float | None = None
     next_run: bool = False
 
-    def concerns(self, agent: str, begun_at: float) -> bool:
-        """Whether it speaks to a run of *agent* that began at the Unix time *begun_at*."""
+    def applies_to(self, agent: str, begun_at: float) -> bool:
+        """Whether it applies to a run of *agent* that began at the Unix time *begun_at*."""
         too_early = self.next_run and begun_at < self.created_at
         return self.agent in (None, agent) and not too_early
 
 
-def concerning(overrides: Sequence[Override], agent: str, begun_at: float) -> list[Override]:
-    """The newest word of each scope to a run of *agent*.
+def applicable_overrides(
+    overrides: Sequence[Override], agent: str, begun_at: float
+) -> list[Override]:
+    """The newest override of each scope that applies to a run of *agent*.
 
     Args:
-        overrides: In force, the oldest first.
-        agent: Whose run.
-        begun_at: Unix time at which it began.
+        overrides: Overrides in force, oldest first.
+        agent: Name of the run's agent.
+        begun_at: Unix time at which the run began.
     """
-    heard = [override for override in overrides if override.concerns(agent, begun_at)]
-    return list({override.agent: override for override in heard}.values())
+    found = [override for override in overrides if override.applies_to(agent, begun_at)]
+    return list({override.agent: override for override in found}.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """What the device can do, as the policy needs to know it.
+    """What the device can compute.
 
     Attributes:
         accelerator: False for a CPU.
-        fp16, bf16: Half types that it computes natively.
-        cpu_half: Whether half precision may run on a CPU all the same.
+        fp16, bf16: Whether the device computes this half type natively.
+        cpu_half: Whether half precision may run on a CPU although it is emulated.
     """
 
     accelerator: bool
@@ -71,31 +73,31 @@ class Device:
     bf16: bool
     cpu_half: bool = False
 
-    def objection(self, half: PrecisionWish) -> PrecisionReason | None:
-        """Why the device demands FP32 instead of *half*, or None."""
+    def fp32_reason(self, half: PrecisionWish) -> PrecisionReason | None:
+        """Reason the device demands FP32 instead of *half*, or None."""
         if half == "auto":
-            return None  # what is measured on a device, it can do
+            return None  # the worker measures on the device, so it chooses what the device has
         if not self.accelerator:
             return None if self.cpu_half else "no_accelerator"
-        able = self.fp16 if half == "fp16" else self.bf16
-        return None if able else "unsupported"
+        supported = self.fp16 if half == "fp16" else self.bf16
+        return None if supported else "unsupported"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Voices:
-    """Everyone who has a say on the precision of one run.
+class PrecisionInputs:
+    """Everything that decides the precision of one run.
 
     Attributes:
         flag: Whether half precision is allowed at all.
         default: ``GENESIS_PRECISION``.
         agent: The agent's own setting, if any.
-        overrides: Those that concern the run, one per scope at most.
+        overrides: Overrides that apply to the run, one per scope at most.
+        device: What the device can compute.
         guard: Whether the guard demands FP32.
         fell_back_at: Unix time at which the run's worker fell back to FP32 by itself, at the floor
             of the loss scale; None if it did not.
-        canary: Whether the run is of the share that may have half precision.
-        baseline: Whether the run is there to repeat another in FP32.
-        device: What it can do.
+        canary: Whether the run belongs to the share that may have half precision.
+        baseline: Whether the run repeats another in FP32.
     """
 
     flag: bool
@@ -109,60 +111,60 @@ class Voices:
     baseline: bool = False
 
 
-def decide(voices: Voices) -> PrecisionState:
+def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
     """Decide the precision of one run.
 
-    FP32 is demanded by, in this order of naming: ``flag`` (``ENABLE_FP16_TRAINING``),
+    FP32 is demanded by, in the order in which one is named: ``flag`` (``ENABLE_FP16_TRAINING``),
     ``operator`` (an override), ``guard``, ``floor_policy`` (the worker's own fallback), ``agent``
     (its own setting), the device (``no_accelerator`` or ``unsupported``), ``baseline`` and
-    ``canary`` (the run is there to be compared with others, and has nothing else against half
-    precision). If none does, the half type, or ``auto``, is the operator's (for this agent before
-    for all), else the agent's, else the default.
+    ``canary``: these two runs serve a comparison and are named last. If none demands it, the half
+    type, or ``auto``, is the operator's (for this agent before for all), else the agent's, else
+    the default.
 
     A fallback of the worker holds until its run ends. An override for this agent by name that
     asks for half precision and is newer than the fallback suspends it while it is in force.
     """
-    half, chooser = _choice(voices)
-    for reason in _demands(voices, voices.device.objection(half)):
+    half, chosen_by = _half_type(inputs)
+    for reason in _fp32_reasons(inputs, half):
         return PrecisionState(requested=half, effective="fp32", reason=reason)
-    return PrecisionState(requested=half, effective=half, reason=chooser)
+    return PrecisionState(requested=half, effective=half, reason=chosen_by)
 
 
-def _choice(voices: Voices) -> tuple[PrecisionWish, PrecisionReason]:
-    """The half type that would run if nobody demanded FP32, and who chose it."""
-    for override in sorted(voices.overrides, key=lambda override: override.agent is None):
+def _half_type(inputs: PrecisionInputs) -> tuple[PrecisionWish, PrecisionReason]:
+    """The half type that runs if nobody demands FP32, and who chose it."""
+    for override in sorted(inputs.overrides, key=lambda override: override.agent is None):
         if override.precision != "fp32":
             return override.precision, "operator"
-    if voices.agent is not None and voices.agent != "fp32":
-        return voices.agent, "agent"
-    return voices.default, "default"
+    if inputs.agent is not None and inputs.agent != "fp32":
+        return inputs.agent, "agent"
+    return inputs.default, "default"
 
 
-def _demands(voices: Voices, objection: PrecisionReason | None) -> Iterator[PrecisionReason]:
-    if not voices.flag:
+def _fp32_reasons(inputs: PrecisionInputs, half: PrecisionWish) -> Iterator[PrecisionReason]:
+    if not inputs.flag:
         yield "flag"
-    if any(override.precision == "fp32" for override in voices.overrides):
+    if any(override.precision == "fp32" for override in inputs.overrides):
         yield "operator"
-    if voices.guard:
+    if inputs.guard:
         yield "guard"
-    if _fallback_holds(voices):
+    if _fallback_holds(inputs):
         yield "floor_policy"
-    if voices.agent == "fp32":
+    if inputs.agent == "fp32":
         yield "agent"
-    if objection is not None:
-        yield objection
-    if voices.baseline:
+    if (reason := inputs.device.fp32_reason(half)) is not None:
+        yield reason
+    if inputs.baseline:
         yield "baseline"
-    if not voices.canary:
+    if not inputs.canary:
         yield "canary"
 
 
-def _fallback_holds(voices: Voices) -> bool:
+def _fallback_holds(inputs: PrecisionInputs) -> bool:
     """Whether the worker fell back and no operator has asked for half precision since."""
-    fell_back_at = voices.fell_back_at
+    fell_back_at = inputs.fell_back_at
     return fell_back_at is not None and not any(
         override.agent is not None
         and override.precision != "fp32"
         and override.created_at > fell_back_at
-        for override in voices.overrides
+        for override in inputs.overrides
     )

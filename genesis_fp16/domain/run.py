@@ -1,4 +1,4 @@
-"""The life of a run as a pure state machine: which states follow, and what an ending means."""
+"""A run as a pure state machine: its states, and what follows the end of an attempt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 MAX_BACKOFF_SECONDS = 3600.0
 Outcome = Literal["done", "stopped", "failed", "misconfigured"]
-EXIT_CODES: Mapping[Outcome, int] = {  # of a worker, by what it says of its end
+EXIT_CODES: Mapping[Outcome, int] = {  # of a worker, by the outcome it reports
     "done": os.EX_OK,
     "stopped": os.EX_TEMPFAIL,
     "misconfigured": os.EX_CONFIG,
@@ -35,7 +35,7 @@ class RunState(StrEnum):
 ACTIVE = frozenset({RunState.STARTING, RunState.RUNNING, RunState.STOPPING})
 TERMINAL = frozenset(set(RunState) - ACTIVE - {RunState.QUEUED})
 
-# An attempt can end in every active state: in another attempt or in the run's end.
+# An attempt can end in every active state: another attempt or the run's end follows.
 _ENDINGS = TERMINAL | {RunState.QUEUED}
 TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
     RunState.QUEUED: frozenset({RunState.STARTING, RunState.CANCELLED, RunState.FAILED}),
@@ -47,7 +47,7 @@ TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
 
 
 class StopCause(StrEnum):
-    """Why an attempt was ended from outside."""
+    """Why an attempt was stopped from outside."""
 
     SHUTDOWN = "shutdown"  # the daemon stops
     ORPHANED = "orphaned"  # the daemon that started it died
@@ -99,16 +99,17 @@ class Run:
         return self.state in TERMINAL
 
     def is_available(self, now: float, backoff_seconds: float) -> bool:
-        """Whether it may start at the Unix time *now*, with a backoff as it is set.
+        """Whether it may start at the Unix time *now*.
 
-        What waits for longer than any backoff does so by a clock that has been set back since.
+        A wait longer than any backoff, *backoff_seconds* included, is ignored: the clock has been
+        set back since.
         """
         return not 0 < self.available_at - now <= max(MAX_BACKOFF_SECONDS, backoff_seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """What a run has to show so far; None where nothing is known yet."""
+    """Results of a run so far; None for what is not known yet."""
 
     published: bool | None = None
     reason: str | None = None
@@ -123,7 +124,7 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: Run) -> RunSummary:
-        """What *run* has to show, without the error of an earlier attempt."""
+        """Results of *run*, without the error of an earlier attempt."""
         return cls(
             published=run.published,
             reason=run.reason,
@@ -142,9 +143,9 @@ class Ending:
     """How an attempt's process ended.
 
     Attributes:
-        exit_code: None if a signal ended it, or nobody was there to learn it.
+        exit_code: None if a signal ended it, or if the daemon was down when it ended.
         signal: Number of the signal that ended it.
-        cause: Why it was asked to stop, if it was.
+        cause: Why it was asked to stop; None if it was not.
     """
 
     exit_code: int | None = None
@@ -161,11 +162,11 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How often an attempt that failed is repeated.
+    """How often a failed attempt is repeated.
 
     Attributes:
         max_attempts: Failed attempts before the run has failed.
-        backoff_seconds: Before the first retry; doubled for each further one.
+        backoff_seconds: Wait before the first retry; doubled for each further one.
     """
 
     max_attempts: int
@@ -173,12 +174,12 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What becomes of the run.
+class RunTransition:
+    """The run's next state after an attempt has ended.
 
     Attributes:
-        state: Terminal, or ``queued`` for another attempt.
-        delay_seconds: Before that attempt may start.
+        state: A terminal state, or ``queued`` for another attempt.
+        delay_seconds: Wait before that attempt may start.
         failed: Whether this attempt counts against the policy's `max_attempts`.
     """
 
@@ -187,39 +188,39 @@ class Verdict:
     failed: bool = False
 
 
-def decide(ending: Ending, *, failures: int, policy: RetryPolicy) -> Verdict:
-    """Turn the end of an attempt into the fate of its run; the first rule that fits decides.
+def resolve_ending(ending: Ending, *, failures: int, policy: RetryPolicy) -> RunTransition:
+    """Decide what follows the end of an attempt; the first rule that applies decides.
 
     1. Exit code 0: succeeded, even where a stop was under way. 2. Exit code 78: failed, never
-    retried. 3. Cancelled; out of time. 4. Stopped by a daemon's end, or an orphan of one:
-    queued at once, at no charge. 5. Exit code 75: queued after the backoff, at no charge.
-    6. Anything else failed: queued with exponential backoff until the attempts are used up,
-    then ``timed_out``, ``crashed`` (by a signal) or ``failed``.
+    retried. 3. Cancelled; out of time. 4. Stopped because the daemon stopped or died: queued at
+    once, and not counted as a failure. 5. Exit code 75: queued after the backoff, and not
+    counted. 6. Anything else failed: queued with exponential backoff until the attempts are used
+    up, then ``timed_out``, ``crashed`` (by a signal) or ``failed``.
 
     Args:
         ending: How this attempt ended.
-        failures: Attempts of the run that failed before this one.
-        policy: See `RetryPolicy`.
+        failures: Number of the run's attempts that failed before this one.
+        policy: Limits of retrying.
     """
     match ending:
         case Ending(exit_code=0):
-            verdict = Verdict(state=RunState.SUCCEEDED)
+            transition = RunTransition(state=RunState.SUCCEEDED)
         case Ending(exit_code=os.EX_CONFIG):
-            verdict = Verdict(state=RunState.FAILED, failed=True)
+            transition = RunTransition(state=RunState.FAILED, failed=True)
         case Ending(cause=StopCause.CANCEL):
-            verdict = Verdict(state=RunState.CANCELLED)
+            transition = RunTransition(state=RunState.CANCELLED)
         case Ending(cause=StopCause.RUN_TIMEOUT):
-            verdict = Verdict(state=RunState.TIMED_OUT, failed=True)
+            transition = RunTransition(state=RunState.TIMED_OUT, failed=True)
         case Ending(cause=StopCause.SHUTDOWN | StopCause.ORPHANED):
-            verdict = Verdict(state=RunState.QUEUED)
+            transition = RunTransition(state=RunState.QUEUED)
         case Ending(exit_code=os.EX_TEMPFAIL, cause=None):
-            verdict = Verdict(state=RunState.QUEUED, delay_seconds=policy.backoff_seconds)
+            transition = RunTransition(state=RunState.QUEUED, delay_seconds=policy.backoff_seconds)
         case _ if failures + 1 >= policy.max_attempts:
-            verdict = Verdict(state=_exhausted(ending), failed=True)
+            transition = RunTransition(state=_exhausted(ending), failed=True)
         case _:
             delay = min(policy.backoff_seconds * 2.0 ** min(failures, 32), MAX_BACKOFF_SECONDS)
-            verdict = Verdict(state=RunState.QUEUED, delay_seconds=delay, failed=True)
-    return verdict
+            transition = RunTransition(state=RunState.QUEUED, delay_seconds=delay, failed=True)
+    return transition
 
 
 def _exhausted(ending: Ending) -> RunState:

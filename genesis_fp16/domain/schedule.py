@@ -1,7 +1,7 @@
-"""When an agent is due: APScheduler's triggers as a clock that is asked, never started.
+"""When an agent is due. APScheduler's triggers compute due times; its scheduler is not used.
 
-What fell due is computed from the last due time on record, so a restart, a suspended machine and a
-clock that was set are one case, and nothing is fired twice or dropped for being late.
+Due times are computed from the last one on record, so a restart, a suspended machine and a changed
+clock are one case, and no run is started twice or dropped for being late.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.schedule import CatchUp
 
-ANCHOR = datetime(2026, 1, 1, tzinfo=UTC)  # fixed: a restart moves no interval
+ANCHOR = datetime(2026, 1, 1, tzinfo=UTC)  # fixed, so that a restart does not shift intervals
 MAX_CATCH_UP_RUNS = 100
 DUE_TIMES_OF_A_PERIOD = 30
 _WINDOWS = (timedelta(hours=1), timedelta(days=1), timedelta(days=31), timedelta(days=1830))
@@ -28,7 +28,7 @@ _WINDOWS = (timedelta(hours=1), timedelta(days=1), timedelta(days=31), timedelta
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DueTime:
-    """Up to when the due times of one agent were dealt with, in Unix seconds."""
+    """Last due time of an agent that was handled, in Unix seconds."""
 
     agent: str
     last_due: float
@@ -38,7 +38,7 @@ def next_due(schedule: Schedule, after: float) -> float | None:
     """The first due time later than *after*, both in Unix seconds.
 
     Returns:
-        None if the schedule never fires again, such as on the 30th of February.
+        None if the schedule never fires again, for example on the 30th of February.
 
     Raises:
         ValueError: The cron expression is malformed.
@@ -47,20 +47,19 @@ def next_due(schedule: Schedule, after: float) -> float | None:
 
 
 def missed(schedule: Schedule, last_due: float, now: float, catch_up: CatchUp) -> list[float]:
-    """Due times after *last_due* up to *now* that are to become runs, in Unix seconds.
+    """Due times after *last_due* up to *now* that become runs, in Unix seconds.
 
     Args:
-        schedule: When the agent is due.
-        last_due: The last due time that was dealt with.
+        schedule: Schedule of the agent.
+        last_due: Last due time that was handled.
         now: Unix time in seconds.
-        catch_up: ``none`` of them, the ``latest``, or ``all`` (the newest
-            `MAX_CATCH_UP_RUNS` of them).
+        catch_up: ``none``, ``latest``, or ``all`` (the newest `MAX_CATCH_UP_RUNS`).
     """
     if catch_up == "none" or last_due > now:
         return []
     keep = 1 if catch_up == "latest" else MAX_CATCH_UP_RUNS
     newest: deque[float] = deque(maxlen=keep)
-    for window in _WINDOWS:  # widened until it holds enough: years of seconds are not walked
+    for window in _WINDOWS:  # widened until it holds enough due times
         start = max(last_due, now - window.total_seconds())
         newest.extend(_walk(schedule, start, now))
         if len(newest) == keep or start == last_due:
@@ -70,7 +69,7 @@ def missed(schedule: Schedule, last_due: float, now: float, catch_up: CatchUp) -
 
 
 def effective_schedule(operators: str | None, default: Schedule) -> Schedule:
-    """The operator's times, else the agent's own; catch-up and overlap are the agent's."""
+    """The operator's times if set, else the agent's; catch-up and overlap are the agent's."""
     if operators is None:
         return default
     times = Schedule.parse(operators)
@@ -85,7 +84,7 @@ def _walk(schedule: Schedule, after: float, until: float) -> Iterator[float]:
 
 
 def longest_gap(schedule: Schedule, after: float) -> float:
-    """Over enough due times to cross a weekend or a night."""
+    """Longest gap in seconds between due times after *after*; enough to span a weekend."""
     due = islice(_walk(schedule, after, math.inf), DUE_TIMES_OF_A_PERIOD)
     return max((later - earlier for earlier, later in pairwise(due)), default=math.nan)
 

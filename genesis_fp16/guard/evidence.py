@@ -1,4 +1,4 @@
-"""Evidence bundles: what each decision of the guard rested on, one JSON file each."""
+"""Evidence bundles: one JSON file with the numbers behind each decision of the guard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from infrastructure.events.plain_text import PlainText, plain
 from infrastructure.files import write_atomically
 
 _FOLDER = "guard"
-_LONGEST = 16 << 20  # bytes; a bundle has some thousand
+_LARGEST = 16 << 20  # bytes; a bundle has a few thousand
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
 
 
@@ -45,7 +45,7 @@ class _Checkpoint(_Part):
 
 
 class Bundle(_Part):
-    """What `precision explain` tells of a bundle; whatever else it holds is kept as it is."""
+    """The fields of a bundle that `precision explain` shows; others are kept unchecked."""
 
     attempt: int | None = None
     statistics: list[_Statistics] = []
@@ -53,23 +53,23 @@ class Bundle(_Part):
     checkpoint: _Checkpoint | None = None
 
 
-def write_evidence(home: Path, decision: Decision, seen: Mapping[str, object]) -> Decision:
-    """Write down *decision* and what led to it; the decision that names the file.
+def write_evidence(home: Path, decision: Decision, evidence: Mapping[str, object]) -> Decision:
+    """Write *decision* and its *evidence*; return the decision with the name of the file.
 
     Args:
         home: ``GENESIS_HOME``.
-        decision: Without a file yet.
-        seen: What led to it; numbers that are not finite become text.
+        decision: Decision without a file yet.
+        evidence: What led to it; numbers that are not finite become text.
 
     Raises:
-        OSError: The disk refused; nothing is left behind that a reader would take for whole.
+        OSError: The file could not be written; no partial file is left.
     """
     moment = datetime.fromtimestamp(decision.at, UTC)
     name = f"{moment:%Y%m%dT%H%M%S.%f}-{decision.state}.json"
     named = replace(decision, evidence=str(Path(_FOLDER) / decision.agent / name))
     path = home / named.evidence
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json_text({**asdict(named), **seen}))
+    write_atomically(path, json_text({**asdict(named), **evidence}))
     return named
 
 
@@ -77,19 +77,19 @@ def read_evidence(home: Path, decision: Decision) -> Bundle | None:
     """The bundle of *decision*; None if none was written.
 
     Raises:
-        EvidenceError: The file is gone, or is no bundle; it names the file and the reason.
+        EvidenceError: The file is missing or not a bundle; names the file and the reason.
     """
     return _read(home / decision.evidence) if decision.evidence else None
 
 
-def unrecorded(home: Path, recorded: Set[str]) -> Iterator[Decision]:
-    """The guard's last decision on each agent, where the store has never heard of it.
+def unrecorded_decisions(home: Path, recorded: Set[str]) -> Iterator[Decision]:
+    """The guard's last decision on each agent, if it is missing in the store.
 
-    A daemon that ends while its store is locked leaves such a bundle behind.
+    A daemon that ends while its store is locked leaves such a bundle.
 
     Args:
         home: ``GENESIS_HOME``.
-        recorded: The files that decisions in the store name.
+        recorded: Files that decisions in the store name.
     """
     for folder in sorted((home / _FOLDER).glob("*/")):
         newest = max(folder.glob("*.json"), default=None)
@@ -98,13 +98,13 @@ def unrecorded(home: Path, recorded: Set[str]) -> Iterator[Decision]:
         try:
             decision = _DECISION.validate_python(_content(newest))
         except (EvidenceError, ValidationError):
-            continue  # not of a guard, or torn: no word that could be taken
+            continue  # not written by a guard, or incomplete
         if (decision.actor, decision.agent, decision.evidence) == (GUARD, folder.name, name):
             yield decision
 
 
-def settings_in_force(settings: Settings, agent: str) -> dict[str, object]:
-    """The settings that bear on the guard's decisions about *agent*."""
+def relevant_settings(settings: Settings, agent: str) -> dict[str, object]:
+    """The settings that affect the guard's decisions about *agent*, for the evidence."""
     names = [*GuardSettings.model_fields, "enable_fp16_training", "precision", "cpu_half"]
     names += [name for name in type(settings).model_fields if name.startswith("fp16_")]
     found = {name: getattr(settings, name) for name in names}
@@ -117,24 +117,26 @@ def _read(path: Path) -> Bundle:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise EvidenceError(path, f"it is no evidence; {where or 'it'}: {first['msg']}") from error
+        raise EvidenceError(path, f"not an evidence bundle: {where}: {first['msg']}") from error
 
 
 def _content(path: Path) -> object:
-    """The JSON in the file, which is looked at before it is read: it may be anything by now."""
+    """The JSON in the file. Its type and size are checked first: anything may lie there by now."""
     try:
-        with open(path, "rb", opener=_without_waiting) as opened:
+        with open(path, "rb", opener=_open_without_waiting) as opened:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise EvidenceError(path, "it is no file")
-            if found.st_size > _LONGEST:
-                raise EvidenceError(path, f"it has {found.st_size} bytes, a bundle some thousand")
-            return from_json(opened.read(_LONGEST), allow_inf_nan=False)
+                raise EvidenceError(path, "not a regular file")
+            if found.st_size > _LARGEST:
+                raise EvidenceError(
+                    path, f"it has {found.st_size} bytes, a bundle has a few thousand"
+                )
+            return from_json(opened.read(_LARGEST), allow_inf_nan=False)
     except EvidenceError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: no JSON, or no path
+    except (OSError, ValueError) as error:  # ValueError: not JSON, or not a path
         raise EvidenceError(path, str(error)) from error
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe nobody writes to would block for ever
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer would block forever

@@ -1,4 +1,4 @@
-"""The guard in the daemon: hears every event, decides at once, writes it down when it can."""
+"""The guard in the daemon: observes every event, decides at once, records it when it can."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from genesis_fp16.domain import guard as ladder
+from genesis_fp16.domain import guard as rules
 from genesis_fp16.domain.attempt import attempt_folder
-from genesis_fp16.domain.guard import GUARD, Decision, Finding, GuardState
+from genesis_fp16.domain.guard import GUARD, Decision, Detection, GuardState
 from genesis_fp16.domain.run import RunState
-from genesis_fp16.guard.evidence import settings_in_force, unrecorded, write_evidence
-from genesis_fp16.guard.metric_pairs import judge
-from genesis_fp16.guard.overflow_windows import Scaling
-from genesis_fp16.guard.watch import Watch
+from genesis_fp16.guard.detectors import AgentObserver, LossScaling, detect_metric_drift
+from genesis_fp16.guard.evidence import relevant_settings, unrecorded_decisions, write_evidence
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail
@@ -25,121 +23,129 @@ from infrastructure.events.event_log import MAX_READ_BYTES
 
 log = structlog.get_logger()
 
+_LOG_EVENTS = {
+    GuardState.TRIPPED: "guard_tripped",
+    GuardState.PROBATION: "guard_probation_started",
+    GuardState.WATCHING: "guard_probation_ended",
+}
+
 
 @dataclass(slots=True)
-class _Charge:
-    """One agent in the guard's charge."""
-
-    standing: Decision
-    watch: Watch = field(default_factory=Watch)
-    begun: str = ""  # the run that began last
+class _GuardedAgent:
+    decision: Decision  # in force
+    observer: AgentObserver = field(default_factory=AgentObserver)
+    last_started: str = ""  # the run
 
 
 class Guard:
     """Takes agents to FP32 by itself, and lets them back; an `EventListener` of the dispatcher.
 
-    A decision is in force when it is made: neither a full disk nor a locked store holds it up.
-    `refresh` writes down what was decided and hears what operators have.
+    A decision is in force when it is made: a full disk or a locked store does not delay it.
+    `refresh` records what was decided and reads what operators have decided.
 
     Args:
-        store: Keeps the decisions; those of earlier daemons stand.
-        settings: In force; assign `settings` anew after a reload.
-        told: Called with each new decision, an operator's too.
+        store: Store of the decisions; those of earlier daemons stay in force.
+        settings: Settings in force; assign `settings` after a reload.
+        on_decision: Called with each new decision, including an operator's.
         clock: Unix time in seconds.
 
     Attributes:
-        settings: In force.
+        settings: Settings in force.
     """
 
     def __init__(
         self,
         store: Store,
         settings: Settings,
-        told: Callable[[Decision], None] = lambda _decision: None,
+        on_decision: Callable[[Decision], None] = lambda _decision: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
-        self._store, self._told, self._clock = store, told, clock
-        self._charges: dict[str, _Charge] = {}
+        self._store, self._on_decision, self._clock = store, on_decision, clock
+        self._agents: dict[str, _GuardedAgent] = {}
         self._without_evidence: deque[tuple[Decision, dict[str, object]]] = deque()
-        self._unwritten: deque[Decision] = deque()
+        self._unrecorded: deque[Decision] = deque()
         self._to_compare: list[str] = []
-        self._entry, decisions = store.guard.since(0)
+        self._last_entry, decisions = store.guard.since(0)
         for decision in decisions:
-            self._charge(decision.agent).standing = decision
-        self._take_over({decision.evidence for decision in decisions})
-        self._catch_up()
+            self._agent(decision.agent).decision = decision
+        self._recover_decisions({decision.evidence for decision in decisions})
+        self._replay_events()
 
-    def standing(self, agent: str) -> Decision:
-        """What stands for *agent*."""
-        return self._charge(agent).standing
+    def decision(self, agent: str) -> Decision:
+        """The decision in force for *agent*."""
+        return self._agent(agent).decision
 
     def demands_fp32(self, agent: str) -> bool:
-        """Whether the guard speaks for FP32 now."""
-        tripped = self._charge(agent).standing.state is GuardState.TRIPPED
-        return tripped and self.settings.guard_enabled
+        """Whether the guard demands FP32 for *agent* now."""
+        return self.settings.guard_enabled and self.decision(agent).state is GuardState.TRIPPED
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
-        """Look at what a worker said."""
-        found = self._hear(self._charge(agent), run_id, event)
-        if found is not None:
-            self.trip(agent, found)
+        """Observe an event; trip if it shows too much against half precision."""
+        detection = self._observe(self._agent(agent), run_id, event)
+        if detection is not None:
+            self.trip(agent, detection)
 
     def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
-        """Begin a probation with a run, or end it with one."""
-        charge, now = self._charge(agent), self._clock()
+        """Start a probation with a run, or end it with one."""
+        guarded, now = self._agent(agent), self._clock()
         decided = None
-        if state == RunState.STARTING and charge.begun != run_id:
-            charge.begun = run_id
-            decided = ladder.try_again(charge.standing, self.settings, now=now, run_id=run_id)
+        if state == RunState.STARTING and guarded.last_started != run_id:
+            guarded.last_started = run_id
+            decided = rules.start_probation(guarded.decision, self.settings, now=now, run_id=run_id)
         elif state == RunState.SUCCEEDED:
             self._to_compare.append(agent)
-            steps = charge.watch.half_steps
-            decided = ladder.prove(
-                charge.standing, self.settings, now=now, run_id=run_id, half_steps=steps
+            steps = guarded.observer.half_steps
+            decided = rules.end_probation(
+                guarded.decision, self.settings, now=now, run_id=run_id, half_steps=steps
             )
         if decided is not None:
-            self._decide(charge, decided, {})
+            self._decide(guarded, decided, {})
 
     def refresh(self) -> None:
-        """Write down what was decided, and hear operators; a failing store is tried again."""
+        """Record what was decided and read operators' decisions; call again if the store fails."""
         self._write_evidence()
         while self._to_compare:
             self._compare(self._to_compare[-1])
             self._to_compare.pop()
         self._write_evidence()
-        while self._unwritten:
-            self._store.guard.add(self._unwritten[0])
-            self._unwritten.popleft()
-        self._entry, decisions = self._store.guard.since(self._entry)
+        while self._unrecorded:
+            self._store.guard.add(self._unrecorded[0])
+            self._unrecorded.popleft()
+        self._last_entry, decisions = self._store.guard.since(self._last_entry)
         for decision in decisions:
             if decision.actor != GUARD:
-                self._stand(self._charge(decision.agent), decision)
+                self._put_in_force(self._agent(decision.agent), decision)
 
-    def trip(self, agent: str, found: Finding) -> None:
+    def trip(self, agent: str, detection: Detection) -> None:
         """Demand FP32 for *agent* from now on, unless that is in force already."""
-        charge = self._charge(agent)
-        run_id, step = charge.watch.run_id, charge.watch.step
-        tripped = ladder.trip(
-            charge.standing, found, self.settings, now=self._clock(), run_id=run_id, step=step
+        guarded = self._agent(agent)
+        run_id, step = guarded.observer.run_id, guarded.observer.step
+        tripped = rules.trip(
+            guarded.decision,
+            detection,
+            self.settings,
+            now=self._clock(),
+            run_id=run_id,
+            step=step,
         )
         if tripped is not None:
-            self._decide(charge, tripped, {"numbers": found.numbers})
+            self._decide(guarded, tripped, {"numbers": detection.numbers})
 
     def _compare(self, agent: str) -> None:
-        """Look at the held-out metrics of runs and their FP32 twins since the last decision."""
-        pairs = self._store.compared.pairs(agent, since=self._charge(agent).standing.at)
-        found = judge(pairs, self.settings)
-        if found is not None:
-            self.trip(agent, found)
+        """Compare held-out metrics of runs and their FP32 repetitions since the last decision."""
+        pairs = self._store.compared.pairs(agent, since=self.decision(agent).at)
+        detection = detect_metric_drift(pairs, self.settings)
+        if detection is not None:
+            self.trip(agent, detection)
 
-    def _take_over(self, recorded: set[str]) -> None:
-        """Let decisions stand that an earlier daemon could write to the disk, not to the store."""
-        for decision in unrecorded(self.settings.home.absolute(), recorded):
-            charge = self._charge(decision.agent)
-            if decision.at > charge.standing.at:
-                self._unwritten.append(decision)
-                charge.standing = decision
+    def _recover_decisions(self, recorded: set[str]) -> None:
+        """Put decisions in force that an earlier daemon wrote to the disk but not to the store."""
+        for decision in unrecorded_decisions(self.settings.home.absolute(), recorded):
+            guarded = self._agent(decision.agent)
+            if decision.at > guarded.decision.at:
+                self._unrecorded.append(decision)
+                guarded.decision = decision
                 log.warning(
                     "guard_decision_recovered",
                     agent=decision.agent,
@@ -147,72 +153,74 @@ class Guard:
                     evidence=decision.evidence,
                 )
 
-    def _catch_up(self) -> None:
-        """Hear again what an earlier daemon heard of the runs under way; it has judged it."""
+    def _replay_events(self) -> None:
+        """Observe again what an earlier daemon observed of unfinished runs, without deciding."""
         for run in self._store.unfinished():
-            charge = self._charge(run.agent)
+            guarded = self._agent(run.agent)
             for attempt in self._store.attempts(run.id):
-                charge.begun = run.id
+                guarded.last_started = run.id
                 path = attempt_folder(self.settings.home, attempt) / "events.ndjson"
                 tail = EventTail(path, max(0, attempt.events_offset - MAX_READ_BYTES))
                 for event in tail.read():
                     if tail.offset > attempt.events_offset:
                         break  # the dispatcher passes on this one
-                    if event.time > charge.standing.at:
-                        self._hear(charge, run.id, event)
+                    if event.time > guarded.decision.at:
+                        self._observe(guarded, run.id, event)
 
-    def _hear(self, charge: _Charge, run_id: str, event: Event) -> Finding | None:
-        return charge.watch.take(
+    def _observe(self, guarded: _GuardedAgent, run_id: str, event: Event) -> Detection | None:
+        return guarded.observer.observe(
             run_id,
             event,
             self.settings,
-            strict=charge.standing.state is GuardState.PROBATION,
-            scaling=Scaling(
+            on_probation=guarded.decision.state is GuardState.PROBATION,
+            scaling=LossScaling(
                 backoff_factor=self.settings.fp16_backoff_factor,
                 floor=self.settings.fp16_min_loss_scale,
             ),
         )
 
-    def _charge(self, agent: str) -> _Charge:
-        if agent not in self._charges:
-            self._charges[agent] = _Charge(Decision(agent=agent))
-        return self._charges[agent]
+    def _agent(self, name: str) -> _GuardedAgent:
+        if name not in self._agents:
+            self._agents[name] = _GuardedAgent(Decision(agent=name))
+        return self._agents[name]
 
-    def _decide(self, charge: _Charge, decision: Decision, numbers: dict[str, object]) -> None:
-        settings = settings_in_force(self.settings, decision.agent)
-        seen = {**numbers, **charge.watch.seen(), "settings": settings}
-        self._without_evidence.append((decision, seen))
-        self._stand(charge, decision)
+    def _decide(
+        self, guarded: _GuardedAgent, decision: Decision, numbers: dict[str, object]
+    ) -> None:
+        settings = relevant_settings(self.settings, decision.agent)
+        evidence = {**numbers, **guarded.observer.evidence(), "settings": settings}
+        self._without_evidence.append((decision, evidence))
+        self._put_in_force(guarded, decision)
 
-    def _stand(self, charge: _Charge, decision: Decision) -> None:
-        charge.standing = decision
-        charge.watch.forget()
-        tell = log.warning if decision.state is GuardState.TRIPPED else log.info
-        tell(
-            f"guard_{decision.state}",
+    def _put_in_force(self, guarded: _GuardedAgent, decision: Decision) -> None:
+        guarded.decision = decision
+        guarded.observer.reset()
+        write_log = log.warning if decision.state is GuardState.TRIPPED else log.info
+        write_log(
+            _LOG_EVENTS[decision.state],
             agent=decision.agent,
             trigger=decision.trigger,
             run_id=decision.run_id or None,
             actor=decision.actor,
-            said=decision.reason,
+            reason=decision.reason,
         )
-        self._told(decision)
+        self._on_decision(decision)
 
     def _write_evidence(self) -> None:
-        """Needs the disk only: it is what outlives a daemon that ends while its store fails."""
+        """Write the bundles before using the store: they outlive a daemon whose store fails."""
         while self._without_evidence:
-            self._unwritten.append(self._with_evidence(*self._without_evidence[0]))
+            self._unrecorded.append(self._with_evidence(*self._without_evidence[0]))
             self._without_evidence.popleft()
 
-    def _with_evidence(self, decision: Decision, seen: dict[str, object]) -> Decision:
+    def _with_evidence(self, decision: Decision, evidence: dict[str, object]) -> Decision:
         try:
             attempts = self._store.attempts(decision.run_id) if decision.run_id else []
-        except SQLAlchemyError:  # known later perhaps, but the rest is safe now
+        except SQLAlchemyError:  # the number of the attempt is missing then, and the rest is safe
             attempts = []
         attempt = attempts[-1].number if attempts else None
         try:
             home = self.settings.home.absolute()
-            return write_evidence(home, decision, {"attempt": attempt, **seen})
+            return write_evidence(home, decision, {"attempt": attempt, **evidence})
         except OSError as error:
-            log.error("evidence_not_kept", agent=decision.agent, error=str(error))
+            log.error("evidence_not_written", agent=decision.agent, error=str(error))
             return decision

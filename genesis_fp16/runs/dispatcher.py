@@ -19,9 +19,9 @@ from genesis_fp16.domain.run import (
     Run,
     RunState,
     RunSummary,
+    RunTransition,
     StopCause,
-    Verdict,
-    decide,
+    resolve_ending,
 )
 from genesis_fp16.executors import Executor, ExitStatus, Handle
 from genesis_fp16.runs.active_attempt import ActiveAttempt
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 class Dispatcher:
-    """Owns every attempt from its start to the verdict on its run.
+    """Owns every attempt from its start to the transition on its run.
 
     Args:
         store: The queue and the history.
@@ -282,25 +282,25 @@ class Dispatcher:
             max_attempts=self.settings.max_attempts,
             backoff_seconds=self.settings.retry_backoff_seconds,
         )
-        verdict = decide(ending, failures=active.run.failures, policy=policy)
+        transition = resolve_ending(ending, failures=active.run.failures, policy=policy)
         summary = active.progress.summary
         home = self.settings.home
-        if verdict.failed and summary.error is None:
+        if transition.failed and summary.error is None:
             disk = "" if ending.cause else "whether its disk has free space, and "
             worker_log = attempt_folder(home, active.attempt) / "worker.log"
             summary = replace(summary, error=f"{ending}; see {disk}{worker_log}")
         self._store.update_summary(active.run.id, summary)
         self._store.update_attempt(active.attempt.incarnation, events_offset=active.progress.offset)
         ended_at = active.ended_at(home, self._store.now())
-        self._store.end_attempt(active.attempt, ending, verdict, finished_at=ended_at)
+        self._store.end_attempt(active.attempt, ending, transition, finished_at=ended_at)
         del self._active[active.run.id]
         fields = {"agent": active.run.agent, "run_id": active.run.id}
         if active.progress.malformed:
             log.warning("events_malformed", **fields, lines=active.progress.malformed)
-        if verdict.state is RunState.QUEUED:
-            delay = verdict.delay_seconds
+        if transition.state is RunState.QUEUED:
+            delay = transition.delay_seconds
             log.info("run_requeued", **fields, ending=str(ending), delay_seconds=delay)
-        self._announce(active.run, verdict.state)
+        self._announce(active.run, transition.state)
 
     def _isolated(self, run: Run, step: Callable[..., None], *arguments: object) -> None:
         """Take a *step* for *run*; an error in it fails this run and no other."""
@@ -320,9 +320,9 @@ class Dispatcher:
 
     def _give_up(self, active: ActiveAttempt) -> None:
         """Record that the run has failed by the error that `_isolated` caught."""
-        run, verdict = active.run, Verdict(state=RunState.FAILED, failed=True)
+        run, transition = active.run, RunTransition(state=RunState.FAILED, failed=True)
         self._store.update_summary(run.id, replace(RunSummary.of(run), error=active.daemon_error))
-        self._store.end_attempt(active.attempt, Ending(), verdict, finished_at=self._store.now())
+        self._store.end_attempt(active.attempt, Ending(), transition, finished_at=self._store.now())
         del self._active[run.id]
         if active.handle is not None:
             self._killed.append(active.handle)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from sqlalchemy import Engine, func, select
 
-from genesis_fp16.domain.guard import Pair
+from genesis_fp16.domain.guard import RunPair
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.store.database import reading
 from genesis_fp16.store.row_reader import RowReader, is_number
@@ -48,7 +48,7 @@ class ComparedRuns:
         self._engine = engine
         self._as_runs = as_runs
 
-    def pairs(self, agent: str, since: float = 0.0) -> list[Pair]:
+    def pairs(self, agent: str, since: float = 0.0) -> list[RunPair]:
         """Runs of *agent* in half precision beside their FP32 twins, oldest first.
 
         Args:
@@ -132,8 +132,8 @@ class ComparedRuns:
         ]
 
 
-def _pair(half: Run, twin: Run) -> Pair:
-    return Pair(
+def _pair(half: Run, twin: Run) -> RunPair:
+    return RunPair(
         half_run=half.id,
         fp32_run=twin.id,
         metric=half.primary_metric or "",

@@ -44,8 +44,8 @@ class GuardDecisions:
             rows = connection.execute(query.order_by(guard_decisions.c.id)).mappings().all()
         return (rows[-1]["id"] if rows else entry), self._as_decisions(rows)
 
-    def standing(self) -> dict[str, Decision]:
-        """The last decision on each agent that was ever decided about."""
+    def latest(self) -> dict[str, Decision]:
+        """Agent to the last decision on it."""
         return {decision.agent: decision for decision in self.since(0)[1]}
 
     def history(self, agent: str, limit: int = 20) -> list[Decision]:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from sqlalchemy import Connection, Engine, Update, func, insert, select, update
 
 from genesis_fp16.domain.attempt import Attempt
-from genesis_fp16.domain.run import TRANSITIONS, Ending, Run, RunState, RunSummary, Verdict
+from genesis_fp16.domain.run import TRANSITIONS, Ending, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import schema
 from genesis_fp16.store.audit_trail import Change, write_audit
@@ -199,14 +199,14 @@ class Store(RunHistory):
             connection.execute(_of(incarnation).values(columns))
 
     def end_attempt(
-        self, attempt: Attempt, ending: Ending, verdict: Verdict, *, finished_at: float
+        self, attempt: Attempt, ending: Ending, transition: RunTransition, *, finished_at: float
     ) -> bool:
-        """Close the attempt and move its run where *verdict* says; False if it was closed.
+        """Close the attempt and move its run where *transition* says; False if it was closed.
 
         Args:
             attempt: The one that ended.
             ending: How.
-            verdict: What becomes of the run.
+            transition: What becomes of the run.
             finished_at: Unix time in seconds.
         """
         with self._engine.begin() as connection:
@@ -227,10 +227,10 @@ class Store(RunHistory):
             return self._move(
                 connection,
                 attempt.run_id,
-                verdict.state,
-                available_at=self._clock() + verdict.delay_seconds,
+                transition.state,
+                available_at=self._clock() + transition.delay_seconds,
                 active_seconds=runs.active_seconds + seconds,
-                failures=runs.failures + int(verdict.failed),
+                failures=runs.failures + int(transition.failed),
             )
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.cli.app import app
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.domain.run import Ending, Run, RunState, Verdict
+from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
@@ -74,7 +74,10 @@ def run(store: Store) -> Run:
         emit(PrecisionChanged(step=40, state=BY_FLAG, loss_scale=1.0))
         emit(Evaluated(epoch=1, metrics={"mse": 0.25}, primary="mse"))
     store.end_attempt(
-        attempt, Ending(exit_code=1), Verdict(state=RunState.FAILED, failed=True), finished_at=9e9
+        attempt,
+        Ending(exit_code=1),
+        RunTransition(state=RunState.FAILED, failed=True),
+        finished_at=9e9,
     )
     return run
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
 from genesis_fp16.domain.guard import Decision, GuardState
-from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
+from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.settings import load_settings
@@ -65,7 +65,10 @@ def finished(store: Store, metric: float | None, half_steps: int, **precision: s
     )
     store.update_summary(run.id, summary)
     store.end_attempt(
-        attempt, Ending(exit_code=0), Verdict(state=RunState.SUCCEEDED), finished_at=store.now()
+        attempt,
+        Ending(exit_code=0),
+        RunTransition(state=RunState.SUCCEEDED),
+        finished_at=store.now(),
     )
     return run
 

@@ -90,7 +90,7 @@ def test_evidence_that_is_gone_is_said_to_be(bundle: Path) -> None:
     bundle.unlink()
     os.mkfifo(bundle)
     told = ask("explain", "a").stdout
-    assert f"No numbers    {bundle} cannot be read: it is no file" in told
+    assert f"No numbers    {bundle} cannot be read: not a regular file" in told
     assert "How to undo   genesis-fp16 precision clear --guard a" in told
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from genesis_fp16.daemon.precision_resolver import PrecisionDesk
-from genesis_fp16.domain.guard import Finding, Trigger
+from genesis_fp16.domain.guard import Detection, Trigger
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.guard import Fallbacks, Guard
@@ -110,7 +110,7 @@ def test_canaries_are_chosen_by_the_number_of_the_run(desk: PrecisionDesk) -> No
 def test_the_guard_speaks_for_its_agent(store: Store, home_settings: Settings) -> None:
     guard = Guard(store, home_settings)
     desk = PrecisionDesk(store, GPU, home_settings, guard, Fallbacks(store, home_settings.home))
-    guard.trip("a", Finding(trigger=Trigger.UNDERFLOW, said="lost", numbers={}))
+    guard.trip("a", Detection(trigger=Trigger.UNDERFLOW, summary="lost", numbers={}))
     assert said(desk, "a") == ("fp32", "guard")
     assert said(desk, "b") == ("fp16", "default")
     desk.settings = home_settings.model_copy(update={"guard_enabled": False})

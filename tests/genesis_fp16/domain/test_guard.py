@@ -1,28 +1,30 @@
-"""The ladder: who may climb it when, and that it never flaps."""
+"""Which decision follows another, that the guard never flaps, and which runs are canaries."""
 
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from genesis_fp16.domain.guard import (
     Decision,
-    Finding,
+    Detection,
     GuardSettings,
     GuardState,
     Trigger,
-    clear,
-    prove,
+    clear_trip,
+    end_probation,
+    is_canary,
+    start_probation,
     trip,
-    try_again,
 )
 
 AUTO = GuardSettings(guard_reenable="auto")
 MANUAL = GuardSettings()
 HOUR, DAY = 3600.0, 86400.0
-FOUND = Finding(trigger=Trigger.OVERFLOW_STORM, said="so many", numbers={})
+FOUND = Detection(trigger=Trigger.OVERFLOW_STORM, summary="so many", numbers={})
 CLEAN = Decision(agent="a")
 TRIPPED = Decision(
     agent="a",
@@ -77,33 +79,33 @@ def test_a_guard_that_is_switched_off_does_not_trip() -> None:
 
 def test_after_the_cool_down_a_new_run_tries_again() -> None:
     over = 1000.0 + HOUR
-    found = try_again(TRIPPED, AUTO, now=over, run_id="r2")
+    found = start_probation(TRIPPED, AUTO, now=over, run_id="r2")
     assert found is not None
     assert (found.state, found.level, found.run_id) == ("probation", 1, "r2")
     assert found.evidence == "", "what it rests on is not written yet"
-    assert try_again(TRIPPED, AUTO, now=over - 1, run_id="r2") is None
-    assert try_again(TRIPPED, AUTO, now=over, run_id="r1") is None, "the run that tripped"
-    assert try_again(TRIPPED, MANUAL, now=over, run_id="r2") is None
-    assert try_again(WATCHING, AUTO, now=over, run_id="r2") is None
+    assert start_probation(TRIPPED, AUTO, now=over - 1, run_id="r2") is None
+    assert start_probation(TRIPPED, AUTO, now=over, run_id="r1") is None, "the run that tripped"
+    assert start_probation(TRIPPED, MANUAL, now=over, run_id="r2") is None
+    assert start_probation(WATCHING, AUTO, now=over, run_id="r2") is None
 
 
 def test_an_operator_need_not_wait() -> None:
-    found = clear(TRIPPED, now=1001.0, actor="ann", reason="driver mended")
+    found = clear_trip(TRIPPED, now=1001.0, actor="ann", reason="driver mended")
     assert found is not None
     assert (found.state, found.actor, found.reason) == ("probation", "ann", "driver mended")
     assert found.level == 1, "a relapse still counts"
     assert found.evidence == ""
-    assert clear(PROBATION, now=1.0, actor="ann", reason="") is None
-    assert clear(CLEAN, now=1.0, actor="ann", reason="") is None
+    assert clear_trip(PROBATION, now=1.0, actor="ann", reason="") is None
+    assert clear_trip(CLEAN, now=1.0, actor="ann", reason="") is None
 
 
 def test_a_probation_ends_with_a_run_that_proves_something() -> None:
-    found = prove(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=100)
+    found = end_probation(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=100)
     assert found is not None
     assert (found.state, found.actor, found.level) == ("watching", "guard", 1)
     assert found.evidence == ""
-    assert prove(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=99) is None
-    assert prove(TRIPPED, AUTO, now=9900.0, run_id="r2", half_steps=100) is None
+    assert end_probation(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=99) is None
+    assert end_probation(TRIPPED, AUTO, now=9900.0, run_id="r2", half_steps=100) is None
 
 
 STEPS = st.tuples(
@@ -124,18 +126,18 @@ def climb(steps, rules: GuardSettings, *, operator: bool) -> list[Decision]:
         if name == "found":
             decided = trip(last, FOUND, rules, now=now, run_id=run_id, step=1)
         elif name == "begin":
-            decided = try_again(last, rules, now=now, run_id=run_id)
+            decided = start_probation(last, rules, now=now, run_id=run_id)
         elif name == "succeed":
-            decided = prove(last, rules, now=now, run_id=run_id, half_steps=half_steps)
+            decided = end_probation(last, rules, now=now, run_id=run_id, half_steps=half_steps)
         elif name == "clear" and operator:
-            decided = clear(last, now=now, actor="ann", reason="again")
+            decided = clear_trip(last, now=now, actor="ann", reason="again")
         if decided is not None:
             history.append(decided)
             last = decided
     return history
 
 
-@settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=300, deadline=None)
 @given(st.lists(STEPS, max_size=200))
 def test_it_never_flaps(steps) -> None:
     """Whatever is found: between two trips lies a cool-down, and relapses lengthen it."""
@@ -158,15 +160,39 @@ def test_it_never_flaps(steps) -> None:
         }
 
 
-@settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=100))
 def test_without_an_operator_a_manual_guard_stays_where_it_fell(steps) -> None:
     assert len(climb(steps, MANUAL, operator=False)) <= 1
 
 
-@settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=100))
 def test_an_operator_gets_one_trip_for_each_word(steps) -> None:
     words = sum(name == "clear" for name, _, _ in steps)
     trips = [d for d in climb(steps, MANUAL, operator=True) if d.state is GuardState.TRIPPED]
     assert len(trips) <= 1 + words
+
+
+def canaries(share: float, runs: int = 20) -> list[int]:
+    settings = GuardSettings(canary_share=share)
+    return [number for number in range(1, runs + 1) if is_canary("a", number, settings)]
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.0, []), (0.1, [1, 11]), (0.25, [1, 5, 9, 13, 17]), (1.0, list(range(1, 21)))],
+)
+def test_the_first_run_of_a_share_is_a_canary(share: float, expected: list[int]) -> None:
+    assert canaries(share) == expected
+
+
+@given(st.integers(0, 1000), st.integers(1, 500))
+def test_the_share_is_kept_to_within_one_run(per_mille: int, runs: int) -> None:
+    found = len(canaries(per_mille / 1000, runs))
+    assert found == -(-runs * per_mille // 1000)
+
+
+def test_only_agents_that_are_listed() -> None:
+    settings = GuardSettings(canary_agents="se-darwin, b")
+    assert [is_canary(name, 1, settings) for name in ("se-darwin", "b", "c")] == [1, 1, 0]

@@ -1,11 +1,17 @@
-"""Every combination of voices against the rule in words."""
+"""Every combination of inputs against the rule in words."""
 
 import itertools
 from dataclasses import replace
 
 import pytest
 
-from genesis_fp16.domain.precision import Device, Override, Voices, concerning, decide
+from genesis_fp16.domain.precision import (
+    Device,
+    Override,
+    PrecisionInputs,
+    applicable_overrides,
+    resolve_precision,
+)
 from infrastructure.events import PrecisionState
 
 CPU = Device(accelerator=False, fp16=False, bf16=False)
@@ -27,7 +33,7 @@ def all_cases():
     ):
         overrides = [override(mine, "a")] if mine else []
         overrides += [override(everyone)] if everyone else []
-        voices = Voices(
+        inputs = PrecisionInputs(
             flag=flag,
             default=default,
             agent=agent,
@@ -38,27 +44,27 @@ def all_cases():
             canary=twin % 2 == 0,
             baseline=twin > 1,
         )
-        yield voices, mine, everyone
+        yield inputs, mine, everyone
 
 
 def test_any_voice_for_fp32_wins_and_the_first_is_named() -> None:
-    for voices, mine, everyone in all_cases():
-        state, device = decide(voices), voices.device
-        said = (name for name in (mine, everyone, voices.agent) if name in NAMES[1:])
-        chosen = next(said, voices.default)
+    for inputs, mine, everyone in all_cases():
+        state, device = resolve_precision(inputs), inputs.device
+        said = (name for name in (mine, everyone, inputs.agent) if name in NAMES[1:])
+        chosen = next(said, inputs.default)
         assert state.requested == chosen
         measured = chosen == "auto"  # by the worker, on this very device
         lacks = not measured and not getattr(device, chosen)
         demands = {
-            "flag": not voices.flag,
+            "flag": not inputs.flag,
             "operator": "fp32" in (mine, everyone),
-            "guard": voices.guard,
-            "floor_policy": voices.fell_back_at is not None,
-            "agent": voices.agent == "fp32",
+            "guard": inputs.guard,
+            "floor_policy": inputs.fell_back_at is not None,
+            "agent": inputs.agent == "fp32",
             "no_accelerator": device is CPU and not measured,
             "unsupported": device is OLD_GPU and lacks,
-            "baseline": voices.baseline,
-            "canary": not voices.canary,
+            "baseline": inputs.baseline,
+            "canary": not inputs.canary,
         }
         demanding = [reason for reason, demanded in demands.items() if demanded]
         if demanding:
@@ -79,28 +85,30 @@ def test_any_voice_for_fp32_wins_and_the_first_is_named() -> None:
     ],
 )
 def test_who_chooses_the_half_type(agent, overrides, expected) -> None:
-    state = decide(
-        Voices(flag=True, default="fp16", agent=agent, overrides=overrides, device=NEW_GPU)
+    state = resolve_precision(
+        PrecisionInputs(flag=True, default="fp16", agent=agent, overrides=overrides, device=NEW_GPU)
     )
     assert (state.effective, state.reason) == expected
 
 
 def test_a_missing_half_type_is_never_replaced_by_the_other() -> None:
-    state = decide(Voices(flag=True, default="bf16", agent=None, overrides=[], device=OLD_GPU))
+    state = resolve_precision(
+        PrecisionInputs(flag=True, default="bf16", agent=None, overrides=[], device=OLD_GPU)
+    )
     assert state == PrecisionState(requested="bf16", effective="fp32", reason="unsupported")
 
 
 def test_a_word_for_the_next_run_leaves_runs_under_way_to_the_one_before() -> None:
     earlier = override("fp32")
     later = replace(override("fp16"), created_at=100.0, next_run=True)
-    assert concerning([earlier, later], "a", begun_at=99.0) == [earlier]
-    assert concerning([earlier, later], "a", begun_at=100.0) == [later]
+    assert applicable_overrides([earlier, later], "a", begun_at=99.0) == [earlier]
+    assert applicable_overrides([earlier, later], "a", begun_at=100.0) == [later]
 
 
 def test_a_word_concerns_its_agent_only() -> None:
     mine, everyone = override("fp32", "a"), override("bf16")
-    assert concerning([mine, everyone], "a", 1.0) == [mine, everyone]
-    assert concerning([mine, everyone], "b", 1.0) == [everyone]
+    assert applicable_overrides([mine, everyone], "a", 1.0) == [mine, everyone]
+    assert applicable_overrides([mine, everyone], "b", 1.0) == [everyone]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +125,7 @@ def test_only_a_newer_half_override_for_the_agent_suspends_a_fallback(
     agent, precision, created_at, expected
 ) -> None:
     asked = replace(override(precision, agent), created_at=created_at)
-    voices = Voices(
+    inputs = PrecisionInputs(
         flag=True,
         default="fp16",
         agent=None,
@@ -125,14 +133,14 @@ def test_only_a_newer_half_override_for_the_agent_suspends_a_fallback(
         device=NEW_GPU,
         fell_back_at=100.0,
     )
-    state = decide(voices)
+    state = resolve_precision(inputs)
     assert (state.effective, state.reason) == expected
-    assert decide(replace(voices, flag=False)).reason == "flag"
+    assert resolve_precision(replace(inputs, flag=False)).reason == "flag"
 
 
 def test_the_guard_is_named_before_the_fallback() -> None:
-    voices = Voices(
+    inputs = PrecisionInputs(
         flag=True, default="bf16", agent=None, overrides=[], device=NEW_GPU, fell_back_at=1.0
     )
-    assert decide(voices).reason == "floor_policy"
-    assert decide(replace(voices, guard=True)).reason == "guard"
+    assert resolve_precision(inputs).reason == "floor_policy"
+    assert resolve_precision(replace(inputs, guard=True)).reason == "guard"

@@ -13,7 +13,7 @@ from genesis_fp16.domain.run import (
     RetryPolicy,
     RunState,
     StopCause,
-    decide,
+    resolve_ending,
 )
 
 POLICY = RetryPolicy(max_attempts=3, backoff_seconds=5.0)
@@ -68,7 +68,7 @@ def test_every_state_can_be_reached_and_left() -> None:
     ],
 )
 def test_verdicts(ending: Ending, failures: int, state: str, delay: float, failed: bool) -> None:
-    verdict = decide(ending, failures=failures, policy=POLICY)
+    verdict = resolve_ending(ending, failures=failures, policy=POLICY)
     assert (verdict.state, verdict.delay_seconds, verdict.failed) == (state, delay, failed)
 
 
@@ -76,7 +76,7 @@ def test_verdicts(ending: Ending, failures: int, state: str, delay: float, faile
 def test_every_verdict_can_follow_an_active_state(
     ending: Ending, failures: int, policy: RetryPolicy
 ) -> None:
-    verdict = decide(ending, failures=failures, policy=policy)
+    verdict = resolve_ending(ending, failures=failures, policy=policy)
     assert all(verdict.state in TRANSITIONS[state] for state in ACTIVE)
     assert 0 <= verdict.delay_seconds <= MAX_BACKOFF_SECONDS
     assert verdict.delay_seconds == 0 or verdict.state is RunState.QUEUED
@@ -88,7 +88,7 @@ def test_failures_end_a_run_after_as_many_attempts_as_allowed(
 ) -> None:
     failures = 0
     for ending in lives:
-        verdict = decide(ending, failures=failures, policy=policy)
+        verdict = resolve_ending(ending, failures=failures, policy=policy)
         failures += verdict.failed
         if verdict.state in TERMINAL:
             break

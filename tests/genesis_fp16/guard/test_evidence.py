@@ -13,7 +13,7 @@ from genesis_fp16.domain.guard import Decision, GuardState, Trigger
 from genesis_fp16.guard.evidence import (
     EvidenceError,
     read_evidence,
-    unrecorded,
+    unrecorded_decisions,
     write_evidence,
 )
 
@@ -72,11 +72,11 @@ def test_a_bundle_that_cannot_be_read_is_named_with_the_reason(
     ("kind", "why"),
     [
         ("gone", "No such file"),
-        ("pipe", "it is no file"),
+        ("pipe", "not a regular file"),
         ("folder", "directory"),
-        ("sparse", "it has 2147483648 bytes, a bundle some thousand"),
+        ("sparse", "2147483648 bytes"),
         ("socket", "No such device"),
-        ("endless", "it is no file"),
+        ("endless", "not a regular file"),
     ],
 )
 def test_what_is_no_file_holds_up_nobody(
@@ -116,18 +116,18 @@ def test_no_evidence_is_none(tmp_path: Path) -> None:
 def test_the_guards_last_word_is_found_where_the_store_never_heard_of_it(tmp_path: Path) -> None:
     known = write_evidence(tmp_path, DECISION, {})
     lost = write_evidence(tmp_path, replace(DECISION, at=DECISION.at + 9, level=2), {"numbers": 1})
-    assert list(unrecorded(tmp_path, {known.evidence})) == [lost]
-    assert list(unrecorded(tmp_path, {known.evidence, lost.evidence})) == []
+    assert list(unrecorded_decisions(tmp_path, {known.evidence})) == [lost]
+    assert list(unrecorded_decisions(tmp_path, {known.evidence, lost.evidence})) == []
 
 
 def test_an_operators_word_and_a_torn_file_are_not_taken_for_the_guards(tmp_path: Path) -> None:
-    assert list(unrecorded(tmp_path, set())) == []
+    assert list(unrecorded_decisions(tmp_path, set())) == []
     write_evidence(tmp_path, replace(DECISION, agent="b", actor="ann"), {})
     bundle_with(tmp_path, b"{torn")
     stolen = write_evidence(tmp_path, replace(DECISION, agent="c"), {})
     (tmp_path / "guard" / "d").mkdir()
     (tmp_path / stolen.evidence).rename(tmp_path / "guard" / "d" / "x.json")
-    assert list(unrecorded(tmp_path, set())) == []
+    assert list(unrecorded_decisions(tmp_path, set())) == []
 
 
 def test_names_in_a_bundle_are_read_as_plain_text(tmp_path: Path) -> None:

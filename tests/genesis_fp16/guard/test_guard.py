@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from genesis_fp16.domain import guard as ladder
+from genesis_fp16.domain import guard as rules
 from genesis_fp16.domain.guard import Decision, GuardState
-from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
+from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.guard.evidence import write_evidence
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.settings import Settings
@@ -19,7 +19,7 @@ from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import PrecisionChanged, StepStats
 
-DONE = Verdict(state=RunState.SUCCEEDED)
+DONE = RunTransition(state=RunState.SUCCEEDED)
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 
 
@@ -65,7 +65,7 @@ class World:
 
     @property
     def state(self) -> GuardState:
-        return self.guard.standing("a").state
+        return self.guard.decision("a").state
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_decision_survives_a_restart(world, storm) -> None:
     world.guard.refresh()
     world.restart()
     assert world.guard.demands_fp32("a")
-    assert world.guard.standing("a").trigger == "overflow_storm"
+    assert world.guard.decision("a").trigger == "overflow_storm"
     world.guard.refresh()
     assert len(world.told) == 1, "old news"
 
@@ -126,8 +126,8 @@ def test_a_restart_loses_no_window(world, compared) -> None:
     world.restart()
     assert world.state == "watching"
     world.guard.on_event("a", run.id, off)
-    assert world.guard.standing("a").trigger == "loss_drift"
-    assert "in 3 comparisons in a row" in world.guard.standing("a").reason, "none counts twice"
+    assert world.guard.decision("a").trigger == "loss_drift"
+    assert "in 3 comparisons in a row" in world.guard.decision("a").reason, "none counts twice"
 
 
 def test_a_restart_hears_nothing_that_led_to_a_decision(world, storm, stats, compared) -> None:
@@ -141,7 +141,7 @@ def test_a_restart_hears_nothing_that_led_to_a_decision(world, storm, stats, com
     storm(run)
     world.guard.refresh()
     [tripped] = world.store.guard.history("a")
-    world.store.guard.add(ladder.clear(tripped, now=world.now, actor="ann", reason="mended"))
+    world.store.guard.add(rules.clear_trip(tripped, now=world.now, actor="ann", reason="mended"))
     with EventWriter(path, lambda: world.now + 1.0) as write:
         write(stats(steps=90))
     world.store.update_attempt(attempt.incarnation, events_offset=path.stat().st_size)
@@ -168,9 +168,9 @@ def test_a_run_that_a_restart_resumes_is_no_new_trial(world, storm) -> None:
 def test_an_operator_is_heard_while_the_daemon_runs(world, storm) -> None:
     storm(world.begin())
     world.guard.refresh()
-    [last] = world.store.guard.standing().values()
-    word = ladder.clear(last, now=world.now, actor="ann", reason="mended")
-    world.store.guard.add(word)
+    [last] = world.store.guard.latest().values()
+    cleared = rules.clear_trip(last, now=world.now, actor="ann", reason="mended")
+    world.store.guard.add(cleared)
     world.guard.refresh()
     assert world.state == "probation"
     assert not world.guard.demands_fp32("a")
@@ -191,8 +191,8 @@ def test_the_whole_ladder_by_itself(world, storm, stats) -> None:
     assert world.state == "probation"
     assert not world.guard.demands_fp32("a")
     world.guard.on_event("a", run.id, stats(overflow=15))
-    assert world.guard.standing("a").trigger == "overflow_sustained", "less is enough on probation"
-    assert (world.state, world.guard.standing("a").level) == ("tripped", 2)
+    assert world.guard.decision("a").trigger == "overflow_sustained", "less is enough on probation"
+    assert (world.state, world.guard.decision("a").level) == ("tripped", 2)
     world.succeed(run)
     world.now += 3600.0
     world.succeed(world.begin())
@@ -234,13 +234,13 @@ def test_the_floor_is_the_one_that_is_set(world, stats) -> None:
     begins = PrecisionChanged(step=0, state=FP16, loss_scale=8.0)
     world.guard.on_event("a", run.id, begins)
     world.guard.on_event("a", run.id, stats(steps=1, overflow=1, loss_scale=4.0))
-    assert world.guard.standing("a").trigger == "scale_floor"
+    assert world.guard.decision("a").trigger == "scale_floor"
 
 
 def test_evidence_names_the_attempt_that_was_under_way(world, storm) -> None:
     run = world.begin()
     [first] = world.store.attempts(run.id)
-    again = Verdict(state=RunState.QUEUED)
+    again = RunTransition(state=RunState.QUEUED)
     world.store.end_attempt(first, Ending(), again, finished_at=world.store.now())
     assert world.store.begin_attempt(run.id, "second") is not None
     storm(run)
@@ -282,7 +282,7 @@ def test_three_worse_pairs_are_a_drift(world) -> None:
         world.succeed(run, metric=1.1, half_steps=100)
         assert world.state == "watching"
         world.succeed(world.begin(twin_of=run), metric=1.0, also=["b"])
-    assert world.guard.standing("a").trigger == "metric_drift"
+    assert world.guard.decision("a").trigger == "metric_drift"
     [decision] = world.store.guard.history("a")
     bundle = json.loads((world.settings.home / decision.evidence).read_text())
     assert [pair["half"] for pair in bundle["numbers"]["pairs"]] == [1.1] * 3
@@ -298,10 +298,10 @@ def test_pairs_that_led_to_a_decision_count_no_more(world) -> None:
     for _ in range(3):
         pair()
     assert world.state == "tripped"
-    word = ladder.clear(
-        world.guard.standing("a"), now=world.store.now(), actor="ann", reason="mended"
+    cleared = rules.clear_trip(
+        world.guard.decision("a"), now=world.store.now(), actor="ann", reason="mended"
     )
-    world.store.guard.add(word)
+    world.store.guard.add(cleared)
     world.guard.refresh()
     pair()
     pair()
@@ -366,7 +366,7 @@ def test_what_the_store_heard_later_outranks_a_bundle_it_never_heard_of(world, s
     world.guard.refresh()
     [tripped] = world.store.guard.history("a")
     world.now += 5
-    cleared = ladder.clear(tripped, now=world.now, actor="ann", reason="mended")
+    cleared = rules.clear_trip(tripped, now=world.now, actor="ann", reason="mended")
     assert cleared is not None
     world.store.guard.add(cleared)
     older = write_evidence(world.settings.home, replace(tripped, at=world.now - 1), {})

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
+from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.runs.baselines import BaselineRuns
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -20,7 +20,7 @@ def finish(store: Store) -> Callable[..., Run]:
         run = run or store.enqueue("a", first_seed=40)
         attempt = store.begin_attempt(run.id, f"incarnation-{run.id}")
         store.update_summary(run.id, RunSummary(steps=100, half_steps=half))
-        store.end_attempt(attempt, Ending(), Verdict(state=state), finished_at=store.now())
+        store.end_attempt(attempt, Ending(), RunTransition(state=state), finished_at=store.now())
         return store.run(run.id)
 
     return finish

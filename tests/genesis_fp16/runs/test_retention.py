@@ -17,7 +17,7 @@ from genesis_fp16.daemon.daemon import Daemon
 from genesis_fp16.daemon.run_log import Narrator
 from genesis_fp16.daemon.startup import Findings
 from genesis_fp16.domain.guard import Decision, GuardState
-from genesis_fp16.domain.run import Ending, Run, RunState, Verdict
+from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.runs.retention import Retention
@@ -71,7 +71,7 @@ class Runs:
         attempt = self.store.begin_attempt(run.id, f"incarnation-{run.id}")
         assert attempt is not None
         self.write(run, names)
-        ended = Verdict(**{"state": RunState.SUCCEEDED} | verdict)
+        ended = RunTransition(**{"state": RunState.SUCCEEDED} | verdict)
         self.store.end_attempt(attempt, Ending(), ended, finished_at=self.store.now())
         return run
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
+from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
@@ -38,7 +38,7 @@ def finish(store: Store, clock: list[float]) -> Finish:
         known = {"primary_metric": "mse", "primary_value": 0.5, "higher_is_better": False}
         known |= {"steps": 100, "half_steps": 0 if twin_of else 100}
         store.update_summary(run.id, RunSummary(**{**known, **summary}))
-        ending, verdict = Ending(exit_code=0), Verdict(state=state)
+        ending, verdict = Ending(exit_code=0), RunTransition(state=state)
         store.end_attempt(attempt, ending, verdict, finished_at=clock[0])
         return run
 

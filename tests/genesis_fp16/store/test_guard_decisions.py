@@ -27,11 +27,11 @@ CLEARED = replace(TRIPPED, state=GuardState.PROBATION, actor="ann", until=None, 
 
 
 def test_the_last_decision_on_an_agent_stands(store: Store) -> None:
-    assert store.guard.standing() == {}
+    assert store.guard.latest() == {}
     other = replace(TRIPPED, agent="b", trigger=Trigger.UNDERFLOW)
     for decision in (TRIPPED, other, CLEARED):
         store.guard.add(decision)
-    assert store.guard.standing() == {"a": CLEARED, "b": other}
+    assert store.guard.latest() == {"a": CLEARED, "b": other}
     assert store.guard.history("a") == [CLEARED, TRIPPED]
     assert store.guard.history("a", limit=1) == [CLEARED]
 
@@ -60,6 +60,6 @@ def test_a_row_that_nobody_can_read_costs_only_itself(store: Store, any_settings
         connection.execute(insert(guard_decisions).values(row))
     engine.dispose()
     with structlog.testing.capture_logs() as logs:
-        assert store.guard.standing() == {"a": TRIPPED}
+        assert store.guard.latest() == {"a": TRIPPED}
         assert store.guard.history("a") == [TRIPPED]
     assert {entry["event"] for entry in logs} == {"row_unreadable"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from genesis_fp16.domain.precision import Override, concerning
+from genesis_fp16.domain.precision import Override, applicable_overrides
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
@@ -101,7 +101,7 @@ def test_one_that_cannot_be_read_demands_fp32_until_it_is_cleared(
         [_, found] = store.overrides.in_force()
         assert (found.agent, found.precision, found.next_run) == (whom, "fp32", False)
         assert found.reason.startswith("override 1 cannot be read")
-        assert concerning([found], "a", 0.0)
+        assert applicable_overrides([found], "a", 0.0)
         assert store.overrides.clear(whom, actor="me", reason="over")
         assert [each for each in store.overrides.in_force() if each.precision == "fp32"] == []
 

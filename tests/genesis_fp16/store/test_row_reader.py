@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 import structlog
 
-from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, Verdict
+from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import database_url, open_database
@@ -82,7 +82,7 @@ def succeeded(store: Store) -> Run:
         primary_metric="mse", primary_value=0.5, higher_is_better=False, steps=9, half_steps=9
     )
     store.update_summary(run.id, shown)
-    done = Verdict(state=RunState.SUCCEEDED)
+    done = RunTransition(state=RunState.SUCCEEDED)
     store.end_attempt(attempt, Ending(exit_code=0), done, finished_at=store.now())
     return run
 
@@ -127,7 +127,7 @@ def test_a_comparison_leaves_out_what_cannot_be_read(
         attempt = store.begin_attempt(twin.id, twin.id)
         assert attempt is not None
         store.update_summary(twin.id, RunSummary(primary_metric="mse", primary_value=0.25, steps=9))
-        done = Verdict(state=RunState.SUCCEEDED)
+        done = RunTransition(state=RunState.SUCCEEDED)
         store.end_attempt(attempt, Ending(exit_code=0), done, finished_at=store.now())
     write(f"UPDATE runs SET {column} = 'abc' WHERE id = '{wrong.id}'")
     assert wrong.id not in [each.run_id for each in store.compared.outcomes("a")]

@@ -14,13 +14,13 @@ from genesis_fp16.domain.run import (
     Ending,
     RunState,
     RunSummary,
-    Verdict,
+    RunTransition,
 )
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import open_database
 
-DONE = Verdict(state=RunState.SUCCEEDED)
-AGAIN = Verdict(state=RunState.QUEUED, delay_seconds=60.0, failed=True)
+DONE = RunTransition(state=RunState.SUCCEEDED)
+AGAIN = RunTransition(state=RunState.QUEUED, delay_seconds=60.0, failed=True)
 
 
 def test_a_run_from_queue_to_success(store: Store) -> None:

@@ -1,0 +1,324 @@
+"""What the guard detects in one agent's events and in its runs' metrics. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+
+from genesis_fp16.domain.guard import HISTORY_LIMIT, Detection, GuardSettings, RunPair, Trigger
+from infrastructure.events import Event
+from infrastructure.events.event import (
+    SMALLEST_LOSS,
+    BaselineCompared,
+    CheckpointSaved,
+    PrecisionChanged,
+    Started,
+    StepStats,
+)
+
+WRONG_GRADIENT = 0.25  # relative error from which a gradient leads astray; pre-flight's limit
+_KEPT_EVENTS = 50  # of each kind, for the evidence
+
+# Student's t that chance exceeds once in 1000 times, by degrees of freedom; the last for all above.
+_STUDENT_T = (318.3, 22.33, 10.21, 7.17, 5.89, 5.21, 4.79, 4.50, 4.30, 4.14)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossScaling:
+    """How the trainer scales its loss.
+
+    Attributes:
+        backoff_factor: Factor by which an overflow multiplies the scale.
+        floor: Smallest scale.
+    """
+
+    backoff_factor: float = 0.5
+    floor: float = 2.0**-16
+
+    def backoffs_from(self, loss_scale: float) -> int:
+        """How many overflows lead from *loss_scale* to the floor."""
+        above_floor = max(1.0, loss_scale / self.floor)
+        return math.ceil(-math.log(above_floor) / math.log(self.backoff_factor))
+
+
+class AgentObserver:
+    """Observes one agent's events since the guard's last decision on it.
+
+    Attributes:
+        run_id: Run under way, or the last.
+        step: Steps attempted in it.
+        half_steps: Steps observed in half precision.
+    """
+
+    def __init__(self) -> None:
+        self.run_id, self.step, self._device = "", 0, "cpu"
+        self._checkpoint: CheckpointSaved | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from the beginning: what was observed has led to a decision."""
+        self.half_steps = 0
+        self._overflows, self._comparisons = OverflowDetector(), ComparisonDetector()
+        self._recent: deque[StepStats] = deque(maxlen=_KEPT_EVENTS)
+        self._compared: deque[BaselineCompared] = deque(maxlen=_KEPT_EVENTS)
+
+    def observe(
+        self,
+        run_id: str,
+        event: Event,
+        settings: GuardSettings,
+        *,
+        on_probation: bool,
+        scaling: LossScaling,
+    ) -> Detection | None:
+        """Record an event; return what it shows against half precision, if anything.
+
+        Args:
+            run_id: Run of the worker.
+            event: Event that the worker reported.
+            settings: Settings with the limits.
+            on_probation: Whether a single window is enough.
+            scaling: Loss scaling of attempts that begin now.
+        """
+        if run_id != self.run_id:
+            self.run_id, self.step, self._checkpoint = run_id, 0, None
+        match event:
+            case Started():
+                self._device = event.device
+            case PrecisionChanged():
+                if event.state.effective == "fp16":
+                    self._overflows.begin(event.loss_scale, scaling)
+            case CheckpointSaved():
+                self._checkpoint = event
+            case StepStats():
+                self.step = event.step
+                if event.precision != "fp32":
+                    return self._observe_steps(event, settings, on_probation=on_probation)
+            case BaselineCompared():
+                self._compared.append(event)
+                accelerator = not self._device.startswith("cpu")
+                return self._comparisons.add(event, settings, accelerator=accelerator)
+            case _:
+                pass
+        return None
+
+    def _observe_steps(
+        self, stats: StepStats, settings: GuardSettings, *, on_probation: bool
+    ) -> Detection | None:
+        self.half_steps += stats.attempted
+        self._recent.append(stats)
+        losses, limit = stats.consecutive_nonfinite_losses, settings.guard_nonfinite_losses
+        if losses >= limit:
+            return Detection(
+                trigger=Trigger.NONFINITE_LOSS,
+                summary=f"{losses} losses in a row were not finite in {stats.precision}; "
+                f"the limit is {limit}",
+                numbers={"consecutive": losses, "limit": limit},
+            )
+        return self._overflows.add(stats, settings, on_probation=on_probation)
+
+    def evidence(self) -> dict[str, object]:
+        """What was observed: statistics, comparisons, modules and the last checkpoint."""
+        last = list(self._compared)[-1:]
+        modules = [name for each in last for name in (each.nonfinite_module, each.worst_module)]
+        return {
+            "device": self._device,
+            "half_steps": self.half_steps,
+            "statistics": [stats.model_dump(mode="json") for stats in self._recent],
+            "comparisons": [each.model_dump(mode="json") for each in self._compared],
+            "offending_modules": sorted({name for name in modules if name}),
+            "checkpoint": self._checkpoint.model_dump(mode="json") if self._checkpoint else None,
+        }
+
+
+class OverflowDetector:
+    """Detects too many overflows in windows of half-precision steps, across runs of one agent.
+
+    A training begins with a loss scale that may be far too high: every step overflows until one
+    fits. These overflows are the search for a scale and are not counted. There are at most as
+    many as lead from the initial scale to the floor.
+    """
+
+    def __init__(self) -> None:
+        self._floor = 0.0
+        self._ratios: deque[float] = deque(maxlen=HISTORY_LIMIT)
+        self._steps = self._overflows = 0
+        self._search_left = 0  # overflows that may still belong to the search
+
+    def begin(self, loss_scale: float, scaling: LossScaling) -> None:
+        """FP16 begins at *loss_scale*: a search may follow."""
+        self._floor, self._search_left = scaling.floor, scaling.backoffs_from(loss_scale)
+
+    def add(
+        self, stats: StepStats, settings: GuardSettings, *, on_probation: bool
+    ) -> Detection | None:
+        """Count steps made in half precision.
+
+        Args:
+            stats: Statistics of the steps.
+            settings: Settings with the limits.
+            on_probation: Whether one window is enough for `Trigger.OVERFLOW_SUSTAINED`.
+        """
+        searching = min(self._search_left, stats.overflow)
+        self._search_left = 0 if stats.applied else self._search_left - searching
+        self._steps += stats.attempted - searching
+        self._overflows += stats.overflow - searching
+        if stats.precision == "fp16" and stats.overflow and stats.loss_scale <= self._floor:
+            return self._at_floor(stats)
+        if self._steps < settings.guard_window_steps:
+            return None
+        return self._close_window(settings, on_probation=on_probation)
+
+    def _at_floor(self, stats: StepStats) -> Detection:
+        summary = (
+            f"{stats.overflow} of {stats.attempted} steps overflowed with the loss scale at its "
+            f"floor, {stats.loss_scale:g}: no scale fits these gradients"
+        )
+        numbers: dict[str, object] = {"steps": stats.attempted, "overflows": stats.overflow}
+        numbers |= {"loss_scale": stats.loss_scale, "floor": self._floor}
+        return Detection(trigger=Trigger.SCALE_FLOOR, summary=summary, numbers=numbers)
+
+    def _close_window(self, settings: GuardSettings, *, on_probation: bool) -> Detection | None:
+        steps, overflows = self._steps, self._overflows
+        self._steps = self._overflows = 0
+        self._ratios.append(overflows / steps)
+        wanted = 1 if on_probation else settings.guard_sustained_windows
+        last = list(self._ratios)[-wanted:]
+        numbers = {"steps": steps, "overflows": overflows, "ratios": list(self._ratios)}
+        counted = f"{overflows} of {steps} steps overflowed ({overflows / steps:.0%}"
+        if overflows / steps > settings.guard_storm_ratio:
+            limit = settings.guard_storm_ratio
+            return Detection(
+                trigger=Trigger.OVERFLOW_STORM,
+                summary=f"{counted}; the limit is {limit:.0%})",
+                numbers={**numbers, "limit": limit},
+            )
+        limit = settings.guard_sustained_ratio
+        if len(last) == wanted and min(last) >= limit:
+            return Detection(
+                trigger=Trigger.OVERFLOW_SUSTAINED,
+                summary=f"{counted}), at least {limit:.0%} in each of the last {wanted} windows",
+                numbers={**numbers, "limit": limit, "windows": wanted},
+            )
+        return None
+
+
+class ComparisonDetector:
+    """Detects comparisons with FP32 on a frozen batch that agree against half precision."""
+
+    def __init__(self) -> None:
+        self._drifts: deque[float] = deque(maxlen=HISTORY_LIMIT)
+        self._underflows: deque[float] = deque(maxlen=HISTORY_LIMIT)
+        self._speedups: deque[float] = deque(maxlen=HISTORY_LIMIT)
+
+    def add(
+        self, compared: BaselineCompared, settings: GuardSettings, *, accelerator: bool
+    ) -> Detection | None:
+        """Count a comparison.
+
+        Args:
+            compared: The comparison.
+            settings: Settings with the limits.
+            accelerator: False for a CPU, whose times do not count.
+        """
+        wanted = settings.guard_comparisons
+        drift = compared.loss_error
+        if not math.isnan(drift):
+            _extend_streak(self._drifts, drift, drift > settings.guard_loss_drift)
+        lost, error = compared.underflow, compared.gradient_error
+        if compared.comparable and lost is not None and error is not None:
+            wrong = WRONG_GRADIENT < error < math.inf
+            _extend_streak(self._underflows, lost, wrong and lost > settings.guard_underflow)
+        if accelerator and compared.seconds and compared.fp32_seconds:
+            self._speedups.append(compared.fp32_seconds / compared.seconds)
+        if len(self._drifts) >= wanted:
+            return _loss_drift(compared, list(self._drifts), settings)
+        if len(self._underflows) >= wanted:
+            return _underflow(compared, list(self._underflows), settings)
+        recent = list(self._speedups)[-wanted:]
+        if len(recent) == wanted and median(recent) < settings.guard_min_speedup:
+            return _slowdown(recent, settings)
+        return None
+
+
+def _extend_streak(streak: deque[float], value: float, beyond_limit: bool) -> None:
+    """Append a *value* beyond the limit; one within it ends the streak."""
+    if beyond_limit:
+        streak.append(value)
+    else:
+        streak.clear()
+
+
+def _loss_drift(
+    compared: BaselineCompared, drifts: list[float], settings: GuardSettings
+) -> Detection:
+    small = abs(compared.fp32_loss) < compared.loss_size
+    whole = f"{SMALLEST_LOSS:.0%} of the run's largest FP32 loss" if small else "the FP32 loss"
+    summary = (
+        f"the {compared.precision} loss of a frozen batch is {compared.loss:.6g}, the FP32 loss is "
+        f"{compared.fp32_loss:.6g}: the difference is {drifts[-1]:.1%} of {compared.loss_size:.6g} "
+        f"({whole}), above the limit of {settings.guard_loss_drift:.1%} in {len(drifts)} "
+        "comparisons in a row"
+    )
+    numbers = {"drifts": drifts, "limit": settings.guard_loss_drift}
+    return Detection(trigger=Trigger.LOSS_DRIFT, summary=summary, numbers=numbers)
+
+
+def _underflow(compared: BaselineCompared, lost: list[float], settings: GuardSettings) -> Detection:
+    summary = (
+        f"{lost[-1]:.0%} of the gradient's elements become zero in {compared.precision} and "
+        f"the gradient's error is {compared.gradient_error:.0%}, in {len(lost)} comparisons in a "
+        f"row; the limit is {settings.guard_underflow:.0%}"
+    )
+    numbers = {"underflows": lost, "limit": settings.guard_underflow}
+    numbers["gradient_error"] = compared.gradient_error or 0.0
+    return Detection(trigger=Trigger.UNDERFLOW, summary=summary, numbers=numbers)
+
+
+def _slowdown(speedups: list[float], settings: GuardSettings) -> Detection:
+    summary = (
+        f"half precision runs at {median(speedups):.2f} of FP32's speed, the median of "
+        f"{len(speedups)} comparisons; the limit is {settings.guard_min_speedup:g}"
+    )
+    numbers = {"speedups": speedups, "limit": settings.guard_min_speedup}
+    return Detection(trigger=Trigger.SLOWER_THAN_FP32, summary=summary, numbers=numbers)
+
+
+def detect_metric_drift(pairs: Sequence[RunPair], settings: GuardSettings) -> Detection | None:
+    """Detect `Trigger.METRIC_DRIFT`: half precision is certainly worse by more than the limit.
+
+    Runs differ by chance too. So the mean must be worse by more than the limit, and the
+    difference must exceed what chance makes of such pairs once in 1000 times. A drift that is the
+    same in every pair is detected with the fewest pairs.
+
+    Args:
+        pairs: Pairs of runs, oldest first; the newest count.
+        settings: Settings with the limit and the fewest pairs.
+    """
+    known = [pair for pair in pairs if math.isfinite(pair.fp32)][-HISTORY_LIMIT:]
+    if len(known) < settings.guard_pairs:
+        return None
+    limit, mean = settings.guard_metric_drift, fmean(pair.worse_by for pair in known)
+    shares = [pair.worse_share for pair in known]
+    student_t = _STUDENT_T[min(len(known) - 1, len(_STUDENT_T)) - 1]
+    chance = student_t * stdev(shares) / math.sqrt(len(known))
+    if not (mean > limit and fmean(shares) > chance):
+        return None
+    how = f"{mean:.1%} worse than in FP32" if math.isfinite(mean) else "beyond comparison with FP32"
+    metric = known[-1].metric
+    return Detection(
+        trigger=Trigger.METRIC_DRIFT,
+        summary=f"in {len(known)} pairs of runs the held-out {metric} is {how}; "
+        f"the limit is {limit:.1%}",
+        numbers={
+            "limit": limit,
+            "pairs": [
+                {"half_run": pair.half_run, "fp32_run": pair.fp32_run, "half": pair.half}
+                | {"fp32": pair.fp32, "worse_by": pair.worse_by}
+                for pair in known
+            ],
+        },
+    )

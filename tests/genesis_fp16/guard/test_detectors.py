@@ -1,0 +1,415 @@
+"""Overflows, comparisons, paired runs, and one agent's events as the guard observes them."""
+
+import math
+import random
+
+import pytest
+from pydantic import ValidationError
+
+from genesis_fp16.domain.guard import GuardSettings, RunPair
+from genesis_fp16.guard.detectors import (
+    AgentObserver,
+    ComparisonDetector,
+    LossScaling,
+    OverflowDetector,
+    detect_metric_drift,
+)
+from infrastructure.events import Event, PrecisionState
+from infrastructure.events.event import CheckpointSaved, PrecisionChanged, Started
+
+SETTINGS = GuardSettings()
+
+
+SCALE_FLOOR = 2.0**-16
+HALVING = LossScaling(backoff_factor=0.5, floor=SCALE_FLOOR)
+
+
+@pytest.fixture
+def overflows() -> OverflowDetector:
+    return OverflowDetector()
+
+
+def add_steps(overflows: OverflowDetector, event, on_probation: bool = False) -> str | None:
+    found = overflows.add(event, SETTINGS, on_probation=on_probation)
+    return found.trigger if found else None
+
+
+@pytest.mark.parametrize(
+    ("overflow", "expected"),
+    [(0, None), (30, None), (31, "overflow_storm"), (100, "overflow_storm")],
+)
+def test_a_storm_is_more_than_the_limit_in_one_window(overflows, stats, overflow, expected) -> None:
+    assert add_steps(overflows, stats(overflow=overflow)) == expected
+
+
+def test_no_window_is_judged_before_it_is_full(overflows, stats) -> None:
+    for _ in range(9):
+        assert add_steps(overflows, stats(steps=11, overflow=5)) is None
+    found = overflows.add(stats(steps=1, overflow=0), SETTINGS, on_probation=False)
+    assert found is not None
+    assert found.summary == "45 of 100 steps overflowed (45%; the limit is 30%)"
+    assert found.numbers["ratios"] == [0.45]
+
+
+def test_many_overflows_must_last(overflows, stats) -> None:
+    found = [add_steps(overflows, stats(overflow=15)) for _ in range(5)]
+    assert found == [None] * 4 + ["overflow_sustained"]
+
+
+def test_one_good_window_ends_the_row(overflows, stats) -> None:
+    ratios = [15, 15, 15, 15, 9, 15, 15, 15, 15]
+    assert [add_steps(overflows, stats(overflow=each)) for each in ratios] == [None] * 9
+
+
+def test_on_probation_one_window_is_enough(overflows, stats) -> None:
+    assert add_steps(overflows, stats(overflow=9), on_probation=True) is None
+    assert add_steps(overflows, stats(overflow=10), on_probation=True) == "overflow_sustained"
+
+
+def test_overflow_at_the_floor_needs_no_window(overflows, stats) -> None:
+    overflows.begin(65536.0, HALVING)
+    assert add_steps(overflows, stats(steps=1, overflow=0, loss_scale=SCALE_FLOOR)) is None
+    assert add_steps(overflows, stats(steps=1, overflow=1, loss_scale=SCALE_FLOOR)) == "scale_floor"
+
+
+@pytest.mark.parametrize("scale", [65536.0, 2.0**34])
+def test_the_search_for_a_scale_is_not_a_storm(overflows, stats, scale) -> None:
+    """All overflow at once, down to a scale that fits: slow steps, one statistic each."""
+    overflows.begin(scale, HALVING)
+    for backoffs in range(1, 31):
+        event = stats(steps=1, overflow=1, loss_scale=scale * 0.5**backoffs)
+        assert add_steps(overflows, event, on_probation=True) is None
+    assert [add_steps(overflows, stats(steps=1), on_probation=True) for _ in range(300)] == [
+        None
+    ] * 300
+
+
+def test_the_search_may_share_an_event_with_steps_that_fit(overflows, stats) -> None:
+    overflows.begin(65536.0, HALVING)
+    assert add_steps(overflows, stats(steps=132, overflow=32)) is None, "100 of 100 fitted"
+    assert add_steps(overflows, stats(overflow=31)) == "overflow_storm", "the search is over"
+
+
+def test_the_first_step_that_fits_ends_the_search(overflows, stats) -> None:
+    overflows.begin(65536.0, HALVING)
+    assert add_steps(overflows, stats(steps=105, overflow=5)) is None
+    assert add_steps(overflows, stats(steps=100, overflow=40)) == "overflow_storm"
+
+
+def test_the_search_ends_where_the_floor_would_be(overflows, stats) -> None:
+    overflows.begin(65536.0, HALVING)
+    found = overflows.add(stats(steps=132, overflow=82), SETTINGS, on_probation=False)
+    assert found is not None
+    assert found.summary.startswith("50 of 100 steps overflowed")
+
+
+def test_a_slow_backoff_searches_longer(overflows, stats) -> None:
+    overflows.begin(65536.0, LossScaling(backoff_factor=0.9, floor=SCALE_FLOOR))
+    found = overflows.add(stats(steps=311, overflow=311), SETTINGS, on_probation=False)
+    assert found is not None
+    assert found.summary.startswith("100 of 100 steps overflowed")
+
+
+def test_a_scale_at_the_floor_has_nowhere_to_search(overflows, stats) -> None:
+    overflows.begin(SCALE_FLOOR, HALVING)
+    assert add_steps(overflows, stats(overflow=50)) == "overflow_storm"
+    overflows.begin(SCALE_FLOOR / 4, HALVING)
+    assert add_steps(overflows, stats(overflow=30)) is None, "nor does it owe anything"
+
+
+def test_the_floor_is_as_set(overflows, stats) -> None:
+    overflows.begin(8.0, LossScaling(floor=4.0))
+    assert add_steps(overflows, stats(steps=1, overflow=1, loss_scale=8.0)) is None
+    unscaled = stats(steps=1, overflow=1, loss_scale=1.0, precision="bf16")
+    assert add_steps(overflows, unscaled) is None
+    assert add_steps(overflows, stats(steps=1, overflow=1, loss_scale=4.0)) == "scale_floor"
+
+
+@pytest.fixture
+def compare():
+    detector = ComparisonDetector()
+
+    def compare(event, accelerator: bool = True) -> str | None:
+        found = detector.add(event, SETTINGS, accelerator=accelerator)
+        return found.trigger if found else None
+
+    return compare
+
+
+@pytest.mark.parametrize("loss", [0.53, 0.47, 5.0, math.inf, math.nan])
+def test_a_loss_off_by_more_than_the_limit(compare, compared, loss) -> None:
+    event = compared(loss=loss)
+    assert [compare(event) for _ in range(3)] == [None, None, "loss_drift"]
+
+
+def test_what_is_within_the_limit_is_not_a_drift(compare, compared) -> None:
+    assert [compare(compared(loss=loss)) for loss in (0.52, 0.48, 0.5) * 5] == [None] * 15
+
+
+def test_one_good_comparison_ends_the_row(compare, compared) -> None:
+    bad, good = compared(loss=0.6), compared()
+    assert [compare(each) for each in (bad, bad, good, bad, bad, good)] == [None] * 6
+
+
+def test_a_comparison_that_says_nothing_neither_counts_nor_clears(compare, compared) -> None:
+    bad = compared(loss=0.6)
+    for dumb in (compared(fp32_loss=math.nan), compared(loss=9.0, comparable=False)):
+        assert compare(dumb) is None
+    assert [compare(bad), compare(bad)] == [None, None]
+    assert compare(compared(fp32_loss=math.inf, loss=math.nan)) is None
+    assert compare(bad) == "loss_drift"
+
+
+def test_a_loss_that_is_learnt_away_does_not_drift(compare, compared) -> None:
+    """Far below where it began, the rounding of its last digits is all there is.
+
+    The numbers are of healthy agents, as a daemon had resumed them.
+    """
+    for half, fp32 in ((1.27684e-4, 8.2064e-5), (6.38711e-5, 3.48637e-5)):
+        learnt = compared(loss=half, fp32_loss=fp32, largest_fp32_loss=0.3445)
+        assert [compare(learnt) for _ in range(5)] == [None] * 5
+    wrong = compared(loss=3e-4, fp32_loss=1e-4, largest_fp32_loss=0.3445)
+    assert [compare(wrong) for _ in range(3)] == [None, None, "loss_drift"]
+
+
+def test_a_drift_says_what_it_is_a_share_of(compared) -> None:
+    summaries = []
+    for event in (
+        compared(loss=3e-4, fp32_loss=1e-4, largest_fp32_loss=0.25),
+        compared(loss=0.6, fp32_loss=0.5, largest_fp32_loss=0.7),
+    ):
+        detector = ComparisonDetector()
+        found = [detector.add(event, SETTINGS, accelerator=False) for _ in range(3)][-1]
+        summaries.append(found.summary if found else "")
+    assert "8.0% of 0.0025 (1% of the run's largest" in summaries[0]
+    assert "20.0% of 0.5 (the FP32 loss)" in summaries[1]
+
+
+def test_a_loss_of_zero_is_not_a_drift(compare, compared) -> None:
+    assert [compare(compared(loss=0.0, fp32_loss=0.0)) for _ in range(4)] == [None] * 4
+
+
+def test_gradients_lost_to_zero(compare, compared) -> None:
+    event = compared(underflow=0.9, gradient_error=0.8)
+    assert [compare(event) for _ in range(3)] == [None, None, "underflow"]
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"underflow": 0.9, "gradient_error": 0.01},  # the lost ones were next to nothing
+        {"underflow": 0.1, "gradient_error": 0.8},  # whatever is wrong, it is not this
+        {"underflow": None, "gradient_error": None},
+        {"underflow": 0.9, "gradient_error": math.inf},  # an overflow
+        {"underflow": 0.9, "gradient_error": 0.8, "comparable": False},
+    ],
+)
+def test_underflow_without_harm(compare, compared, harmless) -> None:
+    assert [compare(compared(**harmless)) for _ in range(5)] == [None] * 5
+
+
+def test_slower_than_fp32_on_an_accelerator(compare, compared) -> None:
+    slow = compared(seconds=0.011, fp32_seconds=0.010)
+    assert [compare(slow) for _ in range(3)] == [None, None, "slower_than_fp32"]
+
+
+def test_a_cpu_may_be_slower(compare, compared) -> None:
+    slow = compared(seconds=1.0, fp32_seconds=0.010)
+    assert [compare(slow, accelerator=False) for _ in range(5)] == [None] * 5
+
+
+def test_one_slow_comparison_among_fast_ones_is_noise(compare, compared) -> None:
+    slow, fast = compared(seconds=9.0), compared()
+    assert [compare(each) for each in (fast, slow, fast, fast, slow, fast)] == [None] * 6
+
+
+def test_equally_fast_is_not_slower(compare, compared) -> None:
+    equal = compared(seconds=0.0101, fp32_seconds=0.010)
+    assert [compare(equal) for _ in range(6)] == [None] * 6
+
+
+def pair(half: float, fp32: float, higher_is_better: bool = False) -> RunPair:
+    return RunPair(
+        half_run="h",
+        fp32_run="f",
+        metric="mse",
+        half=half,
+        fp32=fp32,
+        higher_is_better=higher_is_better,
+    )
+
+
+def test_the_same_drift_in_every_pair_is_found_with_the_fewest() -> None:
+    worse = pair(1.03, 1.0)
+    assert detect_metric_drift([worse, worse], SETTINGS) is None
+    found = detect_metric_drift([worse] * 3, SETTINGS)
+    assert found is not None
+    assert found.trigger == "metric_drift"
+    assert "in 3 pairs of runs the held-out mse is 3.0% worse" in found.summary
+    assert found.numbers["pairs"][0]["worse_by"] == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        pair(1.01, 1.0),
+        pair(0.9, 1.0),
+        pair(1.1, 1.0, higher_is_better=True),
+        pair(-0.9, -1.0, higher_is_better=True),
+        pair(0.0, 0.0),
+        pair(math.nan, math.nan),
+    ],
+)
+def test_no_drift(each: RunPair) -> None:
+    assert detect_metric_drift([each] * 5, SETTINGS) is None
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        pair(0.97, 1.0, higher_is_better=True),
+        pair(-1.03, -1.0, higher_is_better=True),
+        pair(math.nan, 1.0),
+        pair(math.inf, 1.0),
+        pair(0.1, 0.0),
+    ],
+)
+def test_drift(each: RunPair) -> None:
+    assert detect_metric_drift([each] * 3, SETTINGS) is not None
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1, 0.3])
+def test_runs_that_differ_by_chance_are_left_alone(noise: float) -> None:
+    """Healthy agents, looked at after every pair: hardly one is ever accused."""
+    accused = 0
+    for agent in range(40):
+        draw = random.Random(agent)
+        pairs = [pair(draw.gauss(1.0, noise), draw.gauss(1.0, noise)) for _ in range(30)]
+        accused += any(detect_metric_drift(pairs[:seen], SETTINGS) for seen in range(3, 31, 3))
+    assert accused <= 1
+
+
+@pytest.mark.parametrize(("factor", "noise", "wanted"), [(1.1, 0.02, 10), (10.0, 0.3, 6)])
+def test_a_drift_within_noise_is_found_in_time(factor: float, noise: float, wanted: int) -> None:
+    draw = random.Random(1)
+    pairs = [pair(factor * draw.gauss(1.0, noise), draw.gauss(1.0, noise)) for _ in range(wanted)]
+    assert detect_metric_drift(pairs, SETTINGS) is not None
+
+
+def test_the_newest_pairs_count() -> None:
+    long_ago, lately = [pair(1.0, 1.0)] * 200, [pair(1.03, 1.0)] * 64
+    assert detect_metric_drift(long_ago + lately, SETTINGS) is not None
+    assert detect_metric_drift(lately + long_ago, SETTINGS) is None
+
+
+def test_three_pairs_that_differ_are_less_sure_than_four() -> None:
+    three = [pair(half, 1.0) for half in (1.10, 1.11, 1.12)]
+    assert detect_metric_drift(three, SETTINGS) is None
+    assert detect_metric_drift([*three, pair(1.11, 1.0)], SETTINGS) is not None
+
+
+@pytest.mark.parametrize(
+    ("half", "worse_by", "worse_share"),
+    [(0.0, 0.0, 0.0), (0.1, math.inf, 1.0), (-0.1, -math.inf, -1.0)],
+)
+def test_beside_a_value_of_zero(half: float, worse_by: float, worse_share: float) -> None:
+    assert (pair(half, 0.0).worse_by, pair(half, 0.0).worse_share) == (worse_by, worse_share)
+
+
+def test_the_share_stays_small_however_bad_it_is() -> None:
+    assert pair(100.0, 1.0).worse_by == 99.0
+    assert pair(100.0, 1.0).worse_share == pytest.approx(0.99)
+
+
+def test_one_pair_has_no_spread() -> None:
+    with pytest.raises(ValidationError, match="guard_pairs"):
+        GuardSettings(guard_pairs=1)
+
+
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+
+
+@pytest.fixture
+def observer() -> AgentObserver:
+    return AgentObserver()
+
+
+def observe(
+    observer: AgentObserver, event: Event, run_id: str = "r", on_probation: bool = False
+) -> str | None:
+    found = observer.observe(
+        run_id, event, SETTINGS, on_probation=on_probation, scaling=LossScaling()
+    )
+    return found.trigger if found else None
+
+
+def test_steps_in_fp32_are_nobodys_business(observer, stats) -> None:
+    event = stats(overflow=100, precision="fp32", consecutive_nonfinite_losses=99)
+    assert observe(observer, event) is None
+    assert observer.half_steps == 0
+
+
+def test_bf16_is_watched_too(observer, stats) -> None:
+    assert (
+        observe(observer, stats(overflow=50, precision="bf16", loss_scale=1.0)) == "overflow_storm"
+    )
+
+
+@pytest.mark.parametrize(("losses", "expected"), [(24, None), (25, "nonfinite_loss")])
+def test_losses_in_a_row_that_are_not_finite(observer, stats, losses, expected) -> None:
+    assert observe(observer, stats(consecutive_nonfinite_losses=losses)) == expected
+
+
+def test_half_precision_begins_with_a_search(observer, stats) -> None:
+    assert observe(observer, PrecisionChanged(step=0, state=FP16, loss_scale=65536.0)) is None
+    assert observe(observer, stats(steps=132, overflow=32)) is None
+    assert observe(observer, stats(overflow=32)) == "overflow_storm"
+    in_bf16 = PrecisionState(requested="bf16", effective="bf16", reason="default")
+    assert observe(observer, PrecisionChanged(step=0, state=in_bf16, loss_scale=65536.0)) is None
+    assert observe(observer, stats(overflow=32, precision="bf16")) == "overflow_storm", (
+        "it has no scale"
+    )
+
+
+def test_on_probation_less_is_enough(observer, stats) -> None:
+    assert observe(observer, stats(overflow=15)) is None
+    assert observe(observer, stats(overflow=15), on_probation=True) == "overflow_sustained"
+
+
+def test_windows_go_on_from_run_to_run(observer, stats) -> None:
+    """Runs shorter than a window are watched all the same."""
+    found = [observe(observer, stats(steps=25, overflow=10), run_id=f"r{n}") for n in range(4)]
+    assert found == [None, None, None, "overflow_storm"]
+
+
+def test_times_on_a_cpu_do_not_count(observer, compared) -> None:
+    slow = compared(seconds=9.0)
+    observe(observer, Started(pid=1, device="cpu", torch_version="2"))
+    assert [observe(observer, slow) for _ in range(4)] == [None] * 4
+    observe(observer, Started(pid=1, device="cuda:0", torch_version="2"))
+    assert [observe(observer, slow) for _ in range(3)] == [None, None, "slower_than_fp32"]
+
+
+def test_evidence_holds_what_was_seen(observer, stats, compared) -> None:
+    observe(observer, CheckpointSaved(step=50, path="p", size_bytes=9, seconds=0.1))
+    observe(observer, stats(steps=60, overflow=30, loss_scale=2.0))
+    observe(observer, stats(steps=20))
+    observe(observer, compared(nonfinite_module="long ago"))
+    observe(observer, compared(nonfinite_module="mul in encoder.0", worst_module="head"))
+    seen = observer.evidence()
+    assert seen["half_steps"] == 80
+    assert seen["statistics"][0]["loss_scale"] == 2.0
+    assert seen["offending_modules"] == ["head", "mul in encoder.0"]
+    assert seen["checkpoint"]["path"] == "p"
+    observe(observer, Started(pid=1, device="cpu", torch_version="2"), run_id="another")
+    assert observer.step == 0
+    assert observer.evidence()["checkpoint"] is None, "of another run"
+
+
+def test_what_led_to_a_decision_counts_no_more(observer, stats, compared) -> None:
+    observe(observer, stats(steps=90, overflow=90))
+    observe(observer, compared(loss=9.0))
+    observer.reset()
+    assert observer.evidence()["statistics"] == []
+    assert observe(observer, stats(steps=100, overflow=20)) is None
+    assert [observe(observer, compared(loss=9.0)) for _ in range(2)] == [None, None]
