@@ -40,7 +40,7 @@ LITTLE_DISK_BYTES = 2**30
 NO_DISK_BYTES = 100 * 2**20
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
-RunTransition = Literal["ok", "warn", "fail"]
+Verdict = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class CheckResult:
     """
 
     check: str
-    verdict: RunTransition
+    verdict: Verdict
     found: str
     remedy: str = ""
 
@@ -150,7 +150,7 @@ def check_disk(settings: Settings) -> CheckResult:
     found = f"{free / 2**30:.1f} GiB free"
     if free >= LITTLE_DISK_BYTES:
         return CheckResult("disk", "ok", found)
-    verdict: RunTransition = "warn" if free >= NO_DISK_BYTES else "fail"
+    verdict: Verdict = "warn" if free >= NO_DISK_BYTES else "fail"
     remedy = f"free space below {settings.home.absolute()}, or move GENESIS_HOME"
     return CheckResult("disk", verdict, found, remedy)
 
@@ -288,7 +288,7 @@ def check_device(settings: Settings) -> CheckResult:
 def check_plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[CheckResult]:
     """Which agents are usable, and which settings name an agent that is not installed."""
     for plugin in plugins:
-        verdict: RunTransition = "warn" if plugin.state == "quarantined" else "ok"
+        verdict: Verdict = "warn" if plugin.state == "quarantined" else "ok"
         found = f"{plugin.name} is {plugin.state}"
         found += f": {plugin.reason}" if plugin.reason else ""
         yield CheckResult("plugin", verdict, found)

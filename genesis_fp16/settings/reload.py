@@ -12,8 +12,8 @@ from pathlib import Path
 
 import structlog
 
-from genesis_fp16.settings import Settings
 from genesis_fp16.settings.env_file import read_bounded
+from genesis_fp16.settings.settings import Settings
 from genesis_fp16.settings.source import SettingsError, load_settings
 
 POLL_SECONDS = 0.5
