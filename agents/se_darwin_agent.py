@@ -1,4 +1,4 @@
-"""SE-Darwin: evolves programs, and learns from every candidate it runs which to run first."""
+"""SE-Darwin: repairs programs by evolution; learns from every candidate which to run first."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TypedDict
 
 from pydantic import BaseModel
 
-from agents.se_darwin.collection import IDLE_GENERATIONS, evolve_tasks, open_sandbox
-from agents.se_darwin.evaluation import Evaluation
-from agents.se_darwin.evolution import Evolution, Outcome
+from agents.se_darwin.collection import IDLE_GENERATIONS, evolve_tasks, open_corpus_sandbox
+from agents.se_darwin.edits.rewrite import rewrite
 from agents.se_darwin.features import SPEC
-from agents.se_darwin.policy import Policy, Ranker
-from agents.se_darwin.recording import Recording
-from agents.se_darwin.report import EvolvedProgram, Narration, unified_diff
-from agents.se_darwin.request import EvolutionRequest
-from agents.se_darwin.rewrite import rewrite
+from agents.se_darwin.search.evolution import Evolution, Outcome
+from agents.se_darwin.search.policy import Policy, Ranker
 from agents.se_darwin.settings import SEDarwinSettings
+from agents.se_darwin.solution.evolved_program import EditDescriber, EvolvedProgram, unified_diff
+from agents.se_darwin.solution.recording import Recording
+from agents.se_darwin.solution.request import EvolutionRequest
+from agents.se_darwin.tasks.evaluation import Evaluation
 from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.world_model import ModelFileError, WorldModel
@@ -41,11 +41,11 @@ class Iteration(TypedDict):
 
 
 class EvolutionResult(TypedDict):
-    """What `SEDarwinAgent.evolve_solution` returns.
+    """Result of `SEDarwinAgent.evolve_solution`.
 
-    The keys are those of the original system, and ``ranked_by``: what chose the candidates;
-    ``recorded``: what was kept to learn from; among the statistics ``timed_out``: candidates that
-    ran longer than they may, at most for ``timeout_seconds``.
+    The keys are those of the original system, and: ``ranked_by``, the ranker of the candidates;
+    ``recorded``, what was recorded to learn from; in the statistics ``timed_out``, the number of
+    candidates that exceeded their time limit, which is at most ``timeout_seconds``.
     """
 
     success: bool
@@ -60,22 +60,22 @@ class EvolutionResult(TypedDict):
 
 
 class SEDarwinAgent(WorldModelAgent):
-    """Repairs programs by evolution, ranked by a world model of what edits lead to.
+    """Repairs programs by evolution; a world model that predicts the outcome of edits ranks them.
 
     Args:
-        agent_name: For whom it works; noted in the trajectories it returns.
+        agent_name: Name of the agent that it works for; stored in the trajectories it returns.
         trajectories_per_iteration: Candidates per generation of `evolve_solution`.
-        max_iterations: Most generations of `evolve_solution`; None for as many as its budget of
-            evaluations allows.
-        timeout_per_trajectory: Seconds that the caller's program may take for all its tests;
-            candidates are killed after a multiple of what it takes, at most twice this.
-        success_threshold: Share of tests at which `evolve_solution` is content, in (0, 1].
-        world_model: Ranks the candidates of `evolve_solution`; None draws them by
+        max_iterations: Maximum number of generations of `evolve_solution`; None if only its budget
+            of evaluations limits it.
+        timeout_per_trajectory: Seconds that the caller's program may take for all its tests. A
+            candidate is killed after a multiple of what the program takes, at most twice this.
+        success_threshold: Share of passed tests at which `evolve_solution` stops, in (0, 1].
+        world_model: Ranker of the candidates of `evolve_solution`; None draws them by
             suspiciousness.
     """
 
     name = "se-darwin"
-    training_passes = 400  # the best epoch is kept, so that a first run's little data may be worn
+    training_passes = 400  # many passes suit a first run's little data: the best epoch is kept
 
     def __init__(
         self,
@@ -109,10 +109,10 @@ class SEDarwinAgent(WorldModelAgent):
         return SEDarwinSettings
 
     def collect(self, context: RunContext) -> Iterator[Transition]:
-        """Repair broken standard-library functions until enough was run or the budget is spent.
+        """Repair broken standard-library functions until enough candidates ran or time is up.
 
         Candidates are chosen by the published world model where there is one. The same seed
-        and run give the same transitions, as far as the budget in seconds reaches.
+        and run give the same transitions, as far as the budget in seconds may_call.
 
         Raises:
             SandboxUnavailableError: This host cannot isolate candidates; none was run.
@@ -121,11 +121,12 @@ class SEDarwinAgent(WorldModelAgent):
         if not isinstance(settings, SEDarwinSettings):
             settings = SEDarwinSettings()
         started = time.monotonic()
-        most = min(context.budget.transitions, settings.candidates_per_run)
+        limit = min(context.budget.transitions, settings.candidates_per_run)
         model = self.published_model(context)
-        with open_sandbox(settings.parallel_candidates) as sandbox:
+        with open_corpus_sandbox(settings.parallel_candidates) as sandbox:
             context.logger.info("sandbox_ready", **sandbox.layers)
-            context.logger.info("candidates_chosen_by", ranker="model" if model else "suspicion")
+            ranker = "model" if model else "suspiciousness"
+            context.logger.info("ranker_selected", ranker=ranker)
             transitions = evolve_tasks(
                 sandbox,
                 Random(f"{context.seed}/{context.run_id}"),
@@ -137,14 +138,14 @@ class SEDarwinAgent(WorldModelAgent):
             for done, transition in enumerate(transitions, 1):
                 fixed += transition.terminated
                 yield transition
-                if done % REPORT_EVERY == 0 or done == most:
+                if done % REPORT_EVERY == 0 or done == limit:
                     context.report_progress(
                         done,
-                        most,
+                        limit,
                         unit="candidates",
                         metrics={"repaired": float(fixed)},
                     )
-                if done >= most:
+                if done >= limit:
                     return
 
     async def evolve_solution(
@@ -153,25 +154,26 @@ class SEDarwinAgent(WorldModelAgent):
         """Repair the caller's own function so that it passes the caller's own tests.
 
         Args:
-            problem_description: Noted in the result; the tests say what is wanted.
-            context: See `EvolutionRequest`: ``code``, ``function`` and ``tests`` are needed.
-                With an ``agent_folder``, the agent learns from what is run.
+            problem_description: Description that is copied to the result; the tests are the
+                specification.
+            context: Fields of `EvolutionRequest`; ``code``, ``function`` and tests are required.
+                With an ``agent_folder``, the agent learns from the candidates.
 
         Raises:
-            ValueError: *context* lacks something or makes no sense; the message names it.
+            ValueError: *context* lacks a field or has an invalid one; the message names it.
             SandboxUnavailableError: This host cannot isolate candidates; none was run.
         """
         request = EvolutionRequest.model_validate(dict(context or {}))
         started = time.monotonic()
         policy, ranked_by = self._policy_for(request)
         with await asyncio.to_thread(request.sandbox) as sandbox:
-            most_seconds = request.timeout_seconds or self._timeout_seconds
-            task = await asyncio.to_thread(request.task, sandbox, most_seconds)
+            timeout_seconds = request.timeout_seconds or self._timeout_seconds
+            task = await asyncio.to_thread(request.task, sandbox, timeout_seconds)
             evolution = await asyncio.to_thread(
                 Evolution, task, sandbox, Random(request.seed), policy=policy
             )
             recording = Recording(request.agent_folder if request.record else None)
-            with recording:  # whatever happens, what was run is on disk
+            with recording:  # closes the buffer even if the search fails
                 iterations, history = await asyncio.to_thread(
                     self._search,
                     evolution,
@@ -179,21 +181,21 @@ class SEDarwinAgent(WorldModelAgent):
                     lambda outcomes: recording.add(task, outcomes, sandbox),
                 )
             best = found = evolution.archive.best
-            if self._is_content(found):
+            if self._is_success(found):
                 best = await asyncio.to_thread(evolution.minimise, found)
             hidden = await asyncio.to_thread(task.hidden_pass_rate, sandbox, best.source)
         members = evolution.archive.members
-        narration = Narration(request.code, task.space)
+        describer = EditDescriber(request.code, task.space)
         after = rewrite(request.code, best.source)
         return EvolutionResult(
-            success=self._is_content(best),
+            success=self._is_success(best),
             best_trajectory=EvolvedProgram(
                 agent_name=self.agent_name,
                 problem_description=problem_description,
                 code_after=after,
                 diff=unified_diff(request.code, after, request.path),
-                edits=narration.name(best.edits),
-                lineage=narration.lineage(found, best, history),
+                edits=describer.describe(best.edits),
+                lineage=describer.lineage(found, best, history),
                 success_score=best.score,
                 test_results=list(best.passed),
                 hidden_pass_rate=hidden,
@@ -217,22 +219,22 @@ class SEDarwinAgent(WorldModelAgent):
         )
 
     def _policy_for(self, request: EvolutionRequest) -> tuple[Policy, str]:
-        """The constructor's ranker if any, else the published model, else suspiciousness."""
+        """Return the policy, and what ranks: the given ranker, the published model, or nothing."""
         if self._policy.ranker is not None:
             return self._policy, "world model given"
         if request.agent_folder is None:
-            return self._policy, "suspicion"
+            return self._policy, "suspiciousness"
         try:
             model = WorldModel.load(request.agent_folder / "published", self.build_model)
         except FileNotFoundError:
-            return self._policy, "suspicion: no world model is published yet"
+            return self._policy, "suspiciousness: no world model is published yet"
         except (ModelFileError, OSError) as error:
-            return self._policy, f"suspicion: {error}"
+            return self._policy, f"suspiciousness: {error}"
         if model.spec != SPEC:
-            return self._policy, "suspicion: the published world model is of another version"
+            return self._policy, "suspiciousness: the published world model has another version"
         return replace(self._policy, ranker=model), "published world model"
 
-    def _is_content(self, evaluation: Evaluation) -> bool:
+    def _is_success(self, evaluation: Evaluation) -> bool:
         return evaluation.score >= self._success_threshold
 
     def _search(
@@ -241,16 +243,16 @@ class SEDarwinAgent(WorldModelAgent):
         request: EvolutionRequest,
         record: Callable[[Sequence[Outcome]], None],
     ) -> tuple[list[Iteration], list[Outcome]]:
-        """Run generations until one is good enough or the means are spent."""
+        """Run generations until a program is good enough or the budget is spent."""
         iterations: list[Iteration] = []
         history: list[Outcome] = []
         idle = 0
         while idle < IDLE_GENERATIONS and len(iterations) < (self._max_iterations or math.inf):
-            left = request.max_evaluations - evolution.evaluations
-            if left <= 0 or self._is_content(evolution.archive.best):
+            remaining = request.max_evaluations - evolution.evaluations
+            if remaining <= 0 or self._is_success(evolution.archive.best):
                 break
             began = time.monotonic()
-            outcomes = evolution.generation(left)
+            outcomes = evolution.run_generation(remaining)
             idle = 0 if outcomes else idle + 1
             history += outcomes
             record(outcomes)

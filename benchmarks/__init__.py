@@ -1,4 +1,1 @@
-"""What the training step costs, beside hand-written loops and other trainers.
-
-``python -m benchmarks.step`` measures and holds the results to the limits in `limits`.
-"""
+"""Benchmarks: `step`, `scenarios`, `shadow`, `guard`, `se_darwin`; each runs by ``python -m``."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from benchmarks.machine import describe
-from benchmarks.models import SIZES, Size, build_batches, build_model
-from benchmarks.results import Spread
-from benchmarks.timing import interleave, seconds_of
+from benchmarks.measuring.machine import describe
+from benchmarks.measuring.spread import Spread
+from benchmarks.measuring.timing import interleave, seconds_of
+from benchmarks.step.models import SIZES, Size, build_batches, build_model
 from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import Forward
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision

@@ -6,7 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # benchmarks/ is not installed
 
-from benchmarks import scenarios, step
+from benchmarks.scenarios import __main__ as scenarios
+from benchmarks.step import __main__ as step
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""SE-Darwin: program repair by evolution, in a jail, ranked by a world model.
+"""SE-Darwin: program repair by evolutionary search in a sandbox, ranked by a world model.
 
-Nothing is imported here: the agent is `agents.se_darwin_agent.SEDarwinAgent`.
+This package imports nothing; the agent is `agents.se_darwin_agent.SEDarwinAgent`.
 """

@@ -1,4 +1,4 @@
-"""Trajectories: one broken standard-library function after the other, evolved."""
+"""Collect transitions by repairing standard-library functions that were broken on purpose."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from agents.se_darwin.corpus import Subject, load_subjects
-from agents.se_darwin.evolution import Evolution, Outcome
-from agents.se_darwin.policy import Policy, Ranker
 from agents.se_darwin.sandbox import Limits, Sandbox
+from agents.se_darwin.search.evolution import Evolution, Outcome
+from agents.se_darwin.search.policy import Policy, Ranker
 from agents.se_darwin.settings import SEDarwinSettings
-from agents.se_darwin.tasks import RepairTask, Suite
+from agents.se_darwin.tasks import RepairTask, SubjectSuite
 from infrastructure.agent_contract import Transition
 
 CORPUS_LIMITS = Limits(cpu_seconds=0.02)
-"""The corpus runs its tests in a millisecond or two; a mutant that loops gets ten times that."""
+"""The corpus runs its tests in 1-2 ms; a mutant that loops is stopped after ten times that."""
 IDLE_GENERATIONS = 10
-"""A search ends when so many parents in a row have nothing new to offer."""
+"""A search ends after this many generations in a row without a new candidate."""
 
 
-def open_sandbox(parallel: int = 2) -> Sandbox:
-    """A sandbox in which the whole corpus can run.
+def open_corpus_sandbox(parallel: int = 2) -> Sandbox:
+    """Open a sandbox in which the whole corpus can run.
 
     Raises:
         SandboxUnavailableError: This host cannot isolate candidates.
@@ -30,13 +30,13 @@ def open_sandbox(parallel: int = 2) -> Sandbox:
 
 
 class TaskStream:
-    """Broken functions without end, every subject once per round, in an order drawn anew.
+    """Endless stream of broken functions: every subject once per round, in random order.
 
     Args:
-        sandbox: Where the originals run.
-        rng: Source of chance.
+        sandbox: Sandbox in which the originals run.
+        rng: Random generator.
         two_edit_share: Share of tasks with two faults.
-        subjects: What to draw from.
+        subjects: Functions to break; None for the whole corpus.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class TaskStream:
     ) -> None:
         self._sandbox, self._rng, self._two_edit_share = sandbox, rng, two_edit_share
         self._subjects = list(load_subjects() if subjects is None else subjects)
-        self._suites: dict[str, Suite | None] = {}
+        self._suites: dict[str, SubjectSuite | None] = {}
 
     def __iter__(self) -> Iterator[RepairTask]:
         while self._subjects:
             self._rng.shuffle(self._subjects)
             for subject in list(self._subjects):
-                task = self._break(subject)
+                task = self._inject_fault(subject)
                 if task is not None:
                     yield task
 
-    def _break(self, subject: Subject) -> RepairTask | None:
+    def _inject_fault(self, subject: Subject) -> RepairTask | None:
         if subject.name not in self._suites:
-            self._suites[subject.name] = Suite.build(self._sandbox, subject, self._rng)
+            self._suites[subject.name] = SubjectSuite.build(self._sandbox, subject, self._rng)
         suite = self._suites[subject.name]
         if suite is None:
             self._subjects.remove(subject)
@@ -80,15 +80,15 @@ def evolve_tasks(
     stop: Callable[[], bool] = lambda: False,
     subjects: tuple[Subject, ...] | None = None,
 ) -> Iterator[Transition]:
-    """Transitions without end: each evaluated candidate is one.
+    """Yield transitions without end, one per evaluated candidate.
 
     Args:
-        sandbox: Where candidates run.
-        rng: Source of chance; the same, the same transitions.
+        sandbox: Sandbox in which candidates run.
+        rng: Random generator; the same state gives the same transitions.
         settings: See `SEDarwinSettings`.
-        ranker: A world model to choose by, or None.
-        stop: Asked between generations.
-        subjects: What to draw tasks from; the whole corpus by default.
+        ranker: World model that ranks candidates; None to draw them by suspiciousness.
+        stop: Called between generations; True ends the stream.
+        subjects: Functions to break; None for the whole corpus.
     """
     tasks = TaskStream(sandbox, rng, two_edit_share=settings.two_edit_share, subjects=subjects)
     for task in tasks:
@@ -104,19 +104,19 @@ def evolve_tasks(
         )
         idle = 0
         while idle < IDLE_GENERATIONS and not evolution.archive.best.fixed:
-            left = settings.evaluations_per_task - evolution.evaluations
-            if left <= 0:
+            remaining = settings.evaluations_per_task - evolution.evaluations
+            if remaining <= 0:
                 break
             if stop():
                 return
-            outcomes = evolution.generation(left)
+            outcomes = evolution.run_generation(remaining)
             idle = 0 if outcomes else idle + 1
             for outcome in outcomes:
                 yield to_transition(task, outcome, sandbox)
 
 
 def to_transition(task: RepairTask, outcome: Outcome, sandbox: Sandbox) -> Transition:
-    """Record *outcome*; a repair is also tried on hidden tests, if any, for the record only."""
+    """Convert *outcome*; a repair is also run on the hidden tests, for information only."""
     delta = outcome.child.score - outcome.parent.score
     info: dict[str, str | float] = {
         "module": task.name.rpartition(".")[0],

@@ -1,4 +1,4 @@
-"""The knobs of SE-Darwin."""
+"""Settings of SE-Darwin."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 class SEDarwinSettings(BaseModel):
     """Attributes:
-    candidates_per_run: Candidates run in one run, if its budget allows. With a third as many, a
+    candidates_per_run: Candidates to run in one run, if its budget allows. With a third as many, a
         first run had too few repairs to learn from in two of three cases.
-    evaluations_per_task: Candidates run on one broken function before the next is taken.
-    candidates_per_generation: Candidates run from one parent at a time.
-    exploration: Share of candidates chosen at random; keeps the data wide and calibration honest.
+    evaluations_per_task: Candidates to run on one broken function before the next is taken.
+    candidates_per_generation: Candidates to run from one parent at a time.
+    exploration: Share of candidates chosen at random; keeps the data diverse and the calibration
+        unbiased.
     two_edit_share: Share of tasks with two faults instead of one.
-    parallel_candidates: Candidates run at the same time.
+    parallel_candidates: Candidates that run at the same time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.machine import describe
+from benchmarks.measuring.machine import describe
 from benchmarks.se_darwin.dataset import FULL, QUICK, build_dataset, open_recording
 from benchmarks.se_darwin.report import Report
 from benchmarks.se_darwin.run import run_all

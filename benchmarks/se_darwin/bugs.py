@@ -10,9 +10,9 @@ from typing import Literal
 from agents.se_darwin.corpus import Subject
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.sandbox import Sandbox
-from agents.se_darwin.tasks import RepairTask, Suite
-from benchmarks.se_darwin.foreign import foreign_mutants
-from benchmarks.se_darwin.written import WRITTEN
+from agents.se_darwin.tasks import RepairTask, SubjectSuite
+from benchmarks.se_darwin.handwritten import WRITTEN
+from benchmarks.se_darwin.mutation_operators import foreign_mutants
 
 Family = Literal["one edit", "two edits", "foreign", "written"]
 _MUTANTS_TRIED = 12
@@ -33,16 +33,17 @@ class Bug:
     task: RepairTask
 
 
-def build_suites(sandbox: Sandbox, subjects: Sequence[Subject], seed: int) -> list[Suite]:
-    """Tests of each subject that is of use; see `Suite.build`."""
+def build_suites(sandbox: Sandbox, subjects: Sequence[Subject], seed: int) -> list[SubjectSuite]:
+    """Tests of each subject that is of use; see `SubjectSuite.build`."""
     built = [
-        Suite.build(sandbox, subject, Random(f"{seed}/{subject.name}")) for subject in subjects
+        SubjectSuite.build(sandbox, subject, Random(f"{seed}/{subject.name}"))
+        for subject in subjects
     ]
     return [suite for suite in built if suite is not None]
 
 
 def inject_bugs(
-    sandbox: Sandbox, suites: Sequence[Suite], *, each: int, edits: int, seed: int
+    sandbox: Sandbox, suites: Sequence[SubjectSuite], *, each: int, edits: int, seed: int
 ) -> list[Bug]:
     """Up to *each* distinct faults of *edits* edits in every function."""
     bugs = []
@@ -58,7 +59,7 @@ def inject_bugs(
     return bugs
 
 
-def can_be_undone(suite: Suite, bug: Bug) -> bool:
+def can_be_undone(suite: SubjectSuite, bug: Bug) -> bool:
     """Whether each of the edits that broke *suite*'s function, alone, is undone by one edit.
 
     A string or a number that is nowhere else in the function is lost: no search can repair it.
@@ -71,7 +72,7 @@ def can_be_undone(suite: Suite, bug: Bug) -> bool:
     return True
 
 
-def foreign_bugs(sandbox: Sandbox, suites: Sequence[Suite], *, seed: int) -> list[Bug]:
+def foreign_bugs(sandbox: Sandbox, suites: Sequence[SubjectSuite], *, seed: int) -> list[Bug]:
     """One fault in every function by an operator that no edit inverts by construction."""
     bugs: list[Bug] = []
     for suite in suites:
@@ -98,7 +99,7 @@ def written_bugs(sandbox: Sandbox, *, seed: int) -> list[Bug]:
             source=program.right,
             generate=program.generate,
         )
-        suite = Suite.build(sandbox, subject, Random(f"{seed}/written/{program.function}"))
+        suite = SubjectSuite.build(sandbox, subject, Random(f"{seed}/written/{program.function}"))
         task = None if suite is None else _fails(sandbox, suite, program.wrong, program.fault)
         if task is None:
             raise ValueError(f"the written bug in {program.function!r} fails no test: change it")
@@ -119,7 +120,7 @@ def fold_modules(bugs: Sequence[Bug], folds: int) -> dict[str, int]:
     return fold_of
 
 
-def _fails(sandbox: Sandbox, suite: Suite, source: str, fault: str) -> RepairTask | None:
+def _fails(sandbox: Sandbox, suite: SubjectSuite, source: str, fault: str) -> RepairTask | None:
     """The task of repairing *source*; None if it passes every visible test."""
     task = RepairTask(
         name=suite.subject.name,

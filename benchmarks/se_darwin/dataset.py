@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from agents.se_darwin.collection import CORPUS_LIMITS
 from agents.se_darwin.corpus import load_subjects
-from agents.se_darwin.replay import ReplayTask
 from benchmarks.se_darwin.bugs import (
     Bug,
     build_suites,
@@ -21,6 +20,7 @@ from benchmarks.se_darwin.bugs import (
     written_bugs,
 )
 from benchmarks.se_darwin.recording import RecordingSandbox
+from benchmarks.se_darwin.replay import ReplayTask
 
 Say = Callable[[str], None]
 Item = TypeVar("Item")

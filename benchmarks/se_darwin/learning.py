@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from agents.se_darwin.features import SPEC
-from agents.se_darwin.replay import ReplayTask
 from benchmarks.se_darwin.dataset import Case
+from benchmarks.se_darwin.replay import ReplayTask
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
 from infrastructure.training import FP16TrainingConfig

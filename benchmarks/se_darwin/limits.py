@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.se_darwin.on_policy import Rows
+from benchmarks.se_darwin.calibration import Rows
 from benchmarks.se_darwin.statistics import Interval, ModuleBootstrap
 from benchmarks.se_darwin.study import OURS, RIVALS, Study
 

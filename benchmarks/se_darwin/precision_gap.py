@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from benchmarks.se_darwin.control import plan_swing
 from benchmarks.se_darwin.learning import choose, train_ensemble
+from benchmarks.se_darwin.pendulum import plan_swing
 from benchmarks.se_darwin.statistics import Interval, upper_bound_of_mean
 from benchmarks.se_darwin.study import Taught
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName

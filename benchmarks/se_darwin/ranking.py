@@ -8,15 +8,15 @@ from random import Random
 
 import numpy as np
 
-from agents.se_darwin.evolution import LEAST_WEIGHT
 from agents.se_darwin.features import NUMBERS
-from agents.se_darwin.replay import ReplayTask
+from agents.se_darwin.search.evolution import MIN_WEIGHT
 from benchmarks.se_darwin.learning import Scores
+from benchmarks.se_darwin.replay import ReplayTask
 
 DRAWS = 10
 """Of policies that draw; the mean counts."""
 
-_SUSPICION = NUMBERS.index("suspicion")
+_SUSPICION = NUMBERS.index("suspiciousness")
 
 Count = Callable[[ReplayTask], float]
 
@@ -58,7 +58,7 @@ def as_genprog_does(task: ReplayTask) -> float:
     alternatives = Counter(task.nodes)
     suspicion = suspicions(task)
     weights = [
-        (value**2 + LEAST_WEIGHT) / alternatives[node]
+        (value**2 + MIN_WEIGHT) / alternatives[node]
         for value, node in zip(suspicion, task.nodes, strict=True)
     ]
     rng = Random(f"genprog/{task.name}")

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from agents.se_darwin.sandbox import Exam, Execution, Limits, Output, Sandbox, TestCase
+from agents.se_darwin.sandbox import Execution, Limits, Output, PytestSuite, Sandbox, TestCase
 
 _BATCH = 400
 
@@ -52,7 +52,7 @@ class RecordingSandbox(Sandbox):
     def run(
         self,
         sources: Sequence[str],
-        tests: Sequence[TestCase] | Exam,
+        tests: Sequence[TestCase] | PytestSuite,
         *,
         function: str,
         module: str | None = None,
@@ -89,7 +89,7 @@ class RecordingSandbox(Sandbox):
         super().close()
         self._base.close()
 
-    def _digest(self, tests: Sequence[TestCase] | Exam) -> bytes:
+    def _digest(self, tests: Sequence[TestCase] | PytestSuite) -> bytes:
         if id(tests) not in self._digests:  # the tests are kept too, so that no id is used twice
             self._digests[id(tests)] = (tests, hashlib.sha256(repr(tests).encode()).digest())
         return self._digests[id(tests)][1]

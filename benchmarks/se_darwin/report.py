@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.plot import plot_shares
-from benchmarks.report import format_table, write_csv
+from benchmarks.measuring.plot import plot_shares
+from benchmarks.measuring.table import format_table, write_csv
 from benchmarks.se_darwin.dataset import Dataset
 from benchmarks.se_darwin.limits import SORTED, Shown
-from benchmarks.se_darwin.searching import MOST_EXECUTIONS, OCHIAI
 from benchmarks.se_darwin.statistics import ModuleBootstrap
 from benchmarks.se_darwin.study import OURS, RIVALS, Study
+from benchmarks.se_darwin.two_edit_search import MOST_EXECUTIONS, OCHIAI
 
 Rows = Sequence[Mapping[str, str]]
 

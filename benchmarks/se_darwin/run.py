@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.loops import NotRunError
+from benchmarks.measuring.not_run import NotRunError
 from benchmarks.se_darwin import limits
-from benchmarks.se_darwin.chance import measure_chance
-from benchmarks.se_darwin.control import pendulum_data
-from benchmarks.se_darwin.cost import seconds_to_execute, seconds_to_rank
+from benchmarks.se_darwin.calibration import calibration_study
 from benchmarks.se_darwin.dataset import Dataset, Effort, Say
-from benchmarks.se_darwin.on_policy import calibration_study
-from benchmarks.se_darwin.open_world import open_world_rows
+from benchmarks.se_darwin.generalization import open_world_rows
+from benchmarks.se_darwin.pendulum import pendulum_data
 from benchmarks.se_darwin.precision_gap import control_gap, gaps, repair_gap
 from benchmarks.se_darwin.ranking import first_repairs
+from benchmarks.se_darwin.ranking_cost import seconds_to_execute, seconds_to_rank
 from benchmarks.se_darwin.recording import RecordingSandbox
 from benchmarks.se_darwin.report import Report
-from benchmarks.se_darwin.searching import OCHIAI, search_all
-from benchmarks.se_darwin.searching import OURS as OUR_SEARCH
+from benchmarks.se_darwin.shuffled_labels import measure_chance
 from benchmarks.se_darwin.statistics import ModuleBootstrap, upper_bound_of_mean
 from benchmarks.se_darwin.study import OURS, Study, study_one_edit
+from benchmarks.se_darwin.two_edit_search import OCHIAI, search_all
+from benchmarks.se_darwin.two_edit_search import OURS as OUR_SEARCH
 from infrastructure.world_model import WorldModel
 
 _TIMED_BUGS = 40

@@ -98,7 +98,7 @@ def test_collect_keeps_the_budget_of_transitions_and_reports(context: RunContext
     assert isinstance(context.report_progress, Progress)
     assert [report[0] for report in context.report_progress.reports] == [50, 100, 120]
     assert isinstance(context.logger, Log)
-    assert context.logger.events["candidates_chosen_by"] == {"ranker": "suspicion"}
+    assert context.logger.events["ranker_selected"] == {"ranker": "suspiciousness"}
     assert "landlock" in context.logger.events["sandbox_ready"]
 
 
@@ -132,13 +132,13 @@ def test_the_published_model_chooses_the_candidates(context: RunContext) -> None
     model.save(agent.published_folder(context))
     transitions = list(islice(agent.collect(context), 60))
     assert isinstance(context.logger, Log)
-    assert context.logger.events["candidates_chosen_by"] == {"ranker": "model"}
+    assert context.logger.events["ranker_selected"] == {"ranker": "model"}
     likely = [t for t in transitions if (t.propensity or 0.0) >= 0.8]
     assert len(likely) > 0.6 * len(transitions)  # all but the share of exploration
     request = {"code": BROKEN, "function": "area", "tests": TESTS, "max_evaluations": 16}
     for folder, chooser in (
         (context.agent_folder, "published world model"),
-        (context.run_folder, "suspicion: no world model is published yet"),
+        (context.run_folder, "suspiciousness: no world model is published yet"),
     ):
         answer = asyncio.run(agent.evolve_solution("", request | {"agent_folder": folder}))
         assert answer["ranked_by"] == chooser

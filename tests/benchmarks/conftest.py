@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from benchmarks.loops import Loop, Requested, Setup
-from benchmarks.models import SIZES, build_batches, build_model
+from benchmarks.step.loops import Loop, Requested, Setup
+from benchmarks.step.models import SIZES, build_batches, build_model
 
 CPU = torch.device("cpu")
 

@@ -64,7 +64,7 @@ def test_it_is_hardened(unit: Path) -> None:
 def test_the_sandbox_may_work(values: dict[str, list[str]], root: Path) -> None:
     """What SE-Darwin's confinement asks of the kernel is not refused."""
     assert set(values["RestrictNamespaces"][0].split()) == SANDBOX_NAMESPACES
-    confinement = (root / "agents/se_darwin/jail/confinement.py").read_text()
+    confinement = (root / "agents/se_darwin/fork_server/confinement.py").read_text()
     allowed = {word for line in values["SystemCallFilter"] for word in line.split()}
     for asked, call in {
         "unshare": "unshare",

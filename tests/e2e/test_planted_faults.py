@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fault_trials import try_agents
-from benchmarks.planted_agents import FAULTS, HEALTHY
+from benchmarks.guard.agents import FAULTS, HEALTHY
+from benchmarks.guard.trials import try_agents
 
 pytestmark = pytest.mark.e2e
 

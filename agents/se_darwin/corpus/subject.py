@@ -1,4 +1,4 @@
-"""A function under repair: where its source is, and how its inputs are drawn."""
+"""Subjects: standard-library functions with their source and a generator of inputs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _GENERATORS = SEQUENCES | TEXTS | PATHS | ARITHMETIC | DATES | ENCODINGS | PROTO
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """One pure function.
+    """A pure function of the standard library.
 
     Attributes:
-        module: Dotted name of its standard-library module.
-        function: Its name there.
+        module: Dotted name of the module.
+        function: Name of the function in the module.
         source: Normalised source of the definition, without docstring, decorators, annotations.
         generate: Draws positional arguments; literals only.
     """
@@ -40,16 +40,16 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Such as ``heapq.merge``; the group of its transitions."""
+        """Full name, for example ``heapq.merge``; the group of its transitions."""
         return f"{self.module}.{self.function}"
 
 
 @cache
 def load_subjects() -> tuple[Subject, ...]:
-    """All subjects that this version of Python has in Python source, sorted by name."""
+    """Return the subjects whose Python source this Python version contains, sorted by name."""
     subjects = []
-    for place, generate in _GENERATORS.items():
-        module, function = place.split(":")
+    for location, generate in _GENERATORS.items():
+        module, function = location.split(":")
         source = _find_source(module, function)
         if source is not None:
             subjects.append(
@@ -76,7 +76,7 @@ def _parse_module(module: str) -> ast.Module | None:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Functions at module level, also those behind an ``if`` or ``try``."""
+    """Yield functions at module level, including those inside ``if`` and ``try``."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef):
             yield child

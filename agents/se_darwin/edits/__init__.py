@@ -1,4 +1,4 @@
-"""Small edits of a program's syntax tree: enumerated, applied, undone."""
+"""Small edits of a program's syntax tree: enumerate, apply, undo, write into the source text."""
 
 from agents.se_darwin.edits.edit import Assignment, Edit
 from agents.se_darwin.edits.edit_space import EDIT_KINDS, EditSpace

@@ -1,4 +1,4 @@
-"""What an edit is: a few slots of the tree given other contents, and the words to describe it."""
+"""An edit: assignments to slots of the syntax tree, and tokens that describe them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Assignment: TypeAlias = "tuple[Slot, object]"
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change of one node, addressed in the tree of the program that is being repaired.
+    """A change of one node, addressed in the syntax tree of the program under repair.
 
     Two edits are equal if they make the same change of the same node.
 
     Attributes:
-        node: Number of the node, breadth first.
+        node: Number of the node in breadth-first order.
         kind: One of `EDIT_KINDS`.
-        old: What stood there, as a token.
-        new: What will stand there, as a token.
+        old: Token that is replaced.
+        new: Token that replaces it.
         line: Source line of the node.
-        assign: New contents of slots, read when the edit is applied.
-        path: The node's ancestors' types, innermost first, and its role in its parent.
+        assign: Returns the new contents of slots; called when the edit is applied.
+        path: Role of the node in its parent, then the types of its ancestors, innermost first.
     """
 
     node: int
@@ -41,7 +41,7 @@ class Edit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
-    """What a rule says may be done to the node it looks at."""
+    """An edit that a rule proposes for the node it is given."""
 
     kind: str
     old: str
@@ -51,16 +51,16 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
-    """A node and what a rule may know about its surroundings.
+    """A node and the context that rules use.
 
     Attributes:
         node: The node.
-        parent: The node that holds it.
-        role: The parent's field that holds it.
-        index: Its position there, if the field is a list.
+        parent: Parent of the node.
+        role: Field of the parent that contains the node.
+        index: Position in that field if it is a list, else None.
         names: The function's own variables, most used first.
         strings: String and bytes constants of the function.
-        returns: Its ``return`` statements that have a value.
+        returns: The function's ``return`` statements that have a value.
     """
 
     node: ast.AST
@@ -72,19 +72,19 @@ class Site:
     returns: tuple[ast.Return, ...]
 
     def replace(self, build: Callable[[], ast.AST]) -> Callable[[], Sequence[Assignment]]:
-        """Put what *build* makes where the node is, when applied."""
+        """Return an assignment of *build*'s result to the node's slot."""
         slot = (self.parent, self.role, self.index)
         return lambda: [(slot, ast.copy_location(build(), self.node))]
 
     def set_field(
         self, name: str, value: object, index: int | None = None
     ) -> Callable[[], Sequence[Assignment]]:
-        """Give the node's own field *name* another value, when applied."""
+        """Return an assignment of *value* to the node's field *name*."""
         return lambda: [((self.node, name, index), value)]
 
 
 def read(slot: Slot) -> object:
-    """What *slot* holds."""
+    """Return the contents of *slot*."""
     owner, name, index = slot
     value = getattr(owner, name)
     return value if index is None else value[index]
@@ -100,5 +100,5 @@ def write(slot: Slot, value: object) -> None:
 
 
 def swap(first: Slot, second: Slot) -> Callable[[], Sequence[Assignment]]:
-    """Exchange the contents of two slots, when applied."""
+    """Return assignments that exchange the contents of two slots."""
     return lambda: [(first, read(second)), (second, read(first))]

@@ -1,4 +1,4 @@
-"""All single edits of one program, and the programs that sets of them make."""
+"""All single edits of a program, and the programs that sets of edits make."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ _MAX_ANCESTORS = 4
 class EditSpace:
     """The edits of one function in one program.
 
-    A candidate is a *set* of edits, all addressed in this one tree, at most one per node: so
-    lists of edits from different lineages can be merged and thinned out.
+    A candidate is a *set* of edits, all addressed in this one tree, at most one per node. So
+    edits of different lineages can be merged, and single edits removed.
 
     Args:
-        source: A program that defines *function* at its top level.
-        function: The function to edit.
+        source: Source of a program that defines *function* at its top level.
+        function: Name of the function to edit.
 
     Attributes:
         source: *source* in normal form.
-        function: Its name.
+        function: Name of the function.
         edits: All single edits, in order of node, kind and contents.
 
     Raises:
-        ValueError: *source* does not parse or has no such function.
+        ValueError: *source* does not parse or does not define the function.
     """
 
     def __init__(self, source: str, function: str) -> None:
         try:
             self._tree = ast.parse(ast.unparse(ast.parse(source)))
         except SyntaxError as error:
-            raise ValueError(f"cannot repair what is not Python: {error}") from None
+            raise ValueError(f"the program is not valid Python: {error}") from None
         self.source = ast.unparse(self._tree)
         self.function = function
         definitions = [
@@ -74,7 +74,7 @@ class EditSpace:
         self.edits = tuple(self._enumerate())
 
     def program(self, edits: Iterable[Edit]) -> str:
-        """The program with *edits* made, in normal form.
+        """Return the program with *edits* applied, in normal form.
 
         Raises:
             ValueError: Two edits change the same node.
@@ -149,7 +149,7 @@ def _ancestors(node: ast.AST, parents: dict[int, ast.AST]) -> Sequence[str]:
 
 
 def _variables(definition: ast.FunctionDef) -> tuple[str, ...]:
-    """Parameters and assigned names of the function, most used first."""
+    """Return parameters and assigned names of the function, most used first."""
     owned = {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)}
     uses: Counter[str] = Counter()
     for node in ast.walk(definition):

@@ -1,4 +1,4 @@
-"""Edits of expressions. Nearly all are their own inverses or each other's."""
+"""Edits of expressions. Nearly every edit has an inverse among the edits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def comparison(site: Site) -> Iterator[Proposal]:
 
 
 def arithmetic(site: Site) -> Iterator[Proposal]:
-    """An arithmetic or bit operator to a near one, also in ``+=``."""
+    """An arithmetic or bitwise operator to a related one, also in ``+=``."""
     if not isinstance(site.node, ast.BinOp | ast.AugAssign):
         return
     operator = type(site.node.op)
@@ -103,7 +103,7 @@ def boolean(site: Site) -> Iterator[Proposal]:
 
 
 def negation(site: Site) -> Iterator[Proposal]:
-    """Put ``not`` before a condition, or take it away."""
+    """Insert ``not`` before a condition, or remove it."""
     node = site.node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         assign = site.replace(lambda: node.operand)
@@ -116,7 +116,7 @@ def negation(site: Site) -> Iterator[Proposal]:
 
 
 def sign(site: Site) -> Iterator[Proposal]:
-    """Take a minus away, or put one before a variable."""
+    """Remove a minus sign, or insert one before a variable."""
     node = site.node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         assign = site.replace(lambda: node.operand)
@@ -132,7 +132,7 @@ def sign(site: Site) -> Iterator[Proposal]:
 
 
 def offset(site: Site) -> Iterator[Proposal]:
-    """``e`` to ``e + 1`` or ``e - 1`` where a number may be one off, and back."""
+    """``e`` to ``e + 1`` or ``e - 1`` where off-by-one errors occur, and back."""
     node = site.node
     if (
         isinstance(node, ast.BinOp)
@@ -146,7 +146,7 @@ def offset(site: Site) -> Iterator[Proposal]:
         )
     if not isinstance(node, ast.expr) or isinstance(node, ast.Constant | ast.Slice | ast.Tuple):
         return
-    if _counts(site):
+    if _is_index_like(site):
         for operator in (ast.Add, ast.Sub):
             yield Proposal(
                 kind="offset",
@@ -156,8 +156,8 @@ def offset(site: Site) -> Iterator[Proposal]:
             )
 
 
-def _counts(site: Site) -> bool:
-    """Whether the expression stands where an index, a bound or a count usually does."""
+def _is_index_like(site: Site) -> bool:
+    """Whether the expression is in a place that usually takes an index, a bound or a count."""
     if site.role in ("slice", "lower", "upper"):
         return True
     parent = site.parent
@@ -178,7 +178,7 @@ def _adding(node: ast.expr, operator: type[ast.operator]) -> Callable[[], ast.AS
 
 
 def constant(site: Site) -> Iterator[Proposal]:
-    """A number to a near one, a truth value to the other."""
+    """A number to a nearby one, ``True`` to ``False`` and back."""
     node = site.node
     if not isinstance(node, ast.Constant) or isinstance(site.parent, ast.JoinedStr):
         return
@@ -201,7 +201,7 @@ def constant(site: Site) -> Iterator[Proposal]:
 
 
 def string(site: Site) -> Iterator[Proposal]:
-    """A string to another of the function, or to the empty one."""
+    """A string to another string of the function, or to the empty string."""
     node = site.node
     if not isinstance(node, ast.Constant) or isinstance(site.parent, ast.JoinedStr):
         return

@@ -1,16 +1,15 @@
-"""Runs candidates in a jail, judges nothing by what they say about themselves."""
+"""The sandbox's host side: runs candidates and compares their results, which it never trusts."""
 
-from agents.se_darwin.sandbox.exam import Exam, ExamError
 from agents.se_darwin.sandbox.execution import Execution, Limits, Output, TestCase
-from agents.se_darwin.sandbox.sandbox import Sandbox
-from agents.se_darwin.sandbox.unavailable import SandboxUnavailableError
+from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError
+from agents.se_darwin.sandbox.sandbox import Sandbox, SandboxUnavailableError
 
 __all__ = [
-    "Exam",
-    "ExamError",
     "Execution",
     "Limits",
     "Output",
+    "PytestSuite",
+    "PytestSuiteError",
     "Sandbox",
     "SandboxUnavailableError",
     "TestCase",

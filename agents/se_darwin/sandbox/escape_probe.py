@@ -1,4 +1,4 @@
-"""A candidate that tries to get out, by every way a real one might."""
+"""A candidate that tries every known way out of the sandbox."""
 
 PROBE_FUNCTION = "attempt_escapes"
 PROBE_SOURCE = '''
@@ -19,7 +19,7 @@ def made(identifier, remove=None):
         remove(identifier, 0, None)
 
 def attempt_escapes(canary, parent):
-    """Names of the attempts that succeeded."""
+    """Return the names of the attempts that succeeded."""
     attempts = {
         "it can fork": os.fork,
         "it can start threads": threading.Thread(target=int).start,

@@ -1,4 +1,4 @@
-"""What a candidate is run on, what it may use, and what came of it."""
+"""Test cases for a candidate, its resource limits, and the result of running it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from agents.se_darwin.jail.canonical import canonical
+from agents.se_darwin.fork_server.canonical import canonical
 
 OutputKind = Literal["value", "raise", "strange"]
 End = Literal["exit", "timeout", "killed"]
@@ -15,11 +15,11 @@ End = Literal["exit", "timeout", "killed"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What one candidate may use.
+    """Resource limits of one candidate.
 
     Attributes:
-        cpu_seconds: CPU time over all its tests.
-        wall_seconds: Deadline at which its process group is killed.
+        cpu_seconds: CPU time for all tests together.
+        wall_seconds: Wall-clock time after which its process group is killed.
         memory_bytes: Address space beyond that of the bare interpreter.
     """
 
@@ -32,7 +32,7 @@ class Limits:
             raise ValueError(f"limits must be above zero, got {self}")
 
     def times(self, factor: float) -> Limits:
-        """The same with *factor* times the CPU and wall-clock time."""
+        """Return a copy with *factor* times the CPU and wall-clock time."""
         return replace(
             self,
             cpu_seconds=factor * self.cpu_seconds,
@@ -42,14 +42,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """What a candidate did on one test.
+    """Result of one test.
 
     Attributes:
         kind: ``value``, ``raise``, or ``strange`` for a value that cannot be compared.
         text: Canonical text of the value, or the exception's name.
-        arguments: Canonical text of the positional arguments after the call; of a check in an
-            exam, of what was wanted.
-        lines: Numbers of the source lines run; empty unless coverage was asked for.
+        arguments: Canonical text of the positional arguments after the call; for a check of a test
+            suite, of the expected value.
+        lines: Numbers of the source lines that ran; empty without coverage.
     """
 
     kind: OutputKind
@@ -60,12 +60,12 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
-    """What a candidate did on all tests; None where it never finished one.
+    """Results of all tests of one candidate.
 
     Attributes:
-        outputs: One per test.
-        end: How its process ended; anything but ``exit`` leaves later tests undone.
-        cpu_seconds: What it cost, user and system.
+        outputs: One per test; None for a test that did not finish.
+        end: How the process ended; after anything but ``exit``, later tests did not run.
+        cpu_seconds: User and system CPU time.
     """
 
     outputs: tuple[Output | None, ...]
@@ -74,7 +74,7 @@ class Execution:
 
     @classmethod
     def parse(cls, text: str, tests: int, *, end: End, cpu_seconds: float) -> Execution:
-        """Read what a child wrote; lines that are no result are ignored, a first result stays."""
+        """Parse a child's output; ignore invalid lines; the first result of a test counts."""
         outputs: list[Output | None] = [None] * tests
         for line in text.splitlines():
             try:
@@ -87,23 +87,23 @@ class Execution:
                         lines=frozenset(map(int, lines)),
                     )
             except (ValueError, TypeError, IndexError, OverflowError, RecursionError):
-                continue  # torn by the deadline, or forged: that test counts as not done
+                continue  # cut off by the deadline, or forged: the test counts as unfinished
         return cls(outputs=tuple(outputs), end=end, cpu_seconds=cpu_seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TestCase:
-    """Arguments and what the right program makes of them. The expectation stays out of the jail.
+    """Arguments of a call and its expected result, which never enters the sandbox.
 
     Attributes:
         arguments: Positional arguments; literals only.
         keywords: Keyword arguments; literals only.
         kind: Whether a value or an exception is expected.
-        expected: Canonical text of the value, or the exception's name.
-        expected_arguments: Canonical text of the arguments after the call, where that matters.
+        expected: Canonical text of the value, or name of the exception.
+        expected_arguments: Canonical text of the arguments after the call; None accepts any.
     """
 
-    __test__ = False  # not a test class to pytest
+    __test__ = False  # pytest must not collect it
 
     arguments: tuple[object, ...]
     keywords: Mapping[str, object] = field(default_factory=dict)
@@ -113,11 +113,11 @@ class TestCase:
 
     @classmethod
     def returning(cls, arguments: tuple[object, ...], value: object) -> TestCase:
-        """A call that must return *value*."""
+        """Return a test case whose call must return *value*."""
         return cls(arguments=arguments, expected=canonical(value))
 
     def passes(self, output: Output | None) -> bool:
-        """Whether *output* is what the right program would have done."""
+        """Whether *output* is the expected result."""
         return (
             output is not None
             and output.kind == self.kind

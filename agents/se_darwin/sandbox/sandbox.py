@@ -1,4 +1,4 @@
-"""The parent's side of the jail: start it, prove it, feed it, restart it."""
+"""The sandbox: start the fork server, prove that it confines, send it programs, restart it."""
 
 from __future__ import annotations
 
@@ -19,43 +19,69 @@ from types import TracebackType
 from typing import Any, Literal
 
 from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
-from agents.se_darwin.sandbox.exam import Exam, ExamError
 from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
-from agents.se_darwin.sandbox.unavailable import SandboxUnavailableError
+from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError
 
 START_SECONDS = 30.0
 _ALWAYS = (
     "os",
     "socket",
     "threading",
-    # These are imported by others when first needed, when no file can be opened any more.
+    # Other modules import these on first use, when no file can be opened any more.
     *("_strptime", "copy", "gettext", "hashlib", "heapq", "shutil", "textwrap"),
     *(f"encodings.{name}" for name in ("ascii", "cp1252", "idna", "latin_1", "punycode", "rot_13")),
     *("encodings.utf_16", "encodings.utf_32"),
 )
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from jail.fork_server import main; main()"
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from fork_server.server import main; main()"
+
+_REMEDY = (
+    "Run on Linux with seccomp filters, on x86-64 or 64-bit ARM, either with a kernel of 6.12 or "
+    "later and Landlock, or as root, or with user namespaces allowed (sysctl "
+    "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; in a "
+    "container, a seccomp profile that permits unshare)"
+)
+
+
+class SandboxUnavailableError(RuntimeError):
+    """This host cannot isolate candidates, so none is run.
+
+    Args:
+        missing: Ways out that a candidate still has, or what the sandbox lacks.
+        layers: State that each layer of the sandbox reported.
+        remedy: What to do about it.
+    """
+
+    def __init__(
+        self, missing: Sequence[str], layers: Mapping[str, str], remedy: str = _REMEDY
+    ) -> None:
+        reported = ", ".join(f"{name}: {state}" for name, state in layers.items()) or "none"
+        super().__init__(
+            f"this host cannot isolate candidate programs: {'; '.join(missing)} (layers: "
+            f"{reported}). {remedy}"
+        )
+        self.missing, self.layers = tuple(missing), dict(layers)
 
 
 class _ServerLostError(RuntimeError):
-    """The fork server died, hung, or spoke nonsense."""
+    """The fork server died, hung, or sent an invalid message."""
 
 
 class Sandbox:
     """Runs candidates in confined children of a bare interpreter; nothing runs unconfined.
 
     Args:
-        modules: Modules that candidates may use: imported beforehand, since a candidate can
-            open no file.
-        packages: Folders in which *modules* lie that are not of the standard library.
-        limits: For one candidate, unless `run` is told otherwise.
-        parallel: Candidates run at a time.
+        modules: Modules that candidates may use. They are imported beforehand, because a candidate
+            cannot open files.
+        packages: Folders that contain those *modules* that are not in the standard library.
+        limits: Default limits of one candidate; `run` may override them.
+        parallel: Number of candidates that run at the same time.
 
     Attributes:
-        folder: Working folder, removed by `close`; candidates see an empty one in it.
-        layers: What each layer of the jail reported.
-        missing_modules: Of *modules*, those that this Python does not have.
-        restarts: How often a candidate has cost us the server.
+        folder: Working folder, removed by `close`; candidates run in an empty folder inside it.
+        layers: State that each layer of the sandbox reported.
+        missing_modules: The *modules* that this Python does not have.
+        restarts: Number of times that the fork server was lost and restarted.
 
     Raises:
         SandboxUnavailableError: A probe escaped, or this is not Linux.
@@ -80,19 +106,19 @@ class Sandbox:
         self.folder = Path(tempfile.mkdtemp(prefix="se-darwin-"))
         self._empty = self.folder / "empty"
         self._empty.mkdir(mode=0o555)
-        self._exam = os.memfd_create("exam")
+        self._suite_fd = os.memfd_create("suite")
         try:
             self._server = self._launch()
-            self._greet()
-            self._prove()
-        except BaseException:  # nothing may outlive a failed start; the error goes on
+            self._read_greeting()
+            self._probe_escapes()
+        except BaseException:  # leave nothing behind after a failed start
             self.close()
             raise
 
     def run(
         self,
         sources: Sequence[str],
-        tests: Sequence[TestCase] | Exam,
+        tests: Sequence[TestCase] | PytestSuite,
         *,
         function: str,
         module: str | None = None,
@@ -103,31 +129,34 @@ class Sandbox:
 
         Args:
             sources: Programs that define *function*.
-            tests: Only their arguments enter the jail; or a test module, which enters it, but
-                never a candidate's process.
-            function: What to call.
+            tests: Test cases, whose arguments alone enter the sandbox; or a test suite, which
+                enters it, but never a candidate's process.
+            function: Name of the function to call.
             module: Standard-library module whose names the programs see.
-            coverage: Also record the lines run per test; fourfold time is granted.
-            limits: For each source.
+            coverage: Also record the lines that each test runs; quadruples the time limits.
+            limits: Limits of each source; None for the sandbox's own.
+
+        Returns:
+            One execution per source, in order.
         """
         granted = limits or self.limits
         if coverage:
             granted = granted.times(4)
-        count = len(tests.checks) if isinstance(tests, Exam) else len(tests)
+        count = len(tests.checks) if isinstance(tests, PytestSuite) else len(tests)
         request = {
             **self._request(sources, function, granted),
             "module": module,
             "coverage": coverage,
         }
-        if isinstance(tests, Exam):
-            request |= self._lay_out(tests)
+        if isinstance(tests, PytestSuite):
+            request |= self._write_suite(tests)
         else:
             request["tests"] = repr([(case.arguments, dict(case.keywords)) for case in tests])
         try:
             results = self._exchange(request, granted.wall_seconds * len(sources) + START_SECONDS)
         except _ServerLostError:
             self._restart()
-            if len(sources) == 1:  # the culprit costs only itself
+            if len(sources) == 1:  # this source killed the server
                 return [Execution(outputs=(None,) * count, end="killed")]
             return [
                 self.run(
@@ -145,16 +174,16 @@ class Sandbox:
             for end, text, cpu_seconds in results
         ]
 
-    def collect(self, exam: Exam, *, function: str, limits: Limits) -> tuple[str, ...]:
-        """Names of the checks in *exam*, read in the jail.
+    def collect(self, suite: PytestSuite, *, function: str, limits: Limits) -> tuple[str, ...]:
+        """Return the names of the checks in *suite*; its modules are imported in the sandbox.
 
         Raises:
-            ExamError: It cannot be run there.
+            PytestSuiteError: The suite cannot be run in the sandbox.
         """
-        both = f"{exam.names[0]}.py or its tests"
+        both = f"{suite.module_names[0]}.py or its tests"
         request = {
-            **self._request([exam.program], function, limits),
-            **self._lay_out(exam),
+            **self._request([suite.program], function, limits),
+            **self._write_suite(suite),
             "collect": True,
         }
         try:
@@ -162,27 +191,28 @@ class Sandbox:
             kind, found = json.loads(text)
         except _ServerLostError as error:
             self._restart()
-            raise ExamError(f"importing {both} ended the jail: {error}") from None
+            raise PytestSuiteError(f"importing {both} ended the fork server: {error}") from None
         except ValueError:
             how = f"takes {limits.wall_seconds:g} s or more" if end == "timeout" else "ends Python"
-            raise ExamError(f"importing {both} {how}: see what stands at their top level") from None
+            message = f"importing {both} {how}: look at the statements at their top level"
+            raise PytestSuiteError(message) from None
         if kind == "problem":
-            raise ExamError(str(found))
+            raise PytestSuiteError(str(found))
         return tuple(map(str, found))
 
     @property
     def server_pid(self) -> int:
-        """Process group of the fork server; it changes with every restart."""
+        """Process group of the fork server; every restart changes it."""
         if self._server is None:
-            raise RuntimeError("this sandbox is closed: open another")
+            raise RuntimeError("this sandbox is closed; open another one")
         return self._server.pid
 
     def close(self) -> None:
-        """Kill everything and remove the working folder; a second call does nothing."""
+        """Kill all processes and remove the working folder; a second call does nothing."""
         self._stop()
-        if self._exam >= 0:
-            os.close(self._exam)
-            self._exam = -1
+        if self._suite_fd >= 0:
+            os.close(self._suite_fd)
+            self._suite_fd = -1
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Sandbox:
@@ -198,10 +228,10 @@ class Sandbox:
 
     def _launch(self) -> subprocess.Popen[bytes]:
         bare = [sys.executable, "-s", "-S", "-c", _BOOT, str(_PACKAGE_FOLDER)]
-        exam = os.open(f"/proc/self/fd/{self._exam}", os.O_RDONLY)
+        suite_fd = os.open(f"/proc/self/fd/{self._suite_fd}", os.O_RDONLY)
         try:
             server = subprocess.Popen(
-                [*bare, json.dumps(self._modules), str(exam), *self._packages],
+                [*bare, json.dumps(self._modules), str(suite_fd), *self._packages],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -209,19 +239,19 @@ class Sandbox:
                 env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
                 start_new_session=True,
                 bufsize=0,
-                pass_fds=[exam],
+                pass_fds=[suite_fd],
             )
         except OSError as error:
             problem = f"this user cannot start the interpreter {sys.executable} ({error.strerror})"
-            remedy = "Install Python where this user may read it, or run as another"
+            remedy = "Install Python where this user may read it, or run as another user"
             raise SandboxUnavailableError([problem], {}, remedy) from None
         finally:
-            os.close(exam)
+            os.close(suite_fd)
         if server.stdin is not None:
             os.set_blocking(server.stdin.fileno(), False)
         return server
 
-    def _greet(self) -> None:
+    def _read_greeting(self) -> None:
         try:
             greeting = self._receive(time.monotonic() + START_SECONDS)
         except _ServerLostError as error:
@@ -231,8 +261,8 @@ class Sandbox:
         self.layers: dict[str, str] = greeting["layers"]
         self.missing_modules: tuple[str, ...] = tuple(greeting["missing"])
 
-    def _prove(self) -> None:
-        """Run a candidate that tries to escape; refuse the host if any attempt succeeds."""
+    def _probe_escapes(self) -> None:
+        """Run a candidate that tries to escape; refuse this host if any attempt succeeds."""
         canary = self.folder / "canary"
         canary.touch(mode=0o600)
         case = TestCase.returning((str(canary), os.getpid()), [])
@@ -250,7 +280,7 @@ class Sandbox:
         self.restarts += 1
         self._stop()
         self._server = self._launch()
-        self._greet()
+        self._read_greeting()
 
     def _stop(self) -> None:
         server, self._server = self._server, None
@@ -260,22 +290,22 @@ class Sandbox:
             os.killpg(server.pid, signal.SIGKILL)
         server.communicate()
 
-    def _lay_out(self, exam: Exam) -> dict[str, object]:
-        """Put *exam* where examiners find it and candidates do not; the name it is asked for by."""
-        os.ftruncate(self._exam, 0)
-        with os.fdopen(self._exam, "wb", closefd=False) as file:
+    def _write_suite(self, suite: PytestSuite) -> dict[str, object]:
+        """Write *suite* to the file that suite runners read and candidates cannot."""
+        os.ftruncate(self._suite_fd, 0)
+        with os.fdopen(self._suite_fd, "wb", closefd=False) as file:
             file.seek(0)
-            file.write(json.dumps(exam.to_request()).encode())
-        return {"examined": exam.names[0]}
+            file.write(json.dumps(suite.to_request()).encode())
+        return {"suite_module": suite.module_names[0]}
 
     def _request(self, sources: Sequence[str], function: str, limits: Limits) -> dict[str, object]:
-        """See `agents.se_darwin.jail.fork_server.Request`."""
+        """A request; see `agents.se_darwin.fork_server.server.Request`."""
         return {
             "sources": list(sources),
             "function": function,
             "module": None,
             "tests": "",
-            "examined": None,
+            "suite_module": None,
             "collect": False,
             "coverage": False,
             "parallel": self._parallel,
@@ -315,7 +345,7 @@ class Sandbox:
         return bytes(data)
 
     def _pipe(self, name: Literal["stdin", "stdout"], deadline: float, event: int) -> int:
-        """The descriptor of a pipe to the server, once it is ready for *event*."""
+        """Wait until a pipe to the server is ready for *event*, and return its descriptor."""
         pipe = getattr(self._server, name, None)
         if pipe is None:
             raise _ServerLostError("it is closed")

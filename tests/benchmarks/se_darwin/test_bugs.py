@@ -4,7 +4,7 @@ import pytest
 
 from agents.se_darwin.edits import EditSpace
 from benchmarks.se_darwin.bugs import fold_modules, written_bugs
-from benchmarks.se_darwin.foreign import FOREIGN, foreign_mutants
+from benchmarks.se_darwin.mutation_operators import FOREIGN, foreign_mutants
 
 SOURCE = """
 def f(items, low):

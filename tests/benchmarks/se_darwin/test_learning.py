@@ -4,12 +4,12 @@ import pytest
 
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.features import NUMBERS
-from agents.se_darwin.replay import ReplayTask
 from agents.se_darwin.sandbox import TestCase
 from agents.se_darwin.tasks import RepairTask
 from benchmarks.se_darwin.bugs import Bug
 from benchmarks.se_darwin.dataset import Case
 from benchmarks.se_darwin.learning import make_fold
+from benchmarks.se_darwin.replay import ReplayTask
 
 FOLD_OF = {f"module{number}": number % 4 for number in range(16)}
 HELD_OUT = 2

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from benchmarks.se_darwin import limits
-from benchmarks.se_darwin.on_policy import Rows
+from benchmarks.se_darwin.calibration import Rows
 from benchmarks.se_darwin.statistics import Interval
 
 

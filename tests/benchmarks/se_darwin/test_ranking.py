@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from agents.se_darwin.features import NUMBERS
-from agents.se_darwin.replay import ReplayTask
 from benchmarks.se_darwin import ranking
+from benchmarks.se_darwin.replay import ReplayTask
 
 
 def _task(outcomes, nodes, suspicion=None):
     suspicion = suspicion or [0.0] * len(outcomes)
-    place = NUMBERS.index("suspicion")
+    place = NUMBERS.index("suspiciousness")
     actions = tuple({"numbers": [0.0] * place + [value]} for value in suspicion)
     repairs = {i: f"repair {i}" for i, outcome in enumerate(outcomes) if outcome == "fixed"}
     return ReplayTask(

@@ -1,0 +1,172 @@
+"""Features of a program under repair and of a step that changes it: the world model's inputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log1p
+
+from agents.se_darwin.edits import EDIT_KINDS, Edit, EditSpace
+from agents.se_darwin.features.edit_context import CONTEXT_NUMBERS, EditContext
+from agents.se_darwin.tasks.evaluation import Evaluation, line_suspiciousness
+from infrastructure.agent_contract.transition import (
+    Box,
+    Discrete,
+    FieldValue,
+    Text,
+    TransitionSpec,
+)
+
+OPERATORS = ("revision", "recombination", "refinement")
+OUTCOMES = ("worse", "same", "better", "fixed")
+NUMBERS = (
+    "suspiciousness",
+    "suspiciousness_of_max",
+    "suspiciousness_rank",
+    "more_suspicious",
+    "failing_coverage",
+    "passing_coverage",
+    "depth",
+    "position",
+    "alternatives",
+    "alternatives_of_line",
+    "kind_share",
+    *CONTEXT_NUMBERS,
+    "changed",
+)
+SPEC = TransitionSpec(
+    observation={
+        "pass_rate": Box(),
+        "size": Box(),
+        "edits_so_far": Box(),
+        "unfinished": Box(),
+        "symptoms": Text(),
+    },
+    action={
+        "operator": Discrete(values=OPERATORS),
+        "kind": Discrete(values=(*EDIT_KINDS, "several")),
+        "tokens": Text(buckets=4096),
+        "numbers": Box(shape=(len(NUMBERS),)),
+    },
+    targets={"outcome": Discrete(values=OUTCOMES), "score_delta": Box()},
+    success=("outcome", "fixed"),
+    improvement="score_delta",
+)
+_MAX_SYMPTOMS = 3
+
+Fields = Mapping[str, FieldValue]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """A candidate before it is run.
+
+    Attributes:
+        operator: One of `OPERATORS`.
+        changed: Edits that are added to the parent, or removed by *refinement*.
+        edits: All edits of the candidate.
+    """
+
+    operator: str
+    changed: frozenset[Edit]
+    edits: frozenset[Edit]
+
+
+def observe(space: EditSpace, parent: Evaluation) -> Fields:
+    """Return the observation fields of *parent*, a program made from *space*."""
+    symptoms = Counter(parent.symptoms)
+    unfinished = sum(output is None for output in parent.execution.outputs)
+    return {
+        "pass_rate": parent.score,
+        "size": log1p(len(space.nodes)),
+        "edits_so_far": float(len(parent.edits)),
+        "unfinished": unfinished / len(parent.passed),
+        "symptoms": [symptom for symptom, _ in symptoms.most_common()],
+    }
+
+
+class StepFeatures:
+    """Computes the action fields of steps from one parent.
+
+    Edits are described in the tree of the program under repair. Its line numbers stand for the
+    parent's, which is exact unless statements were exchanged.
+
+    Args:
+        space: The program under repair and its edits.
+        parent: The parent, evaluated with coverage.
+    """
+
+    def __init__(self, space: EditSpace, parent: Evaluation) -> None:
+        self._space = space
+        self._suspiciousness = line_suspiciousness(parent)
+        self._symptoms = [name for name, _ in Counter(parent.symptoms).most_common(_MAX_SYMPTOMS)]
+        self._alternatives = Counter(edit.node for edit in space.edits)
+        self._kinds = Counter(edit.kind for edit in space.edits)
+        self._context = EditContext(space)
+        self._lines = 1 + space.source.count("\n")
+        self._line_edits = Counter(edit.line for edit in space.edits)
+        levels: Counter[float] = Counter()
+        for line, count in self._line_edits.items():
+            levels[self.suspiciousness(line)] += count
+        self._max_level, above = max(levels, default=0.0), 0
+        self._ranks: dict[float, tuple[float, float]] = {}
+        for rank, (level, count) in enumerate(sorted(levels.items(), reverse=True)):
+            self._ranks[level] = rank / len(levels), above / len(space.edits)
+            above += count
+
+    def suspiciousness(self, line: int) -> float:
+        """Return the Ochiai suspiciousness of a line, in [0, 1]."""
+        return self._suspiciousness.get(line, (0.0, 0.0, 0.0))[0]
+
+    def describe(self, step: Step) -> Fields:
+        """Return the action fields; several edits give all tokens and the mean of their numbers."""
+        if len(step.changed) == 1:
+            [edit] = step.changed
+            kind, numbers = edit.kind, self._numbers(edit)
+            tokens = [step.operator, *self._tokens(edit)]
+        else:
+            edits = sorted(step.changed, key=lambda edit: (edit.node, edit.kind, edit.new))
+            kind = "several"
+            columns = zip(*map(self._numbers, edits), strict=True)
+            numbers = [sum(column) / len(edits) for column in columns]
+            found = (token for edit in edits for token in self._tokens(edit))
+            tokens = [step.operator, *dict.fromkeys(found)]
+        return {
+            "operator": step.operator,
+            "kind": kind,
+            "tokens": tokens,
+            "numbers": [*numbers, float(len(step.changed))],
+        }
+
+    def _tokens(self, edit: Edit) -> list[str]:
+        role, *ancestors = edit.path
+        parent = ancestors[0] if ancestors else ""
+        change = f"{edit.kind} {edit.old}>{edit.new}"
+        return [
+            edit.kind,
+            change,
+            f"{edit.kind} from {edit.old}",
+            f"{edit.kind} to {edit.new}",
+            f"{edit.kind} in {parent}.{role}",
+            f"{change} in {parent}.{role}",
+            *(f"{edit.kind} under {name}" for name in ancestors[1:]),
+            *(f"{edit.kind} | {symptom}" for symptom in self._symptoms),
+            *(f"{change} | {symptom}" for symptom in self._symptoms),
+        ]
+
+    def _numbers(self, edit: Edit) -> list[float]:
+        ochiai, failing, passing = self._suspiciousness.get(edit.line, (0.0, 0.0, 0.0))
+        return [
+            ochiai,
+            ochiai / self._max_level if self._max_level else 0.0,
+            *self._ranks.get(ochiai, (1.0, 1.0)),
+            failing,
+            passing,
+            float(len(edit.path)),
+            edit.line / self._lines,
+            log1p(self._alternatives[edit.node]),
+            log1p(self._line_edits[edit.line]),
+            self._kinds[edit.kind] / len(self._space.edits),
+            *self._context.describe(edit),
+        ]

@@ -1,0 +1,112 @@
+"""The candidate's process: run it on given arguments, or serve the calls of a suite runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from .canonical import UncomparableError, canonical
+from .wire import Encoded, UnsendableError, Wire, make_module
+
+CANDIDATE_FILE = "<candidate>"
+
+Function = Callable[..., Any]
+
+
+def run_calls(
+    source: str,
+    function: str,
+    module: str | None,
+    calls: Sequence[tuple[tuple[object, ...], dict[str, object]]],
+    writer: int,
+    *,
+    coverage: bool,
+) -> None:
+    """Write a line ``[test, kind, result, arguments after the call, lines run]`` per call."""
+    namespace: dict[str, Any] = dict(vars(sys.modules[module])) if module else {"__name__": ""}
+    code = compile(source, CANDIDATE_FILE, "exec", dont_inherit=True)
+    exec(code, namespace)  # noqa: S102 - the candidate, in the sandbox
+    called = namespace[function]
+    for number, (arguments, keywords) in enumerate(calls):
+        with _covered_lines(coverage) as lines:
+            try:
+                value = called(*arguments, **keywords)
+                kind, result = "value", canonical(value)
+            except UncomparableError as error:
+                kind, result = "strange", str(error)
+            except BaseException as error:  # the exception is the candidate's result
+                kind, result = "raise", type(error).__name__
+        write_line(writer, [number, kind, result, _render(arguments), sorted(lines)])
+
+
+def serve_calls(
+    source: str, function: str, module: str, calls: int, answers: int, *, coverage: bool
+) -> None:
+    """Answer a suite runner's calls, one line of JSON each, until it closes the pipe.
+
+    An answer has ``value``, ``raise`` or ``strange`` (what cannot be sent), ``after`` (the
+    arguments, if the call changed them) and ``lines``.
+    """
+    made = make_module(module, source, CANDIDATE_FILE)
+    called, wire = vars(made)[function], Wire(made)
+    with os.fdopen(calls, "rb", closefd=False) as lines:
+        for line in lines:
+            write_line(answers, _answer(called, wire, json.loads(line), coverage))
+
+
+def _answer(called: Function, wire: Wire, call: Encoded, coverage: bool) -> dict[str, object]:
+    arguments, keywords = wire.decode(call)
+    answer: dict[str, object] = {}
+    with _covered_lines(coverage) as lines:
+        try:
+            answer["value"] = wire.encode(called(*arguments, **keywords))
+        except UnsendableError as error:
+            answer["strange"] = str(error)
+        except BaseException as error:  # the exception is the candidate's result
+            answer["raise"] = wire.encode_error(error)
+    try:
+        after = wire.encode((arguments, keywords))
+        if after != call:
+            answer["after"] = after
+    except UnsendableError as error:  # the candidate put such a value into an argument
+        answer = {"strange": str(error)}
+    return answer | {"lines": sorted(lines)}
+
+
+@contextmanager
+def _covered_lines(coverage: bool) -> Iterator[set[int]]:
+    """Collect the candidate's lines that run in the block; empty without *coverage*."""
+    lines: set[int] = set()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - settrace's own
+        if frame.f_code.co_filename != CANDIDATE_FILE:
+            return None
+        if event == "line":
+            lines.add(frame.f_lineno)
+        return trace
+
+    if coverage:
+        sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(None)
+
+
+def write_line(descriptor: int, message: object) -> None:
+    """Write *message* as one line of JSON."""
+    data = memoryview(json.dumps(message).encode() + b"\n")
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _render(arguments: tuple[object, ...]) -> str:
+    try:
+        return canonical(arguments)
+    except UncomparableError:  # the candidate put such a value into an argument
+        return "?"

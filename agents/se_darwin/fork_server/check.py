@@ -1,0 +1,75 @@
+"""A check is one assert of a test, or the fact that the test ends."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import TracebackType
+from typing import NamedTuple
+
+from .canonical import UncomparableError, canonical
+from .function_proxy import FunctionProxy
+
+PASSED = "passed"
+
+
+class Failure(NamedTuple):
+    """First failure of a check; *text* is the actual value or the name of the exception."""
+
+    kind: str
+    text: str
+    expected: str
+
+
+class Check:
+    """One check, which may be reached many times. As a context manager it suppresses failures.
+
+    Suppressing a failure is sound: the test has failed already. A test in which nothing fails
+    runs exactly the statements that it would run without checks.
+
+    Args:
+        proxy: Calls the candidate; the lines it covers are attributed to this check.
+
+    Attributes:
+        has_passed: Whether the check was reached and passed at least once.
+        failure: The first failure, or None.
+        lines: Lines of the candidate that ran for this check.
+    """
+
+    def __init__(self, proxy: FunctionProxy) -> None:
+        self._proxy = proxy
+        self._difference: Failure | None = None
+        self.has_passed = False
+        self.failure: Failure | None = None
+        self.lines: set[int] = set()
+
+    def equal(self, actual: object, expected: object) -> object:
+        """Return ``actual == expected``; if they differ, keep both for the report."""
+        is_equal = actual == expected
+        if not is_equal:
+            with suppress(UncomparableError):
+                self._difference = Failure("value", canonical(actual), canonical(expected))
+        return is_equal
+
+    def record(self, error: BaseException | None) -> None:
+        """Record the lines that ran since the last check, and *error* as this check's outcome."""
+        self.lines |= self._proxy.take_covered_lines()
+        if error is None:
+            self.has_passed = True
+        elif self.failure is None:
+            if isinstance(error, UncomparableError):
+                self.failure = Failure("strange", str(error), "")
+            else:
+                self.failure = self._difference or Failure("raise", type(error).__name__, "")
+
+    def __enter__(self) -> Check:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is None or isinstance(error, Exception):
+            self.record(error)
+        return isinstance(error, Exception)

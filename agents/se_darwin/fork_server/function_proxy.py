@@ -1,0 +1,142 @@
+"""Proxy for the function under repair: the tests call it, the candidate's process runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from .canonical import UncomparableError
+from .wire import UnsendableError, Wire
+
+UNSENDABLE_ARGUMENT = "an argument cannot be sent to the candidate"
+NO_ATTRIBUTES = "a candidate can only be called"
+MAX_ANSWER_BYTES = 1 << 22
+
+
+class CandidateLostError(BaseException):
+    """The candidate sent no readable answer, so no further check can run."""
+
+
+class ProxyAttributeError(AttributeError, UncomparableError):
+    """A test reads an attribute of the function under repair.
+
+    Args:
+        name: Attribute as the test writes it.
+    """
+
+    def __init__(self, name: str) -> None:
+        AttributeError.__init__(self, f"{NO_ATTRIBUTES}: {name}")
+
+
+class UnsendableArgumentError(UncomparableError):
+    """A test calls the candidate with an argument that is not plain data.
+
+    Args:
+        error: Describes the argument.
+    """
+
+    def __init__(self, error: UnsendableError) -> None:
+        TypeError.__init__(self, f"{UNSENDABLE_ARGUMENT}: {error}")
+
+
+class UnsendableResultError(UncomparableError):
+    """A call returns something that is not plain data, or leaves it in an argument.
+
+    Args:
+        problem: The candidate process's description of it.
+    """
+
+    def __init__(self, problem: str) -> None:
+        text = "what it returns, or leaves in its arguments, cannot be sent to the tests"
+        TypeError.__init__(self, f"{text}: {problem}")
+
+
+class FunctionProxy:
+    """Calls the function in the candidate's process.
+
+    Args:
+        name: Name of the function.
+        wire: Encodes arguments, decodes results.
+        calls: Descriptor to which calls are written.
+        answers: Descriptor from which their results are read.
+    """
+
+    def __init__(self, name: str, wire: Wire, calls: int, answers: int) -> None:
+        self.__name__ = self.__qualname__ = name
+        self._wire, self._calls, self._answers = wire, calls, answers
+        self._buffer = b""
+        self._lines: set[int] = set()
+
+    def __call__(self, *arguments: object, **keywords: object) -> object:
+        """Call the candidate; copy its changes of the arguments back into the caller's objects.
+
+        Raises:
+            UnsendableArgumentError, UnsendableResultError: An argument, or the result, is not plain
+                data.
+            CandidateLostError: There is no readable answer.
+            BaseException: The candidate raised it.
+        """
+        try:
+            call = self._wire.encode((arguments, keywords))
+        except UnsendableError as error:
+            raise UnsendableArgumentError(error) from None
+        self._send(json.dumps(call).encode() + b"\n")
+        try:
+            answer = json.loads(self._read_line())
+            self._lines.update(answer["lines"])
+            if "after" in answer:
+                places, names = self._wire.decode(answer["after"])
+                _copy_back([*arguments, *keywords.values()], [*places, *names.values()])
+            if "strange" in answer:
+                raised: BaseException = UnsendableResultError(str(answer["strange"]))
+            elif "raise" in answer:
+                raised = self._wire.decode_error(*answer["raise"])
+            else:
+                return self._wire.decode(answer["value"])
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise CandidateLostError from error
+        raise raised
+
+    def __getattr__(self, name: str) -> object:
+        """Refuse attributes such as ``cache_clear``: only the call is forwarded.
+
+        Raises:
+            ProxyAttributeError: Always.
+        """
+        raise ProxyAttributeError(f"{self.__name__}.{name}")
+
+    def take_covered_lines(self) -> set[int]:
+        """Return the lines that ran since the last call of this method, and forget them."""
+        lines, self._lines = self._lines, set()
+        return lines
+
+    def _send(self, line: bytes) -> None:
+        data = memoryview(line)
+        try:
+            while data:
+                data = data[os.write(self._calls, data) :]
+        except OSError as error:
+            raise CandidateLostError from error
+
+    def _read_line(self) -> bytes:
+        while b"\n" not in self._buffer:
+            part = os.read(self._answers, 1 << 16)
+            if not part or len(self._buffer) > MAX_ANSWER_BYTES:
+                raise CandidateLostError
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+
+def _copy_back(owned: list[Any], changed: list[Any]) -> None:
+    """Give the caller's own containers the contents of the candidate's copies."""
+    for mine, theirs in zip(owned, changed, strict=True):
+        if isinstance(mine, list | bytearray):
+            mine[:] = theirs
+        elif isinstance(mine, set | dict):
+            mine.clear()
+            mine.update(theirs)
+        elif hasattr(mine, "__dict__") and type(mine) is type(theirs):
+            vars(mine).clear()
+            vars(mine).update(vars(theirs))

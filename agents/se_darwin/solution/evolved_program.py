@@ -1,0 +1,85 @@
+"""The program that `evolve_solution` returns: source, diff, and the edits in words."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
+
+from agents.se_darwin.edits import Edit, EditSpace
+from agents.se_darwin.search.evolution import Outcome
+from agents.se_darwin.tasks.evaluation import Evaluation
+
+
+class EvolvedProgram(TypedDict):
+    """The best program and its lineage; the keys are those of the original system's trajectories.
+
+    ``code_after`` keeps the author's comments and layout; ``patch`` accepts ``diff``.
+    ``hidden_pass_rate`` is the share of hidden tests passed, 1 without hidden tests. ``lineage``
+    describes each step from the given program to the one found, oldest first, with the line
+    numbers of the given program.
+    """
+
+    agent_name: str
+    problem_description: str
+    code_after: str
+    diff: str
+    edits: list[str]
+    lineage: list[str]
+    success_score: float
+    test_results: list[bool]
+    hidden_pass_rate: float
+
+
+def unified_diff(before: str, after: str, path: str) -> str:
+    """Return the changes of the file *path* as a unified diff that ``patch -p1`` accepts."""
+    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{path}", f"b/{path}")
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def _lines(text: str) -> list[str]:
+    """Split *text* as ``patch`` does; `str.splitlines` would also split at form feeds."""
+    return list(io.StringIO(text, newline="\n"))
+
+
+class EditDescriber:
+    """Describes edits with the line numbers of the program as its author wrote it.
+
+    Args:
+        code: Program as its author wrote it.
+        space: The same program in normal form, in which edits are addressed.
+    """
+
+    def __init__(self, code: str, space: EditSpace) -> None:
+        [definition] = [
+            node
+            for node in ast.parse(code).body
+            if isinstance(node, ast.FunctionDef) and node.name == space.function
+        ][-1:]
+        line = definition.lineno
+        # `ast.walk` visits the nodes in the same order as in normal form.
+        self._lines = [getattr(node, "lineno", line) for node in ast.walk(definition)]
+
+    def describe(self, edits: Iterable[Edit]) -> list[str]:
+        """Return a description of each edit, in order of lines."""
+        placed = sorted((self._lines[edit.node], edit.kind, edit.old, edit.new) for edit in edits)
+        return [f"line {line}: {kind} {old} -> {new}" for line, kind, old, new in placed]
+
+    def lineage(self, found: Evaluation, kept: Evaluation, history: Sequence[Outcome]) -> list[str]:
+        """Return the steps that led to *found*, oldest first, and the edits that *kept* dropped."""
+        steps: list[str] = []
+        outcome_by_source = {outcome.child.source: outcome for outcome in history}
+        source = found.source
+        while (outcome := outcome_by_source.pop(source, None)) is not None:
+            changed = "; ".join(self.describe(outcome.step.changed))
+            score = f"{outcome.parent.score:.2f} -> {outcome.child.score:.2f}"
+            steps.append(f"{outcome.step.operator}: {changed} ({score})")
+            source = outcome.parent.source
+        steps.reverse()
+        if needless := found.edits - kept.edits:
+            steps.append(f"refinement: without {'; '.join(self.describe(needless))}")
+        return steps

@@ -1,0 +1,283 @@
+"""The request of a caller of `evolve_solution`, validated before anything runs."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from agents.se_darwin.edits import EditSpace
+from agents.se_darwin.fork_server.function_proxy import NO_ATTRIBUTES, UNSENDABLE_ARGUMENT
+from agents.se_darwin.sandbox import Limits, PytestSuite, PytestSuiteError, Sandbox, TestCase
+from agents.se_darwin.tasks import RepairTask
+from agents.se_darwin.tasks.evaluation import Evaluation
+
+MAX_TIMEOUT_SECONDS = 3600.0
+
+_LEAST = Limits(cpu_seconds=0.05, wall_seconds=1.0)
+_CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.05, 0.2
+_CPU_MARGIN, _WALL_MARGIN = 20, 10
+
+
+class CallCase(BaseModel):
+    """One test: a call, and the value it returns or the exception it raises.
+
+    A pair ``(args, value)`` is short for ``{"args": args, "expected": value}``.
+
+    Attributes:
+        args: Positional arguments; literals only.
+        kwargs: Keyword arguments; literals only.
+        expected: Expected return value. Floats are compared to 12 significant digits.
+        raises: Name of the exception that is expected instead.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    args: tuple[object, ...] = ()
+    kwargs: dict[str, object] = Field(default_factory=dict)
+    expected: object = None
+    raises: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_pair(cls, value: object) -> object:
+        if isinstance(value, tuple | list) and len(value) == 2:
+            return {"args": value[0], "expected": value[1]}
+        return value
+
+    @model_validator(mode="after")
+    def _check_literals(self) -> CallCase:
+        try:
+            ast.literal_eval(repr((self.args, self.kwargs)))
+        except (ValueError, SyntaxError):
+            raise ValueError(
+                f"arguments must be plain literals to reach the sandbox, got {self.args!r} and "
+                f"{self.kwargs!r}"
+            ) from None
+        return self
+
+    def case(self) -> TestCase:
+        """Return the test case for the sandbox."""
+        if self.raises is None:
+            case = TestCase.returning(self.args, self.expected)
+        else:
+            case = TestCase(arguments=self.args, kind="raise", expected=self.raises)
+        return replace(case, keywords=self.kwargs)
+
+
+class EvolutionRequest(BaseModel):
+    """The context of `SEDarwinAgent.evolve_solution`.
+
+    Attributes:
+        code: Source of a module that defines the function; it may contain other definitions.
+        function: Name of the function to repair, at the top level of *code*.
+        tests: Calls with expected results; see `CallCase`.
+        test_code: Source of a test module, instead of *tests*; see
+            `agents.se_darwin.sandbox.PytestSuite`.
+        module: Name by which *test_code* imports *code*.
+        path: Path of the file of *code* in the diff.
+        agent_folder: Folder of the agent's replay buffer and of its published world model, which
+            ranks the candidates; None to use neither.
+        record: Whether to record the candidates there, for the agent to learn from.
+        hidden_tests: Tests that are run at the end only; the search never sees them.
+        max_evaluations: Maximum number of candidates to run.
+        seed: Seed of the search.
+        timeout_seconds: Maximum time in seconds of the given program for all its tests, at most an
+            hour; a candidate gets at most twice this. None for the agent's default.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    code: str
+    function: str
+    tests: tuple[CallCase, ...] = ()
+    test_code: str = ""
+    module: str = "program"
+    path: str = "program.py"
+    agent_folder: Path | None = None
+    record: bool = True
+    hidden_tests: tuple[CallCase, ...] = ()
+    max_evaluations: int = Field(default=500, ge=1)
+    seed: int = 0
+    timeout_seconds: float | None = Field(default=None, gt=0.0, le=MAX_TIMEOUT_SECONDS)
+
+    @field_validator("code")
+    @classmethod
+    def _check_code(cls, code: str) -> str:
+        try:
+            ast.parse(code)
+        except SyntaxError as error:
+            raise ValueError(f"code is not valid Python: {error}") from None
+        return code
+
+    @model_validator(mode="after")
+    def _check_imports(self) -> EvolutionRequest:
+        needed = set(_needed_imports(ast.parse(self.code), self.function))
+        unavailable = sorted(
+            name for name in needed if name.split(".")[0] not in sys.stdlib_module_names
+        )
+        if unavailable:
+            raise ValueError(
+                f"the sandbox has only the standard library, but the code imports "
+                f"{', '.join(unavailable)}: move the function to a module without these imports"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tests(self) -> EvolutionRequest:
+        if bool(self.tests) == bool(self.test_code):
+            raise ValueError("give either tests (a list of calls) or test_code (a test module)")
+        return self
+
+    def sandbox(self) -> Sandbox:
+        """Open a sandbox with the modules that the code and its tests import.
+
+        Raises:
+            PytestSuiteError: The tests cannot be run in the sandbox.
+            SandboxUnavailableError: This host cannot isolate candidates.
+        """
+        suite = self._suite()
+        modules = {*_imports(self.code), *(suite.modules if suite else ())}
+        return Sandbox(modules=sorted(modules), packages=_folder_of_pytest(modules))
+
+    def task(self, sandbox: Sandbox, timeout_seconds: float) -> RepairTask:
+        """Build the repair task.
+
+        A candidate gets 20 times the CPU time of the given program and 10 times its wall-clock
+        time. If that program hangs, the times of the tests without it count, and a candidate gets
+        at least a fixed share of *timeout_seconds*.
+
+        Args:
+            sandbox: Sandbox in which the given program is timed.
+            timeout_seconds: Time limit of the given program; a candidate gets at most twice that.
+
+        Raises:
+            ValueError: *code* does not define the function, or the tests cannot be run, do not end,
+                or do not call it.
+        """
+        limits = Limits(cpu_seconds=timeout_seconds, wall_seconds=timeout_seconds)
+        space = EditSpace(self.code, self.function)
+        suite, tests = self._suite(), tuple(test.case() for test in self.tests)
+        if suite is not None:
+            checks = sandbox.collect(suite, function=self.function, limits=limits)
+            suite = replace(suite, checks=checks)
+            tests = suite.cases()
+        task = RepairTask(
+            name=f"{self.module}.{self.function}",
+            function=self.function,
+            module=None,
+            space=space,
+            tests=tests,
+            hidden_tests=tuple(test.case() for test in self.hidden_tests),
+            limits=limits,
+            suite=suite,
+        )
+        task = replace(task, limits=_measured_limits(task, sandbox, limits))
+        [given] = task.evaluate(sandbox, [(frozenset(), space.source)], coverage=True)
+        self._check_given(given)
+        return task
+
+    def _suite(self) -> PytestSuite | None:
+        if not self.test_code:
+            return None
+        return PytestSuite.prepare(
+            self.test_code, program=self.code, module=self.module, function=self.function
+        )
+
+    def _check_given(self, given: Evaluation) -> None:
+        """Refuse tests whose results do not depend on the function."""
+        for output in given.execution.outputs:
+            if output is not None and output.text.startswith(NO_ATTRIBUTES):
+                raise ValueError(f"the tests cannot be used: {output.text}")
+            if output is not None and output.text.startswith(UNSENDABLE_ARGUMENT):
+                raise ValueError(
+                    f"a test calls {self.function}, but {output.text}; use plain values, or "
+                    "objects of classes that the program's own module defines"
+                )
+        finished = [output for output in given.execution.outputs if output is not None]
+        if finished and all(output.kind == "strange" for output in finished):
+            raise ValueError(
+                f"the tests cannot evaluate {self.function}: {finished[0].text}. Choose a function "
+                "that returns plain values, or objects of classes that the program's own module "
+                "defines"
+            )
+        reached = any(output is None or output.lines for output in given.execution.outputs)
+        if self.test_code and not reached:
+            raise ValueError(f"no test calls {self.function}; add a test that does")
+
+
+def _folder_of_pytest(modules: Collection[str]) -> list[Path]:
+    """Return the folder that contains pytest if *modules* include it, else an empty list."""
+    if not any(name.partition(".")[0] == "pytest" for name in modules):
+        return []
+    spec = find_spec("pytest")
+    if spec is None or spec.origin is None:
+        raise PytestSuiteError(
+            "the tests import pytest, which is not installed in the environment of genesis-fp16: "
+            "install it there, or use plain asserts"
+        )
+    return [Path(spec.origin).parents[1]]
+
+
+def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits:
+    """Measure limits of candidates: on the given program, or on the tests alone if it hangs."""
+    least, source = _LEAST, task.space.source
+    given, wall_seconds = _time(task, sandbox, source)
+    if given.execution.end == "timeout":
+        raising = f"\n\ndef {task.function}(*_, **__):\n    raise RuntimeError"
+        least = Limits(
+            cpu_seconds=_CPU_SHARE_IF_HUNG * most.cpu_seconds,
+            wall_seconds=_WALL_SHARE_IF_HUNG * most.wall_seconds,
+        )
+        given, wall_seconds = _time(task, sandbox, source + raising)
+        if given.execution.end == "timeout":
+            raise ValueError(
+                f"the tests do not end within {most.wall_seconds:g} s, even if {task.function} "
+                "only raises. Look for an endless loop in the tests; if they are only slow, give "
+                "them more time (--timeout, timeout_seconds)"
+            )
+    cpu_seconds = max(least.cpu_seconds, _CPU_MARGIN * given.execution.cpu_seconds)
+    wall_seconds = max(least.wall_seconds, _WALL_MARGIN * wall_seconds)
+    return replace(
+        most,
+        cpu_seconds=min(2 * most.cpu_seconds, cpu_seconds),
+        wall_seconds=min(2 * most.wall_seconds, wall_seconds),
+    )
+
+
+def _time(task: RepairTask, sandbox: Sandbox, source: str) -> tuple[Evaluation, float]:
+    """Run *source*; return its evaluation and the wall-clock seconds it took."""
+    began = time.monotonic()
+    [evaluation] = task.evaluate(sandbox, [(frozenset(), source)])
+    return evaluation, time.monotonic() - began
+
+
+def _imports(code: str) -> set[str]:
+    """Return all modules that *code* imports anywhere."""
+    return {name for node in ast.walk(ast.parse(code)) for name in _imported(node)}
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return ["." * node.level + (node.module or "")]
+    return []
+
+
+def _needed_imports(node: ast.AST, function: str) -> Iterator[str]:
+    """Yield the modules that *function* needs to run.
+
+    Imports inside other functions, in a ``try`` with handlers, and for type checkers are skipped.
+    """
+    yield from _imported(node)
+    for child in ast.iter_child_nodes(node):
+        optional = isinstance(child, ast.Try) and bool(child.handlers)
+        other = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name != function
+        typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+        if not (optional or other or typing):
+            yield from _needed_imports(child, function)

@@ -1,0 +1,129 @@
+"""Evaluation of a candidate: tests passed, symptoms of the failures, line suspiciousness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agents.se_darwin.edits import Edit
+from agents.se_darwin.fork_server.check import PASSED
+from agents.se_darwin.sandbox import Execution, Output, TestCase
+
+_TYPES = {"[": "list", "(": "tuple", "{": "dict", "'": "text", '"': "text", "b": "bytes"}
+_TYPES |= {"T": "bool", "F": "bool", "N": "None", "s": "set", "i": "iterator", "-": "number"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Evaluation:
+    """An executed program.
+
+    Attributes:
+        edits: Edits that were applied to the program under repair.
+        source: Source of the program, in normal form.
+        passed: Whether it passed, by test.
+        execution: Results of all tests.
+        symptoms: Short description of the failure, by failed test.
+    """
+
+    edits: frozenset[Edit]
+    source: str
+    passed: tuple[bool, ...]
+    execution: Execution
+    symptoms: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        edits: frozenset[Edit],
+        source: str,
+        execution: Execution,
+        tests: Sequence[TestCase],
+    ) -> Evaluation:
+        """Compare the results of *execution* with those that *tests* expect."""
+        pairs = list(zip(tests, execution.outputs, strict=True))
+        return cls(
+            edits=edits,
+            source=source,
+            passed=tuple(test.passes(output) for test, output in pairs),
+            execution=execution,
+            symptoms=tuple(_symptom(test, out) for test, out in pairs if not test.passes(out)),
+        )
+
+    @property
+    def score(self) -> float:
+        """Share of tests passed, in [0, 1]."""
+        return sum(self.passed) / len(self.passed)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether every test passes."""
+        return all(self.passed)
+
+
+def label_outcome(parent: Evaluation, child: Evaluation) -> str:
+    """Return one of `agents.se_darwin.features.OUTCOMES`."""
+    if child.fixed:
+        return "fixed"
+    change = child.score - parent.score
+    return "better" if change > 0 else "worse" if change < 0 else "same"
+
+
+def _symptom(test: TestCase, output: Output | None) -> str:
+    if output is None:
+        return "unfinished"
+    if output.kind == "strange":
+        return "strange"
+    if output.kind != test.kind or output.kind == "raise":
+        got = output.text if output.kind == "raise" else "value"
+        return f"{got} for {test.expected if test.kind == 'raise' else 'value'}"
+    # The expected value of a check is known to the suite runner only, which reports it.
+    expected = output.arguments if test.expected == PASSED else test.expected
+    if output.text == expected:
+        return "arguments differ"
+    wanted, got = _type_of(expected), _type_of(output.text)
+    if wanted != got:
+        return f"{got} for {wanted}"
+    return f"{wanted} {_difference(wanted, expected, output.text)}"
+
+
+def _type_of(text: str) -> str:
+    return _TYPES.get(text[:1], "number" if text[:1].isdigit() else "other")
+
+
+def _difference(kind: str, wanted: str, got: str) -> str:
+    if kind == "number":
+        try:
+            change = float(got) - float(wanted)
+        except ValueError:  # a complex number
+            return "differs"
+        return "off by one" if abs(change) == 1 else "greater" if change > 0 else "less"
+    if len(got) == len(wanted):
+        return "differs"
+    relation = "longer" if len(got) > len(wanted) else "shorter"
+    shorter, longer = sorted((wanted[:-1], got[:-1]), key=len)
+    return f"{relation} start" if longer.startswith(shorter) else relation
+
+
+def line_suspiciousness(evaluation: Evaluation) -> dict[int, tuple[float, float, float]]:
+    """Return, by line, its Ochiai suspiciousness and the shares of failing and passing tests.
+
+    Ochiai: failing / sqrt(all failing tests * (failing + passing)), counting the tests that run
+    the line. Tests that did not finish are ignored, because their lines are unknown.
+    """
+    failing: dict[int, int] = {}
+    passing: dict[int, int] = {}
+    failures = 0
+    for passed, output in zip(evaluation.passed, evaluation.execution.outputs, strict=True):
+        if output is None:
+            continue
+        failures += not passed
+        counts = passing if passed else failing
+        for line in output.lines:
+            counts[line] = counts.get(line, 0) + 1
+    passes = max(1, sum(evaluation.passed))
+    table = {}
+    for line in failing.keys() | passing.keys():
+        failed, succeeded = failing.get(line, 0), passing.get(line, 0)
+        ochiai = failed / (failures * (failed + succeeded)) ** 0.5 if failures else 0.0
+        table[line] = (ochiai, failed / max(1, failures), succeeded / passes)
+    return table

@@ -1,0 +1,1 @@
+"""Tools that every benchmark uses: timing, dispatch observation, spreads, tables, plots."""

@@ -1,0 +1,84 @@
+"""The plots beside the CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.measuring.not_run import NotRunError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def plot_bars(path: Path, title: str, unit: str, groups: Mapping[str, Mapping[str, float]]) -> None:
+    """Draw a panel of horizontal bars a group.
+
+    Args:
+        path: Of the picture; its suffix chooses the format.
+        title: Over all panels.
+        unit: Of the values.
+        groups: Panel to bar to value.
+
+    Raises:
+        NotRunError: matplotlib is not installed.
+    """
+    longest = max(len(bars) for bars in groups.values())
+    figure = _figure(5 * len(groups), 1.2 + 0.3 * longest)
+    panels = figure.subplots(1, len(groups), squeeze=False)[0]
+    for panel, (name, bars) in zip(panels, groups.items(), strict=True):
+        drawn = panel.barh(list(bars), list(bars.values()))
+        panel.bar_label(drawn, fmt="%.3g", padding=2)
+        panel.invert_yaxis()
+        panel.margins(x=0.15)
+        panel.set(title=name, xlabel=unit)
+    _save(figure, path, title)
+
+
+def plot_shares(
+    path: Path,
+    title: str,
+    unit: str,
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
+    most: Mapping[str, float],
+) -> None:
+    """Draw what share of the values is at most x, against x on a logarithmic axis.
+
+    Args:
+        path: Of the picture; its suffix chooses the format.
+        title: Over all panels.
+        unit: Of the values.
+        panels: Panel to curve to values, each at least 1.
+        most: Panel to where its x ends.
+
+    Raises:
+        NotRunError: matplotlib is not installed.
+    """
+    figure = _figure(5.5 * len(panels), 5.5)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for panel, (name, curves) in zip(axes, panels.items(), strict=True):
+        for label, values in curves.items():
+            panel.ecdf(list(values), label=label)
+        panel.set(title=name, xlabel=unit, ylabel="share repaired", xscale="log", ylim=(0, 1))
+        panel.set_xlim(1, most[name])
+        panel.grid(alpha=0.3)
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)  # off the curves
+    _save(figure, path, title)
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise NotRunError(
+            "matplotlib is not installed: pip install --constraint constraints.txt "
+            "--editable '.[bench]'"
+        ) from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Figure, path: Path, title: str) -> None:
+    figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,1 @@
+"""Whole trainings in half precision beside FP32: ``python -m benchmarks.scenarios``."""

@@ -1,0 +1,134 @@
+"""Proof of use: how many executions a ranking costs before the repair is found.
+
+Every single-edit candidate of a broken program is run beforehand, once; a ranking is then
+replayed exactly, at no further cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from agents.se_darwin.edits import Edit
+from agents.se_darwin.features import NUMBERS, Fields, Step, StepFeatures, observe
+from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.search.operators import revise
+from agents.se_darwin.search.policy import Ranker
+from agents.se_darwin.tasks import RepairTask
+from agents.se_darwin.tasks.evaluation import label_outcome
+from infrastructure.agent_contract import Transition
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayTask:
+    """A broken program with all its single-edit candidates, executed.
+
+    Attributes:
+        name: The function's.
+        observation: Fields of the broken program.
+        actions: Fields of each candidate.
+        outcomes: What came of each: one of `agents.se_darwin.features.OUTCOMES`.
+        deltas: Change of the share of tests passed.
+        nodes: Which node of the tree each changes.
+        repairs: Source of each candidate that passes every visible test, by its position.
+    """
+
+    name: str
+    observation: Fields
+    actions: tuple[Fields, ...]
+    outcomes: tuple[str, ...]
+    deltas: tuple[float, ...] = ()
+    nodes: tuple[int, ...] = ()
+    repairs: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def execute(cls, sandbox: Sandbox, task: RepairTask) -> ReplayTask:
+        """Run every distinct single-edit candidate of *task*."""
+        nothing = frozenset[Edit]()
+        [root] = task.evaluate(sandbox, [(nothing, task.space.source)], coverage=True)
+        candidates: dict[str, Step] = {}
+        for step in revise(task.space, nothing):
+            candidates.setdefault(task.space.program(step.edits), step)
+        candidates.pop(task.space.source, None)
+        children = task.evaluate(
+            sandbox, [(step.edits, source) for source, step in candidates.items()]
+        )
+        features = StepFeatures(task.space, root)
+        return cls(
+            name=task.name,
+            observation=observe(task.space, root),
+            actions=tuple(features.describe(step) for step in candidates.values()),
+            outcomes=tuple(label_outcome(root, child) for child in children),
+            deltas=tuple(child.score - root.score for child in children),
+            nodes=tuple(edit.node for step in candidates.values() for edit in step.changed),
+            repairs={place: child.source for place, child in enumerate(children) if child.fixed},
+        )
+
+    @property
+    def fixed(self) -> tuple[bool, ...]:
+        """Whether each candidate passes every visible test."""
+        return tuple(outcome == "fixed" for outcome in self.outcomes)
+
+    def transitions(self, group: str) -> list[Transition]:
+        """Each candidate as the agent would have recorded it."""
+        return [
+            Transition(
+                group=group,
+                observation=self.observation,
+                action=action,
+                reward=delta,
+                next_observation={"outcome": outcome, "score_delta": delta},
+                terminated=outcome == "fixed",
+            )
+            for action, outcome, delta in zip(self.actions, self.outcomes, self.deltas, strict=True)
+        ]
+
+    def executions_in(self, order: Sequence[int]) -> int:
+        """Candidates run, in that order, up to the first repair; all if there is none."""
+        for executed, index in enumerate(order, 1):
+            if self.outcomes[index] == "fixed":
+                return executed
+        return len(self.outcomes)
+
+    def executions_to_repair(self, ranker: Ranker) -> int:
+        """`executions_in` the ranker's order."""
+        return self.executions_in(ranker.rank(self.observation, self.actions))
+
+
+def mean_executions(tasks: Sequence[ReplayTask], ranker: Ranker) -> float:
+    """Mean of `ReplayTask.executions_to_repair`."""
+    return sum(task.executions_to_repair(ranker) for task in tasks) / len(tasks)
+
+
+class SuspiciousnessRanker:
+    """The classical baseline: by the suspiciousness of the edited line alone."""
+
+    def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
+        """Positions in *actions*, most suspicious first, ties in their given order."""
+        del observation
+        return sorted(range(len(actions)), key=lambda index: -_suspicion_of(actions[index]))
+
+
+class ShuffledRanker:
+    """Another ranker whose predictions went to the wrong candidates: what it knows is lost.
+
+    Args:
+        ranker: Whose predictions to shuffle.
+        rng: Source of chance.
+    """
+
+    def __init__(self, ranker: Ranker, rng: Random) -> None:
+        self._ranker, self._rng = ranker, rng
+
+    def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
+        """Positions in *actions* in the order of predictions made for others."""
+        belongs_to = self._rng.sample(range(len(actions)), len(actions))
+        return [belongs_to[index] for index in self._ranker.rank(observation, actions)]
+
+
+def _suspicion_of(action: Fields) -> float:
+    numbers = action["numbers"]
+    if not isinstance(numbers, Sequence):
+        raise TypeError(f"action field 'numbers' must be a sequence, got {numbers!r}")
+    return float(numbers[NUMBERS.index("suspiciousness")])

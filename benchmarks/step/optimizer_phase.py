@@ -1,0 +1,97 @@
+"""The optimizer phase alone: from scaled gradients to updated parameters, without a backward pass.
+
+Gradients are put in place by hand, and the loss depends on one scalar that is no parameter, so
+that each loop is driven by its public calls and its backward pass costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measuring.spread import Spread
+from benchmarks.measuring.timing import interleave, seconds_of
+from benchmarks.step.loops import LOSS_SCALE, MAX_NORM, Requested, Setup, adamw, trainer_config
+from benchmarks.step.models import SIZES, build_model
+from benchmarks.step.results import Finding
+from infrastructure.training import FP16Trainer
+
+_SIZE = SIZES["medium"]
+_AT_MOST = 0.80
+_WARM_UP_ROUNDS = 2
+
+
+def compare_optimizer_phases(
+    device: torch.device, precision: Requested, *, rounds: int, seed: int
+) -> Finding:
+    """Ours ÷ unscale, clip and fused step, on 3.3 million parameters.
+
+    Args:
+        device: Where.
+        precision: ``fp16`` scales and unscales, and is held to the limit; there are no products.
+        rounds: Of each, interleaved.
+        seed: Of gradients and orders.
+    """
+    blocks = {
+        "ours": _phase(_ours, device, precision, seed),
+        "textbook": _phase(_textbook, device, precision, seed),
+    }
+    costs = interleave(blocks, _WARM_UP_ROUNDS + rounds, seed)[_WARM_UP_ROUNDS:]
+    count = sum(p.numel() for p in build_model(_SIZE, torch.device("cpu"), seed).parameters())
+    return Finding(
+        what=f"optimizer phase, {count / 1e6:.1f} M parameters, {precision}: "
+        "ours ÷ unscale + clip + fused step",
+        spread=Spread.of([cost["ours"] / cost["textbook"] for cost in costs]),
+        at_most=_AT_MOST if precision == "fp16" else None,
+    )
+
+
+def _phase(
+    prepare: Callable[[Setup], Callable[[Tensor], None]],
+    device: torch.device,
+    precision: Requested,
+    seed: int,
+) -> Callable[[], float]:
+    model = build_model(_SIZE, device, seed)
+    grads = _gradients(model, seed)
+    anchor = torch.zeros((), device=device, requires_grad=True)
+    update = prepare(Setup(model=model, device=device, precision=precision))
+
+    def block() -> float:
+        for parameter, grad in zip(model.parameters(), grads, strict=True):
+            parameter.grad = grad.clone()
+        return seconds_of(lambda: update(anchor * 1.0), device)
+
+    return block
+
+
+def _gradients(model: nn.Module, seed: int) -> list[Tensor]:
+    """Scaled gradients whose true norm is above `MAX_NORM`, so that clipping has work to do."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(p.shape, generator=generator) * 1e-2 * LOSS_SCALE).to(p.device)
+        for p in model.parameters()
+    ]
+
+
+def _ours(setup: Setup) -> Callable[[Tensor], None]:
+    return FP16Trainer(setup.model, adamw(setup.model), trainer_config(setup)).step
+
+
+def _textbook(setup: Setup) -> Callable[[Tensor], None]:
+    optimizer = adamw(setup.model)
+    scaler = torch.amp.GradScaler(
+        setup.device.type, init_scale=LOSS_SCALE, enabled=setup.precision == "fp16"
+    )
+
+    def update(loss: Tensor) -> None:
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(setup.model.parameters(), MAX_NORM)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+
+    return update

@@ -1,0 +1,146 @@
+"""What was measured, what was not and why, and the ratios that may be drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from benchmarks.measuring.observe import refuse_precisions
+from benchmarks.measuring.spread import Spread
+from benchmarks.step.loops import Mode, Requested
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """Attributes:
+    size: Name in `models.SIZES`.
+    loop: Name in `cases.LOOPS`.
+    precision: As requested.
+    mode: ``eager`` or ``graph``.
+    """
+
+    size: str
+    loop: str
+    precision: Requested
+    mode: Mode = "eager"
+
+    def __str__(self) -> str:
+        return f"{self.loop} {self.precision}" + (" graph" if self.mode == "graph" else "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """Attributes:
+    case: What was asked for.
+    effective: Precision of the products that were computed; see `observe.effective_precision`.
+    seconds: Per step, one for each round; the rounds of one size are those of all its cases.
+    host_reads: Per step.
+    peak_bytes: Of device memory for the model, its optimizer and a step; None on a CPU.
+    note: What differs from the other loops.
+    """
+
+    case: Case
+    effective: str
+    seconds: tuple[float, ...]
+    host_reads: float
+    peak_bytes: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotRun:
+    """Attributes:
+    case: What was asked for.
+    reason: Why there is no measurement.
+    """
+
+    case: Case
+    reason: str
+
+
+Result: TypeAlias = Measured | NotRun
+Results: TypeAlias = Mapping[Case, Result]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A figure beside its limit.
+
+    Attributes:
+        what: In words.
+        spread: The figure; None where there is none.
+        at_most: The limit; None for a figure to be known, not held.
+        exactly: What the figure must be, where it shows that a detector works.
+        reason: Why there is no figure.
+    """
+
+    what: str
+    spread: Spread | None = None
+    at_most: float | None = None
+    exactly: float | None = None
+    reason: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``miss``, ``no limit``, or why there is no figure."""
+        if self.spread is None:
+            return self.reason
+        if self.exactly is not None:
+            return "pass" if self.spread.median == self.exactly else "miss"
+        if self.at_most is None:
+            return "no limit"
+        return "pass" if self.spread.median <= self.at_most else "miss"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Two cases to be compared.
+
+    Attributes:
+        numerator: Of the ratio.
+        denominator: Of the ratio.
+        compares: ``loops`` of one precision, or ``precisions``.
+        at_most: See `Finding`.
+        quantity: What is divided.
+    """
+
+    numerator: Case
+    denominator: Case
+    compares: Literal["loops", "precisions"]
+    at_most: float | None = None
+    quantity: Literal["time", "memory"] = "time"
+
+    def find(self, results: Results) -> Finding:
+        """The ratio, a figure a round; or why there is none."""
+        quantity = ", peak memory" if self.quantity == "memory" else ""
+        what = f"{self.numerator.size}: {self.numerator} ÷ {self.denominator}{quantity}"
+        above, below = results[self.numerator], results[self.denominator]
+        reason = _not_run(above) or _not_run(below)
+        if isinstance(above, NotRun) or isinstance(below, NotRun):
+            return Finding(what=what, at_most=self.at_most, reason=reason)
+        if refusal := self._refuse(above, below):
+            return Finding(what=what, at_most=self.at_most, reason=f"refused: {refusal}")
+        if self.quantity == "time":
+            pairs = list(zip(above.seconds, below.seconds, strict=True))
+        elif above.peak_bytes is None or below.peak_bytes is None:
+            reason = "not run: peak memory is counted on CUDA only"
+            return Finding(what=what, at_most=self.at_most, reason=reason)
+        else:
+            pairs = [(above.peak_bytes, below.peak_bytes)]
+        ratios = [numerator / denominator for numerator, denominator in pairs]
+        return Finding(what=what, spread=Spread.of(ratios), at_most=self.at_most)
+
+    def _refuse(self, above: Measured, below: Measured) -> str:
+        if self.compares == "precisions":
+            return refuse_precisions(above.effective, below.effective)
+        if above.effective == below.effective:
+            return ""
+        return (
+            f"{above.case.loop} computed {above.effective}, {below.case.loop} {below.effective}: "
+            "this is no comparison of loops"
+        )
+
+
+def _not_run(result: Result) -> str:
+    return f"not run: {result.case}: {result.reason}" if isinstance(result, NotRun) else ""

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from agents.se_darwin.corpus import load_subjects
+from agents.se_darwin.edits import EDIT_KINDS, Edit, EditSpace
+
+SOURCE = """
+import math
+LIMIT = 3
+
+def other(x):
+    return x + 1
+
+def solve(items, low, high=-1):
+    total, count = 0, 1
+    name = 'a'
+    for item in items[low:]:
+        if not item or item.startswith('b') and low < high:
+            continue
+        if item in ('b', high):
+            break
+        total += item * 2
+        count = min(total, high - low)
+        total = total - count
+    if total is None:
+        return items[-low]
+    for index in range(low, high + 1):
+        total = f'{name}{index}'
+    return max(total, 1.5)
+"""
+
+
+@pytest.fixture(scope="module")
+def space() -> EditSpace:
+    return EditSpace(SOURCE, "solve")
+
+
+def changes(space: EditSpace, kind: str) -> set[str]:
+    return {
+        "\n".join(
+            sorted(set(space.program([edit]).split("\n")) - set(space.source.split("\n")))
+        ).strip()
+        for edit in space.edits
+        if edit.kind == kind
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("comparison", "if not item or (item.startswith('b') and low <= high):"),
+        ("comparison", "if item not in ('b', high):"),
+        ("comparison", "if total is not None:"),
+        ("arithmetic", "total += item / 2"),
+        ("arithmetic", "total -= item * 2"),
+        ("operand_order", "count = min(total, low - high)"),
+        ("boolean", "if not item and (item.startswith('b') and low < high):"),
+        ("negation", "if item or (item.startswith('b') and low < high):"),
+        ("negation", "if not item or (not item.startswith('b') and low < high):"),
+        ("sign", "return items[low]"),
+        ("sign", "count = min(total, high - -low)"),
+        ("offset", "for item in items[low + 1:]:"),
+        ("offset", "for index in range(low, high):"),
+        ("offset", "for index in range(low - 1, high + 1):"),
+        ("constant", "total += item * 3"),
+        ("constant", "return max(total, 3.0)"),
+        ("string", "name = 'b'"),
+        ("string", "name = ''"),
+        ("variable", "total += index * 2"),
+        ("method", "if not item or (item.endswith('b') and low < high):"),
+        ("function", "count = max(total, high - low)"),
+        ("argument_order", "for index in range(high + 1, low):"),
+        ("element_order", "total, count = (1, 0)"),
+        ("slice", "for item in items[:low]:"),
+        ("loop_exit", "break"),
+        ("assignment", "total = item * 2"),
+        ("assignment", "count += min(total, high - low)"),
+    ],
+)
+def test_each_kind_makes_the_change_it_is_named_for(space: EditSpace, kind: str, line: str) -> None:
+    if kind == "loop_exit":
+        programs = [space.program([edit]) for edit in space.edits if edit.kind == kind]
+        assert [program.count("continue") for program in programs] == [0, 2]
+    else:
+        assert line in changes(space, kind)
+
+
+def test_statements_and_returns_change_places(space: EditSpace) -> None:
+    programs = {
+        edit.kind: space.program([edit])
+        for edit in space.edits
+        if edit.kind in ("statement_order", "return_value")
+    }
+    assert "return max(total, 1.5)\n    for" in programs["return_value"]
+    assert "total = total - count\n        count = min" in programs["statement_order"]
+
+
+def test_only_the_named_function_is_edited(space: EditSpace) -> None:
+    head = space.source[: space.source.index("def solve")]
+    assert all(space.program([edit]).startswith(head) for edit in space.edits)
+
+
+def test_every_kind_is_declared(space: EditSpace) -> None:
+    assert {edit.kind for edit in space.edits} == set(EDIT_KINDS)
+
+
+def corpus_spaces() -> Iterator[EditSpace]:
+    for subject in load_subjects()[::12]:
+        yield EditSpace(subject.source, subject.function)
+
+
+def test_every_edit_of_the_corpus_compiles_and_is_undone() -> None:
+    for space in corpus_spaces():
+        for edit in space.edits[::5]:
+            compile(space.program([edit]), "edited", "exec")
+        assert space.program([]) == space.source
+
+
+@pytest.mark.process
+def test_edits_have_inverses_in_the_space_of_what_they_make() -> None:
+    """Not all: what stood in a string or a constant may be forgotten, and ``+ 1`` is taken away
+    everywhere but put only where indices stand."""
+    forgetful = ("string", "constant", "assignment")
+    for space in corpus_spaces():
+        for edit in space.edits[::40]:
+            elsewhere = edit.kind == "offset" and edit.path[0] not in ("slice", "lower", "upper")
+            if edit.kind not in forgetful and not elsewhere:
+                made = EditSpace(space.program([edit]), space.function)
+                assert any(made.program([back]) == space.source for back in made.edits), edit
+
+
+def test_sets_of_edits_apply_in_any_order() -> None:
+    rng = Random(0)
+    for space in corpus_spaces():
+        by_node = {edit.node: edit for edit in rng.sample(space.edits, len(space.edits))}
+        edits: list[Edit] = rng.sample(list(by_node.values()), min(4, len(by_node)))
+        program = space.program(edits)
+        ast.parse(program)
+        assert space.program(edits[::-1]) == program
+        assert space.program([]) == space.source
+
+
+def test_an_edit_within_what_another_moves_is_kept() -> None:
+    space = EditSpace("def solve(a, b):\n    return a + 1 - b", "solve")
+    outer = next(e for e in space.edits if e.kind == "operand_order" and e.old == "Sub")
+    inner = next(e for e in space.edits if e.kind == "offset" and e.new == "nothing")
+    assert space.program([outer, inner]).endswith("return b - a")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("low = middle + 1", "low = middle"),
+        ("low = len(items) - 1", "low = len(items)"),
+        ("low = items[middle - 1]", "low = items[middle]"),
+        ("return middle + 1", "return middle"),
+    ],
+)
+def test_one_off_is_within_reach(right: str, wrong: str) -> None:
+    source = "def solve(items, middle, low):\n    {}\n    return low"
+    space = EditSpace(source.format(wrong), "solve")
+    wanted = ast.unparse(ast.parse(source.format(right)))
+    assert wanted in {space.program({edit}) for edit in space.edits}
+
+
+def test_two_edits_of_one_node_are_refused(space: EditSpace) -> None:
+    same = [edit for edit in space.edits if edit.node == space.edits[-1].node][:2]
+    with pytest.raises(ValueError, match="same node"):
+        space.program(same)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"), [("def solve(:", "Python"), ("x = 1", "no function 'solve'")]
+)
+def test_what_cannot_be_edited_is_refused(source: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EditSpace(source, "solve")

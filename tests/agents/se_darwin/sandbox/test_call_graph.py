@@ -1,0 +1,39 @@
+"""Static call graph by names."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from agents.se_darwin.sandbox.call_graph import may_call
+
+
+@pytest.mark.parametrize(
+    ("module", "reached"),
+    [
+        ("def start(): goal()", True),
+        ("def start(): module.goal()", True),
+        ("def start(): other()", False),
+        ("def start(): other()\ndef other(): goal()", True),
+        ("def start(): other()\nother = lambda: goal()", True),
+        ("def start(): Other()\nclass Other:\n    def method(self): goal()", True),
+        ("async def other(): goal()\ndef start(): other()", True),
+        ("import goal as other\ndef start(): other()", True),
+        ("from m import goal as other\ndef start(): other()", True),
+        (
+            "def other():\n    x = goal()\ndef start():\n    y = x",
+            False,
+        ),  # different variables named x
+        ("def other(): start()\ndef start(): other()", False),
+        ("def goal(): start()\ndef start(): pass", False),
+    ],
+)
+def test_a_reference_may_be_indirect(module: str, reached: bool) -> None:
+    assert may_call("start", "goal", [ast.parse(module)]) is reached
+
+
+def test_modules_are_taken_together() -> None:
+    modules = [ast.parse("def start(): other()"), ast.parse("def other(): goal()")]
+    assert may_call("start", "goal", modules)
+    assert not may_call("start", "goal", modules[:1])

@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agents.se_darwin.sandbox import Execution, Limits, PytestSuite, PytestSuiteError, Sandbox
+
+PROGRAM = """
+from dataclasses import dataclass
+
+@dataclass
+class Point:
+    x: int
+
+class WrongError(Exception):
+    pass
+
+def twice(x):
+    return 2 * solve(x)
+
+def solve(x, low=0):
+    if x == "point":
+        return Point(low)
+    if x < low:
+        raise WrongError("below", low)
+    return x + 1
+"""
+ONE = "def test_a(): mod.solve(1)"
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=5.0)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(modules=["pytest"], packages=[Path(pytest.__file__).parents[1]]) as sandbox:
+        yield sandbox
+
+
+def prepare(
+    sandbox: Sandbox, tests: str, program: str = PROGRAM, module: str = "mod"
+) -> PytestSuite:
+    suite = PytestSuite.prepare(tests, program=program, module=module, function="solve")
+    return replace(suite, checks=sandbox.collect(suite, function="solve", limits=LIMITS))
+
+
+def run(
+    sandbox: Sandbox, suite: PytestSuite, source: str = PROGRAM, *, coverage: bool = False
+) -> Execution:
+    [execution] = sandbox.run([source], suite, function="solve", limits=LIMITS, coverage=coverage)
+    return execution
+
+
+def passed(sandbox: Sandbox, tests: str, source: str = PROGRAM) -> dict[str, bool]:
+    suite = prepare(sandbox, tests)
+    outputs = run(sandbox, suite, source).outputs
+    pairs = zip(suite.cases(), outputs, strict=True)
+    return {str(case.arguments[0]): case.passes(output) for case, output in pairs}
+
+
+def test_every_assert_is_a_check_and_the_test_continues(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    assert solve(1) == 3, "wrong"
+    for x in (1, 2):
+        assert solve(x) == x + 1
+    if solve(0):
+        assert solve(2) == 4
+    else:
+        assert solve(3) == 4
+    n = 3
+    while n > 2:
+        n -= 1
+        assert solve(n) != 4
+def test_b():
+    assert solve(1) == 2 == 3
+    assert solve(1)
+"""
+    assert passed(sandbox, tests) == {
+        "test_a, line 4": False,
+        "test_a, line 6": True,
+        "test_a, line 8": False,
+        "test_a, line 10": True,
+        "test_a, line 14": True,
+        "test_a": True,
+        "test_b, line 16": False,
+        "test_b, line 17": True,
+    }
+
+
+def test_failures_that_a_test_catches_itself_are_not_checks(sandbox: Sandbox) -> None:
+    tests = """
+import pytest
+import mod
+def test_raises():
+    with pytest.raises(mod.WrongError, match="below"):
+        assert mod.solve(-1)
+    try:
+        assert mod.solve(1) == 5
+    except AssertionError:
+        pass
+    assert mod.solve(0.5) == pytest.approx(1.5)
+"""
+    assert passed(sandbox, tests) == {"test_raises, line 11": True}
+
+
+def test_a_test_that_stops_early_fails_what_it_did_not_reach(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    assert solve(1) == 2
+    solve(-5)
+    assert solve(2) == 3
+"""
+    suite = prepare(sandbox, tests)
+    reached, missed = run(sandbox, suite, coverage=True).outputs
+    assert reached is not None
+    assert missed is not None
+    assert (reached.text, missed.kind, missed.text) == ("passed", "raise", "WrongError")
+    assert reached.lines & missed.lines  # both run `if x < low`
+    assert reached.lines - missed.lines, "each has its own"
+
+
+def test_a_failed_check_reports_actual_and_expected_value(sandbox: Sandbox) -> None:
+    suite = prepare(sandbox, "import mod\ndef test_a():\n    assert mod.solve(4) == 6")
+    [output] = run(sandbox, suite).outputs
+    assert output is not None
+    assert (output.kind, output.text, output.arguments) == ("value", "5", "6")
+
+
+def test_parametrized_tests_run_once_per_set_of_parameters(sandbox: Sandbox) -> None:
+    tests = """
+import pytest
+from mod import solve
+@pytest.mark.parametrize("x, y", [(1, 2), pytest.param(2, 9, id="odd")])
+@pytest.mark.parametrize("low", [0, 1])
+def test_a(x, y, low):
+    assert solve(x, low=low) == y
+@pytest.mark.skip
+def test_b():
+    assert solve(1) == 5
+"""
+    assert sorted(passed(sandbox, tests).values()) == [False, False, True, True]
+
+
+def test_the_program_is_there_with_its_classes_and_other_functions(sandbox: Sandbox) -> None:
+    tests = """
+from package.mod import Point, solve, twice
+def test_a():
+    assert twice(2) == 6
+    assert solve("point", 4) == Point(4)
+"""
+    wrong = PROGRAM.replace("x + 1", "x + 2")
+    assert list(passed(sandbox, tests).values()) == [True, True]
+    assert list(passed(sandbox, tests, wrong).values()) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from package.inner import mod",
+        "from package.inner import mod as mod",
+        "from . import mod",
+        "from .inner import mod",
+        "import package.mod as mod",
+        "import package.inner.mod; mod = package.inner.mod",
+    ],
+)
+def test_the_program_may_be_imported_as_a_module_of_a_package(sandbox: Sandbox, line: str) -> None:
+    tests = f"""
+from pathlib import Path
+{line}
+HERE = Path(__file__).parent
+def test_a():
+    assert mod.solve(1) == 2
+"""
+    assert list(passed(sandbox, tests).values()) == [True]
+
+
+def test_a_standard_function_of_the_programs_name_stays_what_it_is(sandbox: Sandbox) -> None:
+    tests = """
+import sep
+from os import sep as separator
+def test_a():
+    assert sep.solve(0) == len(separator)
+"""
+    suite = prepare(sandbox, tests, module="sep")
+    [output] = run(sandbox, suite).outputs
+    assert output is not None
+    assert output.text == "passed"
+
+
+def test_a_module_that_is_not_there_is_not_found(sandbox: Sandbox) -> None:
+    program = "try:\n    import numpy\nexcept ImportError:\n    numpy = 0\n" + PROGRAM
+    suite = prepare(sandbox, "import mod\ndef test_a():\n    assert mod.solve(1) == 2", program)
+    assert len(suite.checks) == 1
+
+
+def test_arguments_are_changed_as_the_candidate_changed_them(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+class Box:
+    pass
+def test_a():
+    items, names, seen = [3, 1], {"a": 1}, {1}
+    solve(items, names, seen=seen)
+    assert (items, names, seen) == ([1, 3], {"b": 2}, {1, 2})
+"""
+    program = """
+def solve(items, names, seen):
+    items.sort()
+    names.clear()
+    names["b"] = 2
+    seen.add(2)
+"""
+    suite = prepare(sandbox, tests, program)
+    [output] = run(sandbox, suite, program).outputs
+    assert output is not None
+    assert output.text == "passed"
+
+
+def test_a_candidate_cannot_lend_the_programs_classes_its_own_equality(sandbox: Sandbox) -> None:
+    tests = "import mod\ndef test_a():\n    assert mod.solve('point', 1) == mod.Point(9)"
+    lenient = PROGRAM.replace(
+        "    x: int\n", "    x: int\n    def __eq__(self, other):\n        return True\n"
+    )
+    assert passed(sandbox, tests, lenient) == {"test_a, line 3": False}
+
+
+def test_tests_of_other_things_are_left_out(sandbox: Sandbox) -> None:
+    tests = """
+import mod
+from mod import Point, twice as double
+VALUES = [1, 2]
+def check(value):
+    assert double(value) == 2 * value + 2
+def test_point():
+    while Point(1): pass
+def test_a():
+    for value in VALUES:
+        check(value)
+"""
+    assert passed(sandbox, tests) == {"test_a": True}
+
+
+def first_outcome(sandbox: Sandbox, test: str, source: str = PROGRAM) -> tuple[str, str] | None:
+    """Kind and text of a test's first check; None if it did not finish."""
+    suite = prepare(sandbox, f"import mod\ndef test_a():\n    {test}")
+    output = run(sandbox, suite, source).outputs[0]
+    return (output.kind, output.text) if output is not None else None
+
+
+@pytest.mark.parametrize(
+    ("test", "kind", "text"),
+    [
+        (
+            "assert mod.solve(1) == len",
+            "raise",
+            "AssertionError",
+        ),  # a function has no canonical text
+        ("assert mod.solve(len) == 1", "strange", "an argument cannot be sent"),
+        ("assert mod.solve.cache_clear()", "strange", "a candidate can only be called"),
+        ("for x in (1, 2): assert mod.solve(x) == 9", "value", "2"),  # the first
+        ("assert mod.solve(-1)", "raise", "WrongError"),
+        ("mod.solve(1); raise SystemExit", "raise", "SystemExit"),
+    ],
+)
+def test_a_failed_check_reports_its_cause(
+    sandbox: Sandbox, test: str, kind: str, text: str
+) -> None:
+    found = first_outcome(sandbox, test)
+    assert found is not None
+    assert found[0] == kind
+    assert found[1].startswith(text)
+
+
+@pytest.mark.parametrize("body", ["return len", "x.append(len)"])
+def test_a_value_that_is_not_plain_data_is_strange(sandbox: Sandbox, body: str) -> None:
+    found = first_outcome(sandbox, "assert mod.solve([1]) == 1", f"def solve(x):\n    {body}")
+    assert found is not None
+    assert found[0] == "strange"
+
+
+@pytest.mark.parametrize(
+    "source", ["import os\nos._exit(0)", "def solve(x): return 'x' * (5 << 20)"]
+)
+def test_a_candidate_without_a_readable_answer_is_lost(sandbox: Sandbox, source: str) -> None:
+    assert first_outcome(sandbox, "assert len(mod.solve(1)) == 5 << 20", source) is None
+
+
+def test_no_check_runs_after_the_candidate_is_lost(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    assert solve(1) == 2
+    assert solve(2) == 3
+def test_b(never=False):
+    assert not never or solve(1)
+"""
+    leaves = PROGRAM.replace(
+        "return x + 1", "x == 2 and __import__('os')._exit(0)\n    return x + 1"
+    )
+    outputs = run(sandbox, prepare(sandbox, tests), leaves).outputs
+    assert [output is not None for output in outputs] == [True, False, False]
+
+
+def test_a_check_that_is_rightly_not_reached_passes(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    if solve(0) == 5:
+        assert solve(1) == 9
+"""
+    assert passed(sandbox, tests) == {"test_a, line 5": True, "test_a": True}
+
+
+def test_all_lines_that_run_for_a_check_are_attributed_to_it(sandbox: Sandbox) -> None:
+    suite = prepare(
+        sandbox, "import mod\ndef test_a():\n    for x in ('point', 1): assert mod.solve(x)"
+    )
+    output = run(sandbox, suite, coverage=True).outputs[0]
+    assert output is not None
+    ends = [n for n, line in enumerate(PROGRAM.splitlines(), 1) if "return" in line][-2:]
+    assert set(ends) <= output.lines
+
+
+def test_an_object_is_left_as_the_candidate_left_it(sandbox: Sandbox) -> None:
+    program = PROGRAM.replace("    if x < low:", "    del x.x; x.z = 1; return 0\n    if x < low:")
+    suite = prepare(
+        sandbox,
+        """
+import mod
+def test_a():
+    point = mod.Point(3)
+    mod.solve(point)
+    assert vars(point) == {"z": 1}
+""",
+    )
+    [output] = run(sandbox, suite, program).outputs
+    assert output is not None
+    assert output.text == "passed"
+
+
+def test_checks_after_a_hang_do_not_finish(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    assert solve(1) == 2
+    assert solve(2) == 3
+def test_b():
+    assert solve(1) == 2
+"""
+    hangs = PROGRAM.replace("return x + 1", "while x == 2: pass\n    return x + 1")
+    execution = run(sandbox, prepare(sandbox, tests), hangs)
+    assert execution.end == "timeout"
+    assert [output is not None for output in execution.outputs] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        ("def test_a(:", "not Python"),
+        ("import mod\0", "not Python"),
+        ("def test_a():\n    assert 1", "import the program"),
+        ("import mod, numpy\ndef test_a(): mod.solve(1)", "import numpy"),
+        ("import mod\nfrom . import other\ndef test_a(): mod.solve(1)", r"import \.other"),
+        ("from p import mod, other\ndef test_a(): mod.solve(1)", r"import p\.other"),
+        ("import mod\nopen('x')\ndef test_a(): mod.solve(1)", "the sandbox opens no files"),
+        ("import mod", "def test_"),
+        ("import mod\ndef test_a():\n    assert mod.Point(1)", "no test calls solve"),
+        ("import mod\nclass TestA: pass", "not a plain function"),
+        ("import mod\nasync def test_a(): mod.solve(1)", "not a plain function"),
+        ("import mod\ndef test_a():\n    assert mod.solve(1) == 7\n    yield", "`yield`"),
+        ("import mod, pytest\npytestmark = pytest.mark.skip\n" + ONE, "are skipped"),
+        ("import mod, pytest\npytestmark = [pytest.mark.skip('no')]\n" + ONE, "are skipped"),
+        ("import mod, pytest\npytestmark = [pytest.mark.slow]\n" + ONE, "marked 'slow'"),
+        ("import mod, pytest\n@pytest.mark.skip\n" + ONE, "tests of solve are skipped"),
+        ("import mod\ndef test_a(tmp_path): mod.solve(1)", "fixtures are not supported"),
+        (
+            "import mod\n1 / 0\ndef test_a(): mod.solve(1)",
+            "importing the program and its tests raised ZeroDivisionError: division by zero$",
+        ),
+        ("from mod import nothing, solve\ndef test_a(): solve(1)", "cannot import name 'nothing'"),
+        ("import mod, sys\nsys.exit(3)\ndef test_a(): mod.solve(1)", "raised SystemExit: 3"),
+        ("import mod\nwhile True: pass\n" + ONE, "importing mod.py or its tests takes 5 s or more"),
+        ("import mod, os\nos._exit(0)\n" + ONE, "importing mod.py or its tests ends Python"),
+        (
+            "import mod, pytest\n@pytest.mark.xfail\ndef test_a(): mod.solve(1)",
+            "only parametrize and skip",
+        ),
+    ],
+)
+def test_tests_that_cannot_be_run_are_refused_by_name(
+    sandbox: Sandbox, tests: str, message: str
+) -> None:
+    with pytest.raises(PytestSuiteError, match=message):
+        prepare(sandbox, tests)

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from agents.se_darwin.sandbox import Limits, Sandbox, SandboxUnavailableError, TestCase
+
+TESTS = [TestCase.returning((number,), number + 1) for number in range(3)]
+ADD_ONE = "def solve(x):\n    return x + 1\n"
+HANGS = "def solve(x):\n    while x:\n        pass\n    return x + 1\n"
+
+
+def passed(sandbox: Sandbox, source: str, tests: list[TestCase] = TESTS) -> list[bool]:
+    [execution] = sandbox.run([source], tests, function="solve")
+    return [test.passes(output) for test, output in zip(tests, execution.outputs, strict=True)]
+
+
+def test_a_right_program_passes_and_a_wrong_one_fails(sandbox: Sandbox) -> None:
+    assert passed(sandbox, ADD_ONE) == [True] * 3
+    assert passed(sandbox, "def solve(x):\n    return 2 * x\n") == [False, True, False]
+
+
+def test_what_finished_before_a_hang_counts(sandbox: Sandbox) -> None:
+    [execution] = sandbox.run([HANGS], TESTS, function="solve")
+    assert execution.end == "timeout"
+    assert [output is not None for output in execution.outputs] == [True, False, False]
+
+
+def test_what_only_sleeps_is_killed_at_the_deadline(sandbox: Sandbox) -> None:
+    source = "import time\ndef solve(x):\n    time.sleep(3600)\n"
+    limits = Limits(wall_seconds=0.2)
+    [execution] = sandbox.run([source], TESTS, function="solve", limits=limits)
+    assert execution.end == "timeout"
+
+
+def test_programs_do_not_see_each_other(sandbox: Sandbox) -> None:
+    source = (
+        "import math\n"
+        "def solve(x):\n"
+        "    math.calls = getattr(math, 'calls', 0) + 1\n"
+        "    return math.calls\n"
+    )
+    for execution in sandbox.run([source] * 2, TESTS, function="solve"):
+        assert [output.text for output in execution.outputs if output] == ["1", "2", "3"]
+
+
+def test_an_expected_exception_passes_and_another_does_not(sandbox: Sandbox) -> None:
+    source = "def solve(x):\n    return [][x]\n"
+    for name, expected in (("IndexError", True), ("KeyError", False)):
+        case = TestCase(arguments=(1,), kind="raise", expected=name)
+        assert passed(sandbox, source, [case]) == [expected]
+
+
+def test_arguments_after_the_call_are_compared_where_asked(sandbox: Sandbox) -> None:
+    source = "def solve(items):\n    items.append(1)\n"
+    for after, expected in (("([0, 1],)", True), ("([0],)", False), (None, True)):
+        case = TestCase(arguments=([0],), expected="None", expected_arguments=after)
+        assert passed(sandbox, source, [case]) == [expected]
+
+
+def test_a_program_sees_the_names_of_the_module_it_belongs_to(sandbox: Sandbox) -> None:
+    source = "def solve(x):\n    return _siftdown.__name__\n"
+    case = TestCase.returning((0,), "_siftdown")
+    [execution] = sandbox.run([source], [case], function="solve", module="heapq")
+    assert case.passes(execution.outputs[0])
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "__import__('collections').Counter('aab').most_common(1)",
+        "__import__('argparse').ArgumentParser(prog='p').parse_args([])",
+        "__import__('uuid').uuid5(__import__('uuid').NAMESPACE_DNS, 'a')",
+        "'a'.encode('punycode')",
+        "__import__('codecs').encode('a', 'rot13')",
+    ],
+)
+def test_what_the_library_imports_when_first_needed_is_there(work: str) -> None:
+    source = f"def solve(x):\n    {work}\n    return x\n"
+    with Sandbox(modules=["argparse", "codecs", "collections", "uuid"]) as sandbox:
+        assert passed(sandbox, source, [TestCase.returning((0,), 0)]) == [True]
+
+
+def test_coverage_names_the_lines_run(sandbox: Sandbox) -> None:
+    source = "def solve(x):\n    if x:\n        return x + 1\n    return 1\n"
+    [execution] = sandbox.run([source], TESTS, function="solve", coverage=True)
+    assert [output.lines for output in execution.outputs if output] == [{2, 4}, {2, 3}, {2, 3}]
+
+
+def test_a_program_that_does_not_load_passes_nothing(sandbox: Sandbox) -> None:
+    for source in ("def solve(x:", "1 / 0", "x = 1", "solve = 3"):
+        assert passed(sandbox, source) == [False] * 3
+
+
+def test_a_lost_server_costs_only_the_candidate_that_lost_it() -> None:
+    with Sandbox(limits=Limits(wall_seconds=5.0)) as sandbox:
+        group = sandbox.server_pid
+
+        def kill() -> None:
+            time.sleep(0.3)
+            os.killpg(group, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        slow = "import time\ndef solve(x):\n    time.sleep(0.3)\n    return x + 1\n"
+        executions = sandbox.run([slow, ADD_ONE], TESTS, function="solve")
+        killer.join()
+        assert sandbox.restarts == 1
+        assert all(case.passes(out) for case, out in zip(TESTS, executions[1].outputs, strict=True))
+        assert passed(sandbox, ADD_ONE) == [True] * 3
+
+
+def test_closing_ends_the_server_and_removes_its_folder(tmp_path: Path) -> None:
+    sandbox = Sandbox()
+    pid, folder = sandbox.server_pid, sandbox.folder
+    assert folder.exists()
+    sandbox.close()
+    sandbox.close()
+    assert not folder.exists()
+    while is_alive(pid):  # until the adoptive parent has reaped the killed processes
+        time.sleep(0.01)
+
+
+def is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_landlock_holds_where_no_other_layer_would(sandbox: Sandbox) -> None:
+    """`execv` needs no descriptor, no new process and no write access."""
+    if not sandbox.layers["landlock"].startswith("on"):
+        pytest.skip("this kernel has no Landlock")
+    source = (
+        "import os\n"
+        "def solve(x):\n"
+        "    try:\n"
+        "        os.execv('/bin/true', ['true'])\n"
+        "    except PermissionError:\n"
+        "        return x + 1\n"
+    )
+    assert passed(sandbox, source) == [True] * 3
+
+
+def test_limits_must_be_above_zero() -> None:
+    with pytest.raises(ValueError, match="above zero"):
+        Limits(cpu_seconds=0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, which process limits do not bind")
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_a_host_that_cannot_isolate_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    """Root in a user namespace that maps only root cannot become nobody, so it can fork."""
+    script = "from agents.se_darwin.sandbox import Sandbox; Sandbox()"
+    run = subprocess.run(
+        ["unshare", "--user", "--map-root-user", sys.executable, "-c", script],
+        env={"PYTHONPATH": str(Path(__file__).parents[4]), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare:" in run.stderr:
+        pytest.skip("user namespaces are forbidden here")
+    assert "SandboxUnavailableError: this host cannot isolate" in run.stderr
+    assert "it can fork" in run.stderr
+    assert "Run on Linux with seccomp filters" in run.stderr
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_an_interpreter_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(SandboxUnavailableError, match="cannot start the interpreter /nowhere"):
+        Sandbox()
+
+
+def test_texts_hash_alike_in_every_sandbox(sandbox: Sandbox) -> None:
+    """The order of a set must not vary between sandboxes."""
+    ask = [sys.executable, "-c", "print(hash('x'))"]
+    printed = subprocess.check_output(ask, env={"PYTHONHASHSEED": "0"}, text=True)
+    case = TestCase.returning(("x",), int(printed))
+    assert passed(sandbox, "def solve(x):\n    return hash(x)\n", [case]) == [True]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "text", "arguments"),
+    [
+        ("return len", "strange", "cannot compare a builtin_function", "([1],)"),
+        ("raise KeyboardInterrupt", "raise", "KeyboardInterrupt", "([1],)"),
+        ("x.append(2)", "value", "None", "([1, 2],)"),
+        ("x.append(len)", "value", "None", "?"),
+        ("return type(annotated.__annotations__['x']).__name__", "value", "'type'", ""),
+    ],
+)
+def test_the_result_of_a_call(
+    sandbox: Sandbox, body: str, kind: str, text: str, arguments: str
+) -> None:
+    source = f"def annotated(x: int): pass\ndef solve(x):\n    {body}"
+    cases = [TestCase.returning(([1],), 0)]
+    [execution] = sandbox.run([source], cases, function="solve")
+    [output] = execution.outputs
+    assert output is not None
+    assert (output.kind, output.text[: len(text)]) == (kind, text)
+    assert output.arguments.startswith(arguments)

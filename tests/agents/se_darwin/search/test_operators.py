@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from agents.se_darwin.edits import Edit
+from agents.se_darwin.search.operators import recombine, refine, revise
+from agents.se_darwin.tasks import RepairTask
+
+
+def edits_of(task: RepairTask, *kinds: str) -> list[frozenset[Edit]]:
+    return [frozenset({next(e for e in task.space.edits if e.kind == kind)}) for kind in kinds]
+
+
+def test_revision_leaves_the_nodes_of_the_lineage_alone(two_faults: RepairTask) -> None:
+    [lineage] = edits_of(two_faults, "comparison")
+    [own] = lineage
+    steps = revise(two_faults.space, lineage)
+    assert steps
+    for step in steps:
+        [added] = step.changed
+        assert added.node != own.node
+        assert step.edits == lineage | {added}
+    skipped = sum(edit.node == own.node for edit in two_faults.space.edits)
+    assert len(steps) == len(two_faults.space.edits) - skipped
+
+
+def test_recombination_merges_both_lists(two_faults: RepairTask) -> None:
+    first, second = edits_of(two_faults, "comparison", "constant")
+    [step] = recombine(first, second)
+    assert step.edits == first | second
+    assert step.changed == second
+
+
+def test_recombination_of_a_conflict_tries_either_choice(two_faults: RepairTask) -> None:
+    comparisons = [edit for edit in two_faults.space.edits if edit.kind == "comparison"]
+    assert comparisons[0].node == comparisons[1].node
+    [constant] = edits_of(two_faults, "constant")
+    first, second = constant | {comparisons[0]}, frozenset({comparisons[1]})
+    assert [step.edits for step in recombine(first, second)] == [constant | {comparisons[1]}]
+
+
+def test_recombination_of_an_ancestor_with_its_child_gives_nothing_new(
+    two_faults: RepairTask,
+) -> None:
+    first, second = edits_of(two_faults, "comparison", "constant")
+    assert recombine(first | second, second) == []
+
+
+def test_refinement_drops_each_edit_once(two_faults: RepairTask) -> None:
+    first, second = edits_of(two_faults, "comparison", "constant")
+    assert {step.edits for step in refine(first | second)} == {first, second}
+    assert refine(first) == []
+
+
+def test_the_order_of_refinement_is_that_of_the_program(two_faults: RepairTask) -> None:
+    """Not that of a set, which differs from process to process."""
+    edits = {edit.node: edit for edit in two_faults.space.edits}
+    dropped = [next(iter(step.changed)).node for step in refine(frozenset(edits.values()))]
+    assert len(dropped) > 5
+    assert dropped == sorted(dropped)

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.solution.request import CallCase, EvolutionRequest
+
+CODE = "def solve(x):\n    return x"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"code": "import numpy\n" + CODE}, "imports numpy"),
+        ({"code": "def solve(:"}, "code is not"),
+        ({"tests": []}, "give either tests"),
+        ({"tests": [((object(),), 1)]}, "plain literals"),
+        ({"timeout_seconds": float("inf")}, "less than or equal to 3600"),
+        ({"max_evaluations": 0}, "greater than or equal to 1"),
+        ({"budget": 3}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_name(change: dict[str, object], message: str) -> None:
+    request = {"code": CODE, "function": "solve", "tests": [((1,), 1)]} | change
+    with pytest.raises(ValidationError, match=message):
+        EvolutionRequest.model_validate(request)
+
+
+def test_modules_that_the_function_does_without_may_be_missing() -> None:
+    code = f"""
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import pandas
+try:
+    import numpy
+except ImportError:
+    numpy = None
+def plot():
+    import matplotlib
+{CODE}
+"""
+    request = {"code": code, "function": "solve", "tests": [((1,), 1)]}
+    assert EvolutionRequest.model_validate(request).function == "solve"
+    with pytest.raises(ValidationError, match="imports matplotlib"):
+        EvolutionRequest.model_validate(request | {"function": "plot"})
+
+
+def test_a_missing_function_is_named(sandbox: Sandbox) -> None:
+    request = EvolutionRequest.model_validate(
+        {"code": CODE, "function": "other", "tests": [((1,), 1)]}
+    )
+    with pytest.raises(ValueError, match="no function 'other'"):
+        request.task(sandbox, 1.0)
+
+
+def test_the_forms_of_a_test() -> None:
+    pair = CallCase.model_validate(([1], 2)).case()
+    mapping = CallCase.model_validate({"args": [1], "expected": 2}).case()
+    raising = CallCase.model_validate({"kwargs": {"x": 1}, "raises": "ValueError"}).case()
+    assert pair == mapping
+    assert (raising.kind, raising.expected, raising.keywords) == ("raise", "ValueError", {"x": 1})
+
+
+def test_a_slow_program_gets_the_time_it_needs(sandbox: Sandbox) -> None:
+    code = "def solve(x):\n    return sum(range(x))"
+    limits = []
+    for size in (1, 1_500_000):
+        request = EvolutionRequest.model_validate(
+            {"code": code, "function": "solve", "tests": [((size,), 0)]}
+        )
+        task = request.task(sandbox, 5.0)
+        assert task.limits is not None
+        limits.append(task.limits.cpu_seconds)
+    assert 0.05 <= limits[0] < limits[1] <= 5.0
+
+
+HANGS = "def solve(x):\n    while True:\n        pass"
+SLEEPS = "import time\ndef solve(x):\n    time.sleep(0.15)\n    return x"
+SLOW_TESTS = """
+import time
+from program import solve
+def test_a():
+    time.sleep(0.15)
+    assert solve(1) == 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "tests", "least_wall", "most_cpu"),
+    [
+        (CODE, "", 1.0, 0.5),
+        (SLEEPS, "", 1.5, 0.5),
+        (HANGS, "", 0.2, 0.5),  # if most candidates hang, each costs little
+        (HANGS, SLOW_TESTS, 1.5, 0.5),  # but a repair needs the time that its tests take
+    ],
+)
+def test_a_candidate_gets_a_multiple_of_the_time_that_is_needed(
+    sandbox: Sandbox, code: str, tests: str, least_wall: float, most_cpu: float
+) -> None:
+    given = {"test_code": tests} if tests else {"tests": [((1,), 2)]}
+    request = EvolutionRequest.model_validate({"code": code, "function": "solve"} | given)
+    task = request.task(sandbox, 1.0)
+    assert task.limits is not None
+    assert least_wall <= task.limits.wall_seconds <= 2.0
+    assert task.limits.cpu_seconds <= most_cpu
+
+
+def test_a_test_that_does_more_than_call_is_refused(sandbox: Sandbox) -> None:
+    code = f"from functools import cache\n@cache\n{CODE}"
+    tests = "import program\ndef test_a():\n    program.solve.cache_clear()\n"
+    request = EvolutionRequest.model_validate(
+        {"code": code, "function": "solve", "test_code": tests}
+    )
+    with pytest.raises(ValueError, match=r"solve\.cache_clear"):
+        request.task(sandbox, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "test", "message"),
+    [
+        (
+            "return lambda: x",
+            "assert solve(1)() == 2",
+            r"solve: what it returns.*a function",
+        ),
+        ("x.append(len)", "assert solve([]) is None", "a builtin_function"),
+        ("yield x", "with solve(1) as x:\n        assert x == 2", "a _GeneratorContextManager"),
+    ],
+)
+def test_a_result_that_cannot_be_compared_is_not_searched_on(
+    sandbox: Sandbox, body: str, test: str, message: str
+) -> None:
+    decorated = "import contextlib\n@contextlib.contextmanager\n" if "yield" in body else ""
+    request = EvolutionRequest.model_validate(
+        {
+            "code": f"{decorated}def solve(x):\n    {body}",
+            "function": "solve",
+            "test_code": f"from program import solve\ndef test_a():\n    {test}\n",
+        }
+    )
+    with pytest.raises(ValueError, match=message):
+        request.task(sandbox, 1.0)
+
+
+def test_tests_that_never_end_are_refused_and_not_searched_on(sandbox: Sandbox) -> None:
+    tests = (
+        "from program import solve\n"
+        "def test_a():\n"
+        "    assert solve(1) == 2\n"
+        "    while True:\n"
+        "        pass\n"
+    )
+    request = EvolutionRequest.model_validate(
+        {"code": CODE, "function": "solve", "test_code": tests}
+    )
+    with pytest.raises(ValueError, match=r"do not end within 0\.5 s, even if solve"):
+        request.task(sandbox, 0.5)

@@ -1,0 +1,40 @@
+import gc
+
+import pytest
+import torch
+
+from benchmarks.measuring.timing import interleave, seconds_of
+
+
+def test_every_block_runs_once_a_round_in_changing_order():
+    ran: list[str] = []
+
+    def block(name: str):
+        def run() -> float:
+            ran.append(name)
+            return float(len(ran))
+
+        return run
+
+    costs = interleave({name: block(name) for name in "abcde"}, rounds=6, seed=0)
+    orders = [ran[i : i + 5] for i in range(0, 30, 5)]
+    assert [sorted(order) for order in orders] == [list("abcde")] * 6
+    assert len({tuple(order) for order in orders}) > 3
+    assert costs[1][orders[1][0]] == 6.0
+    assert len(costs) == 6
+
+
+def test_garbage_is_collected_again_whatever_the_work_does():
+    def fail() -> None:
+        assert not gc.isenabled()
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        seconds_of(fail, torch.device("cpu"))
+    assert gc.isenabled()
+
+
+def test_nothing_stays_frozen():
+    before = gc.get_freeze_count()
+    interleave({"a": lambda: 0.0}, rounds=1, seed=0)
+    assert gc.get_freeze_count() <= before

@@ -1,0 +1,91 @@
+"""The world model pays: it finds repairs of unseen functions in fewer executions."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from itertools import islice
+from random import Random
+
+import pytest
+
+from agents.se_darwin.collection import TaskStream, evolve_tasks
+from agents.se_darwin.corpus import Subject, load_subjects
+from agents.se_darwin.features import SPEC
+from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.settings import SEDarwinSettings
+from agents.se_darwin.tasks import RepairTask
+from benchmarks.se_darwin.replay import (
+    ReplayTask,
+    ShuffledRanker,
+    SuspiciousnessRanker,
+    mean_executions,
+)
+from infrastructure.world_model import WorldModel
+
+TRAINING_TRANSITIONS = 1200
+REPLAYED_TASKS = 45
+MOST_CANDIDATES = 120
+
+
+def is_held_out(subject: Subject) -> bool:
+    """By module, so that no near relative of a replayed function was trained on."""
+    return zlib.crc32(subject.module.encode()) % 3 == 0
+
+
+@pytest.fixture(scope="module")
+def replayed(sandbox: Sandbox) -> list[ReplayTask]:
+    subjects = tuple(subject for subject in load_subjects() if is_held_out(subject))
+    tasks = (
+        task
+        for task in TaskStream(sandbox, Random(1), subjects=subjects)
+        if len(task.space.edits) <= MOST_CANDIDATES
+    )
+    return [ReplayTask.execute(sandbox, task) for task in islice(tasks, REPLAYED_TASKS)]
+
+
+def test_a_world_model_needs_fewer_executions_than_its_own_predictions_shuffled(
+    sandbox: Sandbox, replayed: list[ReplayTask]
+) -> None:
+    subjects = tuple(subject for subject in load_subjects() if not is_held_out(subject))
+    collected = evolve_tasks(sandbox, Random(0), SEDarwinSettings(), subjects=subjects)
+    model = WorldModel(SPEC)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fields that never vary in so little data
+        model.fit(islice(collected, TRAINING_TRANSITIONS), epochs=6)
+    with_model = mean_executions(replayed, model)
+    shuffled = [
+        mean_executions(replayed, ShuffledRanker(model, Random(seed))) for seed in range(10)
+    ]
+    assert with_model < 0.7 * sum(shuffled) / len(shuffled)  # 0.34 to 0.5 over draws
+    assert with_model < min(shuffled)
+
+
+def test_most_faults_have_a_repair_among_the_single_edits(replayed: list[ReplayTask]) -> None:
+    assert sum(any(task.fixed) for task in replayed) >= 0.8 * len(replayed)
+
+
+def test_executions_are_counted_up_to_the_first_repair() -> None:
+    class InOrder:
+        def rank(self, observation: object, actions: object) -> list[int]:
+            return [0, 1, 2]
+
+    for fixed, expected in (((False, True, True), 2), ((True, False, False), 1), ((False,) * 3, 3)):
+        outcomes = tuple("fixed" if done else "same" for done in fixed)
+        task = ReplayTask(name="any", observation={}, actions=({},) * 3, outcomes=outcomes)
+        assert task.executions_to_repair(InOrder()) == expected
+
+
+def test_a_shuffled_ranker_permutes_and_a_suspicion_ranker_sorts(
+    sandbox: Sandbox, two_faults: RepairTask
+) -> None:
+    task = ReplayTask.execute(sandbox, two_faults)
+    order = SuspiciousnessRanker().rank(task.observation, task.actions)
+    suspicions = [task.actions[index]["numbers"][0] for index in order]  # type: ignore[index]
+    assert suspicions == sorted(suspicions, reverse=True)  # type: ignore[type-var]
+    shuffled = ShuffledRanker(SuspiciousnessRanker(), Random(0)).rank(
+        task.observation, task.actions
+    )
+    assert sorted(shuffled) == sorted(order)
+    assert shuffled != order
+    assert not any(task.fixed)  # it takes two edits

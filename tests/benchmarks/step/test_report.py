@@ -1,0 +1,93 @@
+import csv
+import sys
+
+import pytest
+
+from benchmarks.measuring.not_run import NotRunError
+from benchmarks.measuring.plot import plot_bars
+from benchmarks.measuring.spread import Spread
+from benchmarks.measuring.table import write_csv
+from benchmarks.step import report
+from benchmarks.step.results import Case, Finding, Measured, NotRun
+
+MACHINE = {"device": "a device", "torch": "2.x"}
+RESULTS = [
+    Measured(
+        case=Case(size="tiny", loop="accelerate", precision="fp16"),
+        effective="fp32",
+        seconds=(0.001, 0.002, 0.003),
+        host_reads=0.5,
+        peak_bytes=3 * 1024 * 1024,
+        note="a note",
+    ),
+    NotRun(case=Case(size="tiny", loop="ours", precision="tf32"), reason="TF32 exists elsewhere"),
+    NotRun(case=Case(size="tiny", loop="folded", precision="tf32"), reason="TF32 exists elsewhere"),
+]
+
+
+def test_csv_rows_name_device_torch_and_both_precisions(tmp_path):
+    path = tmp_path / "new" / "step.csv"
+    write_csv(path, report.step_rows(RESULTS, MACHINE), report.STEP_COLUMNS)
+    with path.open(newline="") as file:
+        first, second, _ = csv.DictReader(file)
+    assert first == {
+        "device": "a device",
+        "torch": "2.x",
+        "size": "tiny",
+        "loop": "accelerate",
+        "mode": "eager",
+        "requested": "fp16",
+        "effective": "fp32",
+        "milliseconds": "2.0000",
+        "low_quartile": "1.5000",
+        "high_quartile": "2.5000",
+        "rounds": "3",
+        "host_reads_per_step": "0.5",
+        "peak_mebibytes": "3.0",
+        "remark": "a note",
+    }
+    assert (second["requested"], second["effective"]) == ("tf32", "not run")
+    assert second["remark"] == "TF32 exists elsewhere"
+
+
+def test_table_says_what_did_not_run_and_why():
+    text = report.format_steps(RESULTS, MACHINE)
+    assert "fp32" in text.splitlines()[1]
+    assert text.splitlines()[-1] == (
+        "not run (2 cases: size tiny; loop ours, folded; requested tf32; mode eager): "
+        "TF32 exists elsewhere"
+    )
+
+
+def test_findings_end_in_limit_and_verdict():
+    text = report.format_findings(
+        [
+            Finding(what="held", spread=Spread.of([0.7]), at_most=0.8),
+            Finding(what="missed", spread=Spread.of([0.9]), at_most=0.8),
+            Finding(what="seen", spread=Spread.of([0.9])),
+            Finding(what="refused", at_most=0.8, reason="refused: both computed fp32"),
+            Finding(what="of no interest", reason="not run: no limit, no figure"),
+        ]
+    )
+    header, *lines = text.splitlines()
+    assert header.endswith("limit")
+    assert [line.split()[0] for line in lines] == ["held", "missed", "seen", "refused"]
+    assert [line[header.index("limit") :] for line in lines] == [
+        "0.8   pass",
+        "0.8   miss",
+        "-     no limit",
+        "0.8   refused: both computed fp32",
+    ]
+
+
+def test_plot_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="not installed: the extra 'bench' has it")
+    path = tmp_path / "step.png"
+    plot_bars(path, "title", "ms", {"tiny": {"a": 1.0, "b": 2.0}, "small": {"a": 3.0}})
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_without_matplotlib_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(NotRunError, match="bench"):
+        plot_bars(tmp_path / "step.png", "title", "ms", {"tiny": {"a": 1.0}})
