@@ -120,7 +120,7 @@ async def _evolve(evolve_solution: EvolveSolution, request: ChildRequest) -> obj
 def main() -> None:
     """Answer the request on stdin; arguments are the answer's descriptor and the parent's id."""
     if sys.platform == "linux":
-        from agents.se_darwin.jail.confinement import die_with_parent
+        from agents.se_darwin.fork_server.confinement import die_with_parent
 
         die_with_parent()
     if os.getppid() != int(sys.argv[2]):  # the parent ended before

@@ -13,7 +13,7 @@ from benchmarks.scenarios.trajectories import TRANSITIONS, build_data
 pytestmark = pytest.mark.process
 
 CPU = torch.device("cpu")
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "scripts"
 
 
 def test_promised_scenarios():

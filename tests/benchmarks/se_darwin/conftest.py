@@ -3,8 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from agents.se_darwin.collection import CORPUS_LIMITS
+from agents.se_darwin.collection import CORPUS_LIMITS, open_corpus_sandbox
+from agents.se_darwin.sandbox import Sandbox
 from benchmarks.se_darwin.recording import RecordingSandbox
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with open_corpus_sandbox() as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
