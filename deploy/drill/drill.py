@@ -108,8 +108,8 @@ class _Drill:
                 [GENESIS, "serve"], cwd=self._folder, env=self._environ, stderr=log
             )
         try:
-            self._wait_for(lambda: '"listening"' in self.log, START_SECONDS, "a daemon")
-            line = next(line for line in self.log.splitlines() if '"listening"' in line)
+            self._wait_for(lambda: '"listener_started"' in self.log, START_SECONDS, "a daemon")
+            line = next(line for line in self.log.splitlines() if '"listener_started"' in line)
             self._address = urlsplit(json.loads(line)["metrics"]).netloc
             yield
         finally:

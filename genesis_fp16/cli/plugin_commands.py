@@ -165,4 +165,4 @@ def _not_writable(home: Path) -> str:
 @contextmanager
 def _defer_interrupts() -> Iterator[Callable[[], bool]]:
     with Signals() as signals:
-        yield lambda: signals.stops > 0
+        yield lambda: signals.stop_count > 0

@@ -1,7 +1,7 @@
 """The metrics and health listener: ``/metrics``, ``/healthz``, ``/readyz``.
 
-A thread a connection, each with a deadline and their number bounded, so that slow or hostile
-clients delay nobody but themselves.
+Each connection has a thread and a deadline, and their number is bounded, so that slow or hostile
+clients delay only themselves.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class ListenError(GenesisError, OSError):
 
 
 def start_http(settings: Settings, metrics: Metrics, ready: Ready) -> ObservabilityServer:
-    """Listen and serve from a thread of its own until the server's `stop`.
+    """Listen, and serve from a new thread until `ObservabilityServer.stop`.
 
     Args:
-        settings: Names host and port.
-        metrics: What ``/metrics`` shows; its last tick decides ``/healthz``.
-        ready: Whether the daemon takes work, and why not: ``/readyz``, while the loop ticks.
+        settings: Settings with host and port.
+        metrics: Metrics that ``/metrics`` shows; their last tick decides ``/healthz``.
+        ready: Returns whether the daemon accepts work, and why not, for ``/readyz``.
 
     Raises:
-        ListenError: The address is in use, or not one of this machine.
+        ListenError: The address is in use, or does not belong to this machine.
     """
     host, port = settings.metrics_host, settings.metrics_port
     try:
@@ -85,18 +85,18 @@ class ObservabilityServer(ThreadingMixIn, WSGIServer):
         return self.server_port
 
     def server_bind(self) -> None:
-        """Bind; unlike the base class, without asking the resolver for this machine's name."""
+        """Bind; unlike the base class, without a DNS lookup of this machine's name."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
     def process_request(self, request: _Request, client_address: object) -> None:
-        """Serve in a new thread; when there are too many, the oldest connection goes."""
+        """Serve in a new thread; if there are too many, close the oldest connection."""
         with self._lock:
             self._open[request] = time.monotonic() + REQUEST_SECONDS
             surplus = [*self._open][:-MAX_CONNECTIONS]
         for oldest in surplus:
-            _cut(oldest)
+            _shut_down(oldest)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: _Request) -> None:
@@ -106,15 +106,15 @@ class ObservabilityServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut connections past their deadline; called a few times a second."""
+        """Close connections past their deadline; called a few times a second."""
         now = time.monotonic()
         with self._lock:
             late = [request for request, deadline in self._open.items() if deadline < now]
         for request in late:
-            _cut(request)
+            _shut_down(request)
 
     def handle_error(self, request: _Request, client_address: object) -> None:
-        """Say nothing of clients that hang up."""
+        """Ignore clients that hang up."""
 
     def stop(self) -> None:
         """Stop serving and close the port."""
@@ -127,19 +127,19 @@ class _QuietHandler(WSGIRequestHandler):
         """Log no requests."""
 
 
-def _cut(request: _Request) -> None:
-    """End a connection under the thread that serves it."""
+def _shut_down(request: _Request) -> None:
+    """Shut a connection down while a thread serves it."""
     if isinstance(request, socket.socket):
-        with suppress(OSError):  # it has just ended by itself
+        with suppress(OSError):  # it has just ended
             request.shutdown(socket.SHUT_RDWR)
 
 
 def make_app(
     metrics: Metrics, ready: Ready, clock: Callable[[], float] = time.monotonic
 ) -> WSGIApplication:
-    """Make the application; *clock* gives monotonic seconds: setting the time changes no health.
+    """Make the application; *clock* returns monotonic seconds.
 
-    The loop counts as ticking until `TICK_STALE_SECONDS` after the start.
+    Until `TICK_STALE_SECONDS` after the start the loop counts as ticking.
     """
     exposition = make_wsgi_app(metrics.registry)
     started = clock()

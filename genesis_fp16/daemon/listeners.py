@@ -1,4 +1,4 @@
-"""Who is told what happens to runs: the guard, the metrics, the narrator and others."""
+"""Several listeners as one: the guard, the metrics, the run log and others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ log = structlog.get_logger()
 
 
 class Listeners:
-    """Passes everything on to each of several; an error of one costs nothing else.
+    """Passes everything on to each of several listeners, even if another one raises an error.
 
-    It is logged when it is new: what fails at one event is likely to fail at the next.
+    Each error is logged once: a listener that fails at one event is likely to fail at the next.
 
     Args:
-        listeners: Those to tell.
+        listeners: Listeners, in the order in which they are called.
     """
 
     def __init__(self, listeners: Sequence[EventListener]) -> None:
@@ -28,17 +28,17 @@ class Listeners:
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """See `EventListener`."""
-        self._tell(lambda listener: listener.on_event(agent, run_id, event))
+        self._notify(lambda listener: listener.on_event(agent, run_id, event))
 
     def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
         """See `EventListener`."""
-        self._tell(lambda listener: listener.on_run_state(agent, run_id, state))
+        self._notify(lambda listener: listener.on_run_state(agent, run_id, state))
 
-    def _tell(self, message: Callable[[EventListener], None]) -> None:
+    def _notify(self, call: Callable[[EventListener], None]) -> None:
         for listener in self._listeners:
             try:
-                message(listener)
-            except Exception as error:  # a listener shows things: it must not cost a run
+                call(listener)
+            except Exception as error:  # an error in a listener must not fail a run
                 failure = f"{type(listener).__name__}: {error!r}"
                 if failure not in self._logged:
                     self._logged.add(failure)

@@ -12,9 +12,9 @@ from genesis_fp16.settings import Settings
 
 
 def configure_logging(settings: Settings) -> None:
-    """Send the daemon's log to stderr, and what libraries warn of with it.
+    """Send the daemon's log, and warnings of libraries, to stderr.
 
-    The stream is looked up at each line, so that a progress bar may put itself before it.
+    The stream is looked up at each line, because a progress bar replaces it.
     """
     as_json = settings.log_format == "json" or (
         settings.log_format == "auto" and not sys.stderr.isatty()
@@ -51,7 +51,7 @@ def configure_logging(settings: Settings) -> None:
 
 
 def keep_stdout_clear() -> None:
-    """Send what the library logs in a command to stderr: stdout is for the command's answer."""
+    """Send what the library logs in a command to stderr; stdout is for the command's result."""
     structlog.configure(
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
@@ -59,13 +59,13 @@ def keep_stdout_clear() -> None:
 
 
 def _head_first(_logger: object, _name: str, line: EventDict) -> EventDict:
-    """Begin each line with what every line has."""
+    """Begin each line with the fields that every line has."""
     return {name: line.pop(name) for name in ("timestamp", "level", "event")} | dict(line)
 
 
 def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(
         colors=colors,
-        sort_keys=False,  # the order in which the line was written tells more
+        sort_keys=False,  # fields in the order in which they were written
         exception_formatter=structlog.dev.plain_traceback,  # rich's shows every local value
     )

@@ -1,4 +1,4 @@
-"""Gathers the inputs on precision - settings, overrides, guard, hardware - and asks the policy."""
+"""Resolves the precision of each run from settings, overrides, guard, fallbacks and hardware."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from genesis_fp16.store import Store
 from infrastructure.events import PrecisionState
 
 
-class PrecisionDesk:
-    """The precision in force for each run.
+class PrecisionResolver:
+    """Resolves the precision of each run, by the rules in `genesis_fp16.domain.precision`.
 
     Args:
         store: Keeps the operators' overrides.
         hardware: What the device can do.
-        settings: In force; assign `settings` anew after a reload.
-        guard: Follows the same settings.
+        settings: Settings in force; assign `settings` after a reload.
+        guard: Guard, which receives the same settings.
         fallbacks: Runs whose workers fell back to FP32 by themselves.
     """
 
@@ -53,7 +53,7 @@ class PrecisionDesk:
 
     @property
     def settings(self) -> Settings:
-        """In force, here and for the guard."""
+        """Settings in force, here and for the guard."""
         return self._settings
 
     @settings.setter
@@ -61,29 +61,29 @@ class PrecisionDesk:
         self._settings = self._guard.settings = settings
 
     def refresh(self) -> None:
-        """Read the overrides that are in force now; once a round is enough."""
+        """Read the overrides in force, and let the guard store and read decisions; once a round."""
         self._overrides = self._store.overrides.in_force()
         self._guard.refresh()
 
     def __call__(self, run: Run) -> PrecisionState:
-        """The decision for *run*, which counts as beginning now unless it has begun."""
-        begun_at = math.inf if run.started_at is None else run.started_at
+        """The precision of *run*; a run that has not begun counts as beginning now."""
+        began_at = math.inf if run.started_at is None else run.started_at
         return self._decide(
             run.agent,
-            begun_at,
+            began_at,
             fell_back_at=self._fallbacks.fell_back_at(run.id),
             canary=is_canary(run.agent, run.number, self._settings),
             baseline=run.baseline_of is not None,
         )
 
     def for_agent(self, agent: str) -> PrecisionState:
-        """The decision for runs of *agent* that begin now and are canaries."""
+        """The precision of runs of *agent* that begin now and are canaries."""
         return self._decide(agent, math.inf, canary=is_canary(agent, 1, self._settings))
 
     def _decide(
         self,
         agent: str,
-        begun_at: float,
+        began_at: float,
         *,
         canary: bool,
         baseline: bool = False,
@@ -94,7 +94,7 @@ class PrecisionDesk:
                 flag=self._settings.enable_fp16_training,
                 default=self._settings.precision,
                 agent=self._settings.for_agent(agent).precision,
-                overrides=applicable_overrides(self._overrides, agent, begun_at),
+                overrides=applicable_overrides(self._overrides, agent, began_at),
                 device=self._device,
                 guard=self._guard.demands_fp32(agent),
                 fell_back_at=fell_back_at,

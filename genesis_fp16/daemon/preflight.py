@@ -1,4 +1,4 @@
-"""One agent's job measured in a worker of its own: this process imports neither torch nor it."""
+"""A pre-flight measurement of one agent's job, in a worker: torch is not imported here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infrastructure.events import PrecisionState, read_events
 from infrastructure.events.event import Finished, PreflightDone
 from infrastructure.events.preflight_report import PreflightReport
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 class PreflightError(GenesisError, RuntimeError):
@@ -33,13 +33,13 @@ class PreflightError(GenesisError, RuntimeError):
 def run_preflight(settings: Settings, agent: str) -> PreflightReport:
     """Measure the job that *agent* would train now; keep the report in the agent's folder.
 
-    Uses the agent's recorded transitions; where they do not suffice, collects some beside them
-    and throws them away. Nothing is trained or published.
+    The job is built from the agent's recorded transitions; if there are too few, more are
+    collected into a temporary folder. Nothing is trained or published.
 
     Raises:
         PreflightError: The job could not be measured.
-        UnknownAgentError: No such agent is installed.
-        ShadowedPackageError: The worker would measure with another library.
+        UnknownAgentError: *agent* is not installed.
+        ShadowedPackageError: The worker would import another training library.
     """
     check_not_shadowed()
     entry_point = entry_point_of(agent)
@@ -61,19 +61,19 @@ def run_preflight(settings: Settings, agent: str) -> PreflightReport:
     )
     status = _run(spec, settings.run_timeout_seconds)
     report = _report(spec, status)
-    shutil.rmtree(folder, ignore_errors=True)  # kept where it failed: its log says why
+    shutil.rmtree(folder, ignore_errors=True)  # after a failure it stays, with the log
     return report
 
 
 def _run(spec: RunSpec, timeout_seconds: float) -> ExitStatus:
-    """Run the worker to its end; nothing of it outlives this call."""
+    """Run the worker to its end; none of its processes outlives this call."""
     executor = LocalExecutor()
     deadline = time.monotonic() + timeout_seconds
     with Signals() as signals:
         handle = executor.submit(spec)
         try:
             while (status := executor.poll(handle)) is None:
-                if signals.stops:
+                if signals.stop_count:
                     raise PreflightError("interrupted: nothing was measured", os.EX_TEMPFAIL)
                 if time.monotonic() >= deadline:
                     raise PreflightError(
@@ -81,11 +81,11 @@ def _run(spec: RunSpec, timeout_seconds: float) -> ExitStatus:
                         f"GENESIS_RUN_TIMEOUT_SECONDS; see {spec.attempt_folder}",
                         1,
                     )
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
         finally:
             executor.kill(handle)
             while executor.poll(handle) is None:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
     return status
 
 

@@ -1,10 +1,10 @@
-"""Tells the story of each run in log lines, and on a terminal by a progress bar too."""
+"""Logs the progress of each run; on a terminal it also draws a progress bar."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -13,36 +13,34 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from structlog.typing import FilteringBoundLogger
 
 from genesis_fp16.domain.run import TERMINAL, RunState
+from genesis_fp16.settings import Settings
 from infrastructure.events import Event, PrecisionState, event, read_events
+from infrastructure.events.event import StepTotals
 
 LINE_SECONDS = 5.0
 
 log = structlog.get_logger()
 
-_OWN = {"event", "agent", "run_id", "level", "timestamp", "epoch", "reason", "phase"}
-_OWN |= {"state", "seconds", "attempts", "steps", "fp16_steps", "overflows", "nonfinite_losses"}
-_OWN |= {"precision", "published", "error"}
+_RESERVED = {"event", "agent", "run_id", "level", "timestamp", "epoch", "reason", "phase"}
+_RESERVED |= {"state", "seconds", "attempts", "steps", "fp16_steps", "overflows"}
+_RESERVED |= {"nonfinite_losses", "precision", "published", "error"}
 
 
 @dataclass(slots=True)
-class _Story:
-    """One run so far, over all its attempts."""
+class _RunProgress:
+    """One run so far, over all its attempts; times in monotonic seconds."""
 
     agent: str
     run_id: str
-    began: float
+    began_at: float
     attempts: int = 0
     phase: str = ""
-    phase_began: float = 0.0
-    next_line: float = 0.0
-    next_evaluation: float = 0.0
+    phase_began_at: float = 0.0
+    next_line_at: float = 0.0
+    next_evaluation_at: float = 0.0
     done: int = 0
     unit: str = ""
-    steps: int = 0
-    fp16_steps: int = 0
-    overflows: int = 0
-    nonfinite_losses: int = 0
-    loss: float | None = None
+    totals: StepTotals = field(default_factory=StepTotals)
     precision: PrecisionState | None = None
     evaluated: event.Evaluated | None = None
     published: event.Published | None = None
@@ -50,178 +48,164 @@ class _Story:
 
     @property
     def log(self) -> FilteringBoundLogger:
-        """Made anew for each line: a bar on the terminal puts itself between log and stderr."""
+        """A new logger for each line, because a progress bar replaces stderr."""
         bound: FilteringBoundLogger = log.bind(agent=self.agent, run_id=self.run_id)
         return bound
 
-    def count(self, stats: event.StepStats) -> None:
-        self.steps = stats.step
-        self.fp16_steps += stats.fp16
-        self.overflows += stats.overflow
-        self.nonfinite_losses += stats.nonfinite_loss
-        self.loss = stats.loss if stats.loss is not None else self.loss
-
-    def complete(self, attempts: Path) -> None:
-        """Count all attempts from their event files if an earlier daemon has seen some of them."""
-        folders = list(attempts.glob("*"))
+    def recount(self, attempts: Path) -> None:
+        """Count all attempts from their event files, if an earlier daemon has seen some of them."""
+        folders = sorted(attempts.glob("*"), key=lambda folder: (len(folder.name), folder.name))
         if len(folders) <= self.attempts:
             return
-        self.attempts, last_step = len(folders), self.steps
-        self.fp16_steps = self.overflows = self.nonfinite_losses = 0
+        self.attempts, self.totals = len(folders), StepTotals()
         for folder in folders:
-            for said in read_events(folder / "events.ndjson"):
-                if isinstance(said, event.StepStats):
-                    last_step = max(last_step, said.step)
-                    self.count(said)
-        self.steps = last_step
+            for each in read_events(folder / "events.ndjson"):
+                if isinstance(each, event.StepStats):
+                    self.totals.add(each)
 
     def summary(self, now: float) -> dict[str, object]:
-        """What the one line at the run's end says."""
+        """Fields of the line that ends the run."""
         fields: dict[str, object] = {
-            "seconds": round(now - self.began, 1),
-            "steps": self.steps,
-            "fp16_steps": self.fp16_steps,
-            "overflows": self.overflows,
+            "seconds": round(now - self.began_at, 1),
+            "steps": self.totals.steps,
+            "fp16_steps": self.totals.fp16_steps,
+            "overflows": self.totals.overflows,
         }
         if self.attempts > 1:
             fields["attempts"] = self.attempts
-        if self.nonfinite_losses:
-            fields["nonfinite_losses"] = self.nonfinite_losses
+        if self.totals.nonfinite_losses:
+            fields["nonfinite_losses"] = self.totals.nonfinite_losses
         if self.precision is not None:
             fields["precision"] = str(self.precision)
-        if self.published is not None:  # its metrics are of the model it decides about
+        if self.published is not None:  # its metrics are those of the model it decides about
             fields |= _rounded(self.published.metrics)
             fields["published"] = self.published.published
             fields["reason"] = self.published.reason
         elif self.evaluated is not None:
-            primary = self.evaluated.primary
-            fields |= _rounded({primary: self.evaluated.metrics[primary]})
+            fields |= _primary_metric(self.evaluated)
         if self.error:
             fields["error"] = self.error
         return fields
 
 
-class Narrator:
-    """An `EventListener` of the dispatcher.
+class RunLogger:
+    """Logs what an operator wants to read of each run; an `EventListener` of the dispatcher.
 
     Args:
-        console: Where progress bars are drawn if it is a terminal; else lines tell.
+        console: Where progress bars are drawn if it is a terminal; otherwise lines are logged.
         clock: Monotonic seconds.
-        runs: Folder of the runs, for what was not told here: attempts under an earlier daemon.
+        runs_folder: Folder of the runs, to count attempts that an earlier daemon has followed.
     """
 
     def __init__(
         self,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
-        runs: Path | None = None,
+        runs_folder: Path | None = None,
     ) -> None:
         self._clock = clock
-        self._runs = runs
-        self._stories: dict[str, _Story] = {}
+        self._runs_folder = runs_folder
+        self._runs: dict[str, _RunProgress] = {}
         self._bars = _Bars(console) if console is not None and console.is_terminal else None
 
     def close(self) -> None:
-        """Take the bars off the terminal."""
+        """Remove the bars from the terminal."""
         if self._bars is not None:
             self._bars.close()
 
     def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
-        """Note the run's state; tell its end in one line."""
-        story = self._story(agent, run_id)
+        """Log a new state; of an end also the summary of the run."""
+        run = self._run(agent, run_id)
         if state == RunState.STARTING:
-            story.attempts += 1
-            story.log.info("run_starting")
+            run.attempts += 1
+            run.log.info("attempt_started")
         elif state == RunState.QUEUED:
-            self._end_phase(story, "phase_stopped")
-            if not story.attempts:
-                story.log.info("run_queued")
+            self._end_phase(run, "phase_stopped")
+            if not run.attempts:
+                run.log.info("run_queued")
         elif state in TERMINAL:
             succeeded = state == RunState.SUCCEEDED
-            self._end_phase(story, "phase_ended" if succeeded else "phase_stopped")
-            if self._runs is not None:
-                story.complete(self._runs / run_id / "attempts")
-            wanted = succeeded or state == RunState.CANCELLED  # as an operator has said
-            tell = story.log.info if wanted else story.log.error
-            tell("run_ended", state=state, **story.summary(self._clock()))
-            del self._stories[run_id]
+            self._end_phase(run, "phase_ended" if succeeded else "phase_stopped")
+            if self._runs_folder is not None:
+                run.recount(self._runs_folder / run_id / "attempts")
+            intended = succeeded or state == RunState.CANCELLED
+            write = run.log.info if intended else run.log.error
+            write("run_ended", state=state, **run.summary(self._clock()))
+            del self._runs[run_id]
 
-    def on_event(self, agent: str, run_id: str, said: Event) -> None:
-        """Say what the worker reported, as far as an operator wants to read it now."""
-        story = self._story(agent, run_id)
-        match said:
+    def on_event(self, agent: str, run_id: str, received: Event) -> None:
+        """Log what the worker has reported; frequent events only every `LINE_SECONDS`."""
+        run = self._run(agent, run_id)
+        match received:
             case event.PhaseStarted():
-                self._end_phase(story)
+                self._end_phase(run)
                 now = self._clock()
-                story.phase, story.phase_began, story.done = said.phase, now, 0
-                story.next_line, story.next_evaluation = now + LINE_SECONDS, now
-                story.log.info("phase_started", phase=said.phase)
+                run.phase, run.phase_began_at, run.done = received.phase, now, 0
+                run.next_line_at, run.next_evaluation_at = now + LINE_SECONDS, now
+                run.log.info("phase_started", phase=received.phase)
             case event.Progress():
-                story.done, story.unit = said.done, said.unit
-                fields: dict[str, object] = {"done": said.done, "of": said.total}
-                self._progress(story, said.done, said.total, {**fields, "unit": said.unit})
+                run.done, run.unit = received.done, received.unit
+                fields: dict[str, object] = {"done": received.done, "of": received.total}
+                fields["unit"] = received.unit
+                self._show_progress(run, received.done, received.total, fields)
             case event.StepStats():
-                story.count(said)
-                self._progress(story, said.step, said.total_steps, _training(story, said))
+                run.totals.add(received)
+                fields = _training_fields(run, received)
+                self._show_progress(run, received.step, received.total_steps, fields)
             case event.Evaluated():
-                story.evaluated = said
-                if self._clock() >= story.next_evaluation:
-                    story.next_evaluation = self._clock() + LINE_SECONDS
-                    deciding = {said.primary: said.metrics[said.primary]}
-                    story.log.info("evaluated", epoch=said.epoch, **_rounded(deciding))
+                run.evaluated = received
+                if self._clock() >= run.next_evaluation_at:
+                    run.next_evaluation_at = self._clock() + LINE_SECONDS
+                    metric = _primary_metric(received)
+                    run.log.info("model_evaluated", epoch=received.epoch, **metric)
             case event.PrecisionChanged():
-                self._precision_changed(story, said)
+                self._log_precision(run, received)
             case _:
-                _tell(story, said)
+                _log_rare_event(run, received)
 
-    def _story(self, agent: str, run_id: str) -> _Story:
-        if run_id not in self._stories:
-            self._stories[run_id] = _Story(agent=agent, run_id=run_id, began=self._clock())
-        return self._stories[run_id]
+    def _run(self, agent: str, run_id: str) -> _RunProgress:
+        if run_id not in self._runs:
+            self._runs[run_id] = _RunProgress(agent, run_id, began_at=self._clock())
+        return self._runs[run_id]
 
-    def _line_is_due(self, story: _Story) -> bool:
-        if self._clock() < story.next_line:
-            return False
-        story.next_line = self._clock() + LINE_SECONDS
-        return True
-
-    def _progress(
-        self, story: _Story, done: int, total: int | None, fields: dict[str, object]
+    def _show_progress(
+        self, run: _RunProgress, done: int, total: int | None, fields: dict[str, object]
     ) -> None:
         fields = {name: value for name, value in fields.items() if value not in (None, "")}
         if self._bars is not None:
-            self._bars.draw(story, done, total, fields)
-        elif self._line_is_due(story):
-            story.log.info("progress", phase=story.phase, **fields)
+            self._bars.draw(run, done, total, fields)
+        elif self._clock() >= run.next_line_at:
+            run.next_line_at = self._clock() + LINE_SECONDS
+            run.log.info("progress_reported", phase=run.phase, **fields)
 
-    def _precision_changed(self, story: _Story, said: event.PrecisionChanged) -> None:
-        state, before = said.state, story.precision
-        story.precision = state
+    def _log_precision(self, run: _RunProgress, changed: event.PrecisionChanged) -> None:
+        state, before = changed.state, run.precision
+        run.precision = state
         lowered = state.effective == "fp32" and before is not None and before.effective != "fp32"
-        tell = story.log.warning if lowered else story.log.info
-        tell(
-            "precision_in_force",
+        write = run.log.warning if lowered else run.log.info
+        write(
+            "precision_changed",
             requested=state.requested,
             effective=state.effective,
             reason=state.reason,
-            step=said.step,
-            loss_scale=said.loss_scale,
+            step=changed.step,
+            loss_scale=changed.loss_scale,
         )
 
-    def _end_phase(self, story: _Story, told: str = "phase_ended") -> None:
+    def _end_phase(self, run: _RunProgress, name: str = "phase_ended") -> None:
         if self._bars is not None:
-            self._bars.remove(story)
-        if story.phase:
-            seconds = round(self._clock() - story.phase_began, 1)
+            self._bars.remove(run)
+        if run.phase:
+            seconds = round(self._clock() - run.phase_began_at, 1)
             fields: dict[str, object] = {}
-            if story.done:
-                fields = {"done": story.done, "unit": story.unit}
-            if story.phase == "train":
-                fields = {"steps": story.steps, "loss": _round(story.loss)}
-                if story.evaluated is not None:
-                    fields |= _rounded(story.evaluated.metrics)
-            story.log.info(told, phase=story.phase, seconds=seconds, **fields)
-        story.phase = ""
+            if run.done:
+                fields = {"done": run.done, "unit": run.unit}
+            if run.phase == "train":
+                fields = {"steps": run.totals.steps, "loss": _round(run.totals.loss)}
+                if run.evaluated is not None:
+                    fields |= _rounded(run.evaluated.metrics)
+            run.log.info(name, phase=run.phase, seconds=seconds, **fields)
+        run.phase = ""
 
 
 class _Bars:
@@ -231,7 +215,7 @@ class _Bars:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -239,17 +223,17 @@ class _Bars:
         self._tasks: dict[int, TaskID] = {}
 
     def draw(
-        self, story: _Story, done: int, total: int | None, fields: Mapping[str, object]
+        self, run: _RunProgress, done: int, total: int | None, fields: Mapping[str, object]
     ) -> None:
         if not self._tasks:
             self._progress.start()
-        if id(story) not in self._tasks:
-            self._tasks[id(story)] = self._progress.add_task(story.phase, total=total, said="")
-        said = " ".join(f"{name}={value}" for name, value in fields.items())
-        self._progress.update(self._tasks[id(story)], completed=done, total=total, said=said)
+        if id(run) not in self._tasks:
+            self._tasks[id(run)] = self._progress.add_task(run.phase, total=total, text="")
+        text = " ".join(f"{name}={value}" for name, value in fields.items())
+        self._progress.update(self._tasks[id(run)], completed=done, total=total, text=text)
 
-    def remove(self, story: _Story) -> None:
-        task = self._tasks.pop(id(story), None)
+    def remove(self, run: _RunProgress) -> None:
+        task = self._tasks.pop(id(run), None)
         if task is not None:
             self._progress.remove_task(task)
         if not self._tasks:
@@ -259,7 +243,13 @@ class _Bars:
         self._progress.stop()
 
 
-def _training(story: _Story, stats: event.StepStats) -> dict[str, object]:
+def open_run_logger(settings: Settings) -> RunLogger:
+    """Make the run logger of a process that serves *settings*, with bars on a terminal."""
+    console = Console(stderr=True, soft_wrap=True)
+    return RunLogger(console, runs_folder=settings.home.absolute() / "runs")
+
+
+def _training_fields(run: _RunProgress, stats: event.StepStats) -> dict[str, object]:
     fields: dict[str, object] = {
         "step": stats.step,
         "of": stats.total_steps,
@@ -268,35 +258,39 @@ def _training(story: _Story, stats: event.StepStats) -> dict[str, object]:
         "precision": stats.precision,
     }
     if stats.precision == "fp16":
-        fields |= {"loss_scale": stats.loss_scale, "overflows": story.overflows}
+        fields |= {"loss_scale": stats.loss_scale, "overflows": run.totals.overflows}
     if stats.seconds > 0:
         fields["steps_per_second"] = _round(stats.attempted / stats.seconds)
     return fields
 
 
-def _tell(story: _Story, said: Event) -> None:
-    match said:
+def _log_rare_event(run: _RunProgress, received: Event) -> None:
+    match received:
         case event.Started():
-            story.log.info("worker_started", pid=said.pid, device=said.device)
+            run.log.info("worker_started", pid=received.pid, device=received.device)
         case event.PreflightDone():
-            story.log.info("precision_measured", verdict=said.report.verdict)
-            for why in said.report.reasons:
-                story.log.info("precision_reason", said=why)
+            run.log.info("precision_measured", verdict=received.report.verdict)
+            for reason in received.report.reasons:
+                run.log.info("precision_verdict_explained", reason=reason)
         case event.CheckpointSaved():
-            story.log.debug("checkpoint_saved", step=said.step, bytes=said.size_bytes)
+            run.log.debug("checkpoint_saved", step=received.step, bytes=received.size_bytes)
         case event.Resumed():
-            story.log.info("resumed", step=said.step, checkpoint=said.path)
+            run.log.info("run_resumed", step=received.step, checkpoint=received.path)
         case event.Published():
-            story.published = said
-            told = "model_published" if said.published else "model_not_published"
-            story.log.info(told, reason=said.reason, **_rounded(said.metrics))
+            run.published = received
+            name = "model_published" if received.published else "model_not_published"
+            run.log.info(name, reason=received.reason, **_rounded(received.metrics))
         case event.Notice():
-            tell = story.log.warning if said.level == "warning" else story.log.info
-            tell(said.event, **_unreserved(said.fields))
+            write = run.log.warning if received.level == "warning" else run.log.info
+            write(received.event, **_unreserved(received.fields))
         case event.Finished():
-            story.error = said.error
-            if said.error:
-                story.log.error("attempt_failed", outcome=said.outcome, error=said.error)
+            run.error = received.error
+            if received.error:
+                run.log.error("attempt_failed", outcome=received.outcome, error=received.error)
+
+
+def _primary_metric(evaluated: event.Evaluated) -> dict[str, object]:
+    return _rounded({evaluated.primary: evaluated.metrics[evaluated.primary]})
 
 
 def _rounded(metrics: Mapping[str, float]) -> dict[str, object]:
@@ -304,8 +298,8 @@ def _rounded(metrics: Mapping[str, float]) -> dict[str, object]:
 
 
 def _unreserved(fields: Mapping[str, object]) -> dict[str, object]:
-    """Keep an agent's names from colliding with the line's own."""
-    return {f"{name}_" if name in _OWN else name: value for name, value in fields.items()}
+    """Rename fields of an agent that have the name of one of the line's own."""
+    return {f"{name}_" if name in _RESERVED else name: value for name, value in fields.items()}
 
 
 def _round(value: float | None) -> float | None:

@@ -1,32 +1,32 @@
-"""Finding out what there is to run and on what: plugins and hardware, probed side by side."""
+"""What is installed and on what it can run: plugins and hardware, probed side by side."""
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
 from genesis_fp16.plugins.probe import Hardware, Plugin, probe_agents, probe_hardware
 from genesis_fp16.settings import Settings
+from genesis_fp16.system.processes import kill
 from genesis_fp16.system.signals import Signals
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 class StoppedEarlyError(Exception):
-    """A signal asked to stop before there was anything to stop."""
+    """A signal asked the process to stop while it was still probing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Findings:
-    """What the probes found.
+class ProbeResults:
+    """Plugins and hardware.
 
     Attributes:
-        plugins: All installed, usable or not.
-        hardware: Of the device that the settings name.
+        plugins: All installed plugins, usable or not.
+        hardware: The device that the settings name.
     """
 
     plugins: list[Plugin]
@@ -34,33 +34,26 @@ class Findings:
 
     @property
     def entry_points(self) -> dict[str, str]:
-        """Agent to entry point, of those that may run."""
+        """Agent to entry point, of the agents that may run."""
         return {
             plugin.name: plugin.entry_point for plugin in self.plugins if plugin.state == "ready"
         }
 
 
-def look_around(settings: Settings, signals: Signals) -> Findings:
+def probe_environment(settings: Settings, signals: Signals) -> ProbeResults:
     """Probe plugins and hardware.
 
     Raises:
-        HardwareProbeError: There is no such device.
+        HardwareProbeError: The device does not exist.
         StoppedEarlyError: A signal came; the probes were ended.
     """
     with ThreadPoolExecutor(2, thread_name_prefix="startup") as pool:
         plugins = pool.submit(probe_agents, settings)
         hardware = pool.submit(probe_hardware, settings)
         while not (plugins.done() and hardware.done()):
-            if signals.stops:
-                _kill_children()
-            time.sleep(_LOOK_SECONDS)
-    if signals.stops:
+            if signals.stop_count:
+                kill(psutil.Process().children())  # all are probes: no worker has started yet
+            time.sleep(_POLL_SECONDS)
+    if signals.stop_count:
         raise StoppedEarlyError
-    return Findings(plugins=plugins.result(), hardware=hardware.result())
-
-
-def _kill_children() -> None:
-    """End the probes: no worker has been started yet, so all our children are probes."""
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
+    return ProbeResults(plugins=plugins.result(), hardware=hardware.result())

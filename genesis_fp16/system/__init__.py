@@ -1,1 +1,1 @@
-"""What touches the operating system and knows nothing of runs: processes, signals, JSON text."""
+"""Process trees, signals, JSON text: the operating system's side; knows nothing of runs."""

@@ -1,4 +1,4 @@
-"""JSON for any reader: numbers that JSON lacks are written as text."""
+"""JSON that any reader accepts: infinities and NaN are written as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 
 def json_text(value: object) -> str:
-    """*value* as indented JSON; infinities, NaN and what JSON has no form for become text."""
+    """*value* as indented JSON; infinities, NaN and objects unknown to JSON become text."""
     return json.dumps(_finite(value), indent=2, allow_nan=False, default=str)
 
 

@@ -1,4 +1,4 @@
-"""Signals as flags that a loop looks at."""
+"""Signals as flags that a loop polls."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 
 class Signals:
-    """Takes SIGTERM, SIGINT and SIGHUP while entered; in the main thread only.
+    """Records SIGTERM, SIGINT and SIGHUP while entered; in the main thread only.
 
     Attributes:
-        stops: How often SIGTERM or SIGINT came.
-        reload: Whether SIGHUP came; the loop sets it back.
+        stop_count: Number of SIGTERM and SIGINT received.
+        reload_requested: Whether SIGHUP was received; the loop resets it.
     """
 
     def __init__(self) -> None:
-        self.stops = 0
-        self.reload = False
+        self.stop_count = 0
+        self.reload_requested = False
         self._before: list[tuple[signal.Signals, Any]] = []
 
     def __enter__(self) -> Signals:
@@ -39,7 +39,7 @@ class Signals:
             signal.signal(number, handler)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        self.stops += 1
+        self.stop_count += 1
 
     def _reload(self, _number: int, _frame: FrameType | None) -> None:
-        self.reload = True
+        self.reload_requested = True

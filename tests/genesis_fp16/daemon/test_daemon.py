@@ -1,4 +1,4 @@
-"""The daemon as a process: what it tells, refuses and survives."""
+"""The daemon as a process: what it logs, refuses and survives."""
 
 import json
 import os
@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 
 from genesis_fp16.daemon import daemon as service
-from genesis_fp16.daemon.run_log import Narrator
-from genesis_fp16.daemon.startup import Findings
+from genesis_fp16.daemon.run_log import RunLogger
+from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.metrics import Metrics
@@ -67,12 +67,12 @@ class Daemon:
         return self.lines(event)[-1]
 
     def end(self) -> tuple[int, str]:
-        """Wait for its end: exit code, and all it said."""
+        """Wait for its end: exit code, and its log."""
         return self.process.wait(60), self._log.read_text()
 
     def get(self, path: str) -> str:
         """The listener's answer, whatever its status."""
-        address = urlsplit(self.lines("listening")[-1]["metrics"]).netloc
+        address = urlsplit(self.lines("listener_started")[-1]["metrics"]).netloc
         with closing(HTTPConnection(address, timeout=10)) as connection:
             connection.request("GET", path)
             return connection.getresponse().read().decode().strip()
@@ -122,8 +122,8 @@ def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
 
     assert daemon.lines("plugin_ready")[0]["agent"] == "any"
     assert daemon.lines("plugin_disabled")[0]["agent"] == "se-darwin"
-    assert daemon.lines("scheduled")[0]["schedule"] == "every 1h"
-    precision = daemon.lines("precision")[0]
+    assert daemon.lines("agent_scheduled")[0]["schedule"] == "every 1h"
+    precision = daemon.lines("precision_resolved")[0]
     assert precision["requested"] == "fp16"
     until(lambda: daemon.get("/readyz") == "serving")
     assert "genesis_leader 1.0" in daemon.get("/metrics")
@@ -141,11 +141,11 @@ def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
         "ENABLE_FP16_TRAINING": "True -> False",
         "GENESIS_CANARY_AGENTS": " -> nosuch",
     }
-    warned = daemon.wait_for("canaries_are_no_agents")
-    assert (warned["canaries"], warned["ready"]) == (["nosuch"], ["any"])
+    warned = daemon.wait_for("canaries_not_found")
+    assert (warned["canaries"], warned["ready_agents"]) == (["nosuch"], ["any"])
     assert (warned["level"], warned["effect"]) == ("error", "every agent stays in FP32")
     assert "GENESIS_SLOTS" in daemon.wait_for("settings_deferred")["settings"]
-    assert daemon.lines("precision")[-1]["reason"] == "flag"
+    assert daemon.lines("precision_resolved")[-1]["reason"] == "flag"
 
     daemon.process.send_signal(signal.SIGTERM)
     while not (notice := notices.recv(100)).startswith(b"STOPPING=1\n"):
@@ -169,7 +169,7 @@ def test_one_daemon_per_home_and_per_port(start, until) -> None:
         assert "Traceback" not in said
 
     first = start()
-    first.wait_for("listening")
+    first.wait_for("listener_started")
     code, said = start(first.folder).end()
     assert code == 73
     assert f"pid {first.process.pid}" in said
@@ -179,17 +179,17 @@ def test_one_daemon_per_home_and_per_port(start, until) -> None:
 def test_a_stop_during_the_start_does_not_wait_for_a_hanging_plugin(start, install_plugin) -> None:
     install_plugin("hangs", "import time; time.sleep(600)")
     daemon = start(settings="GENESIS_PROBE_TIMEOUT_SECONDS=300\n")
-    daemon.wait_for("listening")
+    daemon.wait_for("listener_started")
     daemon.process.send_signal(signal.SIGINT)
     code, log = daemon.end()
     assert code == 0
     assert "Traceback" not in log
 
 
-def test_the_loop_survives_trouble_with_its_database(start, until, notices) -> None:
-    """It goes on, but a watchdog is not told that all is well."""
+def test_the_loop_survives_errors_of_its_database(start, until, notices) -> None:
+    """It continues, but the watchdog is not fed."""
     daemon = start(NOTIFY_SOCKET=notices.getsockname().decode().replace("\0", "@"))
-    until(lambda: daemon.lines("listening"), 60)
+    until(lambda: daemon.lines("listener_started"), 60)
     until(lambda: daemon.get("/readyz") == "serving", 60)
     assert notices.recv(100) == b"READY=1"
     assert notices.recv(100) == b"WATCHDOG=1"
@@ -199,7 +199,7 @@ def test_the_loop_survives_trouble_with_its_database(start, until, notices) -> N
         until(lambda: "no such table" in daemon.get("/readyz"))
         assert "genesis_store_up 0.0" in daemon.get("/metrics")
         notices.setblocking(False)
-        with suppress(BlockingIOError):  # told while the database was well
+        with suppress(BlockingIOError):  # sent while the database worked
             while notices.recv(100):
                 pass
         for _ in range(2):
@@ -226,8 +226,8 @@ def test_a_corrupt_database_is_named_and_left_alone(start, tmp_path: Path) -> No
     assert "Traceback" not in said
 
 
-def test_no_new_database_is_begun_where_one_is_gone_for_now(start, tmp_path: Path) -> None:
-    """Else the rollbacks that operators have ordered would be forgotten."""
+def test_no_new_database_is_created_if_one_is_missing(start, tmp_path: Path) -> None:
+    """Otherwise the rollbacks that operators have ordered would be forgotten."""
     home = tmp_path / "daemon0" / ".genesis"
     run = home / "runs" / "20261121T112607-4bb90ed8"
     run.mkdir(parents=True)
@@ -239,12 +239,10 @@ def test_no_new_database_is_begun_where_one_is_gone_for_now(start, tmp_path: Pat
     assert not (home / "genesis.db").exists()
 
 
-def test_a_locked_database_holds_up_neither_the_rollback_nor_the_end(
-    start, install_plugin, until
-) -> None:
+def test_a_locked_database_delays_neither_rollback_nor_exit(start, install_plugin, until) -> None:
     install_plugin("a")
     daemon = start(settings="GENESIS_AGENTS__A__SCHEDULE=every 1s\n")
-    until(lambda: daemon.lines("listening"), 60)
+    until(lambda: daemon.lines("listener_started"), 60)
     until(lambda: daemon.get("/readyz") == "serving", 60)
     with closing(sqlite3.connect(daemon.folder / ".genesis" / "genesis.db")) as database:
         database.isolation_level = None
@@ -265,7 +263,7 @@ def test_a_locked_database_holds_up_neither_the_rollback_nor_the_end(
 def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> None:
     daemon = start()
     home = daemon.folder / ".genesis"
-    until(lambda: (told := serving(home)) and not told.trouble)  # it has no more to say there
+    until(lambda: (told := serving(home)) and not told.trouble)  # its status file is written
     if lost == "home":
         home.rename(daemon.folder / "gone")
     else:
@@ -282,8 +280,8 @@ def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> 
 
 
 @pytest.mark.parametrize("how", ["moved", "replaced"])
-def test_a_database_that_is_no_longer_the_one_opened_is_told(start, until, how: str) -> None:
-    """Else an operator's rollback would go to another file, and nobody would know."""
+def test_a_database_that_was_moved_or_replaced_is_reported(start, until, how: str) -> None:
+    """Otherwise an operator's rollback would go unnoticed to another file."""
     daemon = start()
     daemon.wait_for("daemon_ready")
     until(lambda: daemon.get("/readyz") == "serving")
@@ -311,7 +309,7 @@ def test_a_database_that_is_no_longer_the_one_opened_is_told(start, until, how: 
     assert serving(home) is None
 
 
-def test_a_daemon_tells_commands_which_settings_it_follows(start, until) -> None:
+def test_commands_see_which_settings_the_daemon_follows(start, until) -> None:
     daemon = start(settings="GENESIS_PRECISION=bf16\n", ENABLE_FP16_TRAINING="false")
     home, file = daemon.folder / ".genesis", daemon.folder / ".env"
     until(lambda: serving(home) and serving(home).trouble == "", 60)
@@ -334,10 +332,10 @@ def test_a_daemon_tells_commands_which_settings_it_follows(start, until) -> None
     assert serving(home).sources == told.sources
     daemon.process.kill()
     daemon.end()
-    assert serving(home) is None, "whatever the dead has left behind"
+    assert serving(home) is None, "even though the file is still there"
 
 
-def test_a_database_that_is_locked_at_the_start_is_waited_for(
+def test_a_database_locked_at_the_start_is_waited_for(
     start, install_plugin, until, tmp_path: Path
 ) -> None:
     install_plugin("a")
@@ -349,9 +347,9 @@ def test_a_database_that_is_locked_at_the_start_is_waited_for(
         daemon = start(settings="GENESIS_AGENTS__A__SCHEDULE=every 1h\n")
         assert "locked" in daemon.wait_for("store_failed")["error"]
         daemon.wait_for("daemon_ready")
-        assert not daemon.lines("scheduled")
+        assert not daemon.lines("agent_scheduled")
         database.execute("ROLLBACK")
-    assert daemon.wait_for("scheduled")["agent"] == "a"
+    assert daemon.wait_for("agent_scheduled")["agent"] == "a"
     until(lambda: daemon.get("/readyz") == "serving")
 
 
@@ -381,14 +379,14 @@ def test_old_weights_go_at_the_start_and_when_a_run_has_ended(start, until, tmp_
         third = home / "runs" / run.id / "best-epoch.pt"
         third.parent.mkdir()
         third.touch()
-        store.move(run.id, RunState.CANCELLED)  # while no daemon hears of it
+        store.move(run.id, RunState.CANCELLED)  # while no daemon runs
         daemon = start(daemon.folder, "GENESIS_KEEP_RUNS=1\n")
         assert daemon.wait_for("weights_removed")["run_id"] == second.parents[1].name
         assert [second.exists(), third.exists()] == [False, True]
 
 
-def test_what_the_guard_decides_on_the_way_out_is_written_down(home_settings: Settings) -> None:
-    """The last words of a worker are heard in the drain, and there is no round after it."""
+def test_a_decision_of_the_guard_during_the_drain_is_recorded(home_settings: Settings) -> None:
+    """A worker's last events are read in the drain, after the last round."""
     with closing(Store.open(home_settings)) as store:
         run = store.enqueue("a", first_seed=0)
         attempt = store.begin_attempt(run.id, "i")
@@ -398,11 +396,11 @@ def test_what_the_guard_decides_on_the_way_out_is_written_down(home_settings: Se
         with EventWriter(folder / "events.ndjson") as emit:
             emit(STORM)
         hardware = Hardware(device="cpu", fp16=False, bf16=False, torch_version="2")
-        with closing(Narrator(Console(stderr=True))) as narrator:
-            findings = Findings(plugins=[], hardware=hardware)
-            daemon = service.Daemon(home_settings, store, findings, Metrics(), narrator)
+        with closing(RunLogger(Console(stderr=True))) as run_logger:
+            probes = ProbeResults(plugins=[], hardware=hardware)
+            daemon = service.Daemon(home_settings, store, probes, Metrics(), run_logger)
             daemon.start()
             with Signals() as signals:
-                daemon.drain(signals)
+                daemon.loop.drain(signals)
         [decision] = store.guard.history("a")
         assert (decision.state, decision.run_id) == ("tripped", run.id)

@@ -1,4 +1,4 @@
-"""A listener that fails costs nobody anything, and fills no log."""
+"""A listener that fails does not affect the others, and does not fill the log."""
 
 from structlog.testing import capture_logs
 
@@ -8,13 +8,13 @@ from infrastructure.events.event import Notice
 
 class Recorder:
     def __init__(self) -> None:
-        self.told: list[object] = []
+        self.received: list[object] = []
 
     def on_event(self, agent: str, run_id: str, event) -> None:
-        self.told.append((agent, run_id, event))
+        self.received.append((agent, run_id, event))
 
     def on_run_state(self, agent: str, run_id: str, state: str) -> None:
-        self.told.append((agent, run_id, state))
+        self.received.append((agent, run_id, state))
 
 
 class Broken:
@@ -25,14 +25,14 @@ class Broken:
         raise KeyError(state)
 
 
-def test_the_others_are_told_and_the_log_says_it_once() -> None:
-    recorder, notice = Recorder(), Notice(event="hello")
+def test_the_others_are_called_and_each_error_is_logged_once() -> None:
+    recorder, notice = Recorder(), Notice(event="greeting")
     listeners = Listeners([Broken(), recorder])
     with capture_logs() as logs:
         for _ in range(3):
             listeners.on_event("a", "r", notice)
         listeners.on_run_state("a", "r", "failed")
-    assert recorder.told == [("a", "r", notice)] * 3 + [("a", "r", "failed")]
+    assert recorder.received == [("a", "r", notice)] * 3 + [("a", "r", "failed")]
     assert [log["failure"] for log in logs] == [
         "Broken: RuntimeError('broken')",
         "Broken: KeyError('failed')",

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from structlog.testing import capture_logs
 
-from genesis_fp16.daemon.run_log import LINE_SECONDS, Narrator
+from genesis_fp16.daemon.run_log import LINE_SECONDS, RunLogger
 from infrastructure.events import Event, EventWriter, PrecisionState
 from infrastructure.events.event import (
     Evaluated,
@@ -48,13 +48,13 @@ def lines() -> Iterator[Lines]:
 
 
 @pytest.fixture
-def narrator(clock: Clock) -> Narrator:
-    return Narrator(clock=clock)
+def run_logger(clock: Clock) -> RunLogger:
+    return RunLogger(clock=clock)
 
 
-def tell(narrator: Narrator, *events: Event) -> None:
+def send(run_logger: RunLogger, *events: Event) -> None:
     for event in events:
-        narrator.on_event("a", "r", event)
+        run_logger.on_event("a", "r", event)
 
 
 def named(lines: Lines, event: str) -> Lines:
@@ -68,13 +68,13 @@ def steps(step: int, **changes: object) -> StepStats:
     )
 
 
-def test_whole_run_ends_in_one_line_that_says_it_all(
-    narrator: Narrator, clock: Clock, lines: Lines
+def test_a_run_ends_with_one_summary_line(
+    run_logger: RunLogger, clock: Clock, lines: Lines
 ) -> None:
-    narrator.on_run_state("a", "r", "queued")
-    narrator.on_run_state("a", "r", "starting")
-    tell(
-        narrator,
+    run_logger.on_run_state("a", "r", "queued")
+    run_logger.on_run_state("a", "r", "starting")
+    send(
+        run_logger,
         Started(pid=1, device="cpu", torch_version="2"),
         PhaseStarted(phase="train"),
         PrecisionChanged(step=0, state=FP16, loss_scale=65536.0),
@@ -86,7 +86,7 @@ def test_whole_run_ends_in_one_line_that_says_it_all(
         Finished(outcome="done"),
     )
     clock.now += 60.0
-    narrator.on_run_state("a", "r", "succeeded")
+    run_logger.on_run_state("a", "r", "succeeded")
     assert lines[-1] == {
         "event": "run_ended",
         "log_level": "info",
@@ -104,19 +104,19 @@ def test_whole_run_ends_in_one_line_that_says_it_all(
     }
     assert named(lines, "model_not_published")[0]["reason"] == "no better than the base rate"
     assert named(lines, "phase_ended")[0]["loss"] == 0.1235
-    assert narrator._stories == {}
+    assert run_logger._runs == {}
 
 
 @pytest.mark.parametrize(("state", "level"), [("cancelled", "info"), ("failed", "error")])
-def test_an_end_that_was_wanted_is_no_error(
-    narrator: Narrator, lines: Lines, state: str, level: str
+def test_an_intended_end_is_not_an_error(
+    run_logger: RunLogger, lines: Lines, state: str, level: str
 ) -> None:
-    narrator.on_run_state("a", "r", "queued")
-    narrator.on_run_state("a", "r", state)
+    run_logger.on_run_state("a", "r", "queued")
+    run_logger.on_run_state("a", "r", state)
     assert (lines[-1]["event"], lines[-1]["log_level"]) == ("run_ended", level)
 
 
-def test_totals_are_of_all_attempts_under_whatever_daemon(
+def test_totals_include_attempts_under_an_earlier_daemon(
     clock: Clock, lines: Lines, tmp_path: Path
 ) -> None:
     first = tmp_path / "r" / "attempts" / "1"
@@ -126,66 +126,72 @@ def test_totals_are_of_all_attempts_under_whatever_daemon(
         with EventWriter(folder / "events.ndjson") as emit:
             emit(steps(20))
             emit(last)
-    narrator = Narrator(clock=clock, runs=tmp_path)  # of a daemon that saw the second only
-    narrator.on_run_state("a", "r", "queued")
-    narrator.on_run_state("a", "r", "starting")
-    tell(narrator, steps(20), steps(60, overflow=1))
-    narrator.on_run_state("a", "r", "succeeded")
-    told = {name: lines[-1][name] for name in ("steps", "fp16_steps", "overflows", "attempts")}
-    assert told == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
+    run_logger = RunLogger(
+        clock=clock, runs_folder=tmp_path
+    )  # of a daemon that saw the second only
+    run_logger.on_run_state("a", "r", "queued")
+    run_logger.on_run_state("a", "r", "starting")
+    send(run_logger, steps(20), steps(60, overflow=1))
+    run_logger.on_run_state("a", "r", "succeeded")
+    found = {name: lines[-1][name] for name in ("steps", "fp16_steps", "overflows", "attempts")}
+    assert found == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
 
 
-def test_stopped_phase_has_not_ended(narrator: Narrator, lines: Lines) -> None:
-    narrator.on_run_state("a", "r", "starting")
-    tell(narrator, PhaseStarted(phase="train"), steps(20))
-    narrator.on_run_state("a", "r", "queued")
+def test_stopped_phase_has_not_ended(run_logger: RunLogger, lines: Lines) -> None:
+    run_logger.on_run_state("a", "r", "starting")
+    send(run_logger, PhaseStarted(phase="train"), steps(20))
+    run_logger.on_run_state("a", "r", "queued")
     assert named(lines, "phase_stopped")[0]["steps"] == 20
     assert named(lines, "phase_ended") == []
 
 
-def test_progress_is_told_every_few_seconds(narrator: Narrator, clock: Clock, lines: Lines) -> None:
-    tell(narrator, PhaseStarted(phase="collect"))
+def test_progress_is_logged_every_few_seconds(
+    run_logger: RunLogger, clock: Clock, lines: Lines
+) -> None:
+    send(run_logger, PhaseStarted(phase="collect"))
     for done in range(1, 101):
         clock.now += LINE_SECONDS / 10
-        tell(narrator, Progress(phase="collect", done=done, total=100, unit="transitions"))
-    told = named(lines, "progress")
-    assert len(told) == 10
-    assert (told[0]["phase"], told[0]["done"], told[0]["of"]) == ("collect", 10, 100)
+        send(run_logger, Progress(phase="collect", done=done, total=100, unit="transitions"))
+    found = named(lines, "progress_reported")
+    assert len(found) == 10
+    assert (found[0]["phase"], found[0]["done"], found[0]["of"]) == ("collect", 10, 100)
 
 
 def test_training_line_shows_loss_and_overflows(
-    narrator: Narrator, clock: Clock, lines: Lines
+    run_logger: RunLogger, clock: Clock, lines: Lines
 ) -> None:
-    tell(narrator, PhaseStarted(phase="train"), steps(20, overflow=2))
+    send(run_logger, PhaseStarted(phase="train"), steps(20, overflow=2))
     clock.now += LINE_SECONDS
-    tell(narrator, steps(40, overflow=1))
-    (line,) = named(lines, "progress")
+    send(run_logger, steps(40, overflow=1))
+    (line,) = named(lines, "progress_reported")
     assert (line["step"], line["of"], line["loss"]) == (40, 100, 0.1235)
     assert (line["overflows"], line["loss_scale"], line["steps_per_second"]) == (3, 1024.0, 10.5)
 
 
-def test_lowered_precision_is_a_warning_with_its_reason(narrator: Narrator, lines: Lines) -> None:
-    tell(narrator, PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))
-    tell(narrator, PrecisionChanged(step=9, state=BY_FLAG, loss_scale=1.0))
-    first, second = named(lines, "precision_in_force")
+def test_lowered_precision_is_a_warning_with_its_reason(
+    run_logger: RunLogger, lines: Lines
+) -> None:
+    send(run_logger, PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))
+    send(run_logger, PrecisionChanged(step=9, state=BY_FLAG, loss_scale=1.0))
+    first, second = named(lines, "precision_changed")
     assert first["log_level"] == "info"
     assert second["log_level"] == "warning"
     assert (second["requested"], second["effective"], second["reason"]) == ("fp16", "fp32", "flag")
 
 
-def test_failure_is_told_with_its_error(narrator: Narrator, lines: Lines) -> None:
-    tell(narrator, Finished(outcome="failed", error="it broke"))
-    narrator.on_run_state("a", "r", "failed")
+def test_failure_is_logged_with_its_error(run_logger: RunLogger, lines: Lines) -> None:
+    send(run_logger, Finished(outcome="failed", error="it broke"))
+    run_logger.on_run_state("a", "r", "failed")
     assert named(lines, "attempt_failed")[0]["error"] == "it broke"
     assert lines[-1]["log_level"] == "error"
     assert lines[-1]["error"] == "it broke"
 
 
-def test_notice_of_an_agent_cannot_overwrite_the_lines_own_fields(
-    narrator: Narrator, lines: Lines
+def test_the_notice_of_an_agent_cannot_overwrite_the_lines_own_fields(
+    run_logger: RunLogger, lines: Lines
 ) -> None:
     fields = {"event": "x", "run_id": "forged", "file": "f"}
-    tell(narrator, Notice(level="warning", event="record_skipped", fields=fields))
+    send(run_logger, Notice(level="warning", event="record_skipped", fields=fields))
     (line,) = lines
     assert (line["run_id"], line["run_id_"], line["file"]) == ("r", "forged", "f")
     assert line["log_level"] == "warning"
@@ -193,21 +199,21 @@ def test_notice_of_an_agent_cannot_overwrite_the_lines_own_fields(
 
 def test_terminal_gets_a_bar_instead_of_lines(clock: Clock, lines: Lines) -> None:
     screen = io.StringIO()
-    narrator = Narrator(Console(file=screen, force_terminal=True, width=120), clock)
-    tell(narrator, PhaseStarted(phase="collect"))
+    run_logger = RunLogger(Console(file=screen, force_terminal=True, width=120), clock)
+    send(run_logger, PhaseStarted(phase="collect"))
     clock.now += LINE_SECONDS
-    tell(narrator, Progress(phase="collect", done=7, total=100, unit="transitions"))
-    narrator.close()
+    send(run_logger, Progress(phase="collect", done=7, total=100, unit="transitions"))
+    run_logger.close()
     assert "done=7 of=100" in screen.getvalue()
-    tell(narrator, PhaseStarted(phase="train"), steps(20))
-    narrator.close()
+    send(run_logger, PhaseStarted(phase="train"), steps(20))
+    run_logger.close()
     assert "loss=0.1235" in screen.getvalue()
-    assert named(lines, "progress") == []
+    assert named(lines, "progress_reported") == []
 
 
 def test_no_terminal_no_bar(clock: Clock, lines: Lines) -> None:
-    narrator = Narrator(Console(file=io.StringIO()), clock)
-    tell(narrator, PhaseStarted(phase="collect"))
+    run_logger = RunLogger(Console(file=io.StringIO()), clock)
+    send(run_logger, PhaseStarted(phase="collect"))
     clock.now += LINE_SECONDS
-    tell(narrator, Progress(phase="collect", done=7))
-    assert len(named(lines, "progress")) == 1
+    send(run_logger, Progress(phase="collect", done=7))
+    assert len(named(lines, "progress_reported")) == 1

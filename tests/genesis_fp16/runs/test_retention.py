@@ -14,8 +14,8 @@ from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from genesis_fp16.daemon.daemon import Daemon
-from genesis_fp16.daemon.run_log import Narrator
-from genesis_fp16.daemon.startup import Findings
+from genesis_fp16.daemon.run_log import RunLogger
+from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.metrics import Metrics
@@ -490,9 +490,9 @@ def test_where_the_store_refuses_a_removal_only_that_waits(
     runs.clock.pass_days(91)
     settings = home_settings.model_copy(update={"keep_runs": 1})
     hardware = Hardware(device="cpu", fp16=False, bf16=False, torch_version="2")
-    with closing(Narrator(Console(stderr=True))) as narrator:
-        findings = Findings(plugins=[], hardware=hardware)
-        daemon = Daemon(settings, runs.store, findings, Metrics(), narrator)
+    with closing(RunLogger(Console(stderr=True))) as run_logger:
+        probes = ProbeResults(plugins=[], hardware=hardware)
+        daemon = Daemon(settings, runs.store, probes, Metrics(), run_logger)
         troubles = [daemon.round(float(now), reload=False) for now in range(4)]
         waiting = runs.queue()
         runs.store.request_cancel(waiting.id, actor="me", reason="a test")

@@ -1,0 +1,174 @@
+"""What the daemon and a run in the foreground share: one round of the loop, and its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import structlog
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from genesis_fp16.daemon.listeners import Listeners
+from genesis_fp16.daemon.precision_resolver import PrecisionResolver
+from genesis_fp16.daemon.startup import ProbeResults
+from genesis_fp16.domain.guard import Decision
+from genesis_fp16.domain.listener import EventListener
+from genesis_fp16.executors import LocalExecutor
+from genesis_fp16.guard import Fallbacks, Guard
+from genesis_fp16.runs.dispatcher import Dispatcher
+from genesis_fp16.settings import Settings
+from genesis_fp16.settings.reload import Reload, SettingsReloader
+from genesis_fp16.store import Store, StoreError
+from genesis_fp16.system.signals import Signals
+
+TICK_SECONDS = 0.2
+STORE_BUSY_MILLISECONDS = 300  # a locked store must not hold up a change of precision
+DRAIN_GRACE_SECONDS = 0.9  # beyond the stop deadline, for the kernel to end killed processes
+_DRAIN_POLL_SECONDS = 0.05
+_REPEAT_SECONDS = 60.0
+
+log = structlog.get_logger()
+
+
+def open_store(settings: Settings) -> Store:
+    """Open the store for a loop: what cannot be recorded at once is recorded in a later round.
+
+    Raises:
+        StoreError: The database cannot be used.
+    """
+    return Store.open(settings, busy_milliseconds=STORE_BUSY_MILLISECONDS)
+
+
+class StoreHealth:
+    """Whether the store works. A store that is locked, full or moved away does not end the loop.
+
+    Attributes:
+        problem: The last error; empty while the store works.
+    """
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self._log_at = 0.0
+
+    @contextmanager
+    def catch_errors(self) -> Iterator[None]:
+        """Leave the block at an error of the store, and log it once a minute at most."""
+        try:
+            yield
+        except (SQLAlchemyError, StoreError) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            self.problem = f"the store fails: {cause}"
+            now = time.monotonic()
+            if now >= self._log_at:
+                self._log_at = now + _REPEAT_SECONDS
+                look_at = "error" if isinstance(error, StoreError) else "disk"
+                remedy = f"the daemon retries by itself; see the {look_at}"
+                log.error("store_failed", error=str(cause), remedy=remedy)
+        else:
+            if self.problem:
+                log.info("store_recovered")
+            self.problem, self._log_at = "", 0.0
+
+
+class RunLoop:
+    """Reloads settings, resolves precision and dispatches runs, round by round.
+
+    Args:
+        settings: Settings at the start.
+        store: An open store, locked for this process.
+        probes: Plugins and hardware.
+        listeners: Receive events and states after the guard.
+        on_decision: Called with each new decision of the guard.
+
+    Attributes:
+        settings: Settings in force.
+        settings_error: Why the settings file's latest content is not in force; empty if it is.
+        guard: Takes agents to FP32.
+        resolver: Resolves the precision of each run.
+        dispatcher: Runs the attempts.
+        store_health: Whether the store works.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        probes: ProbeResults,
+        listeners: Sequence[EventListener],
+        on_decision: Callable[[Decision], None] = lambda _decision: None,
+    ) -> None:
+        self.settings = settings
+        self.settings_error = ""
+        self.store_health = StoreHealth()
+        self._store = store
+        self._reloader = SettingsReloader(settings)
+        self.guard = Guard(store, settings, on_decision)
+        fallbacks = Fallbacks(store, settings.home)
+        self.resolver = PrecisionResolver(store, probes.hardware, settings, self.guard, fallbacks)
+        self.dispatcher = Dispatcher(
+            store,
+            LocalExecutor(),
+            settings,
+            probes.entry_points,
+            self.resolver,
+            Listeners([self.guard, fallbacks, *listeners]),
+        )
+
+    def begin_round(self, now: float, *, reload: bool = False) -> Reload | None:
+        """Do what a rollback needs and what needs no store: apply settings, follow the attempts.
+
+        Args:
+            now: Monotonic seconds.
+            reload: Read the settings file even if it has not changed.
+
+        Returns:
+            The outcome of a reload; None if the settings file has not changed.
+        """
+        outcome = self._reloader.reload() if reload else self._reloader.poll(now)
+        if outcome is not None:
+            self.settings_error = str(outcome.error or "")
+            outcome.log_outcome()
+            self.settings = self.resolver.settings = self.dispatcher.settings = outcome.settings
+        self.dispatcher.follow(now)
+        return outcome
+
+    def dispatch(self, now: float, *, only: str | None = None) -> None:
+        """Read overrides, write decisions, and dispatch; arguments as in `Dispatcher.tick`.
+
+        Raises:
+            StoreError, SQLAlchemyError: The store fails; the next round tries again.
+        """
+        self._store.verify()
+        self.resolver.refresh()
+        self.dispatcher.tick(now, only=only)
+
+    def drain(self, signals: Signals) -> None:
+        """Stop all attempts and wait for their end; kill them at the deadline or a further signal.
+
+        Args:
+            signals: Signals of this process; a stop after this call kills the workers.
+        """
+        dispatcher, stop_seconds = self.dispatcher, self.settings.stop_timeout_seconds
+        earlier_stops, began_at, store = signals.stop_count, time.monotonic(), StoreHealth()
+        if dispatcher.busy:
+            log.info("drain_started", attempts=dispatcher.busy, deadline_seconds=stop_seconds)
+        dispatcher.stop_all(began_at)
+        while dispatcher.busy and time.monotonic() - began_at < stop_seconds + DRAIN_GRACE_SECONDS:
+            if signals.stop_count > earlier_stops:
+                dispatcher.kill_all()
+            dispatcher.follow(time.monotonic())
+            if not (store.problem and dispatcher.alive):  # a failing store must not delay the kill
+                with store.catch_errors():
+                    dispatcher.follow_and_record(time.monotonic())
+            if store.problem and not dispatcher.alive:
+                log.warning(
+                    "runs_left_open",
+                    runs=dispatcher.busy,
+                    consequence="the next start takes them over",
+                )
+                break
+            time.sleep(_DRAIN_POLL_SECONDS)
+        dispatcher.kill_all()
+        with self.store_health.catch_errors():
+            self.resolver.refresh()  # writes decisions that the guard has made meanwhile
