@@ -1,4 +1,7 @@
-"""What an agent is. Imports neither torch nor the daemon."""
+"""The contract between agents and the daemon. Imports neither torch nor the daemon.
+
+`agent_contract.command` and `.transition` hold further names for plugin authors.
+"""
 
 from infrastructure.agent_contract.agent import CONTRACT_VERSION, Agent
 from infrastructure.agent_contract.run_context import RunContext

@@ -1,4 +1,4 @@
-"""The protocol every agent meets, and the names it may carry."""
+"""The protocol that every agent implements, and the form of its name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ AGENT_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 class RecordedTransitions(Protocol):
-    """The read side of a replay buffer, frozen at the moment training began."""
+    """The recorded transitions, as they were when training began."""
 
     def __iter__(self) -> Iterator[Transition]:
-        """All transitions, in the order they were recorded."""
+        """Iterate over all transitions in the order in which they were recorded."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of transitions."""
 
 
 @runtime_checkable
@@ -34,43 +34,43 @@ class Agent(Protocol):
     """What the worker calls. Most authors subclass `WorldModelAgent` instead of writing this.
 
     Attributes:
-        name: Equal to the entry point's name; ``[a-z][a-z0-9-]{0,31}``.
-        contract_version: `CONTRACT_VERSION` that the agent was written for.
+        name: Name of the entry point; ``[a-z][a-z0-9-]{0,31}``.
+        contract_version: The `CONTRACT_VERSION` for which the agent was written.
     """
 
     name: str
     contract_version: int
 
     def schedule(self) -> Schedule:
-        """Default schedule; the operator's setting wins."""
+        """Return the default schedule; the operator's setting wins."""
 
     def settings_model(self) -> type[BaseModel] | None:
-        """The agent's own settings, or None."""
+        """Return the model of the agent's own settings, or None if it has none."""
 
     def collect(self, context: RunContext) -> Iterator[Transition]:
-        """Yield new transitions within ``context.budget``; each is recorded as it comes."""
+        """Yield new transitions within ``context.budget``; each is recorded at once."""
 
     def build_job(self, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
         """Turn recorded transitions into a training job.
 
-        Must give the same job for the same context and transitions: a resumed attempt calls it
-        again.
+        Must return the same job for the same context and transitions, because a resumed attempt
+        calls it again.
 
         Raises:
-            InsufficientDataError: There is too little to train on; the run succeeds unpublished.
+            InsufficientDataError: There is too little data; the run succeeds without publishing.
         """
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
-        """Put the trained model into use if it is better, and say why or why not."""
+        """Publish the trained model if it is better, and return the decision and its reason."""
 
 
 class InsufficientDataError(ValueError):
     """Too few transitions or groups to train and evaluate on.
 
     Args:
-        what: What there is too little of.
-        got: How many there are.
-        needed: How many it takes.
+        what: Kind of data: ``transitions`` or ``groups``.
+        got: Number recorded.
+        needed: Number required.
     """
 
     def __init__(self, what: str, got: int, needed: int) -> None:

@@ -1,4 +1,4 @@
-"""What a run tells its agent. Not the precision: a plugin cannot act on what it is not told."""
+"""What a run tells its agent; not the precision, so that no agent can depend on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunLogger(Protocol):
 
 
 class ReportProgress(Protocol):
-    """Tells the operator how far the agent is."""
+    """Reports the agent's progress to the operator."""
 
     def __call__(
         self,
@@ -32,12 +32,12 @@ class ReportProgress(Protocol):
         unit: str = "",
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Report *done* of *total* units; cheap enough to call per transition."""
+        """Report *done* of *total* units; cheap enough to call for each transition."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """What `Agent.collect` may spend; the worker enforces it between transitions.
+    """Limits of `Agent.collect`; the worker enforces them between transitions.
 
     Attributes:
         seconds: Wall-clock seconds.
@@ -61,15 +61,15 @@ class RunContext:
 
     Attributes:
         run_id: Identity of the run; the same in every attempt.
-        attempt: 1 for the first, one more for each retry or resumption.
+        attempt: Number of the attempt, from 1; each retry or resumption adds one.
         agent: Name of the agent.
-        device: Torch device, such as ``cpu`` or ``cuda:0``.
+        device: Torch device: ``cpu``, ``cuda:0``.
         seed: Seed of the run; the same in every attempt.
-        agent_folder: Belongs to the agent; persists across runs (replay buffer, models).
-        run_folder: Belongs to this run; persists across its attempts.
-        budget: What `Agent.collect` may spend.
-        settings: An instance of the agent's `settings_model`, or None.
-        logger: Bound to the agent and the run.
+        agent_folder: The agent's folder; persists across runs (replay buffer, models).
+        run_folder: The run's folder; persists across its attempts.
+        budget: Limits of `Agent.collect`.
+        settings: Instance of the agent's `settings_model`, or None.
+        logger: Logger bound to the agent and the run.
         report_progress: See `ReportProgress`.
     """
 

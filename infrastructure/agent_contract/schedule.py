@@ -1,4 +1,4 @@
-"""When an agent is due: an interval or a cron expression, and what to do about missed fires."""
+"""When an agent is due: an interval or a cron expression; what to do after downtime."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ class Schedule:
     """An interval *or* a five-field cron expression, always in UTC.
 
     Attributes:
-        every_seconds: Interval in seconds, anchored to a fixed start, so that a restarted
-            daemon neither drifts nor starves the agent.
-        cron: Five fields; weekdays by name (``mon``), since number 1 is Monday to some
-            programs and Tuesday to others.
-        catch_up: Which of the fires missed during downtime become runs.
-        overlap: What happens to a fire while the agent's previous run is still active.
+        every_seconds: Interval in seconds, anchored to a fixed start, so that restarts of the
+            daemon neither shift nor postpone the due times.
+        cron: Five fields; weekdays by name (``mon``), because some programs count Monday as 1
+            and others Tuesday.
+        catch_up: Which due times missed during downtime become runs.
+        overlap: What happens at a due time while the agent's previous run is still active.
 
     Raises:
-        ValueError: Both or neither of interval and cron; an interval below one second;
-            a cron expression without five fields or with a numeric weekday.
+        ValueError: Both or neither of interval and cron are given; the interval is not between
+            one second and 366 days; the cron expression does not have five fields or has a
+            numeric weekday; *catch_up* or *overlap* is unknown.
     """
 
     every_seconds: float | None = None
@@ -68,7 +69,7 @@ class Schedule:
             return cls(every_seconds=float(interval[1]) * _UNIT_SECONDS[interval[2]])
         if text.startswith("cron "):
             return cls(cron=text.removeprefix("cron ").strip())
-        raise ValueError(f"a schedule reads 'every 30m' or 'cron 0 3 * * mon', got {text!r}")
+        raise ValueError(f"write a schedule as 'every 30m' or 'cron 0 3 * * mon', got {text!r}")
 
     def __str__(self) -> str:
         if self.cron is not None:

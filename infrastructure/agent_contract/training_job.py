@@ -1,4 +1,4 @@
-"""What an agent hands to the trainer, and what comes back."""
+"""What an agent gives the trainer, and what the trainer returns."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ ScheduleCounts: TypeAlias = Literal["attempted", "applied"]
 
 
 class Forward(Protocol):
-    """The model as the trainer hands it over.
+    """The model as the trainer passes it to a job's functions.
 
     A call runs the module under the run's precision and returns float32, so that losses,
     likelihoods and variances are float32 by construction. Any attribute other than `method`
-    raises, since reaching past this object would silently compute in FP32.
+    raises: access to the module itself would silently compute in FP32.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's ``forward``; floating tensors of the result come back as float32."""
 
     def method(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's method *name* (``encode``, say) as `__call__` runs ``forward``."""
+        """Run the module's method *name* (``encode``, …) as `__call__` runs ``forward``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class Evaluation:
 
     Attributes:
         metrics: Name to value.
-        primary: The metric that decides.
+        primary: Name of the metric that decides.
         higher_is_better: Direction of the primary metric.
 
     Raises:
@@ -55,11 +55,11 @@ class Evaluation:
 
     @property
     def value(self) -> float:
-        """The primary metric."""
+        """Value of the primary metric."""
         return self.metrics[self.primary]
 
     def better_than(self, other: Evaluation) -> bool:
-        """Whether this primary value beats *other*'s; a value that is not a number never does."""
+        """Whether this primary value beats *other*'s; NaN beats nothing."""
         if math.isnan(self.value):
             return False
         if math.isnan(other.value):
@@ -69,12 +69,12 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationReport:
-    """What `Agent.publish` decides on.
+    """Result of training, on which `Agent.publish` decides.
 
     Attributes:
-        evaluation: Of the trained model, on held-out data.
-        steps: Optimizer steps attempted over all attempts.
-        epochs: Epochs trained.
+        evaluation: Evaluation of the trained model on held-out data.
+        steps: Number of optimizer steps attempted in all attempts.
+        epochs: Number of epochs trained.
     """
 
     evaluation: Evaluation
@@ -84,12 +84,12 @@ class EvaluationReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """The outcome of `Agent.publish`; a refusal is a successful run.
+    """Outcome of `Agent.publish`; a run that does not publish succeeds too.
 
     Attributes:
-        published: Whether the model is now the one in use.
-        reason: Why, in one line an operator understands.
-        metrics: Of the candidate and what it was compared with.
+        published: Whether the trained model is now in use.
+        reason: Why or why not, in one line for the operator.
+        metrics: Metrics of the candidate and of the models it was compared with.
     """
 
     published: bool
@@ -99,19 +99,21 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """A model, its data and its objective; no precision, no scaler.
+    """A model, its data and its objective; without precision and scaler.
 
     Attributes:
-        model: All parameters float32, on any device: the trainer moves it.
-        optimizer: Builds the optimizer from the model's parameters; ``fused=True`` is fastest.
-        batches: Epoch to batches; the same epoch must give the same batches, or a resumed run
-            would see other data. Tensors may live on the CPU.
-        loss: Forward and batch to a float32 scalar; autocast is off inside it.
-        evaluate: Held-out evaluation; called without gradients.
-        epochs: How many epochs to train.
-        scheduler: Builds a learning-rate scheduler, which is stepped by the trainer.
-        scheduler_counts: What steps it: ``attempted`` optimizer steps, so that a schedule as long
-            as the run ends with it; or ``applied`` ones, so that a skipped step holds it back.
+        model: Model whose parameters are float32, on any device: the trainer moves it.
+        optimizer: Function that builds the optimizer from the model's parameters; ``fused=True`` is
+            fastest.
+        batches: Function from an epoch to its batches; the same epoch must give the same batches,
+            or a resumed run would train on other data. Tensors may be on the CPU.
+        loss: Function from forward and batch to a scalar, shape ``[]``, float32; autocast is off
+            inside it.
+        evaluate: Function that evaluates on held-out data; called without gradients.
+        epochs: Number of epochs to train.
+        scheduler: Function that builds a learning-rate scheduler; the trainer steps it.
+        scheduler_counts: Which steps advance it: ``attempted`` optimizer steps, so that a schedule
+            as long as the run ends with the run; or only ``applied`` ones, not skipped ones.
         accumulate: Micro-batches per optimizer step.
     """
 

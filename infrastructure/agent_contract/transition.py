@@ -1,4 +1,4 @@
-"""What an agent records, and how its fields are typed for a world model."""
+"""What an agent records, and the types of its fields for a world model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Box:
 
     Attributes:
         shape: ``()`` or ``(n,)``.
-        delta: As a target: predict the change from the observation's field of the same name.
+        delta: Whether a target predicts the change from the observation of the same name.
     """
 
     shape: tuple[int, ...] = ()
@@ -29,7 +29,7 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discrete:
-    """One of a closed set of labels; as an input, an unseen label is encoded as unknown."""
+    """One of a fixed set of labels; as an input, an unseen label is encoded as unknown."""
 
     values: tuple[str, ...]
 
@@ -40,10 +40,10 @@ class Discrete:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Text:
-    """A string or a list of tokens, embedded by hashing: inputs only, never a target.
+    """A string or a list of tokens, embedded by hashing: an input, never a target.
 
     Attributes:
-        buckets: Size of the hash table.
+        buckets: Number of rows of the hash table.
     """
 
     buckets: int = 2048
@@ -61,17 +61,17 @@ class TransitionSpec:
     """The fields of an agent's transitions.
 
     Attributes:
-        observation: Inputs that describe the state.
-        action: Inputs that describe the action.
-        targets: What the world model predicts: ``reward``, ``terminated``, or a field of
-            ``next_observation``. Never part of the input.
-        success: ``(target, label)``: the label of a `Discrete` target that counts as success.
-        improvement: The scalar `Box` target that measures progress (``reward`` by default).
+        observation: Input fields that describe the state.
+        action: Input fields that describe the action.
+        targets: Fields that the world model predicts: ``reward``, ``terminated``, or fields of
+            ``next_observation``. They are not inputs.
+        success: ``(target, label)``: label of a `Discrete` target that counts as success.
+        improvement: Scalar `Box` target that measures progress (``reward`` by default).
 
     Raises:
-        ValueError: No field where one is needed, a `Text` target, a ``delta`` target without
-            an observation of the same name and shape, or a *success*/*improvement* that
-            names no such target.
+        ValueError: There is no observation or no target; a target is `Text`; a ``delta`` target
+            has no observation of the same name and shape; *success* or *improvement* does not
+            name such a target.
     """
 
     observation: Mapping[str, FieldType]
@@ -97,31 +97,31 @@ class TransitionSpec:
             target_name, label = self.success
             target = self.targets.get(target_name, Box())
             if not isinstance(target, Discrete) or label not in target.values:
-                raise ValueError(f"success {self.success} names no label of a Discrete target")
+                raise ValueError(f"success {self.success} must name a label of a Discrete target")
         if self.improvement is not None:
             target = self.targets.get(self.improvement, Text())
             if not isinstance(target, Box) or target.shape != ():
-                raise ValueError(f"improvement {self.improvement!r} names no scalar Box target")
+                raise ValueError(f"improvement {self.improvement!r} must name a scalar Box target")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transition:
-    """One step: what was seen, what was done, what came of it.
+    """One step: observation, action and result.
 
     Attributes:
-        group: Episode, task or conversation: the unit of the held-out split. Splitting by
-            row would leak one group's steps into its own evaluation.
+        group: Episode, task or conversation: the unit of the held-out split. A split by row
+            would put steps of one group on both sides.
         observation: Field name to value, as declared by the `TransitionSpec`.
         action: The same for the action.
         reward: Scalar reward; must be finite.
-        next_observation: What the action led to. Targets are read from here.
+        next_observation: Observation after the action. Targets are read from here.
         terminated: Whether the trajectory ended here.
-        propensity: Probability with which the policy chose this action, in (0, 1]; None when
-            no policy chose it. Calibration breaks under policy shift without it.
-        info: Anything worth keeping that is neither input nor target.
+        propensity: Probability with which the policy chose this action, in (0, 1]; None if no
+            policy chose it. Without it, calibration fails when the policy changes.
+        info: Further fields to keep that are neither input nor target.
 
     Raises:
-        ValueError: An empty group, a reward that is not finite, or a propensity outside (0, 1].
+        ValueError: The group is empty, the reward not finite, or the propensity outside (0, 1].
     """
 
     group: str
@@ -138,7 +138,7 @@ class Transition:
             raise ValueError("a transition needs a group (episode, task, conversation)")
         try:
             finite = math.isfinite(self.reward)
-        except OverflowError:  # a whole number beyond all floats
+        except OverflowError:  # an integer larger than any float
             finite = False
         if not finite:
             raise ValueError(f"reward must be finite, got {self.reward}")
