@@ -1,7 +1,7 @@
-"""The conformance kit: hold an agent to the contract in its author's own tests.
+"""The conformance kit: checks an agent against the contract in its author's own tests.
 
-It does in small what a worker does: collect, build the job, take one FP32 step, evaluate,
-publish. What passes here is not quarantined by a daemon and not refused by a worker.
+It does what a worker does, on a small scale: collect, build the job, take one FP32 step, evaluate,
+publish. A daemon does not quarantine, and a worker does not refuse, an agent that passes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BATCHES_COMPARED = 3
 
 
 class AgentCheckError(GenesisError, AssertionError):
-    """The agent breaks the contract; the message says where, what was found and the remedy."""
+    """The agent breaks the contract; the message names the method, the defect and the remedy."""
 
 
 def check_agent(
@@ -52,17 +52,17 @@ def check_agent(
     settings: Mapping[str, JsonValue] | None = None,
     seed: int = 0,
 ) -> None:
-    """Hold the agent that *factory* makes to the contract; on the CPU, within seconds.
+    """Check the agent that *factory* makes against the contract; on the CPU, within seconds.
 
     Args:
-        factory: What the entry point names; called without arguments.
-        folder: Where the agent may write; a temporary one by default.
-        budget: What collecting may spend. The agent must find enough in it to train on.
+        factory: The factory that the entry point names; called without arguments.
+        folder: Folder in which the agent may write; a temporary one by default.
+        budget: Limits of collecting. The agent must collect enough within them to train on.
         settings: The operator's settings for the agent.
-        seed: Of the run.
+        seed: Seed of the run.
 
     Raises:
-        AgentCheckError: Something breaks the contract.
+        AgentCheckError: The agent breaks the contract.
     """
     with tempfile.TemporaryDirectory() as temporary:
         where = Path(temporary) if folder is None else folder
@@ -78,7 +78,7 @@ def check_agent(
 
 @contextmanager
 def _checking(what: str) -> Iterator[None]:
-    """Turn whatever goes wrong, even ``sys.exit``, into an `AgentCheckError` that names *what*."""
+    """Turn any exception, even ``SystemExit``, into an `AgentCheckError` that names *what*."""
     try:
         yield
     except AgentCheckError:
@@ -87,9 +87,9 @@ def _checking(what: str) -> Iterator[None]:
         raise AgentCheckError(f"{what}: {describe_error(error)}") from error
 
 
-def _require(holds: bool, what: str, remedy: str) -> None:
-    if not holds:
-        raise AgentCheckError(f"{what}; {remedy}")
+def _require(condition: bool, defect: str, remedy: str) -> None:
+    if not condition:
+        raise AgentCheckError(f"{defect}; {remedy}")
 
 
 def _check_defaults(
@@ -151,7 +151,7 @@ def _check_collect(agent: Agent, context: RunContext) -> RecordedTransitions:
         groups = {transition.group for transition in recorded}
         _require(
             len(groups) > 1,
-            f"all {len(recorded)} transitions are of the group {groups}",
+            f"all {len(recorded)} transitions belong to the group {groups}",
             "give each episode, task or conversation a group of its own",
         )
         return recorded
@@ -166,12 +166,12 @@ def _check_job(agent: Agent, context: RunContext, transitions: RecordedTransitio
     _require(bool(first), "batches(0) yields nothing", "yield mappings of tensors")
     _require(
         all(_same(a, b) for a, b in zip(first, second, strict=False)),
-        "batches(0) gives other batches the second time, so a resumed run would see other data",
+        "batches(0) gives different batches when called again, so a resumed run would see other data",
         "derive the order from the epoch and context.seed alone",
     )
     _require(
         _same(job.model.state_dict(), again.model.state_dict()),
-        "build_job() gives other weights the second time, so a resumed run would not be the same",
+        "build_job() gives different weights when called again, so a resumed run would differ",
         "draw every random number from context.seed",
     )
     return job
@@ -248,5 +248,5 @@ def _check_publish(agent: Agent, context: RunContext, job: TrainingJob) -> None:
     _require(
         isinstance(publication, Publication),
         f"publish() returned {publication!r}",
-        "return a Publication: whether, and why",
+        "return a Publication with the decision and its reason",
     )

@@ -1,4 +1,4 @@
-"""What the dispatcher asks of an executor, wherever the worker runs."""
+"""The interface between the dispatcher and the place where workers run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from infrastructure.events import Command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
-    """A worker process, told apart from a later one with the same pid.
+    """A worker process; the start time distinguishes it from a later one with the same pid.
 
     Attributes:
         pid: Process id; also the id of its session and process group.
-        started_at: Start time of the process, Unix time in seconds, as the kernel has it.
+        started_at: Start time of the process in Unix seconds, as the kernel reports it.
     """
 
     pid: int
@@ -24,7 +24,7 @@ class Handle:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExitStatus:
-    """How a worker ended; neither is known of one that this process did not start.
+    """How a worker ended; both are None if this process did not start it.
 
     Attributes:
         exit_code: None if a signal ended it.
@@ -36,20 +36,20 @@ class ExitStatus:
 
 
 class Executor(Protocol):
-    """Starts, watches, commands and ends workers. No method blocks on the worker."""
+    """Starts, polls, commands and ends workers. No method waits for the worker."""
 
     def submit(self, spec: RunSpec) -> Handle:
         """Start the worker of one attempt.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The worker cannot be started.
         """
 
     def poll(self, handle: Handle) -> ExitStatus | None:
-        """How the worker ended, or None while it lives; the rest of its process tree is gone."""
+        """How the worker ended, or None while it lives; its descendants end with it."""
 
     def send(self, handle: Handle, command: Command) -> None:
-        """Pass *command* on; a worker that no longer listens does not get it."""
+        """Send *command*; a worker that has closed its stdin does not receive it."""
 
     def stop(self, handle: Handle, reason: str) -> None:
         """Ask the worker to checkpoint and exit with 75."""
@@ -58,4 +58,4 @@ class Executor(Protocol):
         """End the worker and all its descendants at once."""
 
     def recover(self, handle: Handle) -> bool:
-        """Take over a worker that an earlier daemon started; False if it is gone."""
+        """Take over a worker that an earlier daemon started; False if it has ended."""

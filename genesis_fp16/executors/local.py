@@ -1,4 +1,4 @@
-"""Workers as child processes of the daemon, each in a session of its own."""
+"""Workers as child processes of the daemon, each in its own session."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from infrastructure.events.command import Stop
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker")
 GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker.group")
-FAMILY_SECONDS = 2.0  # between two looks at what descends from a worker
-SAME_START_SECONDS = 2.0  # the kernel counts from boot, and the clock may have been set since
+DESCENDANTS_SECONDS = 2.0  # between two listings of a worker's descendants
+SAME_START_SECONDS = 2.0  # tolerance: start times shift when the clock is set
 
 
 class LocalExecutor:
-    """Starts ``command SPEC_PATH`` per attempt: never a thread or a fork of the daemon.
+    """Starts ``command SPEC_PATH`` for each attempt, never a thread or a fork of the daemon.
 
     Args:
         command: The worker's command line without its last argument, the path of the
-            specification. An attempt on several ranks is started by `GROUP_COMMAND` instead.
+            specification. For an attempt on several ranks `GROUP_COMMAND` takes its place.
     """
 
     def __init__(self, command: Sequence[str] = WORKER_COMMAND) -> None:
@@ -40,7 +40,7 @@ class LocalExecutor:
         """Start the worker; its output goes to ``worker.log`` in the attempt's folder.
 
         Raises:
-            OSError: The folder cannot be written, or no process be started.
+            OSError: The folder cannot be written, or the process cannot be started.
         """
         path = spec.attempt_folder / "spec.json"
         path.write_text(spec.model_dump_json(indent=2))
@@ -61,51 +61,51 @@ class LocalExecutor:
         """How the worker ended, or None while it lives."""
         child = self._children.get(handle)
         if child is None:
-            return None if _lives(handle) else ExitStatus()
+            return None if _is_alive(handle) else ExitStatus()
         child.flush()
         if not child.has_ended():
-            child.look_at_family()
+            child.list_descendants()
             return None
-        kill(child.family)  # a worker that ends by itself has; one that was killed cannot
-        _kill_group(handle.pid)  # while the zombie still holds the id, it is nobody else's
+        kill(child.descendants)  # a worker that was killed could not kill them itself
+        _kill_group(handle.pid)  # before reaping: the zombie still reserves the id
         status = child.reap()
         del self._children[handle]
         return status
 
     def send(self, handle: Handle, command: Command) -> None:
-        """Write *command* to the worker's stdin, as far as it has room; `poll` writes the rest."""
+        """Write *command* to the worker's stdin without waiting; `poll` writes what is left."""
         child = self._children.get(handle)
         if child is not None:
             child.write(command.model_dump_json().encode() + b"\n")
 
     def stop(self, handle: Handle, reason: str) -> None:
-        """Send `Stop`; an orphan has seen the end of its stdin and stops by itself."""
+        """Send `Stop`; an orphan needs none, since its stdin has ended."""
         self.send(handle, Stop(reason=reason))
 
     def kill(self, handle: Handle) -> None:
         """End the worker, its descendants and its process group."""
-        if not _lives(handle):
+        if not _is_alive(handle):
             return
         kill(living_descendants(handle.pid))
         _kill_group(handle.pid)
 
     def recover(self, handle: Handle) -> bool:
         """Whether the worker of an earlier daemon is still alive."""
-        return _lives(handle)
+        return _is_alive(handle)
 
 
 class _Child:
-    """A process, what is still to be written to it, and what descends from it.
+    """A process, the commands still to be written to it, and its descendants.
 
     Attributes:
-        family: Its descendants at the last look.
+        descendants: As last listed.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._pending = bytearray()
-        self.family: list[psutil.Process] = []
-        self._look_at = 0.0
+        self.descendants: list[psutil.Process] = []
+        self._list_at = 0.0
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
 
@@ -114,25 +114,25 @@ class _Child:
         self.flush()
 
     def flush(self) -> None:
-        """Write what the pipe takes without waiting."""
+        """Write as much as the pipe accepts without waiting."""
         stdin = self._process.stdin
         if not self._pending or stdin is None:
             return
         try:
             del self._pending[: os.write(stdin.fileno(), self._pending)]
         except BlockingIOError:
-            pass  # the worker is busy: later
+            pass  # the pipe is full: `poll` tries again
         except OSError:
-            self._pending.clear()  # the worker has closed its stdin: nobody will read this
+            self._pending.clear()  # the worker has closed its stdin
 
-    def look_at_family(self) -> None:
-        """Note its descendants: once it is dead, nothing tells whose they were."""
-        if time.monotonic() >= self._look_at:
-            self.family = living_descendants(self._process.pid)
-            self._look_at = time.monotonic() + FAMILY_SECONDS
+    def list_descendants(self) -> None:
+        """List the descendants now: after the death of the process they cannot be found."""
+        if time.monotonic() >= self._list_at:
+            self.descendants = living_descendants(self._process.pid)
+            self._list_at = time.monotonic() + DESCENDANTS_SECONDS
 
     def has_ended(self) -> bool:
-        """Whether it has, without reaping it."""
+        """Whether the process has ended; does not reap it."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._process.pid, options) is not None
 
@@ -146,11 +146,11 @@ class _Child:
 def _started_at(pid: int) -> float:
     try:
         return psutil.Process(pid).create_time()
-    except psutil.NoSuchProcess as error:  # cannot be while it is an unreaped child
+    except psutil.NoSuchProcess as error:  # should not happen: an unreaped child keeps its id
         raise ProcessLookupError(f"process {pid} vanished while it was being started") from error
 
 
-def _lives(handle: Handle) -> bool:
+def _is_alive(handle: Handle) -> bool:
     try:
         process = psutil.Process(handle.pid)
         same = abs(process.create_time() - handle.started_at) < SAME_START_SECONDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from genesis_fp16.domain.attempt import attempt_folder
+from genesis_fp16.domain.attempt import events_path
 from genesis_fp16.domain.run import TERMINAL, RunState
 from genesis_fp16.store import Store
 from infrastructure.events import Event
@@ -28,7 +28,7 @@ class Fallbacks:
         for run in store.unfinished():
             for attempt in store.attempts(run.id):
                 with suppress(OSError):  # the dispatcher reports a file that cannot be read
-                    for event in read_events(attempt_folder(home, attempt) / "events.ndjson"):
+                    for event in read_events(events_path(home, attempt)):
                         self.on_event(run.agent, run.id, event)
 
     def fell_back_at(self, run_id: str) -> float | None:

@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from genesis_fp16.domain import guard as rules
-from genesis_fp16.domain.attempt import attempt_folder
+from genesis_fp16.domain.attempt import events_path
 from genesis_fp16.domain.guard import GUARD, Decision, Detection, GuardState
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.guard.detectors import AgentObserver, LossScaling, detect_metric_drift
@@ -159,7 +159,7 @@ class Guard:
             guarded = self._agent(run.agent)
             for attempt in self._store.attempts(run.id):
                 guarded.last_started = run.id
-                path = attempt_folder(self.settings.home, attempt) / "events.ndjson"
+                path = events_path(self.settings.home, attempt)
                 tail = EventTail(path, max(0, attempt.events_offset - MAX_READ_BYTES))
                 for event in tail.read():
                     if tail.offset > attempt.events_offset:

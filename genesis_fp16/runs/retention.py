@@ -119,7 +119,7 @@ class Retention:
             self._ended[run_id] = _Ended(ended_at, run_id, run.agent, has_weights)
 
     def _choose(self) -> Iterator[tuple[Callable[[_Ended], None], _Ended]]:
-        """What to remove of which run, newest first within each agent."""
+        """Yield each removal to make and its run, newest first within each agent."""
         of_agent: defaultdict[str, list[_Ended]] = defaultdict(list)
         for ended in sorted(self._ended.values(), reverse=True):
             of_agent[ended.agent].append(ended)

@@ -119,11 +119,11 @@ WRONG = {
     "half inside": (wrong(model=lambda self: SecretlyHalf()), "culprit"),
     "random weights": (
         wrong(model=lambda self: unlike_the_one_before()),
-        "other weights the second time",
+        "different weights",
     ),
     "random batches": (
         wrong(batches=lambda self, epoch: iter([{"x": torch.rand(2, 1)}])),
-        "other batches the second time",
+        "different batches",
     ),
     "no batches": (wrong(batches=lambda self, epoch: iter(())), "yields nothing"),
     "loss": (wrong(loss=lambda *_: torch.ones(())), "an FP32 step"),
