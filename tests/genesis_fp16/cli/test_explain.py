@@ -4,7 +4,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -41,12 +41,6 @@ pytestmark = pytest.mark.usefixtures("folder")
 @pytest.fixture
 def ask() -> Ask:
     return lambda *arguments: CliRunner().invoke(app, ["precision", *arguments])
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with closing(Store.open(load_settings())) as store:
-        yield store
 
 
 def finished(store: Store, metric: float | None, half_steps: int, **precision: str) -> Run:

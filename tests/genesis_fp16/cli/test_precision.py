@@ -1,4 +1,4 @@
-"""``genesis-fp16 precision`` under ill-treatment: rows, files, names and neighbours of any kind."""
+"""``genesis-fp16 precision``, also with damaged rows and files, wrong names and concurrent use."""
 
 import json
 import os
@@ -34,8 +34,6 @@ ANY_JSON = st.recursive(
 PARTS = ("attempt", "statistics", "offending_modules", "checkpoint", "numbers", "step", "path")
 BUNDLES = ANY_JSON | st.dictionaries(st.sampled_from(PARTS), ANY_JSON)
 
-Ask = Callable[..., Result]
-
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -46,10 +44,10 @@ def ask(*arguments: str) -> Result:
     return result
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with closing(Store.open(load_settings())) as store:
-        yield store
+def ask_json(*arguments: str) -> object:
+    result = ask(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 @pytest.fixture
@@ -245,3 +243,62 @@ def test_one_who_is_killed_has_said_all_or_nothing(store: Store) -> None:
         voice.communicate()
         assert len(store.overrides.in_force()) == len(store.overrides.audit())
     assert ask("set", "fp32", "--reason", "last").exit_code == 0
+
+
+def test_override_is_set_shown_audited_and_cleared(
+    install_plugin: Callable[..., None],
+) -> None:
+    install_plugin("fine")
+    told = ask("set", "fp32", "--reason", "odd loss", "--for", "2h")
+    assert told.exit_code == 0, told.output
+    assert "fp32 for all agents until" in told.stdout
+    ask_json("set", "bf16", "--agent", "fine", "--reason", "try it")
+    for_all, for_one = ask_json("show")["overrides"]
+    assert (for_all["agent"], for_all["precision"], for_all["reason"]) == (None, "fp32", "odd loss")
+    assert for_all["expires_at"] - for_all["created_at"] == 7200
+    assert (for_one["agent"], for_one["expires_at"]) == ("fine", None)
+    assert "by " + for_all["actor"] in ask().stdout
+    cleared = ask_json("clear", "--reason", "it was the data")
+    assert cleared == {"agent": None, "cleared": True}
+    assert len(ask_json()["overrides"]) == 1
+    with closing(Store.open(load_settings())) as store:
+        trail = [(each.action, each.reason) for each in store.overrides.audit()]
+    assert trail == [
+        ("precision clear", "it was the data"),
+        ("precision set", "try it"),
+        ("precision set", "odd loss"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["set", "fp8", "--reason", "x"], "one of fp32, fp16, bf16, auto, got 'fp8'"),
+        (["set", "fp32"], "--reason"),
+        (["set", "fp32", "--reason", "  "], "reason"),
+        (["set", "fp32", "--reason", "x", "--for", "soon"], "got 'soon'"),
+        (["set", "fp32", "--reason", "x", "--for", "3000000d"], "ten years at most"),
+        (["set", "fp32", "--reason", "x", "--for", "9" * 400 + "d"], "ten years at most"),
+        (["set", "fp32", "--reason", "x", "--agent", "nobody"], "no agent is named 'nobody'"),
+    ],
+)
+def test_wrong_override_is_refused(arguments: list[str], said: str) -> None:
+    result = ask(*arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not Path(".genesis").exists()
+
+
+def test_a_reason_is_one_plain_line() -> None:
+    reason = "odd\n\x1b[31mloss\r" + "!" * 900
+    assert ask("set", "fp32", "--reason", reason).exit_code == 0
+    [override] = ask_json()["overrides"]
+    assert override["reason"].startswith("odd loss!!")
+    assert len(override["reason"]) <= 500
+
+
+def test_flag_that_outranks_an_override_is_said(folder: Path) -> None:
+    (folder / ".env").write_text("ENABLE_FP16_TRAINING=false\n")
+    result = ask("set", "fp16", "--reason", "x")
+    assert "FP32 stays in force" in result.stderr
+    assert "demands FP32 for all (.env line 1)" in ask().stdout

@@ -1,0 +1,124 @@
+"""``genesis-fp16 runs``, on a real store."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from genesis_fp16.domain.attempt import attempt_folder
+from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
+from genesis_fp16.settings import load_settings
+from genesis_fp16.store import Store
+from infrastructure.events import EventWriter, PrecisionState
+from infrastructure.events.event import Evaluated, PrecisionChanged, Started
+
+Ask = Callable[..., Result]
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+
+
+@pytest.fixture
+def run(store: Store) -> Run:
+    """A run that failed in its first attempt, with events."""
+    run = store.enqueue("a", first_seed=1)
+    attempt = store.begin_attempt(run.id, "incarnation")
+    assert attempt is not None
+    folder = attempt_folder(load_settings().home, attempt)
+    folder.mkdir(parents=True)
+    (folder / "worker.log").touch()
+    with EventWriter(folder / "events.ndjson") as emit:
+        emit(Started(pid=1, device="cpu", torch_version="2"))
+        emit(PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))
+        emit(PrecisionChanged(step=40, state=BY_FLAG, loss_scale=1.0))
+        emit(Evaluated(epoch=1, metrics={"mse": 0.25}, primary="mse"))
+    store.end_attempt(
+        attempt,
+        Ending(exit_code=1),
+        RunTransition(state=RunState.FAILED, failed=True),
+        finished_at=9e9,
+    )
+    return run
+
+
+def test_runs_are_listed(ask: Ask, ask_json: Callable[..., object], run: Run) -> None:
+    (row,) = ask_json("runs")
+    assert (row["id"], row["agent"], row["state"], row["seed"]) == (run.id, "a", "failed", 1)
+    assert run.id in ask("runs").stdout
+    assert run.id in ask("runs", "--agent", "a").stdout
+
+
+def test_an_agent_without_runs_is_told_apart_from_none_at_all(
+    ask: Ask, ask_json: Callable[..., object], run: Run, install_plugin
+) -> None:
+    install_plugin("young")
+    assert ask_json("runs", "--agent", "young") == []
+    shown = ask("runs", "--agent", "young").stdout
+    assert shown.startswith("no runs of young in .genesis")
+    assert shown.endswith(" of a\n")
+    refused = ask("runs", "--agent", "yuong")
+    assert refused.exit_code == 2
+    said = " ".join(refused.output.replace("│", " ").split())
+    assert "no agent is named 'yuong'; did you mean young? known: a, " in said
+
+
+def test_run_is_shown_with_its_attempts_and_precision(
+    ask: Ask, ask_json: Callable[..., object], run: Run, folder: Path
+) -> None:
+    shown = ask_json("runs", "show", run.id)
+    (attempt,) = shown["attempts"]
+    assert attempt["ending"] == "exit code 1"
+    assert attempt["events"] == {"started": 1, "precision_changed": 2, "evaluated": 1}
+    assert attempt["evaluation"]["metrics"] == {"mse": 0.25}
+    assert Path(attempt["log"]).parent == Path(attempt["events_file"]).parent
+    assert Path(attempt["events_file"]).exists()
+    history = [
+        (each["step"], each["effective"], each["reason"]) for each in shown["precision_history"]
+    ]
+    assert history == [(0, "fp16", "default"), (40, "fp32", "flag")]
+    text = ask("runs", "show", run.id).stdout
+    assert "worker.log" in text
+    assert "2 precision_changed" in text
+
+
+def test_a_run_whose_folder_was_removed_says_so(
+    ask: Ask, ask_json: Callable[..., object], store: Store, run: Run, folder: Path
+) -> None:
+    store.record_folder_removed(run.id, "removed on a day, for a reason")
+    shutil.rmtree(folder / ".genesis" / "runs" / run.id)
+    shown = ask_json("runs", "show", run.id)
+    assert shown["folder_removed"] == "removed on a day, for a reason"
+    (attempt,) = shown["attempts"]
+    assert (attempt["log"], attempt["events_file"], attempt["events"]) == (None, None, {})
+    text = ask("runs", "show", run.id).stdout
+    assert "folder, with log and events  removed on a day, for a reason" in text
+    assert "worker.log" not in text
+
+
+def test_of_a_folder_removed_in_part_the_rest_is_shown(ask: Ask, store: Store, run: Run) -> None:
+    store.record_folder_removed(run.id, "removed on a day, for a reason")
+    text = ask("runs", "show", run.id).stdout
+    folder = Path(".genesis/runs").absolute() / run.id
+    assert f"some is left in {folder}, see run_files_not_removed; the rest was removed on" in text
+    assert str(folder / "attempts" / "1" / "worker.log") in text
+
+
+def test_files_that_are_not_there_or_no_files_are_said_to_be_so(
+    ask: Ask, ask_json: Callable[..., object], run: Run, folder: Path
+) -> None:
+    attempt = folder / ".genesis" / "runs" / run.id / "attempts" / "1"
+    events = attempt / "events.ndjson"
+    events.unlink()
+    os.mkfifo(events)
+    assert "events.ndjson cannot be read" in ask("runs", "show", run.id).stdout
+    events.unlink()
+    events.mkdir()
+    assert "events.ndjson cannot be read: Is a directory" in ask("runs", "show", run.id).stdout
+    shutil.rmtree(folder / ".genesis" / "runs" / run.id)
+    text = ask("runs", "show", run.id).stdout
+    assert "not there" in text
+    assert "worker.log" not in text
+    (shown,) = ask_json("runs", "show", run.id)["attempts"]
+    assert (shown["log"], shown["events_file"], shown["events_trouble"]) == (None, None, "")
