@@ -166,7 +166,7 @@ def _check_job(agent: Agent, context: RunContext, transitions: RecordedTransitio
     _require(bool(first), "batches(0) yields nothing", "yield mappings of tensors")
     _require(
         all(_same(a, b) for a, b in zip(first, second, strict=False)),
-        "batches(0) gives different batches when called again, so a resumed run would see other data",
+        "batches(0) gives different batches when called again, so a resumed run would differ",
         "derive the order from the epoch and context.seed alone",
     )
     _require(

@@ -93,7 +93,7 @@ def unlike_the_one_before() -> nn.Module:
 
 
 WRONG = {
-    "name": (wrong(name="Wrong Name"), "of the form"),
+    "name": (wrong(name="Wrong Name"), "[a-z][a-z0-9-]{0,31}"),
     "contract": (wrong(contract_version=2), "agent contract 2"),
     "no agent": (dict, "is not an agent"),
     "factory": (lambda: sys.exit(0), "the factory: called sys.exit(0)"),
