@@ -254,7 +254,7 @@ def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _
                 if now >= repeat_error_at:
                     log.exception("round_failed")
                     repeat_error_at = now + REPEAT_ERROR_SECONDS
-            lock.tell(
+            lock.write_status(
                 daemon.loop.settings,
                 trouble=readiness.problem,
                 refused=daemon.loop.settings_error,

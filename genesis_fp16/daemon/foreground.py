@@ -108,7 +108,9 @@ def _run_here(loop: RunLoop, store: Store, agent: str, signals: Signals, lock: D
                 loop.dispatch(now, only=run.id)
                 current = store.run(run.id)
                 finished = current is not None and current.finished
-            lock.tell(loop.settings, trouble=loop.store_health.problem, refused=loop.settings_error)
+            lock.write_status(
+                loop.settings, trouble=loop.store_health.problem, refused=loop.settings_error
+            )
             time.sleep(TICK_SECONDS)
     finally:
         loop.drain(signals)

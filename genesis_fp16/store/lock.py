@@ -65,7 +65,7 @@ class DaemonLock:
         self._connection: Connection | None = None
         self._identity: Identity | None = None  # of the file locked
         self._own = Serving()
-        self._told: tuple[object, ...] | None = ()  # by `tell`, last; None where the disk refused
+        self._written: tuple[object, ...] | None = ()  # the last status; None after a failed write
 
     def acquire(self) -> None:
         """Take the lock, at once or not at all.
@@ -86,38 +86,38 @@ class DaemonLock:
                 "name another folder"
             ) from error
         self._own = Serving(pid=os.getpid(), host=socket.gethostname(), since=time.time())
-        self._told = ()
+        self._written = ()
         try:
             if self._url.get_backend_name() == "postgresql":
                 self._connection = self._lock_database(str(self._own))
-            self.tell(self._settings, trouble=STARTING)
+            self.write_status(self._settings, trouble=STARTING)
         except BaseException:  # nothing may leave a lock behind that guards nothing
             self.release()
             raise
 
-    def tell(self, settings: Settings, *, trouble: str = "", refused: str = "") -> None:
-        """Let commands know how the holder is; where the disk refuses they know nothing of it.
+    def write_status(self, settings: Settings, *, trouble: str = "", refused: str = "") -> None:
+        """Write the holder's status for commands; after a failed write they see none.
 
         Args:
-            settings: In force.
+            settings: Settings in force.
             trouble: Why the holder is not ready; empty if it is.
             refused: Why the settings file's latest content is not in force.
         """
-        to_tell = (settings, trouble, refused)
-        if to_tell == self._told or not self._file_is_ours():  # else another's word is there
+        status = (settings, trouble, refused)
+        if status == self._written or not self._file_is_ours():  # otherwise another's file is there
             return
-        said = self._own.following(settings, trouble=trouble, refused=refused)
+        serving = self._own.following(settings, trouble=trouble, refused=refused)
         path = self._home / SERVING_FILE
         try:
-            write_atomically(path, said.model_dump_json())
+            write_atomically(path, serving.model_dump_json())
         except OSError as error:
             with suppress(OSError):
                 path.unlink(missing_ok=True)  # what is no longer true
-            if self._told is not None:
-                log.warning("commands_not_told", error=str(error), remedy=f"see {path}'s disk")
-            self._told = None
+            if self._written is not None:
+                log.warning("status_not_written", error=str(error), remedy=f"see {path}'s disk")
+            self._written = None
         else:
-            self._told = to_tell
+            self._written = status
 
     def release(self) -> None:
         """Give the lock back; without it nothing happens."""

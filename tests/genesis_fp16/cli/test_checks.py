@@ -149,9 +149,9 @@ def test_a_daemon_in_trouble_is_told_with_the_remedy(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     with DaemonLock(settings) as lock:
         assert check_lock(settings).found.endswith("which is starting")
-        lock.tell(settings)
+        lock.write_status(settings)
         assert check_lock(settings).verdict == "ok"
-        lock.tell(settings, trouble="the store fails: it was moved; move it back")
+        lock.write_status(settings, trouble="the store fails: it was moved; move it back")
         finding = check_lock(settings)
     assert finding.verdict == "fail"
     assert finding.found.endswith("which is not ready: the store fails: it was moved")
@@ -167,11 +167,11 @@ def test_a_daemon_that_follows_other_settings_is_told(tmp_path: Path) -> None:
     with DaemonLock(its) as lock:
         assert [each.verdict for each in check_daemon_settings(its)] == ["warn"]
         [environment] = check_daemon_settings(here)
-        lock.tell(here.model_copy(update={"precision": "bf16"}))
+        lock.write_status(here.model_copy(update={"precision": "bf16"}))
         [difference] = check_daemon_settings(here)
-        lock.tell(here)
+        lock.write_status(here)
         assert list(check_daemon_settings(here)) == []
-        lock.tell(here, refused="1 setting is wrong:\n  X=1")
+        lock.write_status(here, refused="1 setting is wrong:\n  X=1")
         [refused] = check_daemon_settings(here)
     assert environment.found == (
         "ENABLE_FP16_TRAINING is set in the daemon's environment and cannot be changed live"

@@ -40,7 +40,7 @@ def daemon(home: Path) -> Iterator[DaemonLock]:
     """What commands see of a daemon that serves this home and is well."""
     settings = load_settings()
     with DaemonLock(settings) as lock:
-        lock.tell(settings)
+        lock.write_status(settings)
         yield lock
 
 
@@ -139,7 +139,7 @@ def test_commands_refuse_a_database_that_a_daemon_would_not_look_into(
 
 
 def test_a_daemon_that_may_not_hear_is_warned_of(daemon: DaemonLock, folder: Path) -> None:
-    daemon.tell(load_settings(), trouble="the store fails: it was replaced; move it back")
+    daemon.write_status(load_settings(), trouble="the store fails: it was replaced; move it back")
     told = ask(*SET)
     assert told.exit_code == 0
     assert "the store fails: it was replaced; move it back" in told.stderr
@@ -150,7 +150,7 @@ def test_what_is_shown_is_what_the_daemon_follows(daemon: DaemonLock, folder: Pa
     with (folder / ".env").open("a") as file:
         file.write("ENABLE_FP16_TRAINING=true\nGENESIS_AGENTS__A__PRECISION=bf16\n")
     its = load_settings(environ={"ENABLE_FP16_TRAINING": "false", "GENESIS_PRECISION": "bf16"})
-    daemon.tell(its)
+    daemon.write_status(its)
     told = ask("precision")
     lines = told.stdout.splitlines()
     assert lines[0].startswith(f"the daemon (pid {os.getpid()} on ")
@@ -166,7 +166,7 @@ def test_what_is_shown_is_what_the_daemon_follows(daemon: DaemonLock, folder: Pa
     assert answer["daemon"]["pid"] == os.getpid()
     assert "so FP32 stays in force" in ask("precision", "set", "bf16", "--reason", "x").stderr
     assert ask(*SET).stderr == "", "that is what FP32 was asked for, and the daemon hears it"
-    daemon.tell(load_settings(), trouble="starting")
+    daemon.write_status(load_settings(), trouble="starting")
     assert ask("precision", "set", "bf16", "--reason", "x").stderr == "", "it may, and will hear it"
 
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_gone_changes_nothing_that_is_shown(
     daemon: DaemonLock, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / ".env").write_text("ENABLE_FP16_TRAINING=false\nGENESIS_GUARD_ENABLED=false\n")
-    daemon.tell(load_settings())
+    daemon.write_status(load_settings())
     (folder / ".env").unlink()
     monkeypatch.setenv("GENESIS_HOME", str(home))
     shown = ask("precision").stdout
