@@ -1,4 +1,5 @@
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
+from infrastructure.trajectories.encoding import TargetCodec
 from infrastructure.world_model import WorldModel
 
 SPEC = TransitionSpec(
@@ -24,7 +26,7 @@ SPEC = TransitionSpec(
 )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -77,3 +79,53 @@ def fitted(record):
     model = WorldModel(SPEC, members=3, hidden=32)
     model.fit(record(), epochs=40, batch_size=64)
     return model
+
+
+@pytest.fixture(scope="session")
+def small_models(record):
+    """Two small models of different weights, fitted on the planted signal."""
+    torch.set_num_threads(1)
+    models = [WorldModel(SPEC, members=2, hidden=8, seed=seed) for seed in (1, 2)]
+    for model in models:
+        model.fit(record(groups=30), epochs=1)
+    return models
+
+
+NOISE_SPEC = TransitionSpec(
+    observation={"x": Box()},
+    action={},
+    targets={"y": Box(shape=(2,)), "label": Discrete(values=("no", "yes"))},
+    success=("label", "yes"),
+)
+
+
+def _noise_transitions(rows=4000, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(rows, generator=generator).tolist()
+    chance = torch.rand(rows, generator=generator).tolist()
+    return [
+        Transition(
+            group=f"g{row % 50}",
+            observation={"x": 0.0},
+            action={},
+            next_observation={"y": (10 + 3 * noise[row], 7.0), "label": ("no", "yes")[c < 0.25]},
+        )
+        for row, c in enumerate(chance)
+    ]
+
+
+@pytest.fixture(scope="session")
+def noise():
+    """4000 rows of targets that no input explains: ``spec, record, transitions, codec, outcomes``.
+
+    ``y`` is N(10, 3) and a constant, ``label`` is ``yes`` in a quarter of the rows.
+    """
+    transitions = _noise_transitions()
+    codec = TargetCodec.fit(NOISE_SPEC, transitions)
+    return SimpleNamespace(
+        spec=NOISE_SPEC,
+        record=_noise_transitions,
+        transitions=transitions,
+        codec=codec,
+        outcomes=codec.outcomes(transitions),
+    )

@@ -166,10 +166,8 @@ def test_an_index_of_another_version_is_refused_whatever_is_in_it(saved):
                 WorldModel.load(saved)
 
 
-def test_weights_do_not_pile_up(fitted, saved, record, spec):
-    for seed in range(3):
-        model = WorldModel(spec, members=2, hidden=8, seed=seed)
-        model.fit(record(), epochs=1)
+def test_weights_do_not_pile_up(fitted, saved, small_models):
+    for model in (*small_models, fitted):
         model.save(saved)
     assert len(_weights(saved)) == 2  # the one in use, and the one a reader may be opening
     assert {path.name for path in saved.iterdir()} == {
@@ -179,9 +177,8 @@ def test_weights_do_not_pile_up(fitted, saved, record, spec):
 
 
 @pytest.mark.process
-def test_a_writer_killed_at_any_time_leaves_a_whole_model(fitted, saved, tmp_path, record, spec):
-    other = WorldModel(spec, members=2, hidden=8)
-    other.fit(record(), epochs=1)
+def test_a_writer_killed_at_any_time_leaves_a_whole_model(fitted, saved, tmp_path, small_models):
+    other = small_models[0]
     other.save(tmp_path / "other")
     shutil.copytree(saved, tmp_path / "first")
     program = """

@@ -1,17 +1,10 @@
 import json
-import math
 
 import pytest
 import torch
 
 from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
 from infrastructure.trajectories.encoding.targets import TargetCodec
-from infrastructure.trajectories.schema import (
-    input_problem,
-    spec_from_json,
-    spec_to_json,
-    target_problem,
-)
 
 SPEC = TransitionSpec(
     observation={"x": Box(shape=(2,))},
@@ -62,28 +55,22 @@ def test_what_never_varied_is_not_learned():
 
 
 def test_saved_and_read_it_is_equal(codec):
-    spec = spec_from_json(json.loads(json.dumps(spec_to_json(SPEC))))
-    assert spec == SPEC
-    assert TargetCodec.from_json(spec, json.loads(json.dumps(codec.to_json()))) == codec
+    assert TargetCodec.from_json(SPEC, json.loads(json.dumps(codec.to_json()))) == codec
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"next_observation": {"x": (0, 0)}}, "'outcome' is missing"),
-        ({"next_observation": {"x": (0, 0), "outcome": "odd"}}, "undeclared label 'odd'"),
-        ({"next_observation": {"x": (0, math.nan), "outcome": "good"}}, "'x' is not a usable"),
-        ({"next_observation": {"x": (0, 1e300), "outcome": "good"}}, "'x' is not a usable"),
-        ({"next_observation": {"x": (0, 0, 0), "outcome": "good"}}, "'x' is missing"),
-        ({"next_observation": {"x": "far", "outcome": "good"}}, "'x' is missing"),
-        ({"reward": 1e300}, "'reward' is not a usable"),
-    ],
-)
-def test_a_target_that_cannot_be_learned_is_named(fields, problem):
-    assert problem in target_problem(SPEC, _transition(1, **fields))
+def test_outcomes_are_all_targets_in_recorded_units(codec):
+    outcomes = codec.outcomes([_transition(n) for n in (3, 4)])
+    assert outcomes["x"].tolist() == [[9.0, 0.0], [16.0, 0.0]]
+    assert outcomes["reward"].tolist() == [[6.0], [8.0]]
+    assert outcomes["terminated"].tolist() == [0, 0]
+    assert outcomes["outcome"].tolist() == [1, 0]
 
 
-def test_a_good_transition_has_no_problem():
-    transition = _transition(1)
-    assert target_problem(SPEC, transition) is None
-    assert input_problem(SPEC, transition.observation, transition.action) is None
+def test_the_success_label_counts_only_if_it_varied(codec):
+    assert codec.success_label == ("outcome", 0)
+    assert TargetCodec.fit(SPEC, [_transition(0) for _ in range(10)]).success_label is None
+
+
+def test_labels_of_a_box_are_refused(codec):
+    with pytest.raises(ValueError, match="'reward'"):
+        codec.labels("reward")

@@ -1,0 +1,85 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from infrastructure.world_model.fitting import (
+    fit_candidates,
+    prepare_training_data,
+    select_family,
+)
+from infrastructure.world_model.fitting.scoring import selection_loss
+from infrastructure.world_model.networks import EnsembleNetwork, NetworkShape, build_seeded
+
+
+@pytest.fixture(scope="module")
+def data(spec, record):
+    return prepare_training_data(spec, record(groups=20, rows=10))
+
+
+@pytest.fixture(scope="module")
+def untrained(data):
+    shape = NetworkShape.of(data.encoder, data.codec)
+    return build_seeded(lambda shape: EnsembleNetwork(shape, members=2, hidden=8), shape, 0)
+
+
+@pytest.fixture(scope="module")
+def candidates(data, untrained):
+    return fit_candidates(data, untrained)
+
+
+def test_each_family_has_its_weight(candidates):
+    assert {name: model.family for name, model in candidates.items()} == {
+        "linear": "linear",
+        "ensemble": "ensemble",
+        "blend": "blend",
+    }
+    assert candidates["linear"].ensemble_weight == 0.0
+    assert candidates["ensemble"].ensemble_weight == 1.0
+    assert 0.0 < candidates["blend"].ensemble_weight < 1.0
+
+
+def test_the_family_with_the_lowest_loss_on_the_calibration_groups_is_selected(candidates, data):
+    losses = {
+        name: selection_loss(model.predict(data.calibration.features), data.calibration, data.codec)
+        for name, model in candidates.items()
+    }
+    selected = select_family(candidates, data)
+    assert losses[selected] == min(losses.values())
+    assert selected != "ensemble"  # it was not trained
+
+
+def test_the_test_groups_are_not_read(data, untrained, candidates):
+    without = replace(data, parts={k: v for k, v in data.parts.items() if k != "test"})
+    again = fit_candidates(without, untrained)
+    for name, model in again.items():
+        assert model.calibration == candidates[name].calibration
+        assert model.ensemble_weight == candidates[name].ensemble_weight
+
+
+def test_recorded_transitions_are_predicted_from_observation_and_action(candidates, data):
+    model, part = candidates["blend"], data.test
+    direct = model.predict(part.features)
+    recorded = model.predict_transitions(part.transitions)
+    for name in ("outcome", "x", "reward"):
+        first, second = (vars_of(each[name]) for each in (direct, recorded))
+        assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def vars_of(distribution):
+    return [getattr(distribution, name) for name in type(distribution).__slots__]
+
+
+def test_recalibration_changes_the_calibration_alone(candidates, data):
+    model = candidates["linear"]
+    rows = [replace(t, propensity=0.5) for t in data.test.transitions]
+    assert "not recorded" in model.policy_shift_warning
+    again = model.recalibrated(rows)
+    assert again.calibration != model.calibration
+    assert "not recorded" not in again.policy_shift_warning
+    unchanged = replace(
+        again,
+        calibration=model.calibration,
+        policy_shift_warning=model.policy_shift_warning,
+    )
+    assert unchanged == model
