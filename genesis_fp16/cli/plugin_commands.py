@@ -1,4 +1,4 @@
-"""Plugins' commands beside the program's own: listed from metadata, imported when called."""
+"""Commands of plugins: listed from metadata, imported when called."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ class ProgramGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Names for ``--help``; a plugin's command cannot replace a built-in one."""
         own = super().list_commands(ctx)
-        return own + sorted(self._of_plugins().keys() - set(own))
+        return own + sorted(self._of_plugins.keys() - set(own))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The built-in command of that name, else the plugin's, not imported yet; else None."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        found = self._of_plugins().get(cmd_name)
+        found = self._of_plugins.get(cmd_name)
         return None if found is None else _PluginCommand(found)
 
+    @functools.cached_property
     def _of_plugins(self) -> dict[str, PluginCommand]:
         return {each.point.name: each for each in plugin_commands(self.commands)}
 

@@ -1,0 +1,112 @@
+"""Plugin code and what it returns, in this process; child processes are tested in `probe`."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from genesis_fp16.plugins.loading import (
+    PluginRefusedError,
+    checked_agent,
+    describe_error,
+    is_secret,
+    load_agent,
+    load_object,
+    plugin_code,
+    validate_settings,
+)
+from infrastructure.agent_contract import Schedule
+
+
+class Knobs(BaseModel, extra="forbid"):
+    depth: int = 3
+    api_token: int = 0
+
+
+class Tuned:
+    name = "tuned"
+    contract_version = 1
+
+    def schedule(self) -> Schedule:
+        return Schedule(every_seconds=60)
+
+    def settings_model(self) -> type[BaseModel] | None:
+        return Knobs
+
+    def collect(self, context: object) -> None: ...
+
+    def build_job(self, context: object, transitions: object) -> None: ...
+
+    def publish(self, context: object, model: object, report: object) -> None: ...
+
+
+class Plain(Tuned):
+    def settings_model(self) -> None:
+        return None
+
+
+class Wrong(Tuned):
+    def settings_model(self) -> type:
+        return dict
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(PluginRefusedError) as caught:
+        call()
+    assert caught.value.exit_code == os.EX_CONFIG
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a\nb"), SystemExit(0), KeyboardInterrupt()])
+def test_anything_that_plugin_code_raises_is_a_refusal_in_one_line(error: BaseException) -> None:
+    def call() -> None:
+        with plugin_code("loading it failed"):
+            raise error
+
+    message = refusal(call)
+    assert message.startswith("loading it failed: ")
+    assert "\n" not in message
+    assert "test_loading.py" in message
+
+
+def test_an_error_is_described_by_type_message_and_line() -> None:
+    assert describe_error(ValueError("x")) == "ValueError: x"
+    assert describe_error(ValueError()) == "raised ValueError"
+    assert describe_error(SystemExit(3)) == "called sys.exit(3)"
+
+
+def test_an_object_is_loaded_by_its_entry_point(tmp_path: Path) -> None:
+    assert load_object(f"{__name__}:Tuned.name") == "tuned"
+    assert load_object(f"{__name__}:Tuned", Path(__file__).parent) is Tuned
+    for target in ("", "module", ":attribute", "module:"):
+        assert "module:attribute" in refusal(lambda target=target: load_object(target))
+    assert "does not exist" in refusal(lambda: load_object(f"{__name__}:Absent"))
+    assert "is shadowed" in refusal(lambda: load_object(f"{__name__}:Tuned", tmp_path))
+
+
+def test_an_agent_is_created_and_checked() -> None:
+    assert load_agent(f"{__name__}:Tuned", "tuned").name == "tuned"
+    assert "not callable" in refusal(lambda: load_agent(f"{__name__}:Tuned.name", "tuned"))
+    assert "'tuned'" in refusal(lambda: load_agent(f"{__name__}:Tuned", "other"))
+    assert "a class, not an instance" in refusal(lambda: checked_agent(Tuned, "tuned"))
+    assert "lacks name" in refusal(lambda: checked_agent({}, "tuned"))
+
+
+def test_settings_are_validated_by_the_agents_model() -> None:
+    assert validate_settings(Tuned(), {"depth": "7"}) == Knobs(depth=7)
+    assert validate_settings(Plain(), {}) is None
+    variable = "GENESIS_AGENTS__TUNED__SETTINGS__"
+    assert f"{variable}DEPTH=deep" in refusal(lambda: validate_settings(Tuned(), {"depth": "deep"}))
+    assert "DEPTH, API_TOKEN" in refusal(lambda: validate_settings(Tuned(), {"dept": 1}))
+    assert f"{variable}X" in refusal(lambda: validate_settings(Plain(), {"x": 1}))
+    assert "pydantic" in refusal(lambda: validate_settings(Wrong(), {}))
+
+
+def test_the_value_of_a_secret_is_not_shown() -> None:
+    assert is_secret("API_Token")
+    assert not is_secret("depth")
+    message = refusal(lambda: validate_settings(Tuned(), {"api_token": "hunter2"}))
+    assert "API_TOKEN" in message
+    assert "hunter2" not in message
