@@ -1,7 +1,8 @@
-"""The rollback, rehearsed: a real daemon trains in FP16 on this machine, and is taken back.
+"""Rehearses the rollback: a real daemon trains in FP16 on this machine and is switched to FP32.
 
-``make drill``, or ``python drill.py`` beside an installed genesis-fp16. It works in a folder of its
-own with its own daemon and touches no other. Exit code 0: each step took effect within two seconds.
+Run ``make drill``, or ``python drill.py`` beside an installed genesis-fp16. It starts
+its own daemon in a temporary folder and touches no other. Exit code 0: every switch took at most
+two seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class DrillError(Exception):
 
 
 def main() -> int:
-    """Rehearse; say what is done, what it does, and how long it takes."""
+    """Rehearse, and print each step, its effect and how long it took."""
     with tempfile.TemporaryDirectory(prefix="genesis-drill-") as name:
         drill = _Drill(Path(name))
         try:
@@ -50,35 +51,35 @@ def main() -> int:
         except KeyboardInterrupt:
             print("\nThe drill was interrupted; its daemon has ended.")
             return 130
-    print("\nThe drill is over: FP32 was reached in time by flag and by override.")
+    print("\nThe drill has passed: flag and override switched to FP32 and back in time.")
     return 0
 
 
 def _rehearse(drill: _Drill) -> None:
-    drill.say("A daemon starts here, and with it an agent that trains in FP16 on the CPU.")
+    drill.announce("A daemon starts, and with it an agent that trains in FP16 on the CPU.")
     drill.await_precision("fp16", "default", START_SECONDS)
 
-    drill.say("Everything to FP32: ENABLE_FP16_TRAINING=false in the settings file.")
+    drill.announce("Switch everything to FP32: ENABLE_FP16_TRAINING=false in the settings file.")
     drill.set_flag("false")
     drill.await_precision("fp32", "flag", DEADLINE_SECONDS)
-    drill.say("And back: the loss scale returns as it was.")
+    drill.announce("Switch back: the loss scale continues where it was.")
     drill.set_flag("true")
     drill.await_precision("fp16", "default", DEADLINE_SECONDS)
 
-    drill.say("One agent to FP32 for a day, by its operator, with the reason on record.")
-    drill.command("precision", "set", "fp32", "--agent", "drill", "--for", "24h", "--now")
+    drill.announce("Switch one agent to FP32 for a day, as its operator, with a recorded reason.")
+    drill.show("precision", "set", "fp32", "--agent", "drill", "--for", "24h", "--now")
     drill.await_precision("fp32", "operator", DEADLINE_SECONDS)
-    drill.say("Who has a say now?")
-    drill.command("precision", "show")
-    drill.say("The override is withdrawn.")
-    drill.command("precision", "clear", "--agent", "drill")
+    drill.announce("See what decides the precision now.")
+    drill.show("precision", "show")
+    drill.announce("Withdraw the override.")
+    drill.show("precision", "clear", "--agent", "drill")
     drill.await_precision("fp16", "default", DEADLINE_SECONDS)
 
-    drill.say("What happened in this run, and why it trains as it does?")
-    [run] = json.loads(drill.ask("runs", "--json"))
-    drill.command("runs", "show", run["id"])
-    drill.command("precision", "explain", "drill")
-    drill.say("The daemon stops; the run checkpoints, and the next start would resume it.")
+    drill.announce("See what happened in this run, and why it trains in this precision.")
+    [run] = json.loads(drill.run("runs", "--json"))
+    drill.show("runs", "show", run["id"])
+    drill.show("precision", "explain", "drill")
+    drill.announce("Stop the daemon; the run checkpoints, and the next start would resume it.")
 
 
 class _Drill:
@@ -93,11 +94,11 @@ class _Drill:
         (about / "entry_points.txt").write_text(
             "[genesis.agents]\ndrill = drill_agent:DrillAgent\n"
         )
-        self.set_flag("true", told=False)
+        self.set_flag("true", show=False)
 
     @property
     def log(self) -> str:
-        """All that the daemon has said."""
+        """The daemon's log so far."""
         return self._log.read_text()
 
     @contextmanager
@@ -108,7 +109,7 @@ class _Drill:
                 [GENESIS, "serve"], cwd=self._folder, env=self._environ, stderr=log
             )
         try:
-            self._wait_for(lambda: '"listener_started"' in self.log, START_SECONDS, "a daemon")
+            self._wait_for(lambda: '"listener_started"' in self.log, START_SECONDS, "daemon")
             line = next(line for line in self.log.splitlines() if '"listener_started"' in line)
             self._address = urlsplit(json.loads(line)["metrics"]).netloc
             yield
@@ -119,21 +120,21 @@ class _Drill:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def say(self, what: str) -> None:
+    def announce(self, step: str) -> None:
         """Announce the next step."""
         self._step += 1
-        print(f"\n{self._step}. {what}", flush=True)
+        print(f"\n{self._step}. {step}", flush=True)
 
-    def set_flag(self, value: str, *, told: bool = True) -> None:
-        """Replace the settings file by one with that flag."""
+    def set_flag(self, value: str, *, show: bool = True) -> None:
+        """Replace the settings file by one with that flag, and print the command if *show*."""
         written = self._folder / ".env.new"
         written.write_text(SETTINGS.format(flag=value))
         written.rename(self._folder / ".env")
-        if told:
+        if show:
             print(f"   $ sed -i s/^ENABLE_FP16_TRAINING=.*/ENABLE_FP16_TRAINING={value}/ .env")
 
-    def ask(self, *words: str) -> str:
-        """What a command of genesis-fp16 answers."""
+    def run(self, *words: str) -> str:
+        """Run a command of genesis-fp16 and return its output."""
         done = subprocess.run(
             [GENESIS, *words],
             cwd=self._folder,
@@ -146,20 +147,20 @@ class _Drill:
             raise DrillError(f"genesis-fp16 {' '.join(words)}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def command(self, *words: str) -> None:
-        """Run a command as an operator would, and show what it answers."""
+    def show(self, *words: str) -> None:
+        """Run a command as an operator would, and print it with its output."""
         if words[1] in ("set", "clear"):
             words = (*words, "--reason", "a drill")
         shown = " ".join(f'"{word}"' if " " in word else word for word in words)
         print(f"   $ genesis-fp16 {shown}", flush=True)
-        for line in self.ask(*words).splitlines():
+        for line in self.run(*words).splitlines():
             print(f"     {line}")
 
     def await_precision(self, effective: str, reason: str, seconds: float) -> None:
-        """Wait until the worker has acknowledged that precision, and say how long it took.
+        """Wait until the worker has acknowledged that precision, and print how long it took.
 
         Raises:
-            DrillError: It has not within *seconds*.
+            DrillError: It did not within *seconds*.
         """
         begun = time.monotonic()
         self._wait_for(lambda: (effective, reason) == self._precision(), seconds, effective)

@@ -1,4 +1,4 @@
-"""What the drill trains: a sine, in FP16, for as long as the drill takes."""
+"""The agent of the drill: it learns a sine in FP16 until the drill stops it."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ SAMPLES, EPOCHS, BATCHES = 64, 1_000_000, 500
 
 
 class DrillAgent:
-    """An agent whose run does not end by itself."""
+    """Agent whose run does not end by itself."""
 
     name = "drill"
     contract_version = CONTRACT_VERSION
 
     def schedule(self) -> Schedule:
-        """Due at once, and again each day."""
+        """Due at once, and again every day."""
         return Schedule.parse("every 1d")
 
     def settings_model(self) -> None:
-        """It has none."""
+        """None: the agent has no settings."""
 
     def collect(self, context: RunContext) -> Iterator[Transition]:
-        """Points of a sine."""
+        """Yield points of a sine."""
         for index in range(SAMPLES):
             angle = 2 * math.pi * index / SAMPLES
             yield Transition(
@@ -47,7 +47,7 @@ class DrillAgent:
             )
 
     def build_job(self, context: RunContext, buffer: Iterable[Transition]) -> TrainingJob:
-        """A small network that learns it."""
+        """Build a small network that learns the sine."""
         rows = sorted({(each.observation["angle"], each.reward) for each in buffer})
         inputs_B1 = torch.tensor([[angle] for angle, _ in rows], dtype=torch.float32)
         outputs_B1 = torch.tensor([[value] for _, value in rows], dtype=torch.float32)
@@ -72,6 +72,6 @@ class DrillAgent:
     def publish(
         self, _context: RunContext, _model: torch.nn.Module, report: EvaluationReport
     ) -> Publication:
-        """Nobody uses this model."""
+        """Publish nothing: the model is not used."""
         metrics = dict(report.evaluation.metrics)
         return Publication(published=False, reason="a drill", metrics=metrics)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# genesis-fp16 beside the installed service: its settings, its home and, from root, its user, so
-# that no file of root's gets in the service's way.
+# genesis-fp16 with the settings and home of the installed service. From root it switches to the
+# service's user, so that it creates no files that the service cannot write.
 export GENESIS_ENV_FILE=/etc/genesis-fp16/.env GENESIS_HOME=/var/lib/genesis-fp16
 export HOME=/var/lib/genesis-fp16 PYTHONSAFEPATH=1
 release=${RELEASE:-/opt/genesis-fp16/current}
@@ -11,5 +11,5 @@ root)
     exec setpriv --reuid=genesis-fp16 --regid=genesis-fp16 --init-groups \
         "$release/bin/genesis-fp16" "$@"
     ;;
-*) echo "genesis-fp16 works on the service's files: run it with sudo" >&2 && exit 77 ;;
+*) echo "genesis-fp16 needs access to the service's files: run it with sudo" >&2 && exit 77 ;;
 esac

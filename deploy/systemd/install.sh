@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # Installs genesis-fp16 as a service, or upgrades it in place. `make install` runs it, as root.
 #
-# A release is a virtual environment of its own below /opt/genesis-fp16/releases, and the link
-# `current` names the one in use: the daemon that serves meanwhile never sees a half-written one.
-# Unit, command and link are replaced only once the new release accepts the settings, by renaming;
-# whatever fails or interrupts, what was there before is what is there afterwards. Settings and
-# data are left as they are.
+# A release is a virtual environment below /opt/genesis-fp16/releases, and the link `current` names
+# the one in use, so that a running daemon never sees an incomplete one. Unit, command and link are
+# replaced by renaming, and only after the new release has accepted the settings. After any failure
+# or interruption the previous state is restored. Settings and data are not changed.
 #
 #   DEVICE=cuda   let the service see GPUs
 #   PYTHON=...    the Python to build the release with, 3.11 or newer
@@ -17,7 +16,7 @@ units=/etc/systemd/system command=/usr/local/bin/genesis-fp16 python=${PYTHON:-p
 
 fail() { echo "install.sh: $1" >&2; exit 1; }
 
-[ "$(id -u)" = 0 ] || fail "it writes below /opt and /etc: run it as root"
+[ "$(id -u)" = 0 ] || fail "must write below /opt and /etc: run it as root"
 for tool in "$python" flock getent install mktemp setpriv systemctl useradd; do
     command -v "$tool" >/dev/null || fail "needs $tool, which is not on the PATH; nothing was changed"
 done
@@ -27,7 +26,7 @@ done
 umask 022
 mkdir -p $prefix/releases
 exec 9>$prefix/.lock
-flock -n 9 || fail "another one is at work"
+flock -n 9 || fail "another install.sh is running"
 
 placed=("$units/genesis-fp16.service" "$command" "$prefix/current")
 if [ "${DEVICE:-}" = cuda ]; then placed+=("$units/genesis-fp16.service.d/gpu.conf"); fi
@@ -38,7 +37,7 @@ replaced='' finished=''
 
 there() { [ -e "$1" ] || [ -L "$1" ]; }
 
-serves=''  # whether there is a daemon to restart
+serves=''  # whether a daemon is running and must be restarted
 case $(systemctl is-active genesis-fp16.service 2>/dev/null || true) in
 active | activating | reloading) serves=yes ;;
 esac
@@ -49,17 +48,17 @@ restart() {
     [ ! "$serves" ] || systemctl restart genesis-fp16.service
 }
 
-leave() {  # however it ends
+leave() {  # on any exit
     trap '' INT TERM HUP
     if [ "$replaced" ] && [ ! "$finished" ]; then
         for path in "${placed[@]}"; do
             if there "$path.old"; then mv -T "$path.old" "$path"; else rm -f "$path"; fi
         done
-        restart || echo "install.sh: and the old one does not start: systemctl status genesis-fp16" >&2
+        restart || echo "install.sh: the old release does not start either: systemctl status genesis-fp16" >&2
     fi
     if [ ! "$finished" ]; then
         rm -rf "$release"
-        echo "install.sh: not installed; ${before:-nothing} is in use as before" >&2
+        echo "install.sh: not installed; still in use: ${before:-nothing}" >&2
     fi
     for path in "${placed[@]}"; do rm -f "$path.new" "$path.old" || true; done
     rm -rf "$source"
@@ -85,11 +84,11 @@ install -d -m 0700 -o $user -g $user $home
 [ -f $config/.env ] || install -m 0640 -o root -g $user .env.example $config/.env
 [ -f $config/plugins.txt ] || install -m 0644 deploy/systemd/plugins.txt $config/plugins.txt
 
-# The settings must suit the new release, or the old one goes on.
+# If the new release does not accept the settings, the old one stays in use.
 RELEASE=$release sh deploy/systemd/genesis-fp16.sh config show >/dev/null ||
-    fail "the new release does not run for $user, see above: mend $config/.env, or PYTHON=/usr/bin/python3"
+    fail "the new release does not run for $user, see above: fix $config/.env, or set PYTHON=/usr/bin/python3"
 
-# All that needs room on the disk comes before the first renaming.
+# Everything that needs disk space comes before the first rename.
 for path in "${placed[@]}"; do
     mkdir -p "${path%/*}"
     rm -f "$path.old"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Takes away what install.sh put there. Settings, data and user stay unless PURGE=1.
+# Removes what install.sh has installed. Settings, data and user are kept unless PURGE=1.
 set -euo pipefail
-[ "$(id -u)" = 0 ] || { echo "uninstall.sh removes from /opt and /etc: run it as root" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "uninstall.sh must delete below /opt and /etc: run it as root" >&2; exit 1; }
 
 if [ -d /run/systemd/system ] && [ -e /etc/systemd/system/genesis-fp16.service ]; then
     systemctl disable --quiet --now genesis-fp16.service

@@ -216,7 +216,7 @@ def test_interrupted_it_leaves_the_release_before(installed: Host, number: signa
     os.killpg(process.pid, number)  # as a terminal does
     said, _ = process.communicate(timeout=30)
     assert process.returncode != 0
-    assert "in use as before" in said
+    assert "still in use" in said
     assert installed.state() == before
 
 
@@ -237,7 +237,7 @@ def test_interrupted_between_two_renamings_it_puts_all_back(installed: Host) -> 
 def test_two_at_once_do_not_mix(installed: Host) -> None:
     before = installed.state()
     code, said = installed.run("flock", "/opt/genesis-fp16/.lock", "deploy/systemd/install.sh")
-    assert (code, said) == (1, "install.sh: another one is at work\n")
+    assert (code, "another install.sh" in said) == (1, True), said
     assert installed.state() == before
 
 
