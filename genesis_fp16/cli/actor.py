@@ -6,7 +6,7 @@ import os
 
 import psutil
 
-from genesis_fp16.store.failure import user_name
+from genesis_fp16.store.errors import user_name
 
 
 def actor(process: psutil.Process | None = None) -> str:

@@ -32,9 +32,9 @@ from genesis_fp16.store.database import (
     database_url,
     open_database,
 )
-from genesis_fp16.store.failure import failure, shown
+from genesis_fp16.store.errors import display_name, store_error
 from genesis_fp16.store.serving import STARTING, serving
-from genesis_fp16.store.unreadable_rows import unreadable_rows
+from genesis_fp16.store.store import count_unreadable_rows
 
 LITTLE_DISK_BYTES = 2**30
 NO_DISK_BYTES = 100 * 2**20
@@ -163,7 +163,7 @@ def _existing(home: Path) -> Path:
 def check_database(settings: Settings) -> CheckResult:
     """Whether the database answers, and its schema revision; migrates nothing."""
     url = database_url(settings)
-    name = shown(url)
+    name = display_name(url)
     try:
         check_not_lost(settings)
         if not database_exists(settings):
@@ -175,7 +175,7 @@ def check_database(settings: Settings) -> CheckResult:
         if revision == HEAD_REVISION:
             return _check_rows(settings)
     except (StoreError, SQLAlchemyError, ModuleNotFoundError) as error:
-        failed = error if isinstance(error, StoreError) else failure(url, error)
+        failed = error if isinstance(error, StoreError) else store_error(url, error)
         what, _, remedy = str(failed).partition("; ")
         return CheckResult("database", "fail", what, remedy)
     return CheckResult(
@@ -190,9 +190,9 @@ def _check_rows(settings: Settings) -> CheckResult:
     """Whether every row of a database of this release can be read."""
     url = database_url(settings)
     engine = open_database(url)
-    unreadable = unreadable_rows(engine)
+    unreadable = count_unreadable_rows(engine)
     engine.dispose()
-    found = f"{shown(url)} at revision {HEAD_REVISION}"
+    found = f"{display_name(url)} at revision {HEAD_REVISION}"
     if not unreadable:
         return CheckResult("database", "ok", found)
     counts = ", ".join(f"{count} of {table}" for table, count in unreadable.items())

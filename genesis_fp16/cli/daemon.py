@@ -15,9 +15,9 @@ def serve() -> None:
     """Start the daemon in the foreground; Ctrl-C checkpoints and stops."""
     settings = settings_to_start()
     from genesis_fp16.daemon.daemon import serve as serve_until_stopped
-    from genesis_fp16.store.database import failures_told
+    from genesis_fp16.store.database import explain_store_errors
 
-    with failures_told(settings):
+    with explain_store_errors(settings):
         code = serve_until_stopped(settings)
     raise typer.Exit(code)
 
@@ -26,9 +26,9 @@ def run(agent: str, as_json: JsonFlag = False) -> None:
     """Do one run of AGENT now, in the foreground; through the daemon if one serves."""
     settings = settings_to_start()
     from genesis_fp16.daemon.foreground import run_once
-    from genesis_fp16.store.database import failures_told
+    from genesis_fp16.store.database import explain_store_errors
 
-    with failures_told(settings):
+    with explain_store_errors(settings):
         code = run_once(settings, agent)
     if as_json:
         with open_existing_store(settings) as store:

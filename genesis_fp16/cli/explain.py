@@ -85,7 +85,7 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
         ],
         "outcomes": [
             {**asdict(each), "value": None if math.isnan(each.value) else each.value}
-            for each in store.compared.outcomes(agent)
+            for each in store.compared.results(agent)
         ],
     }
 

@@ -35,11 +35,11 @@ def open_store(settings: Settings) -> Iterator[Store]:
     """
     from genesis_fp16.daemon.log import keep_stdout_clear
     from genesis_fp16.store import Store
-    from genesis_fp16.store.database import failures_told
+    from genesis_fp16.store.database import explain_store_errors
 
     keep_stdout_clear()
     _database_exists(settings)
-    with failures_told(settings), closing(Store.open(settings)) as store:
+    with explain_store_errors(settings), closing(Store.open(settings)) as store:
         yield store
 
 
@@ -47,7 +47,7 @@ def _database_exists(settings: Settings) -> bool:
     """Whether there is a database; refuses to go on where one should be and is not."""
     from genesis_fp16.store import StoreError
     from genesis_fp16.store.database import check_not_lost, database_exists, database_url
-    from genesis_fp16.store.failure import shown
+    from genesis_fp16.store.errors import display_name
     from genesis_fp16.store.serving import STARTING, serving
 
     if database_exists(settings):
@@ -55,8 +55,8 @@ def _database_exists(settings: Settings) -> bool:
     daemon = serving(settings.home.absolute())
     if daemon is not None and daemon.trouble != STARTING:
         raise StoreError(
-            f"database {shown(database_url(settings))} is gone, though a daemon ({daemon}) serves "
-            "it and would not read a new one; move it back, or restart the daemon"
+            f"database {display_name(database_url(settings))} is gone, though a daemon ({daemon}) "
+            "serves it and would not read a new one; move it back, or restart the daemon"
         )
     check_not_lost(settings)
     return False

@@ -7,7 +7,7 @@ import structlog
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from genesis_fp16.store.compared_runs import MOSTLY
+from genesis_fp16.store.compared_runs import MIN_HALF_SHARE
 from infrastructure.events import Event
 
 log = structlog.get_logger()
@@ -48,6 +48,9 @@ class BaselineRuns:
             self._succeeded.pop(0)
 
     def _is_due(self, run: Run) -> bool:
-        if run.baseline_of is not None or run.half_steps < MOSTLY * max(run.steps, 1):
+        if run.baseline_of is not None or run.half_steps < MIN_HALF_SHARE * max(run.steps, 1):
             return False
-        return self._store.compared.untwinned(run.agent) >= self._settings.baseline_every_runs
+        return (
+            self._store.compared.runs_since_baseline(run.agent)
+            >= self._settings.baseline_every_runs
+        )

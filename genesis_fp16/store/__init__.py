@@ -1,6 +1,6 @@
-"""What the daemon remembers: runs, attempts, due times, overrides, and who changed what."""
+"""The database: runs, attempts, due times, overrides, guard decisions, audit trail, locks."""
 
-from genesis_fp16.store.failure import StoreError
+from genesis_fp16.store.errors import StoreError
 from genesis_fp16.store.lock import DaemonLock, LockHeldError
 from genesis_fp16.store.store import Store
 

@@ -1,4 +1,4 @@
-"""Held-out metrics of finished runs, in half precision and in FP32, to be compared."""
+"""Held-out metrics of successful runs in half precision and in FP32, for comparison."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from sqlalchemy import Engine, func, select
 
 from genesis_fp16.domain.guard import RunPair
 from genesis_fp16.domain.run import Run, RunState
-from genesis_fp16.store.database import reading
-from genesis_fp16.store.row_reader import RowReader, is_number
+from genesis_fp16.store.database import read_connection
+from genesis_fp16.store.rows import RowReader, is_number
 from genesis_fp16.store.schema import runs
 
-MOSTLY = 0.9  # share of its steps that a run in half precision must have made in it
+MIN_HALF_SHARE = 0.9  # of its steps, which a run in half precision must have made in it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """Attributes:
-    run_id, number: Of the run.
-    precision: What it trained in; ``mixed`` where that changed on the way.
-    reason: The voice that decided last.
-    metric, value: Its primary held-out metric; NaN where that was not finite.
-    higher_is_better: Which way it counts; None where the run did not say.
+class RunResult:
+    """The primary held-out metric of a run.
+
+    Attributes:
+        run_id, number: Identity of the run, and its number among the agent's.
+        precision: Precision of the training; ``mixed`` if it changed on the way.
+        reason: Reason of the last precision.
+        metric, value: Name and value of the metric; NaN if it was not finite.
+        higher_is_better: Direction of the metric; None if unknown.
     """
 
     run_id: str
@@ -37,11 +39,11 @@ class Outcome:
 
 
 class ComparedRuns:
-    """Reads what runs had to show; a run that changed its precision stands for none.
+    """Reads results of runs; a run that changed its precision counts for neither.
 
     Args:
-        engine: A migrated database.
-        as_runs: Reads runs, and leaves out those that cannot be read.
+        engine: Engine of a migrated database.
+        as_runs: Reader of runs.
     """
 
     def __init__(self, engine: Engine, as_runs: RowReader[Run]) -> None:
@@ -49,62 +51,60 @@ class ComparedRuns:
         self._as_runs = as_runs
 
     def pairs(self, agent: str, since: float = 0.0) -> list[RunPair]:
-        """Runs of *agent* in half precision beside their FP32 twins, oldest first.
+        """Runs of *agent* in half precision with their FP32 repetitions, oldest first.
 
         Args:
-            agent: Whose runs.
+            agent: Name of the agent.
             since: Unix time; pairs whose half run began earlier are left out.
         """
-        half, twin = runs.alias("half"), runs.alias("twin")
-        found = (
-            half.join(twin, twin.c.baseline_of == half.c.id),
-            (
-                half.c.agent == agent,
-                half.c.started_at >= since,
-                half.c.state == RunState.SUCCEEDED.value,
-                twin.c.state == RunState.SUCCEEDED.value,
-                half.c.primary_metric == twin.c.primary_metric,
-                twin.c.primary_value.is_not(None),
-                half.c.higher_is_better.is_not(None),
-                half.c.half_steps >= MOSTLY * half.c.steps,
-                half.c.half_steps > 0,
-                twin.c.half_steps == 0,
-            ),
+        half, fp32 = runs.alias("half"), runs.alias("fp32")
+        joined = half.join(fp32, fp32.c.baseline_of == half.c.id)
+        comparable = (
+            half.c.agent == agent,
+            half.c.started_at >= since,
+            half.c.state == RunState.SUCCEEDED.value,
+            fp32.c.state == RunState.SUCCEEDED.value,
+            half.c.primary_metric == fp32.c.primary_metric,
+            fp32.c.primary_value.is_not(None),
+            half.c.higher_is_better.is_not(None),
+            half.c.half_steps >= MIN_HALF_SHARE * half.c.steps,
+            half.c.half_steps > 0,
+            fp32.c.half_steps == 0,
         )
-        with reading(self._engine) as connection:
-            halves, twins = (
+        with read_connection(self._engine) as connection:
+            half_rows, fp32_rows = (
                 connection.execute(
                     select(side)
-                    .select_from(found[0])
-                    .where(*found[1])
-                    .order_by(twin.c.finished_at, twin.c.id)
+                    .select_from(joined)
+                    .where(*comparable)
+                    .order_by(fp32.c.finished_at, fp32.c.id)
                 ).mappings()
-                for side in (half, twin)
+                for side in (half, fp32)
             )
-            both = [
-                (self._as_runs.one(a), self._as_runs.one(b))
-                for a, b in zip(halves, twins, strict=True)
+            pairs = [
+                (self._as_runs.one(half_row), self._as_runs.one(fp32_row))
+                for half_row, fp32_row in zip(half_rows, fp32_rows, strict=True)
             ]
-        return [_pair(half, twin) for half, twin in both if half is not None and twin is not None]
+        return [_pair(half, fp32) for half, fp32 in pairs if half is not None and fp32 is not None]
 
-    def untwinned(self, agent: str) -> int:
-        """How many runs of *agent* in half precision succeeded since it last got a twin."""
-        twins = select(func.max(runs.c.created_at)).where(
+    def runs_since_baseline(self, agent: str) -> int:
+        """Number of successful half-precision runs of *agent* since its last FP32 repetition."""
+        last = select(func.max(runs.c.created_at)).where(
             runs.c.agent == agent, runs.c.baseline_of.is_not(None), is_number(runs.c.created_at)
         )
         query = select(func.count()).where(
             runs.c.agent == agent,
             runs.c.baseline_of.is_(None),
             runs.c.state == RunState.SUCCEEDED.value,
-            runs.c.half_steps >= MOSTLY * runs.c.steps,
+            runs.c.half_steps >= MIN_HALF_SHARE * runs.c.steps,
             runs.c.half_steps > 0,
-            runs.c.finished_at > func.coalesce(twins.scalar_subquery(), 0.0),
+            runs.c.finished_at > func.coalesce(last.scalar_subquery(), 0.0),
         )
-        with reading(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return connection.scalar(query) or 0
 
-    def outcomes(self, agent: str, limit: int = 200) -> list[Outcome]:
-        """What the newest successful runs of *agent* had to show, newest first."""
+    def results(self, agent: str, limit: int = 200) -> list[RunResult]:
+        """Results of the newest successful runs of *agent*, newest first."""
         query = (
             select(runs)
             .where(
@@ -116,10 +116,10 @@ class ComparedRuns:
             .order_by(runs.c.finished_at.desc(), runs.c.id.desc())
             .limit(limit)
         )
-        with reading(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             found = self._as_runs(connection.execute(query).mappings())
         return [
-            Outcome(
+            RunResult(
                 run_id=run.id,
                 number=run.number,
                 precision=_precision(run.half_steps / run.steps),
@@ -132,23 +132,23 @@ class ComparedRuns:
         ]
 
 
-def _pair(half: Run, twin: Run) -> RunPair:
+def _pair(half: Run, fp32: Run) -> RunPair:
     return RunPair(
         half_run=half.id,
-        fp32_run=twin.id,
+        fp32_run=fp32.id,
         metric=half.primary_metric or "",
         half=_value(half.primary_value),
-        fp32=_value(twin.primary_value),
+        fp32=_value(fp32.primary_value),
         higher_is_better=bool(half.higher_is_better),
     )
 
 
 def _value(stored: float | None) -> float:
-    """The number; NaN where it was none that a database holds."""
+    """The number; NaN if the value was not finite, which the database holds as NULL."""
     return math.nan if stored is None else stored
 
 
 def _precision(half_share: float) -> Literal["half", "fp32", "mixed"]:
     if half_share == 0:
         return "fp32"
-    return "half" if half_share >= MOSTLY else "mixed"
+    return "half" if half_share >= MIN_HALF_SHARE else "mixed"

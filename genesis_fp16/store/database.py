@@ -1,30 +1,34 @@
-"""Opens the database: SQLite with a write-ahead log, or PostgreSQL; migrates it to this release."""
+"""Opens and migrates the database: SQLite with a write-ahead log, or PostgreSQL."""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from genesis_fp16.settings import Settings
-from genesis_fp16.store.failure import StoreError, failure, shown
+from genesis_fp16.store.errors import StoreError, display_name, store_error
 
 HEAD_REVISION = "0003"
 BUSY_TIMEOUT_MILLISECONDS = 5000
 _READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options
 _MIGRATION_LOCK = 0x67656E65_73697301  # any constant that no other program uses
-_EARLIER_USE = ("runs/[0-9]*T[0-9]*-*", "guard/*/*", "agents/*/replay")  # all by runs it knew
+_FILES_OF_RUNS = ("runs/[0-9]*T[0-9]*-*", "guard/*/*", "agents/*/replay")
+
+FileIdentity: TypeAlias = tuple[int, int]  # device and inode
 
 
 def database_url(settings: Settings) -> URL:
-    """URL of the database that *settings* name; SQLite in their home by default."""
+    """URL of the database of *settings*; SQLite in the home by default."""
     if settings.database_url is None:
         return URL.create("sqlite", database=str(settings.home.absolute() / "genesis.db"))
     url = make_url(settings.database_url)
@@ -35,7 +39,7 @@ def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) 
     """Connect to the database, created if it is SQLite and missing, and migrate it.
 
     Args:
-        url: The database.
+        url: URL of the database.
         busy_milliseconds: How long a statement waits for SQLite's write lock.
 
     Raises:
@@ -46,16 +50,16 @@ def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) 
         if url.get_backend_name() == "sqlite" and url.database:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         engine = _engine(url)
-        _migrate(engine, shown(url))
+        _migrate(engine, display_name(url))
     except (SQLAlchemyError, OSError, ModuleNotFoundError) as error:
-        raise failure(url, error) from error
+        raise store_error(url, error) from error
     return engine.execution_options(**{_BUSY: busy_milliseconds})
 
 
 def database_exists(settings: Settings) -> bool:
-    """Whether there may be a database already; one on a server may always be there.
+    """Whether a database may exist already; True for one on a server.
 
-    A file without any table is none: so it is where one was cut off, or is just being made.
+    A file without tables does not count: its creation was interrupted or is under way.
 
     Raises:
         StoreError: This user may not look.
@@ -66,7 +70,7 @@ def database_exists(settings: Settings) -> bool:
     try:
         return Path(url.database).exists() and not _is_empty(Path(url.database))
     except OSError as error:
-        raise failure(url, error) from error
+        raise store_error(url, error) from error
 
 
 def _is_empty(path: Path) -> bool:
@@ -76,44 +80,45 @@ def _is_empty(path: Path) -> bool:
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)
         ) as connection:
             return not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    except sqlite3.Error:  # whoever opens it learns what is wrong, with the remedy
+    except sqlite3.Error:  # opening it reports what is wrong, with the remedy
         return False
 
 
 def check_not_lost(settings: Settings) -> None:
-    """Make sure that no new database is begun where one is only gone for now.
+    """Refuse to create a database in a home that was used with one.
 
     Raises:
-        StoreError: There is none, though the home was in use; or this user may not look.
+        StoreError: The database is missing although the home has been used, or this user may not
+            look.
     """
     if database_exists(settings):
         return
     home, url = settings.home.absolute(), database_url(settings)
-    found = next((path for pattern in _EARLIER_USE for path in home.glob(pattern)), None)
+    found = next((path for pattern in _FILES_OF_RUNS for path in home.glob(pattern)), None)
     if found is not None:
         lost = "empty" if Path(str(url.database)).exists() else "gone"
         raise StoreError(
-            f"database {shown(url)} is {lost}, though {found} is of a run that it knew; move it "
-            "back, restore it from a backup, or, to begin anew without history and overrides, "
-            f"move runs, guard and agents of {home} away until a new one is there"
+            f"database {display_name(url)} is {lost}, but {found} belongs to a run it recorded; "
+            "move it back or restore it from a backup; to start without history and overrides, "
+            f"move runs, guard and agents of {home} away until a new one exists"
         )
 
 
 @contextmanager
-def failures_told(settings: Settings) -> Iterator[None]:
-    """Turn what SQLAlchemy raises in the block into an error with a remedy.
+def explain_store_errors(settings: Settings) -> Iterator[None]:
+    """Turn an error of SQLAlchemy in the block into one with a remedy.
 
     Raises:
-        StoreError: The database was locked for too long, its disk is full, its server gone.
+        StoreError: For example, the database stays locked, or its disk is full.
     """
     try:
         yield
     except SQLAlchemyError as error:
-        raise failure(database_url(settings), error) from error
+        raise store_error(database_url(settings), error) from error
 
 
-def reading(engine: Engine) -> Connection:
-    """A connection to read by, to be closed: it sees one state and waits for no writer."""
+def read_connection(engine: Engine) -> Connection:
+    """A connection for reading: it sees one state and does not wait for writers. Close it."""
     return engine.execution_options(**{_READS: True}).connect()
 
 
@@ -136,7 +141,7 @@ def _engine(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # IMMEDIATE, since a reader that turns writer fails at once instead of waiting.
+        # IMMEDIATE: a reader that becomes a writer fails at once instead of waiting.
         options = connection.get_execution_options()
         if _BUSY in options:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {options[_BUSY]}").close()
@@ -146,7 +151,7 @@ def _engine(url: URL) -> Engine:
 
 
 def _json_or_text(text: str) -> object:
-    """What a column holds that is to hold JSON; the text where it is none, for `RowReader`."""
+    """Decode JSON; return text that is not JSON unchanged, which `RowReader` then reports."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -154,14 +159,14 @@ def _json_or_text(text: str) -> object:
 
 
 def _lenient_text(stored: bytes) -> str:
-    """Text as it is stored, whoever stored it: one cell must not cost a whole query."""
+    """Decode text, with replacement characters: one wrong cell must not fail a whole query."""
     return stored.decode(errors="replace")
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to SQLite's write-ahead log; of several that switch a new file, all but one wait.
+    """Switch to SQLite's write-ahead log; wait while another process does so.
 
-    The busy timeout does not cover it: SQLite refuses at once where waiting might deadlock.
+    The busy timeout does not apply here: SQLite refuses at once where waiting might deadlock.
     """
     give_up = time.monotonic() + BUSY_TIMEOUT_MILLISECONDS / 1000
     while True:
@@ -175,7 +180,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _migrate(engine: Engine, name: str) -> None:
-    with reading(engine) as connection:
+    with read_connection(engine) as connection:
         if _revision(connection, name) == HEAD_REVISION:
             return
     with engine.begin() as connection:
@@ -193,8 +198,9 @@ def _revision(connection: Connection, name: str) -> str | None:
         return str(connection.scalar(text("SELECT version_num FROM alembic_version")))
     if tables:
         raise StoreError(
-            f"database {name} belongs to something else, it holds {', '.join(sorted(tables))}: "
-            "move it away, or name another by GENESIS_HOME or GENESIS_DATABASE_URL"
+            f"database {name} belongs to another program, its tables are "
+            f"{', '.join(sorted(tables))}: move it away, "
+            "or set GENESIS_HOME or GENESIS_DATABASE_URL"
         )
     return None
 
@@ -211,7 +217,42 @@ def _upgrade(connection: Connection, revision: str | None, name: str) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if revision is not None and revision not in known:
         raise StoreError(
-            f"database {name} has revision {revision}, this release knows {HEAD_REVISION}: "
+            f"database {name} has revision {revision}, this release supports {HEAD_REVISION}: "
             "install the release that wrote it, or a newer one"
         )
     command.upgrade(config, "head")
+
+
+def file_identity(path: str | os.PathLike[str]) -> FileIdentity | None:
+    """Device and inode of the file at *path*; None if it cannot be found."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class OpenedFile:
+    """The SQLite file of a database that has just been opened; nothing for a server.
+
+    Args:
+        url: URL of the database.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self._path = url.database if url.get_backend_name() == "sqlite" else None
+        self._identity = file_identity(self._path) if self._path else None
+
+    def verify(self) -> None:
+        """Check that the path still leads to the file that was opened.
+
+        Raises:
+            StoreError: The file was moved, removed or replaced: commands would open another.
+        """
+        if self._path and file_identity(self._path) != self._identity:
+            raise StoreError(
+                f"database {display_name(self._url)} was moved, removed or replaced while it was "
+                "open: this daemon does not see what commands change now, such as a rollback; "
+                "move it back, or restart"
+            )

@@ -16,13 +16,12 @@ from sqlalchemy.pool import NullPool
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.settings import Settings
-from genesis_fp16.store.database import database_url
-from genesis_fp16.store.failure import StoreError, failure
-from genesis_fp16.store.file_identity import Identity, identity
+from genesis_fp16.store.database import FileIdentity, database_url, file_identity
+from genesis_fp16.store.errors import StoreError, store_error
 from genesis_fp16.store.serving import LOCK_FILE, SERVING_FILE, STARTING, Serving, read_serving
 from infrastructure.files import write_atomically
 
-_WAIT_SECONDS = 0.1  # a command that asks whether a daemon serves holds it for an instant
+_WAIT_SECONDS = 0.1  # a command that checks whether a daemon serves holds the lock briefly
 _ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses
 _HOLDER = text(
     "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
@@ -37,24 +36,24 @@ class LockHeldError(GenesisError, RuntimeError):
     """Another daemon serves this store.
 
     Attributes:
-        holder: Its pid, host and since when.
+        holder: Pid, host and start time of that daemon.
     """
 
     exit_code = os.EX_CANTCREAT
 
     def __init__(self, what: str, holder: str) -> None:
         super().__init__(
-            f"{what} is served by another daemon ({holder}): stop that one, or give this one "
-            "a GENESIS_HOME of its own"
+            f"{what} is served by another daemon ({holder}): stop that daemon, or set another "
+            "GENESIS_HOME for this one"
         )
         self.holder = holder
 
 
 class DaemonLock:
-    """Held while a daemon serves; released by the kernel if it dies.
+    """Locks a home while a daemon serves it; the kernel releases the lock if the daemon dies.
 
     Args:
-        settings: Whose home and database to lock.
+        settings: Settings with the home and the database.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -63,21 +62,21 @@ class DaemonLock:
         self._url = database_url(settings)
         self._file = FileLock(self._home / LOCK_FILE, timeout=_WAIT_SECONDS)
         self._connection: Connection | None = None
-        self._identity: Identity | None = None  # of the file locked
+        self._identity: FileIdentity | None = None  # of the locked file
         self._own = Serving()
         self._written: tuple[object, ...] | None = ()  # the last status; None after a failed write
 
     def acquire(self) -> None:
-        """Take the lock, at once or not at all.
+        """Take the lock without waiting.
 
         Raises:
-            LockHeldError: Another daemon has it.
+            LockHeldError: Another daemon holds it.
             StoreError: The home cannot be written, or the database does not answer.
         """
         try:
             self._home.mkdir(parents=True, exist_ok=True)
             self._file.acquire()
-            self._identity = identity(self._file.lock_file)
+            self._identity = file_identity(self._file.lock_file)
         except Timeout:
             raise LockHeldError(str(self._home), str(read_serving(self._home))) from None
         except OSError as error:
@@ -91,7 +90,7 @@ class DaemonLock:
             if self._url.get_backend_name() == "postgresql":
                 self._connection = self._lock_database(str(self._own))
             self.write_status(self._settings, trouble=STARTING)
-        except BaseException:  # nothing may leave a lock behind that guards nothing
+        except BaseException:  # a failed start must not keep the lock
             self.release()
             raise
 
@@ -120,28 +119,29 @@ class DaemonLock:
             self._written = status
 
     def release(self) -> None:
-        """Give the lock back; without it nothing happens."""
+        """Release the lock, if it is held."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         if self._file.is_locked:
-            if self._file_is_ours():  # else what lies there is another daemon's
+            if self._file_is_ours():  # else the file belongs to another daemon
                 (self._home / SERVING_FILE).unlink(missing_ok=True)
             self._file.release()
 
     def verify(self) -> None:
-        """Make sure that the lock still keeps others out.
+        """Check that the lock still excludes other daemons.
 
-        A lock file that was removed or replaced does not, and a lost connection loses an
-        advisory lock.
+        It does not if the lock file was removed or replaced, or if the connection that holds an
+        advisory lock is lost.
 
         Raises:
-            StoreError: It is lost; stop serving.
+            StoreError: The lock is lost; stop serving.
         """
         if not self._file_is_ours():
             raise StoreError(
                 f"the lock {self._file.lock_file} was removed or replaced while this daemon held "
-                "it, so another may serve the same home: leave GENESIS_HOME alone and restart"
+                "it, so another daemon may serve the same home: restart this one, and do not "
+                "remove files of GENESIS_HOME"
             )
         if self._connection is None:
             return
@@ -163,7 +163,7 @@ class DaemonLock:
         self.release()
 
     def _file_is_ours(self) -> bool:
-        return self._identity is not None and identity(self._file.lock_file) == self._identity
+        return self._identity is not None and file_identity(self._file.lock_file) == self._identity
 
     def _lock_database(self, holder: str) -> Connection:
         try:
@@ -179,5 +179,5 @@ class DaemonLock:
             found = connection.scalar(_HOLDER, {"key": _ADVISORY_KEY})
             connection.close()
         except (SQLAlchemyError, ModuleNotFoundError) as error:
-            raise failure(self._url, error) from error
-        raise LockHeldError("the database", str(found or "which has just ended"))
+            raise store_error(self._url, error) from error
+        raise LockHeldError("the database", str(found or "one that has just ended"))

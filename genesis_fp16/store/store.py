@@ -1,49 +1,85 @@
-"""What changes. Every method is one transaction; terminal states absorb in its WHERE."""
+"""The store of runs and attempts. Every change is one transaction; a finished run stays finished.
+
+A row that cannot be read, because another program wrote it, is left out and logged.
+"""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Update, func, insert, select, update
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import (
+    Connection,
+    Engine,
+    RowMapping,
+    Select,
+    Update,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from genesis_fp16.domain.attempt import Attempt
-from genesis_fp16.domain.run import TRANSITIONS, Ending, Run, RunState, RunSummary, RunTransition
+from genesis_fp16.domain.guard import Decision
+from genesis_fp16.domain.precision import Override
+from genesis_fp16.domain.run import (
+    TERMINAL,
+    TRANSITIONS,
+    Ending,
+    Run,
+    RunState,
+    RunSummary,
+    RunTransition,
+)
+from genesis_fp16.domain.schedule import DueTime
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import schema
-from genesis_fp16.store.audit_trail import Change, write_audit
 from genesis_fp16.store.compared_runs import ComparedRuns
 from genesis_fp16.store.database import (
     BUSY_TIMEOUT_MILLISECONDS,
+    OpenedFile,
     check_not_lost,
     database_url,
     open_database,
+    read_connection,
 )
-from genesis_fp16.store.file_identity import OpenedFile
-from genesis_fp16.store.guard_decisions import GuardDecisions
-from genesis_fp16.store.new_runs import insert_run, insert_twin
-from genesis_fp16.store.overrides import Overrides
-from genesis_fp16.store.run_history import UNFINISHED, RunHistory
+from genesis_fp16.store.decisions import Change, GuardDecisions, Overrides, write_audit
+from genesis_fp16.store.rows import RowReader, is_number
+
+MAX_SEED = 2**63
+UNFINISHED = [state.value for state in RunState if state not in TERMINAL]
+_Row = TypeVar("_Row", Run, Attempt, DueTime)
 
 
-class Store(RunHistory):
+class Store:
     """The database of one home. Safe to use from several processes at once.
 
     Args:
-        engine: A migrated database, see `open_database`.
+        engine: Engine of a migrated database, see `open_database`.
         clock: Unix time in seconds.
 
     Attributes:
-        overrides: Operators' words on precision, see `Overrides`.
-        guard: The guard's decisions, see `GuardDecisions`.
-        compared: What runs in half precision and in FP32 had to show, see `ComparedRuns`.
+        overrides: Operators' overrides of precision.
+        guard: The guard's decisions.
+        compared: Results of runs in half precision and in FP32.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(engine)
+        self._engine, self._clock = engine, clock
         self._file = OpenedFile(engine.url)
-        self._clock = clock
+        self._as_runs = RowReader(schema.runs, Run, "the run is ignored, as if unknown")
+        self._as_attempts = RowReader(
+            schema.attempts, Attempt, "the attempt is ignored, as if unknown"
+        )
+        self._as_due_times = RowReader(
+            schema.schedule_state, DueTime, "the agent counts as one that was never due"
+        )
         self.overrides = Overrides(engine, clock)
         self.guard = GuardDecisions(engine, clock)
         self.compared = ComparedRuns(engine, self._as_runs)
@@ -56,15 +92,15 @@ class Store(RunHistory):
         *,
         busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS,
     ) -> Store:
-        """Open the database that *settings* name, create or migrate it where needed.
+        """Open the database of *settings*; create or migrate it if needed.
 
         Args:
-            settings: Name the database.
+            settings: Settings with the home and the database.
             clock: Unix time in seconds.
             busy_milliseconds: How long a change waits for SQLite's write lock.
 
         Raises:
-            StoreError: It cannot be used, or is gone; the message says what to do.
+            StoreError: The database cannot be used or is missing; the message has the remedy.
         """
         check_not_lost(settings)
         return cls(open_database(database_url(settings), busy_milliseconds), clock)
@@ -74,7 +110,7 @@ class Store(RunHistory):
         return self._clock()
 
     def verify(self) -> None:
-        """Make sure that whoever opens the database anew finds the one that is open here.
+        """Check that commands that open the database find the one that is open here.
 
         Raises:
             StoreError: Its file was moved, removed or replaced.
@@ -86,6 +122,12 @@ class Store(RunHistory):
         self._engine.dispose()
 
     # Schedule
+
+    def last_due(self, agent: str) -> float | None:
+        """The last due time of *agent* that was handled; None if it was never due."""
+        table = schema.schedule_state
+        found = self._read(self._as_due_times, select(table).where(table.c.agent == agent))
+        return found[0].last_due if found else None
 
     def record_due(
         self, agent: str, last_due: float, due: Sequence[float], *, first_seed: int
@@ -100,7 +142,7 @@ class Store(RunHistory):
                 connection.execute(insert(table).values(agent=agent, last_due=last_due))
             now = self._clock()
             return [
-                insert_run(
+                _insert_run(
                     connection, agent, "schedule", now=now, due_at=due_at, first_seed=first_seed
                 )
                 for due_at in due
@@ -108,21 +150,56 @@ class Store(RunHistory):
 
     # Runs
 
+    def run(self, run_id: str) -> Run | None:
+        """The run with this id, or None."""
+        found = self._read(self._as_runs, select(schema.runs).where(schema.runs.c.id == run_id))
+        return found[0] if found else None
+
+    def runs(self, agent: str | None = None, limit: int = 50) -> list[Run]:
+        """The newest runs, newest first."""
+        query = select(schema.runs).order_by(
+            schema.runs.c.created_at.desc(), schema.runs.c.id.desc()
+        )
+        if agent is not None:
+            query = query.where(schema.runs.c.agent == agent)
+        return self._read(self._as_runs, query.limit(limit))
+
+    def last_success(self, agent: str) -> float:
+        """End of the agent's last successful run in Unix time; 0 if there is none."""
+        query = select(func.max(schema.runs.c.finished_at)).where(
+            schema.runs.c.agent == agent,
+            schema.runs.c.state == RunState.SUCCEEDED.value,
+            is_number(schema.runs.c.finished_at),
+        )
+        with read_connection(self._engine) as connection:
+            return connection.scalar(query) or 0.0
+
+    def unfinished(self, agent: str | None = None) -> list[Run]:
+        """Queued and active runs, the longest due first."""
+        query = (
+            select(schema.runs)
+            .where(schema.runs.c.state.in_(UNFINISHED))
+            .order_by(schema.runs.c.due_at, schema.runs.c.created_at, schema.runs.c.id)
+        )
+        if agent is not None:
+            query = query.where(schema.runs.c.agent == agent)
+        return self._read(self._as_runs, query)
+
     def enqueue(self, agent: str, *, first_seed: int, trigger: str = "manual") -> Run:
         """Queue a run of *agent* that is due now."""
         now = self._clock()
         with self._engine.begin() as connection:
-            return insert_run(
+            return _insert_run(
                 connection, agent, trigger, now=now, due_at=now, first_seed=first_seed
             )
 
     def enqueue_baseline(self, run: Run) -> Run:
-        """Queue the FP32 twin of *run*, due now: the same seed, to be compared with it."""
+        """Queue a repetition of *run* in FP32 with the same seed, due now."""
         with self._engine.begin() as connection:
-            return insert_twin(connection, run, now=self._clock())
+            return _insert_baseline(connection, run, now=self._clock())
 
     def move(self, run_id: str, state: RunState, *, error: str | None = None) -> bool:
-        """Put the run into *state* if it may go there from where it is; whether it did."""
+        """Move the run to *state* if its state allows it; whether it moved."""
         with self._engine.begin() as connection:
             changes = {} if error is None else {"error": error}
             return self._move(connection, run_id, state, **changes)
@@ -141,14 +218,14 @@ class Store(RunHistory):
         return moved.rowcount == 1
 
     def update_summary(self, run_id: str, summary: RunSummary) -> None:
-        """Record what the run has to show so far; *summary* replaces the earlier one."""
+        """Record the results of the run so far; *summary* replaces the earlier one."""
         with self._engine.begin() as connection:
             connection.execute(
                 update(schema.runs).where(schema.runs.c.id == run_id).values(asdict(summary))
             )
 
     def record_folder_removed(self, run_id: str, why: str) -> None:
-        """Remember that the run's folder is gone and *why*; what was said first stays."""
+        """Record that the run's folder was removed, and *why*; the first reason stays."""
         with self._engine.begin() as connection:
             connection.execute(
                 update(schema.runs)
@@ -173,8 +250,13 @@ class Store(RunHistory):
 
     # Attempts
 
+    def attempts(self, run_id: str) -> list[Attempt]:
+        """Attempts of the run, oldest first."""
+        query = select(schema.attempts).where(schema.attempts.c.run_id == run_id)
+        return self._read(self._as_attempts, query.order_by(schema.attempts.c.number))
+
     def begin_attempt(self, run_id: str, incarnation: str) -> Attempt | None:
-        """Take the queued run into ``starting`` with a new attempt; None if it is not queued.
+        """Move the queued run to ``starting`` with a new attempt; None if it is not queued.
 
         Raises:
             IntegrityError: Another run of the agent is active.
@@ -201,12 +283,12 @@ class Store(RunHistory):
     def end_attempt(
         self, attempt: Attempt, ending: Ending, transition: RunTransition, *, finished_at: float
     ) -> bool:
-        """Close the attempt and move its run where *transition* says; False if it was closed.
+        """Close the attempt and move its run by *transition*; False if it was closed already.
 
         Args:
-            attempt: The one that ended.
-            ending: How.
-            transition: What becomes of the run.
+            attempt: Attempt that ended.
+            ending: How it ended.
+            transition: The run's next state.
             finished_at: Unix time in seconds.
         """
         with self._engine.begin() as connection:
@@ -233,6 +315,103 @@ class Store(RunHistory):
                 failures=runs.failures + int(transition.failed),
             )
 
+    def _read(self, reader: RowReader[_Row], query: Select[Any]) -> list[_Row]:
+        with read_connection(self._engine) as connection:
+            return reader(connection.execute(query).mappings())
+
 
 def _of(incarnation: str) -> Update:
     return update(schema.attempts).where(schema.attempts.c.incarnation == incarnation)
+
+
+def _insert_run(
+    connection: Connection, agent: str, trigger: str, *, now: float, due_at: float, first_seed: int
+) -> Run:
+    """Queue a run of *agent*.
+
+    Args:
+        connection: Connection in a transaction that writes.
+        agent: Name of the agent.
+        trigger: ``schedule`` or ``manual``.
+        now: Unix time in seconds.
+        due_at: Unix time at which the run was due.
+        first_seed: Seed of the agent's first run; each later run's is one higher.
+    """
+    earlier = connection.scalar(
+        select(func.count())
+        .select_from(schema.runs)
+        .where(schema.runs.c.agent == agent, schema.runs.c.baseline_of.is_(None))
+    )
+    run = Run(
+        id=_new_id(now),
+        agent=agent,
+        number=(earlier or 0) + 1,
+        trigger=trigger,
+        state=RunState.QUEUED,
+        seed=(first_seed + (earlier or 0)) % MAX_SEED,
+        due_at=due_at,
+        created_at=now,
+        available_at=now,
+    )
+    _insert(connection, run)
+    return run
+
+
+def _insert_baseline(connection: Connection, run: Run, *, now: float) -> Run:
+    """Queue the repetition of *run* in FP32, due *now* in Unix seconds: same number, same seed."""
+    baseline = Run(
+        id=_new_id(now),
+        agent=run.agent,
+        number=run.number,
+        trigger="baseline",
+        state=RunState.QUEUED,
+        seed=run.seed,
+        due_at=now,
+        created_at=now,
+        available_at=now,
+        baseline_of=run.id,
+    )
+    _insert(connection, baseline)
+    return baseline
+
+
+def _insert(connection: Connection, run: Run) -> None:
+    connection.execute(insert(schema.runs).values({**asdict(run), "state": run.state.value}))
+
+
+def _new_id(now: float) -> str:
+    return f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+
+
+_DATACLASSES = (
+    (schema.runs, Run),
+    (schema.attempts, Attempt),
+    (schema.schedule_state, DueTime),
+    (schema.overrides, Override),
+    (schema.guard_decisions, Decision),
+    (schema.audit, Change),
+)
+
+
+def count_unreadable_rows(engine: Engine) -> dict[str, int]:
+    """Table to the number of its rows that cannot be read; tables without such rows are left out.
+
+    Args:
+        engine: Engine of a migrated database.
+    """
+    counts = {}
+    with read_connection(engine) as connection:
+        for table, kind in _DATACLASSES:
+            adapter = TypeAdapter[object](kind)
+            rows = connection.execute(select(table)).mappings()
+            if count := sum(not _is_readable(adapter, row) for row in rows):
+                counts[table.name] = count
+    return counts
+
+
+def _is_readable(adapter: TypeAdapter[object], row: RowMapping) -> bool:
+    try:
+        adapter.validate_python(dict(row))
+    except ValidationError:
+        return False
+    return True

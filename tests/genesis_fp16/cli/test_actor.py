@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from genesis_fp16.cli.actor import actor
-from genesis_fp16.store.failure import user_name
+from genesis_fp16.store.errors import user_name
 
 ASK = "import sys; sys.stdin.read(); from genesis_fp16.cli.actor import actor; print(actor())"
 CALL = "import subprocess, sys; child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)"

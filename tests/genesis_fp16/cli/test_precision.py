@@ -126,7 +126,7 @@ def test_overrides_that_say_nothing_sensible_demand_fp32_and_are_told_on_stderr(
     ]
     said = " ".join(ask("show").stdout.split())
     for number, reason in enumerate(("first", "second"), start=1):
-        assert f"override {number} cannot be read, correct or clear it; it says {reason}" in said
+        assert f"override {number} cannot be read; correct or clear it ({reason})" in said
     assert told.stderr.count("row_unreadable") == 2
 
 
@@ -218,7 +218,7 @@ def test_a_locked_database_ends_every_change_with_a_message(
     for change in changes:
         output, error = change.communicate(timeout=60)
         assert (change.returncode, output) == (65, "")
-        assert "database is locked; another process keeps it locked, fuser" in error
+        assert "database is locked" in error
         assert "Traceback" not in error
     database.execute("ROLLBACK")
     assert [each.name for each in bundle.parent.iterdir()] == [bundle.name], "nothing was cleared"

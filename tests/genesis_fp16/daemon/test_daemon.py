@@ -233,7 +233,7 @@ def test_no_new_database_is_created_if_one_is_missing(start, tmp_path: Path) -> 
     run.mkdir(parents=True)
     code, said = start().end()
     assert code == 65
-    assert f"database {home}/genesis.db is gone, though {run} is of a run that it knew" in said
+    assert f"database {home}/genesis.db is gone, but {run} belongs to a run" in said
     assert "move it back" in said
     assert "Traceback" not in said
     assert not (home / "genesis.db").exists()

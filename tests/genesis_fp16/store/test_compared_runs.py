@@ -97,9 +97,9 @@ def test_outcomes_say_what_a_run_trained_in(store: Store, finish: Finish) -> Non
     finish(half_steps=0, precision={"reason": "canary"})
     finish(steps=0, half_steps=0)
     finish(state=RunState.FAILED)
-    assert [(o.number, o.precision, o.reason) for o in store.compared.outcomes("a")] == [
+    assert [(o.number, o.precision, o.reason) for o in store.compared.results("a")] == [
         (3, "fp32", "canary"),
         (2, "mixed", ""),
         (1, "half", "default"),
     ]
-    assert [o.number for o in store.compared.outcomes("a", limit=1)] == [3]
+    assert [o.number for o in store.compared.results("a", limit=1)] == [3]

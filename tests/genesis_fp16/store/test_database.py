@@ -137,7 +137,7 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
     connection.close()
-    with pytest.raises(StoreError, match="belongs to something else, it holds bookmarks"):
+    with pytest.raises(StoreError, match=r"another program, .* bookmarks"):
         open_at(path)
 
 
@@ -146,7 +146,7 @@ def test_a_newer_releases_database_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
-    with pytest.raises(StoreError, match="has revision 9999, this release knows"):
+    with pytest.raises(StoreError, match="has revision 9999"):
         open_at(path)
 
 
@@ -186,7 +186,7 @@ def test_an_empty_database_is_a_lost_one(tmp_path: Path, used: str, left: str | 
             connection.execute("CREATE TABLE t (x)")
             connection.execute("DROP TABLE t")
     assert not database_exists(settings)
-    with pytest.raises(StoreError, match=f"is {'gone' if left is None else 'empty'}, though"):
+    with pytest.raises(StoreError, match=f"is {'gone' if left is None else 'empty'}, but"):
         Store.open(settings)
 
 

@@ -1,4 +1,4 @@
-"""From rows of a table to what the store gives out; somebody else may have written in it."""
+"""Reads rows of tables, which other programs may have written too, into dataclasses."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ log = structlog.get_logger()
 
 
 def is_number(column: Column[float]) -> ColumnElement[bool]:
-    """Where *column* holds a number: to SQLite text, which it takes too, is more than any."""
+    """Condition: *column* holds a number. SQLite stores text there too, and sorts it last."""
     return column < math.inf
 
 
 class RowReader(Generic[Kind]):
-    """Makes a *kind* of each row. One that cannot be read is left out, and logged once.
+    """Makes a *kind* of each row. A row that cannot be read is left out, and logged once.
 
     Args:
-        table: Where the rows come from.
-        kind: A dataclass whose fields are columns of *table*.
-        consequence: What it means that a row is left out.
+        table: Table of the rows.
+        kind: Dataclass whose fields are columns of *table*.
+        consequence: What leaving out a row means, for the log.
     """
 
     def __init__(self, table: Table, kind: type[Kind], consequence: str) -> None:
@@ -35,7 +35,7 @@ class RowReader(Generic[Kind]):
         self._logged: set[tuple[object, ...]] = set()
 
     def __call__(self, rows: Iterable[RowMapping]) -> list[Kind]:
-        """Read *rows*, which hold every column of the table that *kind* has, and its key."""
+        """Read *rows*, which hold the columns of *kind* and the key of the table."""
         return [found for row in rows if (found := self.one(row)) is not None]
 
     def one(self, row: RowMapping) -> Kind | None:
@@ -43,10 +43,10 @@ class RowReader(Generic[Kind]):
         try:
             return self._kind.validate_python(dict(row))
         except ValidationError as error:
-            self._tell(row, error)
+            self._log(row, error)
             return None
 
-    def _tell(self, row: RowMapping, error: ValidationError) -> None:
+    def _log(self, row: RowMapping, error: ValidationError) -> None:
         key = tuple(row[name] for name in self._key)
         if key in self._logged:
             return

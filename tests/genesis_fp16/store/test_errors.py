@@ -18,10 +18,10 @@ from genesis_fp16.store import Store, StoreError
 from genesis_fp16.store.database import (
     database_exists,
     database_url,
-    failures_told,
+    explain_store_errors,
     open_database,
 )
-from genesis_fp16.store.failure import failure, shown, user_name
+from genesis_fp16.store.errors import display_name, store_error, user_name
 
 NOBODY = 65534
 
@@ -56,8 +56,8 @@ def test_a_locked_database_names_who_holds_it(settings: Settings) -> None:
         other.execute("BEGIN IMMEDIATE")
         with (
             closing(Store.open(settings, busy_milliseconds=1)) as store,
-            pytest.raises(StoreError, match=f"is locked; another process .*, fuser {path} names"),
-            failures_told(settings),
+            pytest.raises(StoreError, match=f"is locked; .*fuser {path}"),
+            explain_store_errors(settings),
         ):
             store.enqueue("a", first_seed=0)
 
@@ -69,7 +69,7 @@ def test_a_full_disk_wants_room_and_nothing_was_changed(settings: Settings) -> N
         with pytest.raises(OperationalError) as caught:
             connection.execute(text("CREATE TABLE more AS SELECT randomblob(100000)"))
     engine.dispose()
-    said = str(failure(database_url(settings), caught.value))
+    said = str(store_error(database_url(settings), caught.value))
     assert "database or disk is full; make room on the disk of" in said
     assert "backup" not in said
 
@@ -103,7 +103,7 @@ def test_one_who_may_not_write_is_told_whose_it_is(settings: Settings, closed: s
 
     def enqueue() -> None:
         if database_exists(settings):
-            with failures_told(settings), closing(Store.open(settings)) as store:
+            with explain_store_errors(settings), closing(Store.open(settings)) as store:
                 store.enqueue("a", first_seed=0)
 
     with as_nobody(), pytest.raises(StoreError) as caught:
@@ -111,7 +111,7 @@ def test_one_who_may_not_write_is_told_whose_it_is(settings: Settings, closed: s
     said = str(caught.value)
     owner = user_name(path.stat().st_uid if os.getuid() == 0 else os.getuid())
     assert f"{blocked} belongs to {owner} (mode " in said
-    assert f"may not write it: do this as {owner}, such as by sudo -u {owner}" in said
+    assert f"sudo -u {owner}" in said
     assert "backup" not in said
 
 
@@ -124,7 +124,7 @@ def test_a_home_that_may_not_be_made_names_the_folder_above(settings: Settings) 
 
 def test_something_else_in_its_place(settings: Settings) -> None:
     (settings.home / "file").touch()
-    with pytest.raises(StoreError, match="something else is in its place"):
+    with pytest.raises(StoreError, match="not a regular file"):
         Store.open(Settings(home=settings.home / "file"))
 
 
@@ -141,7 +141,7 @@ def of_sqlite(code: int) -> sqlite3.Error:
 @pytest.mark.parametrize(
     ("cause", "remedy"),
     [
-        (of_sqlite(sqlite3.SQLITE_IOERR_WRITE), "see the disk of"),
+        (of_sqlite(sqlite3.SQLITE_IOERR_WRITE), "check the disk of"),
         (of_sqlite(sqlite3.SQLITE_FULL), "make room on the disk of"),
         (OSError(errno.ENOSPC, "No space left"), "make room on the disk of"),
         (OSError(errno.EDQUOT, "Quota exceeded"), "make room on the disk of"),
@@ -149,20 +149,20 @@ def of_sqlite(code: int) -> sqlite3.Error:
     ],
 )
 def test_what_went_wrong_has_a_remedy(settings: Settings, cause: Exception, remedy: str) -> None:
-    said = str(failure(database_url(settings), cause))
+    said = str(store_error(database_url(settings), cause))
     assert f"; {remedy}" in said
     assert "\n" not in said
 
 
 def test_a_disk_that_cannot_be_looked_at_is_not_called_full(tmp_path: Path) -> None:
     gone = make_url(f"sqlite:///{tmp_path}/gone/genesis.db")
-    assert "see the disk of" in str(failure(gone, of_sqlite(sqlite3.SQLITE_IOERR)))
+    assert "check the disk of" in str(store_error(gone, of_sqlite(sqlite3.SQLITE_IOERR)))
 
 
 def test_a_server_is_named_without_its_secrets() -> None:
     url = make_url("postgresql://ann:secret@db/genesis?sslpassword=secret")
-    assert shown(url) == "postgresql://ann:***@db/genesis"
-    said = str(failure(url, OSError("refused")))
+    assert display_name(url) == "postgresql://ann:***@db/genesis"
+    said = str(store_error(url, OSError("refused")))
     assert "secret" not in said
     assert said.endswith("check that the server runs and GENESIS_DATABASE_URL is right")
 
@@ -175,7 +175,7 @@ def test_the_log_beside_the_database_is_looked_at_too(settings: Settings) -> Non
     log.touch(mode=0o400)
     log.chmod(0o400 if os.getuid() == 0 else 0o000)
     with as_nobody():
-        said = str(failure(database_url(settings), of_sqlite(sqlite3.SQLITE_READONLY)))
+        said = str(store_error(database_url(settings), of_sqlite(sqlite3.SQLITE_READONLY)))
     assert f"{log} belongs to " in said
 
 
@@ -183,8 +183,8 @@ def test_a_folder_in_the_place_of_the_file(settings: Settings) -> None:
     path = settings.home / "genesis.db"
     path.unlink()
     path.mkdir()
-    said = str(failure(database_url(settings), of_sqlite(sqlite3.SQLITE_CANTOPEN)))
-    assert "something else is in its place" in said
+    said = str(store_error(database_url(settings), of_sqlite(sqlite3.SQLITE_CANTOPEN)))
+    assert "not a regular file" in said
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a disk")
@@ -193,7 +193,7 @@ def test_a_disk_that_is_mounted_read_only(settings: Settings) -> None:
     if subprocess.run(mounted, stderr=subprocess.DEVNULL, check=False).returncode:
         pytest.skip("this machine lets nobody mount a disk")
     try:
-        said = str(failure(database_url(settings), OSError(errno.EROFS, "Read-only")))
+        said = str(store_error(database_url(settings), OSError(errno.EROFS, "Read-only")))
     finally:
         subprocess.run(["umount", str(settings.home)], check=True)
     assert f"{settings.home} is on a disk that is mounted read-only: remount it" in said

@@ -1,4 +1,4 @@
-"""Why the database cannot be used and what to do, by what SQLite or the system has answered."""
+"""Errors of the database, with the remedy for what SQLite or the system reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from genesis_fp16.domain.errors import GenesisError
 
-_NEXT_TO_NOTHING = 1 << 20  # bytes free on a disk that is as good as full
+_FULL_DISK_BYTES = 1 << 20  # a disk with fewer free bytes counts as full
 _PRIMARY = 0xFF  # SQLite's extended codes carry the plain one in their lowest byte
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_ACCESS = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
@@ -27,17 +27,17 @@ class StoreError(GenesisError, RuntimeError):
     exit_code = os.EX_DATAERR
 
 
-def failure(url: URL, error: Exception) -> StoreError:
-    """The error to show for what SQLAlchemy or the system has raised about the database *url*."""
+def store_error(url: URL, error: Exception) -> StoreError:
+    """The error to raise for what SQLAlchemy or the system raised about the database *url*."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    said = " ".join(str(cause).split())
-    needed = isinstance(cause, ModuleNotFoundError)
-    remedy = "install genesis-fp16[postgres]" if needed else _remedy(url, cause)
-    return StoreError(f"database {shown(url)} cannot be used: {said}; {remedy}")
+    message = " ".join(str(cause).split())
+    missing = isinstance(cause, ModuleNotFoundError)
+    remedy = "install genesis-fp16[postgres]" if missing else _remedy(url, cause)
+    return StoreError(f"database {display_name(url)} cannot be used: {message}; {remedy}")
 
 
-def shown(url: URL) -> str:
-    """The database's name for people: a path, or a URL without its password."""
+def display_name(url: URL) -> str:
+    """The database for messages: a path, or a URL without its password."""
     sqlite = url.get_backend_name() == "sqlite"
     return str(url.database) if sqlite else url.set(query={}).render_as_string()
 
@@ -49,17 +49,17 @@ def _remedy(url: URL, cause: BaseException) -> str:
     code = (getattr(cause, "sqlite_errorcode", None) or 0) & _PRIMARY
     number = cause.errno if isinstance(cause, OSError) else None
     if code in _BUSY:
-        return f"another process keeps it locked, fuser {path} names it; try again when that ends"
-    full = code == sqlite3.SQLITE_IOERR and _is_full(path.parent)  # the log's index had no room
+        return f"another process keeps it locked; fuser {path} names it; try again when it ends"
+    full = code == sqlite3.SQLITE_IOERR and _is_full(path.parent)  # no room for the log's index
     if full or code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT):
         return f"make room on the disk of {path.parent} and try again; nothing was changed"
     if code == sqlite3.SQLITE_IOERR:
-        return f"see the disk of {path.parent}: its free space, and what the kernel's log says"
+        return f"check the disk of {path.parent}: its free space and the kernel's log"
     if code in _NO_ACCESS or number in _NO_ACCESS_ERRNO:
         return _access(path)
     return (
-        "restore it from a backup, or set GENESIS_HOME; to begin anew move it away, and runs, "
-        "guard and agents of GENESIS_HOME too until a new one is there"
+        "restore it from a backup, or set GENESIS_HOME; to start without history, move it away, "
+        "and also runs, guard and agents of GENESIS_HOME until a new one exists"
     )
 
 
@@ -68,20 +68,20 @@ def _is_full(folder: Path) -> bool:
         found = os.statvfs(folder)
     except OSError:
         return False
-    return found.f_bavail * found.f_frsize < _NEXT_TO_NOTHING
+    return found.f_bavail * found.f_frsize < _FULL_DISK_BYTES
 
 
 def _access(path: Path) -> str:
-    """What keeps this user from writing the database, whose it is, and what to do."""
+    """What prevents this user from writing the database, and the remedy."""
     files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
-    folder = next(each for each in path.parents if _there(each))
-    if not folder.is_dir() or (_there(path) and not path.is_file()):
-        return "something else is in its place: move that away, or set GENESIS_HOME"
-    for each in (*filter(_there, files), folder):
+    folder = next(each for each in path.parents if _exists(each))
+    if not folder.is_dir() or (_exists(path) and not path.is_file()):
+        return "its path is not a regular file: move that away, or set GENESIS_HOME"
+    for each in (*filter(_exists, files), folder):
         needed = os.W_OK | os.X_OK if each == folder else os.R_OK | os.W_OK
         if not os.access(each, needed, effective_ids=True):
             return _forbidden(each)
-    return f"see that SQLite may read and write in {folder}, or set GENESIS_HOME"
+    return f"let SQLite read and write in {folder}, or set GENESIS_HOME"
 
 
 def _forbidden(path: Path) -> str:
@@ -90,12 +90,12 @@ def _forbidden(path: Path) -> str:
     found, owner = path.stat(), user_name(path.stat().st_uid)
     return (
         f"{path} belongs to {owner} (mode {stat.filemode(found.st_mode)}) and "
-        f"{user_name(os.geteuid())} may not write it: do this as {owner}, such as by "
-        f"sudo -u {owner}, or set GENESIS_HOME"
+        f"{user_name(os.geteuid())} may not write it: run this as {owner} "
+        f"(sudo -u {owner}), or set GENESIS_HOME"
     )
 
 
-def _there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         path.stat()
     except OSError:
@@ -104,7 +104,7 @@ def _there(path: Path) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """The account's name; its number where no file knows it, as in many containers."""
+    """The account's name; its number if it has no name, as in many containers."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -11,7 +11,7 @@ from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransi
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import database_url, open_database
-from genesis_fp16.store.unreadable_rows import unreadable_rows
+from genesis_fp16.store.store import count_unreadable_rows
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_comparison_leaves_out_what_cannot_be_read(
         done = RunTransition(state=RunState.SUCCEEDED)
         store.end_attempt(attempt, Ending(exit_code=0), done, finished_at=store.now())
     write(f"UPDATE runs SET {column} = 'abc' WHERE id = '{wrong.id}'")
-    assert wrong.id not in [each.run_id for each in store.compared.outcomes("a")]
+    assert wrong.id not in [each.run_id for each in store.compared.results("a")]
     assert [(pair.half_run, pair.half, pair.fp32) for pair in store.compared.pairs("a")] == [
         (right.id, 0.5, 0.25)
     ]
@@ -142,7 +142,7 @@ def test_a_twin_whose_time_is_none_ends_no_comparison(
     store.enqueue_baseline(succeeded(store))
     write("UPDATE runs SET created_at = 'abc' WHERE baseline_of IS NOT NULL")
     succeeded(store)
-    assert store.compared.untwinned("a") == 2
+    assert store.compared.runs_since_baseline("a") == 2
 
 
 def test_what_cannot_be_read_is_counted(
@@ -151,8 +151,8 @@ def test_what_cannot_be_read_is_counted(
     engine = open_database(database_url(home_settings))
     succeeded(store)
     succeeded(store)
-    assert unreadable_rows(engine) == {}
+    assert count_unreadable_rows(engine) == {}
     write("UPDATE runs SET steps = 'abc'")
     write("UPDATE attempts SET pid = 'abc' WHERE run_id = (SELECT min(id) FROM runs)")
-    assert unreadable_rows(engine) == {"runs": 2, "attempts": 1}
+    assert count_unreadable_rows(engine) == {"runs": 2, "attempts": 1}
     engine.dispose()
