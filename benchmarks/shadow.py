@@ -15,8 +15,8 @@ from benchmarks.step.models import SIZES, Size, build_batches, build_model
 from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import Forward
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
-from infrastructure.training.diagnostics.fp32_shadow import Fp32Shadow
-from infrastructure.training.precision.precision import resolve_device
+from infrastructure.training.diagnostics import Fp32Shadow
+from infrastructure.training.precision import resolve_device
 
 Batch = Mapping[str, Tensor]
 

@@ -218,7 +218,7 @@ def _same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor])
 def _check_step(job: TrainingJob) -> None:
     import torch
 
-    from infrastructure.training.diagnostics.fp32_check import check_fp32_step
+    from infrastructure.training.diagnostics import check_fp32_step
 
     with _checking("an FP32 step"):
         check_fp32_step(job, torch.device("cpu"))
@@ -231,7 +231,7 @@ def _check_publish(agent: Agent, context: RunContext, job: TrainingJob) -> None:
     import torch
 
     from infrastructure.training import Precision
-    from infrastructure.training.precision.forward import PrecisionForward
+    from infrastructure.training.precision import PrecisionForward
 
     model = job.model.eval()
     forward = PrecisionForward(model, torch.device("cpu"), Precision.FP32)

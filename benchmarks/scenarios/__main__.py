@@ -26,7 +26,7 @@ from benchmarks.scenarios.trajectories import build_data, build_world_model
 from benchmarks.step.loops import HALF_DTYPES, Requested, adamw, mse
 from benchmarks.step.models import Batch
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
-from infrastructure.training.precision.precision import resolve_device
+from infrastructure.training.precision import resolve_device
 
 COLUMNS = (
     "device", "torch", "scenario", "epochs", "trajectories", "requested", "effective", "reason",

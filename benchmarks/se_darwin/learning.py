@@ -24,7 +24,7 @@ from benchmarks.se_darwin.replay import ReplayTask
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.loop.train import LoopOptions, train
+from infrastructure.training.loop import LoopOptions, train
 from infrastructure.trajectories.encoding import FeatureEncoder, Features
 from infrastructure.world_model.fitting import (
     Family,

@@ -19,7 +19,7 @@ from benchmarks.step.figures import FULL, QUICK, every_finding
 from benchmarks.step.measure import measure
 from benchmarks.step.models import SIZES
 from benchmarks.step.results import Case, Measured, Result
-from infrastructure.training.precision.precision import resolve_device
+from infrastructure.training.precision import resolve_device
 
 OUTPUT = Path("benchmark_results")
 

@@ -10,7 +10,11 @@ from pydantic import StringConstraints
 
 from infrastructure.agent_contract.agent import AGENT_NAME
 from infrastructure.events import PrecisionState
-from infrastructure.events.precision_state import PrecisionReason, PrecisionWish
+from infrastructure.events.precision_state import (
+    PrecisionReason,
+    PrecisionWish,
+    fp32_reason_of_device,
+)
 
 
 def is_agent_name(value: object) -> bool:
@@ -75,12 +79,12 @@ class Device:
 
     def fp32_reason(self, half: PrecisionWish) -> PrecisionReason | None:
         """Reason the device demands FP32 instead of *half*, or None."""
-        if half == "auto":
-            return None  # the worker measures on the device, so it chooses what the device has
-        if not self.accelerator:
-            return None if self.cpu_half else "no_accelerator"
-        supported = self.fp16 if half == "fp16" else self.bf16
-        return None if supported else "unsupported"
+        return fp32_reason_of_device(
+            half,
+            accelerator=self.accelerator,
+            native={"fp16": self.fp16, "bf16": self.bf16},
+            cpu_half=self.cpu_half,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -91,7 +91,7 @@ class RunSpec(BaseModel):
         keep_checkpoints: How many are kept.
         profile_steps: Steps to profile; 0 for none.
         processes_per_run: Ranks that train together, each a process on this machine.
-        parallel: How they share the model; see `spread` in `infrastructure.training`.
+        parallel: How they share the model; see `distribute` in `infrastructure.training`.
         task: ``train``, or ``preflight`` to measure the job and leave it at that.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """

@@ -30,7 +30,7 @@ from genesis_fp16.worker.exit_report import describe_failure, exit_process, prin
 from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent, Finished
-from infrastructure.training.diagnostics.fp32_check import HalfPrecisionInModelError
+from infrastructure.training.diagnostics import HalfPrecisionInModelError
 
 
 def _run(runner: AttemptRunner, spec: RunSpec) -> Finished:

@@ -40,12 +40,11 @@ from infrastructure.events.event import (
     Published,
     Started,
 )
-from infrastructure.training.diagnostics.fp32_check import check_fp32_step
+from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.diagnostics.preflight import preflight
-from infrastructure.training.distributed.modules import process_group
-from infrastructure.training.distributed.ranks import Ranks
-from infrastructure.training.loop.train import LoopOptions, TrainingResult, train
-from infrastructure.training.precision.precision import resolve_device
+from infrastructure.training.distributed import Ranks, process_group
+from infrastructure.training.loop import LoopOptions, TrainingResult, train
+from infrastructure.training.precision import resolve_device
 
 T = TypeVar("T")
 
@@ -97,7 +96,7 @@ class AttemptRunner:
             result = self._train(job)
         if result.outcome == "stopped":
             return "stopped"
-        if self._ranks.leads and self._spec.repeats is None:
+        if self._ranks.is_rank_zero and self._spec.repeats is None:
             self._publish(job, result)
         return "done"
 
@@ -260,12 +259,12 @@ def broadcast_from_leader(ranks: Ranks, compute: Callable[[], T]) -> T:
     """
     results: list[T] = []
     stop_reason = ""
-    if ranks.leads:
+    if ranks.is_rank_zero:
         try:
             results.append(compute())
         except StoppedError as error:
             stop_reason = str(error)
-    results, stop_reason = ranks.same((results, stop_reason))
+    results, stop_reason = ranks.broadcast((results, stop_reason))
     if not results:
         raise StoppedError(stop_reason)
     return results[0]

@@ -9,7 +9,7 @@ import torch
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.plugins.agent_folder import read_preflight
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.diagnostics.preflight.preflight import device_name
+from infrastructure.training.precision import device_name
 
 
 def trainer_config(spec: RunSpec, device: torch.device) -> FP16TrainingConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -40,3 +41,22 @@ class PrecisionState:
 
     def __str__(self) -> str:
         return f"requested={self.requested} effective={self.effective} reason={self.reason}"
+
+
+def fp32_reason_of_device(
+    half: PrecisionWish, *, accelerator: bool, native: Mapping[str, bool], cpu_half: bool
+) -> PrecisionReason | None:
+    """Reason a device demands FP32 instead of *half*, or None.
+
+    Args:
+        half: The precision that would run; FP32 is allowed everywhere, and ``auto`` chooses only
+            what was measured on the device.
+        accelerator: False for a CPU.
+        native: Whether the device computes each half type natively, by name.
+        cpu_half: Whether half precision may run on a CPU anyway.
+    """
+    if half in {"fp32", "auto"}:
+        return None
+    if not accelerator:
+        return None if cpu_half else "no_accelerator"
+    return None if native[half] else "unsupported"

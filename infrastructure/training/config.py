@@ -9,7 +9,7 @@ from typing import Literal
 
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PrecisionWish
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +17,7 @@ class FP16TrainingConfig:
     """How `FP16Trainer` steps. The first five defaults are torch's `GradScaler`'s.
 
     Attributes:
-        enabled: False means FP32, whatever *precision* says.
+        enabled: False means FP32, regardless of *precision*.
         loss_scale: Initial loss scale, at least *min_loss_scale*.
         growth_factor: The scale is multiplied by this after *growth_interval* clean steps.
         backoff_factor: The scale is multiplied by this on overflow.
@@ -25,25 +25,25 @@ class FP16TrainingConfig:
         max_grad_norm: Clip the global L2 norm of the unscaled gradients to this; None for no
             clipping.
         min_loss_scale: Floor of the scale. Without one, 144 overflows in a row take FP32's
-            reciprocal of the scale to infinity, and the next good batch destroys the weights.
-        floor_policy: What `train` does when gradients overflow at the floor: go on skipping
-            (``skip``), lower the precision (``fallback_fp32``), or fail (``halt``).
-        nonfinite_loss_patience: After this many losses in a row that are not finite, `train`
-            goes back to the weights of its last good checkpoint, and fails if that was in vain.
+            reciprocal of the scale to infinity, and the next finite step destroys the weights.
+        floor_policy: Reaction of `train` to gradients that overflow at the floor: skip their steps
+            (``skip``), continue in FP32 (``fallback_fp32``), or fail (``halt``).
+        nonfinite_loss_patience: Non-finite losses in a row after which `train` restores the
+            weights of its last good checkpoint; the second time it fails.
         accumulate: Micro-batches per optimizer step; their gradients are averaged.
-        precision: The half type to use where the hardware allows; ``auto`` for what a measurement
-            of the job finds best: `train` makes one.
+        precision: Half type to use where the hardware allows it; ``auto`` has `train` measure the
+            job and choose.
         cpu_half: Run *precision* on a CPU too: slow, for tests and demonstrations.
-        adaptive_growth_interval: Let *growth_interval* follow from the overflows; see
+        adaptive_growth_interval: Adapt the growth interval to the overflows; see
             `AdaptiveLossScale`.
-        adaptive_clip: Clip a norm that stands out of the running mean too; see `AdaptiveClip`.
+        adaptive_clip: Also clip a norm that stands out of the running mean; see `AdaptiveClip`.
         detect_anomaly: Log the module and operation where a number is not finite; several times
-            slower, and every operation waits for the device; see `AnomalyDetector`.
+            slower, since every operation waits for the device; see `AnomalyDetector`.
         cuda_graph: `train` takes whole steps as CUDA graphs where that is possible; see
             `GraphedTrainer`.
 
     Raises:
-        ValueError: A value outside its range.
+        ValueError: A value is outside its range.
     """
 
     enabled: bool = True
@@ -102,7 +102,7 @@ class FP16TrainingConfig:
         _require(
             self.precision in ("auto", *Precision), "precision", "fp32, fp16, bf16 or auto", self
         )
-        if self.precision != "auto":  # its name will do
+        if self.precision != "auto":  # its name is accepted too
             object.__setattr__(self, "precision", Precision(self.precision))
 
     @classmethod
@@ -113,15 +113,15 @@ class FP16TrainingConfig:
         FP16 whose scale tries to grow after 400 clean steps.
 
         Raises:
-            ValueError: There is no preset *name*.
+            ValueError: *name* is not a preset.
         """
         if name != "precision-rl":
-            raise ValueError(f"there is no preset {name!r}; there is 'precision-rl'")
+            raise ValueError(f"{name!r} is not a preset; the only one is 'precision-rl'")
         return cls(growth_interval=400)
 
     @property
     def wish(self) -> PrecisionState:
-        """The precision this configuration asks for, before the hardware is heard."""
+        """The precision this configuration asks for, before the hardware is checked."""
         name: PrecisionWish = "auto" if self.precision == "auto" else self.precision.value
         if self.enabled:
             return PrecisionState(requested=name, effective=name, reason="default")

@@ -26,8 +26,7 @@ from infrastructure.training.diagnostics.anomaly import AnomalyDetector
 from infrastructure.training.distributed.gradients import RankGradients
 from infrastructure.training.loss_scale import make_loss_scale
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
-from infrastructure.training.precision.forward import checked_loss
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision import Precision, checked_loss
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.state import TrainerState
 from infrastructure.training.step_record import StepReading, StepRecord
@@ -87,7 +86,9 @@ class FP16Trainer:
         self.record = StepRecord(self.device)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._optimizer_step = OptimizerStep(optimizer, self._parameters, config)
-        self._ranks = RankGradients.of(model, optimizer, self._parameters, config.accumulate)
+        self._ranks = RankGradients.for_model(
+            model, optimizer, self._parameters, config.accumulate, global_norm
+        )
         self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
         self._last_step_skipped: Tensor | None = None
@@ -135,7 +136,7 @@ class FP16Trainer:
             ValueError: The loss is not a scalar, or does not depend on the parameters.
         """
         if self._anomalies is not None:
-            compute_loss_fn = self._anomalies.watched(compute_loss_fn)
+            compute_loss_fn = self._anomalies.instrument(compute_loss_fn)
         return checked_loss(self._switch.forward.compute_loss(compute_loss_fn, batch))
 
     def step(self, loss: Tensor, *, replay: bool = False) -> None:
@@ -204,7 +205,7 @@ class FP16Trainer:
         """One optimizer step from *grads*, the scaled gradients summed over *count* losses."""
         divisor = self._loss_scale.scale if self.precision.scales_loss else None
         if self._ranks is not None:
-            norm, loss, per_rank = self._ranks.as_one(grads, loss, count)
+            norm, loss, per_rank = self._ranks.reduce(grads, loss, count)
             divisor = per_rank if divisor is None else divisor * per_rank
         else:
             norm = global_norm(grads)

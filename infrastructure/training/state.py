@@ -1,4 +1,4 @@
-"""What of a trainer outlives its process."""
+"""The state of a trainer that checkpoints hold."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from infrastructure.training.checkpoints.checkpoint import CheckpointError
-from infrastructure.training.checkpoints.sharded import read_state, write_state
-from infrastructure.training.distributed.modules import is_sharded, unwrapped
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.checkpoints import CheckpointError, read_state, write_state
+from infrastructure.training.distributed import Ranks, is_sharded
+from infrastructure.training.distributed.modules import unwrapped
 from infrastructure.training.loss_scale import LossScale
 from infrastructure.training.optimizer_step import AdaptiveClip
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision import Precision
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.step_record import StepRecord
 
@@ -29,7 +28,7 @@ log = structlog.get_logger()
 class TrainerState:
     """Saves and restores model, optimizer, loss scale and counters, under any precision.
 
-    Names are those of the plain model, also where DDP is around it.
+    Parameter names are those of the plain model, also under DDP.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class TrainerState:
         missing = [part for part in _NEEDED if part not in state]
         if missing:
             raise ValueError(
-                f"the state lacks {', '.join(missing)}: give what state_dict() returned"
+                f"the state lacks {', '.join(missing)}: pass what state_dict() returned"
             )
         self.restore_weights(state)
         self._record.load_state_dict(state["record"])
@@ -71,29 +70,29 @@ class TrainerState:
             log.warning("checkpoint_of_other_precision", saved=state["precision"])
 
     def restore_weights(self, state: dict[str, Any]) -> None:
-        """Take model, optimizer and loss scale from *state*; the counters go on as they are.
+        """Restore model, optimizer and loss scale from *state*; the counters stay as they are.
 
         Raises:
-            ValueError: The state is of another model.
+            ValueError: The state belongs to another model.
         """
         with self._switch.float32_parameters():
             try:
                 self._model.load_state_dict(state["model"])
             except RuntimeError as error:
-                raise ValueError(f"the state is of another model: {error}") from error
+                raise ValueError(f"the state belongs to another model: {error}") from error
             self._optimizer.load_state_dict(state["optimizer"])
         self._loss_scale.load_state_dict(state["loss_scale"])
         if state["precision"] != Precision.FP16.value:
             self._loss_scale.leave_floor()
         if self._adaptive_clip is not None and state.get("adaptive_clip"):
             self._adaptive_clip.load_state_dict(state["adaptive_clip"])
-        self._record.forget_consecutive()
+        self._record.reset_consecutive()
 
     def layout(self, prefix: str) -> dict[str, Tensor]:
-        """The sharded tensors by their place in `to_dict`, optimizer state by its parameter's.
+        """The sharded tensors by their place in `to_dict`; for optimizer state, its parameter.
 
         Args:
-            prefix: Where the state lies in a checkpoint, such as ``trainer/``.
+            prefix: Place of the state in a checkpoint, such as ``trainer/``.
         """
         if not is_sharded(self._model):
             return {}

@@ -1,4 +1,4 @@
-"""What became of each step, counted on the device and read without making it wait."""
+"""The outcome of each step, counted on the device and read without making it wait."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FOLD_EVERY = 64  # steps; bounds the memory of a caller who never reads
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReading:
     """Attributes:
-    overflow_steps: Steps with a finite loss and a gradient norm that was not, so far.
-    nonfinite_loss_steps: Steps whose loss was not finite, so far.
-    consecutive_nonfinite_losses: How many of them in a row, up to now.
-    loss_scale: In force.
+    overflow_steps: Steps so far with a finite loss and a gradient norm that was not finite.
+    nonfinite_loss_steps: Steps so far whose loss was not finite.
+    consecutive_nonfinite_losses: Number of the latest steps, in a row, whose loss was not finite.
+    loss_scale: Scale in force.
     loss: Mean of the finite losses since the last reading; NaN if there was none.
-    grad_norm: Of the last step since then, unscaled, before clipping; NaN if there was none.
+    grad_norm: Norm of the last step since then, unscaled, before clipping; NaN if there was none.
     """
 
     overflow_steps: int
@@ -31,14 +31,14 @@ class StepReading:
 
 
 class StepRecord:
-    """Keeps each step's norm and loss on the device and folds them into totals in bulk.
+    """Keeps each step's norm and loss on the device and adds them to totals in bulk.
 
-    Only `state_dict`, `stats` and `last_loss_was_finite` read the device.
+    Only `state_dict`, `stats` and `last_loss_was_finite` wait for the device.
 
     Attributes:
         training_steps: Optimizer steps attempted, in every precision.
-        fp16_steps: Those attempted under FP16.
-        no_gradient_steps: Those for which no parameter had a gradient: nothing was updated.
+        fp16_steps: Steps attempted under FP16.
+        no_gradient_steps: Steps in which no parameter had a gradient, so nothing was updated.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -53,10 +53,10 @@ class StepRecord:
         self._grad_norm = self._nan
 
     def add(self, norm: Tensor, loss: Tensor) -> None:
-        """Take note of an attempted step.
+        """Record an attempted step.
 
         Args:
-            norm: float32 ``[]``, of the unscaled gradients.
+            norm: float32 ``[]``, global norm of the unscaled gradients.
             loss: float32 ``[]``.
         """
         self._recent += (norm, loss)
@@ -68,20 +68,20 @@ class StepRecord:
             return
         norm_N, loss_N = torch.stack(self._recent).view(-1, 2).unbind(1)
         self._recent.clear()
-        good_N = loss_N.isfinite()
-        self._overflow_steps += (good_N & ~norm_N.isfinite()).sum()
-        self._nonfinite_loss_steps += (~good_N).sum()
-        step_N = torch.arange(1, len(good_N) + 1, device=good_N.device)
-        last_good = (step_N * good_N).amax()
-        self._consecutive.mul_(last_good == 0).add_(len(good_N) - last_good)
-        self._loss_sum += torch.where(good_N, loss_N, 0.0).sum()
-        self._finite_losses += good_N.sum()
+        isfinite_N = loss_N.isfinite()
+        self._overflow_steps += (isfinite_N & ~norm_N.isfinite()).sum()
+        self._nonfinite_loss_steps += (~isfinite_N).sum()
+        step_N = torch.arange(1, len(isfinite_N) + 1, device=isfinite_N.device)
+        last_finite = (step_N * isfinite_N).amax()
+        self._consecutive.mul_(last_finite == 0).add_(len(isfinite_N) - last_finite)
+        self._loss_sum += torch.where(isfinite_N, loss_N, 0.0).sum()
+        self._finite_losses += isfinite_N.sum()
         self._grad_norm = norm_N[-1]
 
     def start_reading(self, loss_scale: Tensor) -> Callable[[], StepReading | None]:
-        """Begin a read and a new window; see `FP16Trainer.start_reading`."""
+        """Start a read and a new window; see `FP16Trainer.start_reading`."""
         self._fold()
-        loss = self._loss_sum / self._finite_losses  # 0 / 0 is the NaN we want
+        loss = self._loss_sum / self._finite_losses  # 0 / 0 gives the NaN that is wanted
         values = torch.stack(
             [
                 value.double()
@@ -95,21 +95,32 @@ class StepRecord:
                 )
             ]
         )
-        self._begin_window()
-        return _copy_to_host(values)
+        self._start_window()
+        copy = _HostCopy(values)
 
-    def _begin_window(self) -> None:
+        def poll() -> StepReading | None:
+            numbers = copy.poll()
+            return None if numbers is None else _as_reading(numbers)
+
+        return poll
+
+    def _start_window(self) -> None:
         self._loss_sum.zero_()
         self._finite_losses.zero_()
         self._grad_norm = self._nan
 
-    def skipped_steps(self) -> Tensor:
-        """int64 ``[]`` on the device: steps so far that overflowed or whose loss was not finite."""
-        self._fold()
-        return self._overflow_steps + self._nonfinite_loss_steps
+    def start_reading_skipped(self) -> Callable[[], int]:
+        """Start to read how many steps so far overflowed or had a non-finite loss.
 
-    def forget_consecutive(self) -> None:
-        """Begin to count non-finite losses in a row anew."""
+        Returns:
+            A function that waits for the number and returns it.
+        """
+        self._fold()
+        copy = _HostCopy((self._overflow_steps + self._nonfinite_loss_steps).reshape(1))
+        return lambda: int(copy.wait()[0])
+
+    def reset_consecutive(self) -> None:
+        """Restart the count of non-finite losses in a row."""
         self._fold()
         self._consecutive.zero_()
 
@@ -120,7 +131,7 @@ class StepRecord:
         return not self._consecutive.item()
 
     def stats(self) -> dict[str, float | int | bool | str]:
-        """The totals, and what follows from them; see `FP16Trainer.get_stats`."""
+        """The totals and numbers derived from them; see `FP16Trainer.get_stats`."""
         totals = self.state_dict()
         overflow, nonfinite = totals["overflow_steps"], totals["nonfinite_loss_steps"]
         applied = self.training_steps - overflow - nonfinite - self.no_gradient_steps
@@ -147,26 +158,43 @@ class StepRecord:
         self._consecutive.zero_()
         self._overflow_steps.fill_(state["overflow_steps"])
         self._nonfinite_loss_steps.fill_(state["nonfinite_loss_steps"])
-        self._begin_window()
+        self._start_window()
 
 
-def _copy_to_host(values: Tensor) -> Callable[[], StepReading | None]:
-    def reading(numbers: list[float]) -> StepReading:
-        overflow, nonfinite, consecutive, loss_scale, loss, grad_norm = numbers
-        return StepReading(
-            overflow_steps=int(overflow),
-            nonfinite_loss_steps=int(nonfinite),
-            consecutive_nonfinite_losses=int(consecutive),
-            loss_scale=loss_scale,
-            loss=loss,
-            grad_norm=grad_norm,
-        )
+def _as_reading(numbers: list[float]) -> StepReading:
+    overflow, nonfinite, consecutive, loss_scale, loss, grad_norm = numbers
+    return StepReading(
+        overflow_steps=int(overflow),
+        nonfinite_loss_steps=int(nonfinite),
+        consecutive_nonfinite_losses=int(consecutive),
+        loss_scale=loss_scale,
+        loss=loss,
+        grad_norm=grad_norm,
+    )
 
-    if values.device.type != "cuda":
-        result = reading(values.tolist())
-        return lambda: result
-    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    pinned.copy_(values, non_blocking=True)
-    done = torch.cuda.Event()
-    done.record(torch.cuda.current_stream(values.device))
-    return lambda: reading(pinned.tolist()) if done.query() else None
+
+class _HostCopy:
+    """An asynchronous copy of a tensor ``[N]`` from the device to the host."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._numbers: list[float] | None = None
+        if values.device.type != "cuda":
+            self._numbers = values.tolist()
+            return
+        self._pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        self._pinned.copy_(values, non_blocking=True)
+        self._done = torch.cuda.Event()
+        self._done.record(torch.cuda.current_stream(values.device))
+
+    def poll(self) -> list[float] | None:
+        """The values, or None while the copy is under way."""
+        if self._numbers is None and self._done.query():
+            self._numbers = self._pinned.tolist()
+        return self._numbers
+
+    def wait(self) -> list[float]:
+        """The values, once the copy has finished."""
+        if self._numbers is None:
+            self._done.synchronize()
+            self._numbers = self._pinned.tolist()
+        return self._numbers

@@ -25,7 +25,7 @@ from infrastructure.agent_contract.transition import (
 from infrastructure.events.event import BaseEvent, Evaluated, PrecisionChanged, StepStats
 from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.loop.train import LoopOptions, train
+from infrastructure.training.loop import LoopOptions, train
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.fitting import (

@@ -52,10 +52,10 @@ def describe_hardware(device_name: str) -> dict[str, JsonValue]:
     """
     import torch
 
-    from infrastructure.training.precision.precision import hardware, resolve_device
+    from infrastructure.training.precision import native_half_types, resolve_device
 
     device = resolve_device(device_name)
-    return {"device": str(device), "torch_version": torch.__version__, **hardware(device)}
+    return {"device": str(device), "torch_version": torch.__version__, **native_half_types(device)}
 
 
 def main() -> None:

@@ -23,13 +23,13 @@ class CheckpointError(RuntimeError):
     """A checkpoint that cannot be written or read.
 
     Args:
-        path: Of the checkpoint.
-        what: What is wrong with it.
+        path: The checkpoint's path.
+        problem: What is wrong with it.
         remedy: What to do about it.
     """
 
-    def __init__(self, path: Path, what: str, remedy: str) -> None:
-        super().__init__(path, what, remedy)  # so that it can travel between ranks
+    def __init__(self, path: Path, problem: str, remedy: str) -> None:
+        super().__init__(path, problem, remedy)  # as args, which are pickled between ranks
         self.path = path
 
     def __str__(self) -> str:
@@ -40,14 +40,14 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> int:
     """Write *state* so that a crash at any moment leaves the old file or the new one.
 
     Args:
-        path: Ends in ``.pt``; its folder is made.
+        path: Path ending in ``.pt``; its folder is made.
         state: Tensors, numbers, strings, and dicts, lists, tuples of them.
 
     Returns:
         Size in bytes.
 
     Raises:
-        CheckpointError: The disk refused.
+        CheckpointError: The operating system refused.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> int:
         write_atomically(manifest_path(path), json.dumps(manifest))
     except (OSError, RuntimeError) as error:  # torch wraps a full disk in RuntimeError
         raise CheckpointError(
-            path, f"could not be written ({error})", "free space or mend the folder's permissions"
+            path, f"could not be written ({error})", "free space or fix the folder's permissions"
         ) from error
     return size
 
@@ -71,7 +71,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     Raises:
         CheckpointError: It is missing, incomplete, corrupt, or of a newer format.
     """
-    remedy = "delete it to go on from the one before, or start afresh"
+    remedy = "delete it to resume from the previous one, or start a new run"
     try:
         manifest = json.loads(manifest_path(path).read_text())
         expected = (manifest["format"], manifest["bytes"], manifest["sha256"])
@@ -98,7 +98,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def manifest_path(path: Path) -> Path:
-    """Where the manifest of the checkpoint at *path* lies."""
+    """Path of the manifest of the checkpoint at *path*."""
     return path.with_name(f"{path.name}.json")
 
 

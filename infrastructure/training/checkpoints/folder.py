@@ -1,4 +1,4 @@
-"""The checkpoints of one run: named by step, newest first, a few kept."""
+"""The checkpoints of one run: named by step; only the newest few are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from infrastructure.training.checkpoints.checkpoint import CheckpointError, manifest_path
 from infrastructure.training.checkpoints.sharded import read_state, shard_folders, write_state
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.distributed import Ranks
 
 _PATTERN = "step-*.pt"
 
@@ -21,10 +21,10 @@ class CheckpointFolder:
     """Writes and finds a run's checkpoints; with several ranks, each calls every method.
 
     Args:
-        folder: Made with the first checkpoint; the same for all ranks.
-        keep: How many are kept.
-        device: Where tensors are loaded to.
-        ranks: Of which the leader writes and deletes, and each its own shards.
+        folder: Folder, the same for all ranks; made with the first checkpoint.
+        keep: Number of checkpoints to keep.
+        device: Device tensors are loaded to.
+        ranks: The ranks; rank 0 writes and deletes, and each rank writes its own shards.
     """
 
     def __init__(self, folder: Path, keep: int, device: torch.device, ranks: Ranks) -> None:
@@ -41,7 +41,7 @@ class CheckpointFolder:
         """
         path = self._folder / f"step-{step:010d}.pt"
         size = write_state(path, state, self._ranks)
-        if self._ranks.leads:
+        if self._ranks.is_rank_zero:
             self._prune(path)
         return path, size
 
@@ -52,10 +52,10 @@ class CheckpointFolder:
             old.unlink(missing_ok=True)
         for partial in self._folder.glob(f".{_PATTERN}.*"):
             partial.unlink(missing_ok=True)
-        living = {folder for path in kept[: self._keep] for folder in shard_folders(path)}
-        living -= set(shard_folders(newest)[:-1])  # of attempts to write it that failed
+        kept_shards = {folder for path in kept[: self._keep] for folder in shard_folders(path)}
+        kept_shards -= set(shard_folders(newest)[:-1])  # left by failed attempts to write it
         for folder in self._folder.glob("step-*.shards-*"):
-            if folder not in living:
+            if folder not in kept_shards:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def paths(self) -> list[Path]:
@@ -70,9 +70,9 @@ class CheckpointFolder:
 
         Args:
             like: See `read_state`.
-            on_unreadable: Told of each newer one that is corrupt.
+            on_unreadable: Called with the error of each newer checkpoint that is corrupt.
         """
-        for path in self._ranks.same(self.paths()):
+        for path in self._ranks.broadcast(self.paths()):
             try:
                 return path, read_state(path, self._device, self._ranks, like)
             except CheckpointError as error:

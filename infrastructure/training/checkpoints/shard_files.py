@@ -1,4 +1,4 @@
-"""Storage for `torch.distributed.checkpoint` in files of our own: hashed, nothing pickled."""
+"""Storage for `torch.distributed.checkpoint` in hashed files that are never pickled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from infrastructure.training.checkpoints.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.distributed import Ranks
 
 Index = dict[str, Any]
 
@@ -43,7 +43,7 @@ def write_shards(folder: Path, shards: dict[str, Tensor], ranks: Ranks) -> Index
     """Write this rank's part of *shards*; every rank must call it.
 
     Returns:
-        What is where, in plain numbers and strings.
+        The index of all shards, in plain numbers and strings.
 
     Raises:
         CheckpointError: A rank could not write; on every rank.
@@ -53,7 +53,7 @@ def write_shards(folder: Path, shards: dict[str, Tensor], ranks: Ranks) -> Index
         save(shards, storage_writer=writer, process_group=ranks.control)
     except CheckpointException as error:
         raise _first_failure(folder, error) from error
-    return ranks.same(writer.index)
+    return ranks.broadcast(writer.index)
 
 
 def read_shards(folder: Path, index: Index, targets: dict[str, Tensor], ranks: Ranks) -> None:
@@ -63,7 +63,7 @@ def read_shards(folder: Path, index: Index, targets: dict[str, Tensor], ranks: R
         CheckpointError: A file is missing, corrupt or of another shape; on every rank.
     """
     try:
-        with warnings.catch_warnings():  # one process is told that it is one process
+        with warnings.catch_warnings():  # torch warns that a single process is not distributed
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             load(targets, storage_reader=_Reader(folder, index), process_group=ranks.control)
     except CheckpointException as error:
@@ -78,24 +78,24 @@ def _first_failure(folder: Path, error: CheckpointException) -> CheckpointError:
 
 
 class _Writer(StorageWriter):
-    """One file for each rank; the leader keeps the index."""
+    """Writes one file for each rank; rank 0 keeps the index."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._file = folder, f"rank-{rank}.pt"
         self.index: Index = {}
 
     def reset(self, checkpoint_id: object = None) -> None:
-        """Nothing: a writer writes once."""
+        """Do nothing: a writer writes once."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: object, **kwargs: object) -> None:
-        """Nothing: `write_checkpoint` makes the folder."""
+        """Do nothing: `write_checkpoint` makes the folder."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """As it is."""
+        """Return *plan* unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """As they are."""
+        """Return *plans* unchanged."""
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -125,7 +125,7 @@ class _Writer(StorageWriter):
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Make the index."""
+        """Build the index."""
         entries: dict[str, Any] = metadata.state_dict_metadata
         tensors: Index = {
             name: {
@@ -143,21 +143,21 @@ class _Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
-        """No ids: the folder is the constructor's."""
+        """Accept no id: the constructor takes the folder."""
         return checkpoint_id is None
 
 
 class _Reader(StorageReader):
-    """Opens only the files that hold what this rank wants, one after the other."""
+    """Opens only the files that hold tensors of this rank's plan, one after the other."""
 
     def __init__(self, folder: Path, index: Index) -> None:
         self._folder, self._tensors = folder, index["tensors"]
 
     def reset(self, checkpoint_id: object = None) -> None:
-        """Nothing: a reader reads once."""
+        """Do nothing: a reader reads once."""
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
-        """The index in torch's words."""
+        """The index in torch's classes."""
         return Metadata(
             state_dict_metadata={
                 name: TensorStorageMetadata(
@@ -175,7 +175,7 @@ class _Reader(StorageReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: object, **kwargs: object
     ) -> None:
-        """Note where each piece is."""
+        """Record the file and name of each piece."""
         self._where = {
             MetadataIndex(name, chunk["offset"]): (chunk["file"], chunk["name"])
             for name, entry in self._tensors.items()
@@ -183,15 +183,15 @@ class _Reader(StorageReader):
         }
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
+        """Return *plan* unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
+        """Return *plans* unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy every piece to where it belongs."""
+        """Copy every piece into its target tensor."""
         wanted: dict[str, list[tuple[str, ReadItem]]] = defaultdict(list)
         for item in plan.items:
             file, name = self._where[item.storage_index]
@@ -211,5 +211,5 @@ class _Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
-        """No ids: the folder is the constructor's."""
+        """Accept no id: the constructor takes the folder."""
         return checkpoint_id is None

@@ -1,9 +1,9 @@
-"""Checkpoints of a model that is spread over ranks; readable on any other number of them.
+"""Checkpoints of a model that several ranks share, readable on any other number of ranks.
 
-Each rank writes the shards it holds into a file of its own, hashed like every checkpoint. What
-is where is written into the checkpoint proper, which is written last: without it the shards do
-not exist. `torch.distributed.checkpoint` plans who writes and who reads which piece; its own
-file format is not used, since it pickles.
+Each rank writes the shards it holds into a file of its own, hashed like every checkpoint. The
+checkpoint itself holds the index of the shards and is written last: without it the shards do not
+exist. `torch.distributed.checkpoint` plans which rank writes and reads which piece; its own file
+format is not used, since it pickles.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from infrastructure.training.checkpoints.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.distributed import Ranks
 
-_TAKEN_OUT = "in_shards"
+_SHARD_KEY = "in_shards"
 
 
 def write_state(path: Path, state: dict[str, Any], ranks: Ranks) -> int:
-    """Write *state* once for all ranks; every rank must call it, and none goes on before it is.
+    """Write *state* once for all ranks; every rank must call it, and waits until it is written.
 
-    Without sharded tensors the leader alone writes. With them, a crash at any moment leaves what
-    stood at *path*, or all of the new checkpoint.
+    Without sharded tensors rank 0 alone writes. A crash at any moment leaves the old checkpoint at
+    *path*, or all of the new one.
 
     Returns:
         Size in bytes.
 
     Raises:
-        CheckpointError: The disk refused; on every rank.
+        CheckpointError: The operating system refused; on every rank.
     """
     shards: dict[str, Tensor] = {}
-    rest, size = _take_out(state, "", shards), 0
+    rest, size = _extract(state, "", shards), 0
     if shards:
         from infrastructure.training.checkpoints.shard_files import write_shards
 
-        folder = path.with_name(ranks.same(_unused_folder(path).name))
+        folder = path.with_name(ranks.broadcast(_unused_folder(path).name))
         rest["shards"] = index = write_shards(folder, shards, ranks)
         size = index["bytes"]
-    outcome = ranks.same(_write_or_error(path, rest if shards else state) if ranks.leads else 0)
+    written = _write_or_error(path, rest if shards else state) if ranks.is_rank_zero else 0
+    outcome = ranks.broadcast(written)
     if isinstance(outcome, CheckpointError):
         raise outcome
     return size + outcome
@@ -57,24 +58,24 @@ def read_state(
     """Read what `write_state` wrote on any number of ranks; every rank must call it.
 
     Args:
-        path: Seen by every rank.
-        device: Where tensors land.
-        ranks: Those of today.
-        like: The sharded tensors of today, by place in the state; see `FP16Trainer.layout`. What
-            belongs to one of them comes back sharded as it is, anything else whole.
+        path: Path that every rank sees.
+        device: Device for the tensors.
+        ranks: The current ranks.
+        like: The current sharded tensors by their place in the state; see `TrainerState.layout`.
+            Tensors that belong to one of them are returned sharded like it, all others whole.
 
     Raises:
         CheckpointError: It is missing, incomplete, corrupt, or of a newer format; on every rank.
     """
     state = _read_or_error(path, device)
-    for found in ranks.gather(state if isinstance(state, CheckpointError) else None):
-        if found is not None:
-            raise found
+    for error in ranks.gather(state if isinstance(state, CheckpointError) else None):
+        if error is not None:
+            raise error
     if isinstance(state, CheckpointError):
         raise state
     index = state.pop("shards", None)
     shards = {} if index is None else _read_shards(path, index, device, ranks, like)
-    restored: dict[str, Any] = _put_in(state, "", shards, like)
+    restored: dict[str, Any] = _insert(state, "", shards, like)
     return restored
 
 
@@ -136,28 +137,28 @@ def _like(like: Mapping[str, Tensor], place: str, size: torch.Size) -> Tensor | 
     return None
 
 
-def _take_out(node: Any, place: str, shards: dict[str, Tensor]) -> Any:
+def _extract(node: Any, place: str, shards: dict[str, Tensor]) -> Any:
     """A copy of the tree *node* with every sharded tensor moved into *shards*."""
     if hasattr(node, "full_tensor"):
         shards[place] = node
-        return {_TAKEN_OUT: place}
+        return {_SHARD_KEY: place}
     if isinstance(node, dict):
         prefix = f"{place}/" if place else ""
-        return {key: _take_out(value, f"{prefix}{key}", shards) for key, value in node.items()}
+        return {key: _extract(value, f"{prefix}{key}", shards) for key, value in node.items()}
     if isinstance(node, list | tuple):
-        return type(node)(_take_out(v, f"{place}/{i}", shards) for i, v in enumerate(node))
+        return type(node)(_extract(v, f"{place}/{i}", shards) for i, v in enumerate(node))
     return node
 
 
-def _put_in(node: Any, place: str, shards: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Any:
-    """Undo `_take_out`; a whole tensor that belongs to a sharded one is sharded as that is."""
+def _insert(node: Any, place: str, shards: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Any:
+    """Undo `_extract`; a whole tensor that belongs to a sharded one is sharded like it."""
     if isinstance(node, dict):
-        if _TAKEN_OUT in node:
-            return shards[node[_TAKEN_OUT]]
+        if _SHARD_KEY in node:
+            return shards[node[_SHARD_KEY]]
         prefix = f"{place}/" if place else ""
-        return {k: _put_in(v, f"{prefix}{k}", shards, like) for k, v in node.items()}
+        return {k: _insert(v, f"{prefix}{k}", shards, like) for k, v in node.items()}
     if isinstance(node, list | tuple):
-        return type(node)(_put_in(v, f"{place}/{i}", shards, like) for i, v in enumerate(node))
+        return type(node)(_insert(v, f"{place}/{i}", shards, like) for i, v in enumerate(node))
     if isinstance(node, Tensor) and (model := _like(like, place, node.shape)) is not None:
         from torch.distributed.tensor import distribute_tensor
 

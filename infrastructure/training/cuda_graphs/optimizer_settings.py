@@ -1,4 +1,4 @@
-"""An optimizer's settings as a recorded step sees them."""
+"""An optimizer's settings in a recorded step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.optim import Optimizer
 
 
 class GraphedSettings:
-    """Gives a recorded step learning rates on the device, which follow the optimizer's.
+    """Gives a recorded step learning rates on the device, updated from the optimizer's.
 
-    To the optimizer, its scheduler and a checkpoint they stay the numbers they are. Every other
-    setting is recorded as it is, and `recorded_values` tells whether one has changed.
+    For the optimizer, its scheduler and a checkpoint they stay plain numbers. Every other setting
+    is recorded as a constant; `recorded_values` shows whether one has changed.
 
     Args:
-        optimizer: Fused.
-        device: Of its parameters.
+        optimizer: Fused optimizer.
+        device: Device of its parameters.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
@@ -28,7 +28,7 @@ class GraphedSettings:
         self._values: list[float] = []
 
     def recorded_values(self) -> list[dict[str, Any]]:
-        """All settings that a recorded step does not follow; tensors by identity."""
+        """All settings that are constants in a recorded step; tensors by identity."""
         return [
             {
                 key: id(value) if isinstance(value, Tensor) else value
@@ -39,7 +39,7 @@ class GraphedSettings:
         ]
 
     def update_learning_rates(self) -> None:
-        """Bring the learning rates on the device up to date; reads nothing from it."""
+        """Copy changed learning rates to the device; reads nothing from it."""
         for index, group in enumerate(self._optimizer.param_groups):
             rate = group["lr"]
             if _is_on_host(rate) and self._values[index] != rate:
@@ -48,9 +48,9 @@ class GraphedSettings:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Let the optimizer take the learning rates from the device, and agree to be recorded.
+        """Make the optimizer read its learning rates from the device, and allow recording.
 
-        A learning rate that lies on the device already is read where it lies.
+        A learning rate that is already on the device stays where it is.
         """
         groups = self._optimizer.param_groups
         for group in groups[len(self._rates) :]:

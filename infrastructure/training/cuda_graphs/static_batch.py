@@ -1,4 +1,4 @@
-"""Batches in buffers that stay where they are, for what can only read from one place."""
+"""Batches in buffers that stay in place, for CUDA graphs, which read from fixed addresses."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _PLAIN = (bool, int, float, str, bytes, torch.dtype, torch.device)
 
 
 class UncopyableBatchError(TypeError):
-    """A batch holds something that cannot be brought up to date by copying tensors."""
+    """A batch holds something that copying tensors cannot update."""
 
 
 def flatten(batch: Any, device: torch.device) -> tuple[Hashable, list[Tensor]]:
-    """What two batches must have in common to share buffers, and the tensors in *batch*.
+    """Split *batch* into what batches must have in common to share buffers, and its tensors.
 
     Args:
         batch: Tensors, plain values, or nested dicts, tuples, lists and dataclasses of them.
-        device: Where every tensor must be.
+        device: Device of every tensor.
 
     Returns:
         The batch without the tensors' values: structure, shapes, dtypes and plain values; and the
         tensors in a fixed order.
 
     Raises:
-        UncopyableBatchError: It holds anything else.
+        UncopyableBatchError: The batch holds anything else.
     """
     tensors: list[Tensor] = []
     return _shape(batch, device, tensors), tensors
@@ -54,20 +54,20 @@ def _shape(value: Any, device: torch.device, tensors: list[Tensor]) -> Hashable:
         items = (getattr(value, field.name) for field in fields(value))
         return kind, tuple(_shape(item, device, tensors) for item in items)
     raise UncopyableBatchError(
-        f"the batch holds a {kind.__name__}: make it tensors, plain values, or dicts, tuples, "
-        "lists and dataclasses of them"
+        f"the batch holds a {kind.__name__}: use tensors, plain values, or dicts, tuples, lists "
+        "and dataclasses of them"
     )
 
 
 class StaticBatch:
-    """A batch of its own, into which others of the same shape are copied.
+    """A batch in fixed buffers, into which other batches of the same shape are copied.
 
     Args:
-        like: The first of them, of which *tensors* are those that `flatten` found.
-        tensors: Their values are copied.
+        like: First batch.
+        tensors: Its tensors, from `flatten`.
 
     Attributes:
-        batch: Built as *like* is, of tensors that never move.
+        batch: Batch with the structure of *like*, of tensors that never move.
     """
 
     def __init__(self, like: Any, tensors: Sequence[Tensor]) -> None:
@@ -76,7 +76,7 @@ class StaticBatch:
         self.fill(tensors)
 
     def fill(self, tensors: Sequence[Tensor]) -> None:
-        """Copy *tensors* into the batch; waits for nothing."""
+        """Copy *tensors* into the batch; does not wait."""
         for buffer, tensor in zip(self._buffers, tensors, strict=True):
             buffer.copy_(tensor, non_blocking=True)
 

@@ -1,4 +1,4 @@
-"""Finds the first operation that makes a number that is not finite. Slow: for looking, not running.
+"""Finds the first operation that makes a number that is not finite; slow, for debugging.
 
 Every operation is checked, and each check waits for the device.
 """
@@ -15,17 +15,17 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from infrastructure.training.diagnostics.autograd_nodes import (
+from infrastructure.training.diagnostics.module_names import (
     NameNodes,
+    RunningModules,
     floating_tensors,
     named_nodes,
 )
-from infrastructure.training.diagnostics.running_modules import RunningModules
 
 F = TypeVar("F")
 B = TypeVar("B")
 
-# These put infinities where their caller wants them, as a mask does.
+# These put infinities where their caller asks for them, as a mask does.
 _MAY_FILL = (
     "masked_fill",
     "full",
@@ -42,11 +42,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where finite numbers went in and others came out.
+    """Operation whose input is finite and whose result is not.
 
     Attributes:
         module: Qualified name and class of the innermost module.
-        operation: Of aten in the forward pass, of autograd in the backward pass.
+        operation: Name in aten in the forward pass, in autograd in the backward pass.
     """
 
     module: str
@@ -57,13 +57,13 @@ class Origin:
 
 
 class AnomalyDetector:
-    """Watches forward and backward passes and logs ``anomaly`` where a number is not finite.
+    """Checks forward and backward passes and logs ``anomaly_found`` where a number is not finite.
 
-    An overflow that the loss scale will mend is told too, with the scale: under FP16 look at those
-    that stay when the scale has come down.
+    It reports overflows that a lower loss scale repairs too: under FP16 look at those that remain
+    when the scale has come down.
 
     Args:
-        model: Hooked while it is watched.
+        model: Model that gets hooks while it is checked.
     """
 
     def __init__(self, model: Module) -> None:
@@ -71,8 +71,8 @@ class AnomalyDetector:
         self._forward: Origin | None = None
         self._backward: Origin | None = None
 
-    def watched(self, compute_loss: Callable[[F, B], Tensor]) -> Callable[[F, B], Tensor]:
-        """*compute_loss*, with every operation in it checked and known by its module."""
+    def instrument(self, compute_loss: Callable[[F, B], Tensor]) -> Callable[[F, B], Tensor]:
+        """Wrap *compute_loss* so that every operation in it is checked and named by its module."""
 
         def compute(forward: F, batch: B) -> Tensor:
             running = RunningModules(self._model)
@@ -87,17 +87,17 @@ class AnomalyDetector:
         return compute
 
     def backward(self, loss: Tensor) -> None:
-        """Backpropagate *loss*, and log where this pass or the forward pass went wrong.
+        """Backpropagate *loss*; log where this pass or the forward pass first was not finite.
 
         Args:
-            loss: From a `watched` function, scaled or not.
+            loss: Result of an `instrument`ed function, scaled or not.
         """
         self._passes += 1
         self.trace(loss, Tensor.backward)
         finite = bool(loss.isfinite())
         if not finite or self._backward is not None:
             log.warning(
-                "anomaly",
+                "anomaly_found",
                 backward_pass=self._passes,
                 loss_is_finite=finite,
                 forward=str(self._forward or "nothing"),
@@ -105,7 +105,7 @@ class AnomalyDetector:
             )
 
     def trace(self, loss: Tensor, backward: Callable[[Tensor], object]) -> Origin | None:
-        """Call *backward* with *loss*; where these two passes first went wrong, None if nowhere."""
+        """Call *backward* with *loss*; return the origin in either pass, or None."""
         self._backward = None
         for node, module in named_nodes(loss):
             node.register_hook(self._check(Origin(module, node.name())))
@@ -114,7 +114,7 @@ class AnomalyDetector:
 
     def _check(self, origin: Origin) -> Callable[..., None]:
         def check(inputs: tuple[Tensor | None, ...], _: object) -> None:
-            """Of a node: the gradients of its inputs, which it has just computed."""
+            """A node's hook; *inputs* are the gradients that it has just computed."""
             if self._backward is None and not _is_finite(inputs):
                 self._backward = origin
 
@@ -125,23 +125,23 @@ class _FirstNonFinite(TorchDispatchMode):
     def __init__(self, running: RunningModules) -> None:
         super().__init__()
         self._running = running
-        self._made: Origin | None = None
-        self._given: Origin | None = None
+        self._origin: Origin | None = None
+        self._received: Origin | None = None
 
     @property
     def found(self) -> Origin | None:
-        """The first that made it of finite numbers; else the first that was given it."""
-        return self._made or self._given
+        """First operation that made one of finite numbers, else the first that received one."""
+        return self._origin or self._received
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = str(func).removeprefix("aten.")
-        if self._made or name.startswith(_MAY_FILL) or _is_finite(result):
+        if self._origin or name.startswith(_MAY_FILL) or _is_finite(result):
             return result
         if _is_finite((args, kwargs)):
-            self._made = Origin(str(self._running), name)
-        elif self._given is None:
-            self._given = Origin(str(self._running), f"{name} of a value that was not finite")
+            self._origin = Origin(str(self._running), name)
+        elif self._received is None:
+            self._received = Origin(str(self._running), f"{name} of a value that was not finite")
         return result
 
 

@@ -1,4 +1,4 @@
-"""Proof, before training, that FP32 means FP32: a model may hide an autocast of its own."""
+"""Checks before training that FP32 means FP32: a model may contain an autocast of its own."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.agent_contract import TrainingJob
-from infrastructure.training.diagnostics.running_modules import RunningModules
-from infrastructure.training.precision.forward import PrecisionForward
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.diagnostics.module_names import RunningModules
+from infrastructure.training.inputs import first_batches
+from infrastructure.training.precision import Precision, PrecisionForward
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
 class HalfPrecisionInModelError(ValueError):
-    """An FP32 step computed in half precision, so a rollback would not roll back.
+    """An FP32 step computed in half precision, so a rollback would have no effect.
 
     Args:
         module: Qualified name and class of the innermost module that was running.
@@ -41,13 +41,10 @@ def check_fp32_step(job: TrainingJob, device: torch.device) -> None:
 
     Raises:
         HalfPrecisionInModelError: A half tensor appeared; the message names the module.
-        ValueError: The job has no batch.
+        ValueError: The job yields no batches.
     """
     model = copy.deepcopy(job.model).to(device).train()
-    batch = next(iter(job.batches(0)), None)
-    if batch is None:
-        raise ValueError("the training job yields no batches for epoch 0: nothing to train on")
-    batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    (batch,) = first_batches(job, device)
     forward = PrecisionForward(model, device, Precision.FP32)
     running = RunningModules(model)
     cuda = [device] if device.type == "cuda" else []

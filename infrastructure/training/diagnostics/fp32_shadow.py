@@ -1,10 +1,10 @@
-"""How far a step in half precision is from the same step in FP32, at the weights of the moment.
+"""How far a step in half precision is from the same step in FP32, at the current weights.
 
-A frozen batch goes forward and backward twice, through copies of the model that share its
-parameters and nothing else. So the training is exactly where it was: no gradient is left, no
-buffer or attribute of a module has moved, no random generator has advanced. What the two passes
-show is the rounding of one step; what a training has drifted by, they cannot: the weights are the
-same. State outside the model, such as a running mean in the loss's closure, is not copied.
+A frozen batch goes forward and backward twice, through copies of the model that share only its
+parameters. So the training is not affected: no gradient is left, no buffer or attribute of a
+module has changed, no random generator has advanced. The two passes show the rounding of one step,
+not the drift of a whole training, since their weights are the same. State outside the model, such
+as a running mean in the loss's closure, is not copied.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +26,15 @@ from infrastructure.agent_contract import Forward
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import BaselineCompared
 from infrastructure.training.diagnostics.anomaly import AnomalyDetector
-from infrastructure.training.diagnostics.autograd_nodes import floating_tensors
-from infrastructure.training.diagnostics.dropout import switch_off_dropout
-from infrastructure.training.diagnostics.gradient_difference import compare_gradients
-from infrastructure.training.diagnostics.workbench import undisturbed_generators
-from infrastructure.training.inputs.generators import random_state, restore_random_state
-from infrastructure.training.precision.forward import PrecisionForward, checked_loss
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.diagnostics.job_copy import disable_dropout
+from infrastructure.training.diagnostics.module_names import floating_tensors
+from infrastructure.training.inputs import (
+    preserved_generators,
+    random_state,
+    restore_random_state,
+    same_random_state,
+)
+from infrastructure.training.precision import Precision, PrecisionForward, checked_loss
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -42,28 +45,28 @@ class _Pass:
 
     Attributes:
         loss: Not scaled.
-        gradients: As autograd gave them, scaled; None for parameters that were not used.
+        gradients: Gradients as autograd returned them, scaled; None for unused parameters.
         seconds: Wall time, with the device waited for.
-        drew: Whether it drew random numbers.
+        drew_random: Whether it drew random numbers.
     """
 
     loss: float
     gradients: Sequence[Tensor | None]
     seconds: float
-    drew: bool
+    drew_random: bool
 
 
 class Fp32Shadow:
     """Computes one frozen batch in half precision and in FP32.
 
-    Needs the memory of two gradients and of one step's activations while it works. Dropout is
-    off, so that both passes compute the same thing.
+    Needs the memory of two gradients and of one step's activations while it runs. Dropout is off,
+    so that both passes compute the same.
 
     Args:
-        model: In this process alone, float32, in training mode; left as it is.
+        model: Model in this process alone, float32, in training mode; not changed.
         loss: The job's.
-        batch: On *device*; the same at every call.
-        device: Of model and batch.
+        batch: Batch on *device*; the same at every call.
+        device: Device of model and batch.
         clock: Monotonic seconds.
     """
 
@@ -86,7 +89,7 @@ class Fp32Shadow:
         }
         self._parameters: list[Parameter] = list(names)
         self._modules = list(names.values())
-        self._draws_halves: bool | None = None
+        self._draws_half: bool | None = None
 
     def compare(self, *, step: int, precision: Precision, loss_scale: float) -> BaselineCompared:
         """Compute the batch under *precision* and in FP32; reads the device.
@@ -94,22 +97,24 @@ class Fp32Shadow:
         Args:
             step: Steps attempted so far, for the event.
             precision: A half type.
-            loss_scale: Of *precision*.
+            loss_scale: Loss scale for *precision*.
 
         Raises:
-            RuntimeError: The memory does not suffice, or the model holds what cannot be copied,
+            RuntimeError: Memory is too small, or the model holds something that cannot be copied,
                 such as a tensor attached to an old graph.
         """
-        with undisturbed_generators(self._device):
+        with preserved_generators(self._device):
             before = random_state(self._device)
             half = self._run(precision, loss_scale, before)
             exact = self._run(Precision.FP32, 1.0, before)
-            comparable = not (exact.drew and self._random_in_half(precision, before))
+            comparable = not (exact.drew_random and self._draws_random_half(precision, before))
             difference = compare_gradients(
                 half.gradients, exact.gradients, scale=loss_scale, modules=self._modules
             )
             nonfinite = not math.isfinite(half.loss) or difference.error == math.inf
-            culprit = self._first_nonfinite(precision, loss_scale, before) if nonfinite else ""
+            nonfinite_module = (
+                self._first_nonfinite(precision, loss_scale, before) if nonfinite else ""
+            )
         return BaselineCompared(
             step=step,
             precision=precision.value,
@@ -119,7 +124,7 @@ class Fp32Shadow:
             gradient_error=difference.error if comparable else None,
             gradient_cosine=difference.cosine if comparable else None,
             underflow=difference.underflow if comparable else None,
-            nonfinite_module=culprit,
+            nonfinite_module=nonfinite_module,
             worst_module=difference.worst_module if comparable else "",
             seconds=half.seconds,
             fp32_seconds=exact.seconds,
@@ -129,7 +134,7 @@ class Fp32Shadow:
     def _copy(self) -> Module:
         shared: dict[int, Any] = {id(each): each for each in self._model.parameters()}
         model = copy.deepcopy(self._model, shared)
-        switch_off_dropout(model)
+        disable_dropout(model)
         return model
 
     def _run(self, precision: Precision, scale: float, generators: dict[str, Any]) -> _Pass:
@@ -142,21 +147,23 @@ class Fp32Shadow:
         self._wait()
         seconds = self._clock() - begun
         torch.clear_autocast_cache()  # a caller's own autocast would keep half copies of weights
-        drew = not _same_generators(generators, random_state(self._device))
-        return _Pass(loss=loss.item(), gradients=gradients, seconds=seconds, drew=drew)
+        drew_random = not same_random_state(generators, random_state(self._device))
+        return _Pass(
+            loss=loss.item(), gradients=gradients, seconds=seconds, drew_random=drew_random
+        )
 
     def _gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
         return torch.autograd.grad(loss, self._parameters, allow_unused=True)
 
-    def _random_in_half(self, precision: Precision, generators: dict[str, Any]) -> bool:
-        if self._draws_halves is None:
+    def _draws_random_half(self, precision: Precision, generators: dict[str, Any]) -> bool:
+        if self._draws_half is None:
             restore_random_state(generators, self._device)
-            watch = _HalfRandomness()
+            detector = _HalfRandomness()
             forward = PrecisionForward(self._copy(), self._device, precision)
-            with watch, torch.no_grad():
+            with detector, torch.no_grad():
                 forward.compute_loss(self._loss, self._batch)
-            self._draws_halves = watch.found
-        return self._draws_halves
+            self._draws_half = detector.found
+        return self._draws_half
 
     def _first_nonfinite(
         self, precision: Precision, scale: float, generators: dict[str, Any]
@@ -166,7 +173,7 @@ class Fp32Shadow:
         model = self._copy()
         detector = AnomalyDetector(model)
         forward = PrecisionForward(model, self._device, precision)
-        loss = checked_loss(forward.compute_loss(detector.watched(self._loss), self._batch))
+        loss = checked_loss(forward.compute_loss(detector.instrument(self._loss), self._batch))
         return str(detector.trace(loss * scale, self._gradients) or "")
 
     def _wait(self) -> None:
@@ -175,7 +182,7 @@ class Fp32Shadow:
 
 
 class _HalfRandomness(TorchDispatchMode):
-    """Notices an operation that draws random numbers and returns half tensors."""
+    """Detects an operation that draws random numbers and returns half tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +195,63 @@ class _HalfRandomness(TorchDispatchMode):
         return result
 
 
-def _same_generators(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one["python"] == other["python"] and all(
-        one[name] is None or torch.equal(one[name], other[name]) for name in ("torch", "cuda")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientDifference:
+    """See `BaselineCompared`, whose fields these become."""
+
+    error: float | None = None
+    cosine: float | None = None
+    underflow: float | None = None
+    worst_module: str = ""
+
+
+def compare_gradients(
+    half: Sequence[Tensor | None],
+    exact: Sequence[Tensor | None],
+    *,
+    scale: float,
+    modules: Sequence[str],
+) -> GradientDifference:
+    """Compare the gradients of all parameters; reads the device once.
+
+    Args:
+        half: Gradients in float32, multiplied by *scale*; None for zeros.
+        exact: Gradients of FP32, of the same parameters; None for an unused parameter.
+        scale: The loss scale of *half*.
+        modules: Name of each parameter's module.
+    """
+    owners = [module for module, g in zip(modules, exact, strict=True) if g is not None]
+    rows = [_sums(g, e, scale) for g, e in zip(half, exact, strict=True) if e is not None]
+    if not rows:
+        return GradientDifference()
+    table = torch.stack(rows).cpu()  # [parameters, sums]
+    difference, exact_norm, half_norm = (float(torch.linalg.vector_norm(c)) for c in table.T[:3])
+    dot, lost, nonzero = (float(total) for total in table.T[3:].sum(1))
+    if not 0.0 < exact_norm < math.inf:
+        return GradientDifference()
+    if not math.isfinite(half_norm):
+        return GradientDifference(error=math.inf, underflow=lost / nonzero)
+    shares: defaultdict[str, float] = defaultdict(float)
+    for owner, distance in zip(owners, table[:, 0].tolist(), strict=True):
+        shares[owner] += distance**2
+    return GradientDifference(
+        error=difference / exact_norm,
+        cosine=dot / (exact_norm * half_norm) if half_norm else 0.0,
+        underflow=lost / nonzero,
+        worst_module=max(shares, key=lambda owner: shares[owner]) if difference else "",
     )
+
+
+def _sums(half: Tensor | None, exact: Tensor, scale: float) -> Tensor:
+    """Float64 ``[6]``: norms of difference, exact and half; their product; lost, not zero."""
+    half = torch.zeros_like(exact) if half is None else half / scale
+    norms = [_norm(half - exact), _norm(exact), _norm(half)]
+    dot = (half.double() * exact.double()).sum()
+    nonzero = exact != 0.0
+    counts = [((half == 0.0) & nonzero).sum().double(), nonzero.sum().double()]
+    return torch.stack([*norms, dot, *counts])
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
+    return norm

@@ -1,14 +1,13 @@
 """Gradients, norm and losses of all ranks as if one process had computed them.
 
-What decides a step must be the same on every rank, or they part ways for good: the norm and the
-losses therefore go through one all-reduce, and every rank draws its own conclusion from the same
-numbers.
+Every rank must take the same decision in every step, or their weights diverge for good. So the
+norm and the losses go through one all-reduce, and every rank decides from the same numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -18,22 +17,22 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from infrastructure.training.distributed.modules import is_spread
-from infrastructure.training.optimizer_step import global_norm
+from infrastructure.training.distributed.modules import is_distributed
 
 
 class RankGradients:
-    """Makes one step of what the ranks computed apart.
+    """Combines the gradients and losses of the ranks into one step.
 
     Args:
-        model: In DDP, or sharded by `fully_shard`.
-        optimizer: Tried on a sharded parameter of its own.
-        parameters: Those the optimizer updates.
+        model: Model in DDP, or sharded by `fully_shard`.
+        optimizer: Optimizer; its class is tried on a sharded parameter of its own.
+        parameters: Parameters the optimizer updates.
         accumulate: Micro-batches per window.
+        norm: Global L2 norm of a list of tensors, ``[]``.
 
     Raises:
-        ValueError: Only a part of the model is spread, or not over all ranks, or by FSDP1; or
-            torch cannot step sharded parameters with this optimizer.
+        ValueError: Only a part of the model is distributed, or not over all ranks, or by FSDP1;
+            or torch cannot step sharded parameters with this optimizer.
     """
 
     def __init__(
@@ -42,53 +41,55 @@ class RankGradients:
         optimizer: Optimizer,
         parameters: Sequence[Parameter],
         accumulate: int,
+        norm: Callable[[list[Tensor]], Tensor],
     ) -> None:
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
-        self._parameters, self._accumulate = parameters, accumulate
+        self._parameters, self._accumulate, self._norm = parameters, accumulate, norm
         if self._ddp is not None:
             self._group = self._ddp.process_group
             self._ranks, self._replicas = dist.get_world_size(self._group), 1
         else:
             trained = [p for p in parameters if p.requires_grad]
             self._group, self._ranks, self._replicas = _mesh(trained)
-            _demand_sharded_step(optimizer, trained[0])
+            _require_sharded_step(optimizer, trained[0])
         self.begin_micro_batch(0)
 
     @classmethod
-    def of(
+    def for_model(
         cls,
         model: Module,
         optimizer: Optimizer,
         parameters: Sequence[Parameter],
         accumulate: int,
+        norm: Callable[[list[Tensor]], Tensor],
     ) -> RankGradients | None:
-        """For a model that is spread over ranks; None for any other."""
-        if is_spread(model):
-            return cls(model, optimizer, parameters, accumulate)
+        """Build one for a distributed model; return None for any other."""
+        if is_distributed(model):
+            return cls(model, optimizer, parameters, accumulate, norm)
         if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
             raise ValueError(
                 "FSDP1 hides which parameters a rank holds: shard the model with fully_shard() "
                 "(FSDP2), or step it by hand with a ShardedGradScaler; see docs/distributed.md"
             )
-        inner = [name for name, module in model.named_modules() if is_spread(module)]
+        inner = [name for name, module in model.named_modules() if is_distributed(module)]
         if inner:
             raise ValueError(
-                f"{inner[0]!r} is in DDP or sharded, the model around it is not, so its own "
-                "gradients would differ between ranks: wrap the whole model"
+                f"{inner[0]!r} is in DDP or sharded but the model around it is not, so the rest "
+                "would get different gradients on each rank: wrap the whole model"
             )
         return None
 
     def begin_micro_batch(self, before: int) -> None:
-        """Prepare the micro-batch that comes after *before* others of its window.
+        """Prepare the micro-batch that follows *before* others of its window.
 
-        DDP averages gradients in the backward pass of a window's last one only (what ``no_sync``
-        does). FSDP2 does so in every one: it would otherwise have to keep whole gradients.
+        DDP averages gradients only in the backward pass of a window's last one (like ``no_sync``).
+        FSDP2 does so in every one: otherwise it would have to keep whole gradients.
         """
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = before + 1 == self._accumulate
 
     def end_window(self, micro_batches: int) -> None:
-        """Average what DDP has not, if the window ends early, and prepare the next."""
+        """Average the gradients that DDP has not, if the window ends early; prepare the next."""
         if self._ddp is not None and micro_batches < self._accumulate:
             self._average_late()
         self.begin_micro_batch(0)
@@ -107,33 +108,33 @@ class RankGradients:
             grad.copy_(averaged.view_as(grad))
 
     @torch.no_grad()
-    def as_one(self, grads: list[Tensor], loss: Tensor, count: int) -> tuple[Tensor, ...]:
-        """Norm, loss and number of micro-batches of one step of all ranks.
+    def reduce(self, grads: list[Tensor], loss: Tensor, count: int) -> tuple[Tensor, ...]:
+        """All-reduce norm, loss and number of micro-batches of one step.
 
         A sum of losses in float64 is finite exactly if each of them is, so it carries the flag
         of any micro-batch on any rank as well as their mean.
 
         Args:
-            grads: Averaged over the ranks; still scaled, and summed over the micro-batches.
+            grads: Gradients averaged over the ranks; still scaled, summed over micro-batches.
             loss: float32 ``[]``, sum over this rank's micro-batches.
-            count: Of this rank's micro-batches, without replays.
+            count: Number of this rank's micro-batches, without replays.
 
         Returns:
             float32 ``[]`` each: the global norm of *grads*; the mean loss of a micro-batch; the
-            micro-batches per rank, on average, by which *grads* are to be divided.
+            mean number of micro-batches per rank, by which *grads* must be divided.
         """
         sums = [loss.double(), loss.new_full((), count, dtype=torch.float64)]
         if self._ddp is None:
-            own = global_norm([cast("Any", grad).to_local() for grad in grads])
+            own = self._norm([cast("Any", grad).to_local() for grad in grads])
             sums.append(own.double().square() / self._replicas)
         total = torch.stack(sums)
         dist.all_reduce(total, group=self._group)
-        norm = global_norm(grads) if self._ddp is not None else total[2].sqrt().float()
+        norm = self._norm(grads) if self._ddp is not None else total[2].sqrt().float()
         return norm, (total[0] / total[1]).float(), (total[1] / self._ranks).float()
 
 
-def _demand_sharded_step(optimizer: Optimizer, like: Parameter) -> None:
-    """Refuse a fused optimizer that torch has not taught to step sharded parameters."""
+def _require_sharded_step(optimizer: Optimizer, like: Parameter) -> None:
+    """Raise if torch cannot step sharded parameters with this fused optimizer."""
     kind: Any = type(optimizer)
     if not all(group.get("fused") for group in optimizer.param_groups):
         return

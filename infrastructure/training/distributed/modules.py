@@ -1,4 +1,4 @@
-"""One model on several devices: joining the process group, and spreading the model over it.
+"""One model on several devices: join the process group, and distribute the model over it.
 
 DDP keeps the whole model on every rank and averages gradients: Li et al. 2020, "PyTorch
 Distributed". FSDP2 keeps a shard of parameters, gradients and optimizer state on each rank:
@@ -22,7 +22,6 @@ from torch.nn import Module, ModuleList
 from torch.nn.parallel import DistributedDataParallel
 
 from infrastructure.training.distributed.ranks import Ranks, control_group
-from infrastructure.training.precision.precision import Precision
 
 Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
 
@@ -31,11 +30,11 @@ Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
 def process_group(device: torch.device) -> Iterator[torch.device]:
     """Join the group that ``torchrun`` describes, gloo on a CPU, NCCL on CUDA; yield the device.
 
-    Leaves the group at the end, but not after an error: the others may be gone, and a farewell
-    would wait for them.
+    Leaves the group at the end, but not after an error: leaving would wait for the other ranks,
+    which may be gone.
 
     Args:
-        device: Its type decides; of several CUDA devices each rank takes that of its local rank.
+        device: Device whose type decides; each rank takes the CUDA device of its local rank.
     """
     if device.type == "cuda":
         device = torch.device("cuda", dist.get_node_local_rank())
@@ -46,68 +45,69 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
     yield device
     control_group.cache_clear()
     dist.destroy_process_group()
-    # Whatever still holds a group keeps its threads alive, and one of five processes then aborted
-    # while the interpreter ended ("terminate called without an active exception"; torch 2.13).
+    # An object that still holds a group keeps its threads alive; without this, one of five
+    # processes aborted while the interpreter ended ("terminate called without an active
+    # exception"; torch 2.13).
     gc.collect()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SpreadModel:
+class DistributedModel:
     """Attributes:
-    model: What is trained: the job's model, DDP around it, or a sharded copy.
-    plain: The job's model, for its author's own code.
+    model: Model to train: the job's model, DDP around it, or a sharded copy.
+    plain: The job's model, for code of the job's author.
     """
 
     model: Module
     plain: Module
 
     @torch.no_grad()
-    def collect(self, ranks: Ranks, device: torch.device) -> None:
-        """Bring the leader's plain model up to date, on *device*; every rank must call it."""
+    def update_plain(self, ranks: Ranks, device: torch.device) -> None:
+        """Copy the trained weights into rank 0's plain model; every rank must call it."""
         if not is_sharded(self.model):
             return
-        if ranks.leads:
+        if ranks.is_rank_zero:
             self.plain.to(device)
         plain = self.plain.state_dict()
         for name, value in self.model.state_dict().items():
             whole = whole_tensor(value)
-            if ranks.leads and isinstance(whole, Tensor):
+            if ranks.is_rank_zero and isinstance(whole, Tensor):
                 plain[name].copy_(whole)
 
 
-def spread(
-    model: Module, ranks: Ranks, device: torch.device, parallel: Parallel, precision: Precision
-) -> SpreadModel:
-    """Put *model* on *device* and, with several ranks, spread it over them, equal everywhere.
+def distribute(
+    model: Module, ranks: Ranks, device: torch.device, parallel: Parallel, compute: torch.dtype
+) -> DistributedModel:
+    """Move *model* to *device* and, with several ranks, distribute it: rank 0's weights on all.
 
     Args:
-        model: All parameters float32.
-        ranks: Alone, nothing is spread.
-        device: Of this rank.
+        model: Model whose parameters are float32.
+        ranks: The ranks; one process keeps the model as it is.
+        device: This rank's.
         parallel: ``ddp``; ``fsdp2``, whose precision is autocast's and can change at any step; or
             ``fsdp2-policy``, which gathers half parameters by a `MixedPrecisionPolicy`: half the
-            traffic, but the precision holds until a restart.
-        precision: What the policy is made for.
+            traffic, but the precision stays until a restart.
+        compute: dtype for the policy; float32 for none.
 
     Raises:
-        ValueError: *model* is spread already.
+        ValueError: *model* is already distributed.
     """
-    if is_spread(model):
+    if is_distributed(model):
         raise ValueError(
-            "the job's model is in DDP or sharded already: hand over the plain model, which the "
-            "loop spreads as its option parallel says"
+            "the job's model is already in DDP or sharded: pass the plain model, which the loop "
+            "distributes as its option parallel says"
         )
     if ranks.count == 1:
-        return SpreadModel(model=model.to(device), plain=model)
+        return DistributedModel(model=model.to(device), plain=model)
     if parallel == "ddp":
-        return SpreadModel(model=DistributedDataParallel(model.to(device)), plain=model)
+        return DistributedModel(model=DistributedDataParallel(model.to(device)), plain=model)
     model.cpu()
     for tensor in model.state_dict().values():
         if isinstance(tensor, Tensor):
             dist.broadcast(tensor, src=0, group=ranks.control)
     sharded = copy.deepcopy(model)
-    _shard(sharded, device, precision.compute if parallel == "fsdp2-policy" else torch.float32)
-    return SpreadModel(model=sharded, plain=model)
+    _shard(sharded, device, compute if parallel == "fsdp2-policy" else torch.float32)
+    return DistributedModel(model=sharded, plain=model)
 
 
 def _shard(model: Module, device: torch.device, compute: torch.dtype) -> None:
@@ -127,50 +127,49 @@ def _shard(model: Module, device: torch.device, compute: torch.dtype) -> None:
 
 
 def is_sharded(module: Module) -> bool:
-    """Whether `fully_shard` was applied; asked of the duck, so that nobody else imports FSDP."""
+    """Whether `fully_shard` was applied; found by its method, so that FSDP is not imported."""
     return hasattr(module, "set_requires_gradient_sync")
 
 
-def is_spread(module: Module) -> bool:
-    """Whether calls of *module* have to pass through DDP's or FSDP2's hooks."""
+def is_distributed(module: Module) -> bool:
+    """Whether calls of *module* must pass through DDP's or FSDP2's hooks."""
     return isinstance(module, DistributedDataParallel) or is_sharded(module)
 
 
 def unwrapped(module: Module) -> Module:
-    """The module inside DDP and `torch.compile`, whose names are those of a plain one."""
+    """The module inside DDP and `torch.compile`, with the parameter names of the plain model."""
     inner = module.module if isinstance(module, DistributedDataParallel) else module
     return cast("Module", getattr(inner, "_orig_mod", inner))
 
 
 def whole_tensor(value: Any) -> Any:
-    """All of a sharded tensor, gathered from every rank; anything else as it is."""
+    """All of a sharded tensor, gathered from every rank; any other value unchanged."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
-def pinned_precision(model: Module) -> Precision | None:
-    """The half precision that a `MixedPrecisionPolicy` of *model* holds it to, if one does.
+def policy_dtype(model: Module) -> torch.dtype | None:
+    """Half dtype in which a `MixedPrecisionPolicy` of *model* makes it compute, or None.
 
-    The policy has neither setter nor getter, so FSDP2's own state is asked.
+    The policy has neither setter nor getter, so this reads FSDP2's own state.
 
     Raises:
-        ValueError: Modules of *model* are held to different ones.
+        ValueError: Modules of *model* have different ones, or another dtype.
     """
     dtypes = {
         cast("Any", module)._get_fsdp_state()._mp_policy.param_dtype
         for module in model.modules()
         if is_sharded(module)
     } - {None, torch.float32}
-    pinned = [precision for precision in Precision if precision.compute in dtypes]
-    if len(dtypes) > 1 or len(pinned) < len(dtypes):
+    if len(dtypes) > 1 or dtypes - {torch.float16, torch.bfloat16}:
         raise ValueError(
-            f"the model's MixedPrecisionPolicies have several param_dtypes ({dtypes}): use one, "
+            f"the model's MixedPrecisionPolicies have the param_dtypes {dtypes}: use one, "
             "float16 or bfloat16, in every fully_shard()"
         )
-    return pinned[0] if pinned else None
+    return dtypes.pop() if dtypes else None
 
 
 def method_of(module: Module, name: str) -> Callable[..., Any]:
-    """The method *name* of a spread module, called inside the hooks around its ``forward``."""
+    """The method *name* of a distributed module, to be called inside the hooks of ``forward``."""
     if isinstance(module, DistributedDataParallel):
         return partial(_call_inside_ddp, module, name)
     if name not in vars(module):
@@ -184,7 +183,7 @@ def method_of(module: Module, name: str) -> Callable[..., Any]:
 def _call_inside_ddp(
     ddp: DistributedDataParallel, name: str, *args: object, **kwargs: object
 ) -> object:
-    """DDP prepares its reduction only in its own ``forward``, so *name* takes its place in it."""
+    """Run *name* in place of ``forward``, the only call in which DDP prepares its reduction."""
     module: Any = ddp.module
 
     def in_place_of_forward(*args: object, **kwargs: object) -> object:

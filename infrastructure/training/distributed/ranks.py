@@ -1,4 +1,4 @@
-"""The processes that train one model together: who leads, what they agree on, who takes what."""
+"""The processes that train one model together: agreement, and shares of the batches."""
 
 from __future__ import annotations
 
@@ -15,50 +15,52 @@ from infrastructure.agent_contract.training_job import Batch
 
 T = TypeVar("T")
 
-_MEETING_SECONDS = 0.1  # a command waits this long for the ranks to meet, or one step
-_PATIENCE = timedelta(days=366)  # for a leader who collects or evaluates; a dead one is noticed
+_SYNC_SECONDS = 0.1  # a command waits at most this long for the ranks to meet, or one step
+_TIMEOUT = timedelta(days=366)  # rank 0 may collect or evaluate for long; a dead rank is noticed
 
 
-class Share(NamedTuple):
-    """What one rank computes in one round.
+class RankBatch(NamedTuple):
+    """A batch that one rank computes in one round.
 
     Attributes:
-        batch: To compute.
-        replay: Whether another rank takes it too, and this one only keeps step.
-        dealt: Batches that the ranks take together.
+        batch: The batch.
+        replay: Whether it belongs to another rank, and this one only takes part in the
+            collectives.
+        taken: Batches that all ranks take in this round.
     """
 
     batch: Batch
     replay: bool
-    dealt: int
+    taken: int
 
 
 class Ranks:
-    """The ranks of the initialised process group, or one process alone, for which all is free.
+    """The ranks of the initialised process group; without one, a single process.
 
-    What is agreed travels through a gloo group of its own, so no rank waits for a device.
+    Agreements travel through a gloo group of their own, so that no rank waits for a device. With
+    one process nothing is sent.
 
     Attributes:
-        rank: Of this process.
-        count: Of processes.
-        control: The group that carries agreements; None alone.
+        rank: This process's number.
+        count: Number of processes.
+        control: Group that carries agreements; None with one process.
     """
 
     def __init__(self) -> None:
-        together = dist.is_available() and dist.is_initialized()
-        self.rank = dist.get_rank() if together else 0
-        self.count = dist.get_world_size() if together else 1
-        self.control = control_group(dist.group.WORLD) if together else None
-        self._steps, self._meeting = 0, 1
-        self._met_at_step, self._met_at = 0, time.monotonic()
+        distributed = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if distributed else 0
+        self.count = dist.get_world_size() if distributed else 1
+        self.control = control_group(dist.group.WORLD) if distributed else None
+        self._steps, self._next_sync = 0, 1
+        self._synced_step, self._synced_at = 0, time.monotonic()
 
     @property
-    def leads(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this is rank 0, which alone reports, decides and evaluates."""
         return self.rank == 0
 
-    def same(self, value: T) -> T:
-        """The leader's *value*, on every rank."""
+    def broadcast(self, value: T) -> T:
+        """Rank 0's *value*, on every rank."""
         if self.count == 1:
             return value
         box = [value]
@@ -73,82 +75,83 @@ class Ranks:
         dist.all_gather_object(values, value, group=self.control)
         return values
 
-    def agree(self, orders: Callable[[], list[T]]) -> list[T]:
-        """The leader's orders, on every rank after the same step; call it after every step.
+    def agree(self, decide: Callable[[], list[T]]) -> list[T]:
+        """Rank 0's decisions, on every rank after the same step; call it after every step.
 
-        The ranks meet every tenth of a second or every step, whichever is longer: in between
-        there is nothing to obey, and nothing is sent.
+        The ranks synchronise every tenth of a second or every step, whichever takes longer. In
+        between this returns an empty list and sends nothing.
 
         Args:
-            orders: Called by the leader alone, when the ranks meet.
+            decide: Called on rank 0 alone, when the ranks synchronise.
         """
         if self.count == 1:
-            return orders()
+            return decide()
         self._steps += 1
-        if self._steps < self._meeting:
+        if self._steps < self._next_sync:
             return []
-        agreed, self._meeting = self.same(
-            (orders(), self._next_meeting()) if self.leads else ([], 0)
+        agreed, self._next_sync = self.broadcast(
+            (decide(), self._plan_sync()) if self.is_rank_zero else ([], 0)
         )
         return agreed
 
-    def _next_meeting(self) -> int:
-        now, steps = time.monotonic(), self._steps - self._met_at_step
-        pace = _MEETING_SECONDS * steps / max(now - self._met_at, 1e-6)
-        self._met_at_step, self._met_at = self._steps, now
-        return self._steps + max(1, min(int(pace), 2 * steps))
+    def _plan_sync(self) -> int:
+        """Number of the step after which the ranks synchronise next."""
+        now, steps = time.monotonic(), self._steps - self._synced_step
+        steps_per_sync = _SYNC_SECONDS * steps / max(now - self._synced_at, 1e-6)
+        self._synced_step, self._synced_at = self._steps, now
+        return self._steps + max(1, min(int(steps_per_sync), 2 * steps))
 
-    def demand_same_length(self, batches: int) -> None:
-        """Refuse an epoch that has another number of *batches* on another rank.
+    def require_equal_length(self, batches: int) -> None:
+        """Check that every rank's epoch has the same number of *batches*.
 
         Raises:
-            ValueError: On every rank.
+            ValueError: It differs; on every rank.
         """
         lengths = self.gather(batches)
         if len(set(lengths)) > 1:
             raise ValueError(
-                f"the ranks have {lengths} batches: every rank must be given the same job, of "
-                "which each takes its share"
+                f"the ranks have {lengths} batches: give every rank the same job; the ranks share "
+                "its batches among themselves"
             )
 
-    def deal(self, batches: Iterable[Batch], start: int) -> Iterator[Share]:
-        """Deal the batches of an epoch, rank by rank; every rank gets as many as every other.
+    def shard_batches(self, batches: Iterable[Batch], start: int) -> Iterator[RankBatch]:
+        """This rank's share of an epoch's batches; every rank gets the same number.
 
-        In a last round with fewer batches than ranks, the ranks that go away empty replay the
-        first of them, so that nobody waits for them in a collective; see `FP16Trainer.step`.
-        Batches with ``__len__`` and ``__getitem__`` are fetched by the rank that takes them;
-        of any other iterable each rank goes through all.
+        In a last round with fewer batches than ranks, the ranks without one replay the first of
+        them, so that the others do not wait for them in a collective; see `FP16Trainer.step`.
+        From batches with ``__len__`` and ``__getitem__`` a rank fetches only its own; any other
+        iterable is iterated in full on each rank.
 
         Args:
             batches: The same on every rank.
-            start: How many to leave out; they are passed over before this returns.
+            start: Number of batches to skip; they are skipped before this returns.
         """
         if self.count > 1 and isinstance(batches, Sized) and hasattr(batches, "__getitem__"):
-            return self._deal_by_number(batches.__getitem__, start, len(batches))
+            return self._shard_sequence(batches.__getitem__, start, len(batches))
         stream = iter(batches)
         for _ in range(start):
             next(stream, None)
         if self.count == 1:
-            return (Share(batch, replay=False, dealt=1) for batch in stream)
-        return self._deal_in_rounds(stream)
+            return (RankBatch(batch, replay=False, taken=1) for batch in stream)
+        return self._shard_stream(stream)
 
-    def _deal_by_number(
+    def _shard_sequence(
         self, fetch: Callable[[int], Batch], start: int, end: int
-    ) -> Iterator[Share]:
+    ) -> Iterator[RankBatch]:
         for first in range(start, end, self.count):
             replay = first + self.rank >= end
             batch = fetch(first if replay else first + self.rank)
-            yield Share(batch, replay, min(self.count, end - first))
+            yield RankBatch(batch, replay, min(self.count, end - first))
 
-    def _deal_in_rounds(self, stream: Iterator[Batch]) -> Iterator[Share]:
-        while dealt := list(islice(stream, self.count)):
-            replay = self.rank >= len(dealt)
-            yield Share(dealt[0 if replay else self.rank], replay, len(dealt))
+    def _shard_stream(self, stream: Iterator[Batch]) -> Iterator[RankBatch]:
+        while taken := list(islice(stream, self.count)):
+            replay = self.rank >= len(taken)
+            yield RankBatch(taken[0 if replay else self.rank], replay, len(taken))
 
 
 @cache
 def control_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """The gloo group over the ranks of *world*, made at the first call, which all must make."""
+    """The gloo group over the ranks of *world*; every rank must make the first call."""
     ranks = dist.get_process_group_ranks(world)
-    group: dist.ProcessGroup = dist.new_group(ranks, backend="gloo", timeout=_PATIENCE)
+    group: dist.ProcessGroup = dist.new_group(ranks, backend="gloo", timeout=_TIMEOUT)
     return group

@@ -1,4 +1,4 @@
-"""What happens between two optimizer steps: statistics, observers, commands."""
+"""Work between two optimizer steps: statistics, observers, commands."""
 
 from __future__ import annotations
 
@@ -8,62 +8,61 @@ from typing import Protocol
 
 from infrastructure.events import Command, PrecisionState, SaveCheckpoint, SetPrecision
 from infrastructure.events.event import BaseEvent, Notice, PrecisionChanged, StepStats
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.distributed import Ranks
 from infrastructure.training.fp16_trainer import FP16Trainer
-from infrastructure.training.loop.divergence import GoBack, SafetyNet
-from infrastructure.training.loop.lr_schedule import RateSchedule
-from infrastructure.training.loop.precision_choice import PrecisionChoice
+from infrastructure.training.loop.auto_precision import AutoPrecision
+from infrastructure.training.loop.divergence import DivergenceHandler, RestoreWeights
+from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
-from infrastructure.training.precision.switch import PinnedPrecisionError
+from infrastructure.training.precision import PinnedPrecisionError
 
 
 class StepObserver(Protocol):
-    """Looks at a training every so many optimizer steps; its time is not the steps' time.
+    """Observes a training every few optimizer steps; its time does not count as step time.
 
     Attributes:
-        interval_steps: Called after every step whose number this divides.
+        interval_steps: `observe` is called after every step whose number this divides.
     """
 
     interval_steps: int
 
     def observe(self, trainer: FP16Trainer) -> None:
-        """Look; change nothing. Every rank is called after the same step.
+        """Observe *trainer*, at a step boundary, without changing it.
 
-        Args:
-            trainer: At a step boundary.
+        Every rank is called after the same step.
         """
 
 
 class StepBoundary:
-    """Does what is due after each optimizer step; all ranks do the same.
+    """Does the work that is due after each optimizer step, the same on all ranks.
 
     Args:
-        trainer: At a step boundary whenever a method is called.
-        schedule: Of the learning rate, if there is one.
+        trainer: Trainer, at a step boundary at every call.
+        schedule: Learning-rate schedule, if any.
         reporter: Emits the statistics.
         progress: Saves checkpoints.
-        safety_net: Reacts to the statistics.
-        choice: Settles the wish ``auto``.
-        observers: Called in this order.
-        ranks: Of which the leader hears commands.
+        divergence: Reacts to the statistics.
+        auto_precision: Resolves the precision ``auto``.
+        observers: Observers, called in this order.
+        ranks: The ranks; rank 0 receives commands.
         checkpoint_interval_seconds: Longest time between two checkpoints.
-        emit: Takes events.
-        commands: Gives those that arrived since the last call.
+        emit: Receives events.
+        commands: Returns the commands that arrived since the last call.
 
     Attributes:
-        stopped: Whether the training is to end here; a checkpoint is written.
+        stopped: Whether the training must end here; a checkpoint is written.
     """
 
     def __init__(
         self,
         *,
         trainer: FP16Trainer,
-        schedule: RateSchedule | None,
+        schedule: LearningRateSchedule | None,
         reporter: StatsReporter,
         progress: SavedProgress,
-        safety_net: SafetyNet,
-        choice: PrecisionChoice,
+        divergence: DivergenceHandler,
+        auto_precision: AutoPrecision,
         observers: Sequence[StepObserver],
         ranks: Ranks,
         checkpoint_interval_seconds: float,
@@ -71,61 +70,61 @@ class StepBoundary:
         commands: Callable[[], Iterable[Command]],
     ) -> None:
         self._trainer, self._schedule = trainer, schedule
-        self._reporter, self._progress, self._safety_net = reporter, progress, safety_net
-        self._choice, self._observers, self._ranks = choice, observers, ranks
+        self._reporter, self._progress, self._divergence = reporter, progress, divergence
+        self._auto_precision, self._observers, self._ranks = auto_precision, observers, ranks
         self._checkpoint_interval_seconds = checkpoint_interval_seconds
         self._emit, self._commands = emit, commands
-        self._unheeded: StepStats | None = None
+        self._unhandled: StepStats | None = None
         self.stopped = False
 
     def after_step(self) -> None:
-        """Advance the schedule, report, observe and obey."""
+        """Advance the schedule, report, observe, and execute commands."""
         if self._schedule is not None:
             self._schedule.after_step()
-        self._unheeded = self._reporter.after_step(self._progress.epoch) or self._unheeded
+        self._unhandled = self._reporter.after_step(self._progress.epoch) or self._unhandled
         for observer in self._observers:
             if self._trainer.training_steps % observer.interval_steps == 0:
                 begun = time.monotonic()
                 observer.observe(self._trainer)
                 self._reporter.exclude(time.monotonic() - begun)
-        for order in self._ranks.agree(self._orders):
-            self._obey(order)
+        for action in self._ranks.agree(self._due_actions):
+            self._execute(action)
             if self.stopped:
                 return
 
     def end_epoch(self) -> None:
-        """Report the epoch's last steps; what they demand is done after the next step."""
-        self._unheeded = self._reporter.report(self._progress.epoch) or self._unheeded
+        """Report the epoch's last steps; reactions to them follow after the next step."""
+        self._unhandled = self._reporter.report(self._progress.epoch) or self._unhandled
 
-    def _orders(self) -> list[Command | GoBack]:
-        """What the leader wants done now."""
-        orders: list[Command | GoBack] = []
-        if self._unheeded is not None:
-            orders += self._safety_net.heed(self._unheeded)
-            self._unheeded = None
-        orders += self._commands()
+    def _due_actions(self) -> list[Command | RestoreWeights]:
+        """Rank 0's decisions at this step."""
+        actions: list[Command | RestoreWeights] = []
+        if self._unhandled is not None:
+            actions += self._divergence.react_to(self._unhandled)
+            self._unhandled = None
+        actions += self._commands()
         if self._progress.seconds_since_saved >= self._checkpoint_interval_seconds:
-            orders.append(SaveCheckpoint())
-        return orders
+            actions.append(SaveCheckpoint())
+        return actions
 
-    def _obey(self, order: Command | GoBack) -> None:
-        if isinstance(order, SetPrecision):
-            self.set_precision(order.state)
-        elif isinstance(order, SaveCheckpoint):
+    def _execute(self, action: Command | RestoreWeights) -> None:
+        if isinstance(action, SetPrecision):
+            self.set_precision(action.state)
+        elif isinstance(action, SaveCheckpoint):
             begun = time.monotonic()
-            self._progress.save_or_notice()
+            self._progress.try_save()
             self._reporter.exclude(time.monotonic() - begun)
-        elif isinstance(order, GoBack):
+        elif isinstance(action, RestoreWeights):
             self._reporter.report(self._progress.epoch)  # the losses before do not count again
-            self._safety_net.go_back(order.losses)
+            self._divergence.restore_weights(action.losses)
         else:
             self._stop()
 
     def set_precision(self, wish: PrecisionState) -> None:
-        """Put *wish* in force and tell; where it cannot be in this process, stop."""
+        """Put *wish* in force and report it; if this process cannot, stop for a restart."""
         self._reporter.report(self._progress.epoch)  # no window mixes two precisions
         try:
-            state = self._trainer.set_precision(self._choice.settle(wish))
+            state = self._trainer.set_precision(self._auto_precision.resolve(wish))
         except PinnedPrecisionError as error:
             fields = {"error": str(error), "reason": wish.reason}
             self._emit(Notice(level="warning", event="precision_needs_restart", fields=fields))

@@ -1,4 +1,4 @@
-"""What a training does when its own numbers say that it cannot go on like this."""
+"""Reactions to overflow at the floor of the loss scale and to losses that stay non-finite."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from dataclasses import dataclass
 
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.event import BaseEvent, Notice, StepStats
-from infrastructure.training.checkpoints.folder import CheckpointFolder
+from infrastructure.training.checkpoints import CheckpointFolder
 from infrastructure.training.fp16_trainer import FP16Trainer
 
 
 class TrainingDivergedError(ArithmeticError):
-    """The numbers leave nothing to train on.
+    """The training cannot continue from its own numbers.
 
     Args:
-        what: What happened.
+        event: What happened.
         remedy: What to do about it.
     """
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"training diverged: {what}. Remedy: {remedy}")
+    def __init__(self, event: str, remedy: str) -> None:
+        super().__init__(f"training diverged: {event}. Remedy: {remedy}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GoBack:
-    """An order to every rank: take the weights of the last good checkpoint.
+class RestoreWeights:
+    """Decision for every rank: restore the weights of the last good checkpoint.
 
     Attributes:
-        losses: How many in a row were not finite.
+        losses: Number of non-finite losses in a row.
     """
 
     losses: int
 
 
-class SafetyNet:
-    """Reacts to overflow at the floor of the loss scale and to losses gone for good.
+class DivergenceHandler:
+    """Applies ``floor_policy`` and ``nonfinite_loss_patience`` of the trainer's configuration.
 
     Args:
-        trainer: Its configuration holds the policies.
-        checkpoints: Where the last good weights lie.
-        emit: Takes events.
+        trainer: Trainer with the configuration.
+        checkpoints: Folder of the last good weights.
+        emit: Receives events.
     """
 
     def __init__(
@@ -50,36 +50,36 @@ class SafetyNet:
         emit: Callable[[BaseEvent], None],
     ) -> None:
         self._trainer, self._checkpoints, self._emit = trainer, checkpoints, emit
-        self._went_back_at: int | None = None
+        self._restored_step: int | None = None
 
-    def heed(self, stats: StepStats) -> list[SetPrecision | GoBack]:
-        """What the steps that *stats* reports demand.
+    def react_to(self, stats: StepStats) -> list[SetPrecision | RestoreWeights]:
+        """Decide what the steps that *stats* reports require.
 
         Raises:
-            TrainingDivergedError: The policy is to halt.
+            TrainingDivergedError: The floor policy is ``halt``.
         """
         config = self._trainer.config
-        orders: list[SetPrecision | GoBack] = []
+        actions: list[SetPrecision | RestoreWeights] = []
         at_floor = stats.precision == "fp16" and stats.loss_scale <= config.min_loss_scale
         if at_floor and stats.overflow and config.floor_policy != "skip":
             if config.floor_policy == "halt":
                 raise TrainingDivergedError(
                     f"gradients overflow with the loss scale at its floor, {stats.loss_scale:g}",
-                    "train in FP32, or mend what makes the gradients infinite",
+                    "train in FP32, or fix the cause of the infinite gradients",
                 )
-            self._notice("loss_scale_floor", "gradients still overflow: going on in FP32")
+            self._notice("loss_scale_floor", "gradients still overflow: training continues in FP32")
             requested = self._trainer.precision_state.requested
             fp32 = PrecisionState(requested=requested, effective="fp32", reason="floor_policy")
-            orders.append(SetPrecision(state=fp32))
+            actions.append(SetPrecision(state=fp32))
         if stats.consecutive_nonfinite_losses >= config.nonfinite_loss_patience:
-            orders.append(GoBack(losses=stats.consecutive_nonfinite_losses))
-        return orders
+            actions.append(RestoreWeights(losses=stats.consecutive_nonfinite_losses))
+        return actions
 
-    def demand_progress(self) -> None:
-        """Refuse a training that changed nothing; reads the device.
+    def require_progress(self) -> None:
+        """Check that the training changed the model; reads the device.
 
         Raises:
-            TrainingDivergedError: Steps were attempted and none was applied.
+            TrainingDivergedError: Steps were attempted, and none was applied.
         """
         stats = self._trainer.get_stats()
         if stats["training_steps"] and not stats["applied_steps"]:
@@ -88,20 +88,20 @@ class SafetyNet:
                 f"({stats['nonfinite_loss_steps']} losses were not finite, "
                 f"{stats['overflow_steps']} steps overflowed, {stats['no_gradient_steps']} had no "
                 "gradient)",
-                "look for NaN or absurd values in the data, or at what the loss depends on",
+                "look for NaN or extreme values in the data, and check what the loss depends on",
             )
 
-    def go_back(self, losses: int) -> None:
-        """Take the weights of the last good checkpoint and go on with the next batch.
+    def restore_weights(self, losses: int) -> None:
+        """Restore the weights of the last good checkpoint and continue with the next batch.
 
         Raises:
-            TrainingDivergedError: There is no such checkpoint, or going back has not helped.
+            TrainingDivergedError: There is no such checkpoint, or it was restored before.
         """
-        what = f"{losses} losses in a row were not finite"
-        remedy = "look for NaN or absurd values in the data, or lower the learning rate"
-        if self._went_back_at is not None:
+        event = f"{losses} losses in a row were not finite"
+        remedy = "look for NaN or extreme values in the data, or lower the learning rate"
+        if self._restored_step is not None:
             raise TrainingDivergedError(
-                f"{what}, again after going back to the checkpoint of step {self._went_back_at}",
+                f"{event}, again after the weights of step {self._restored_step} were restored",
                 remedy,
             )
         newest = self._checkpoints.newest(
@@ -109,11 +109,11 @@ class SafetyNet:
             lambda error: self._notice("checkpoint_unreadable", str(error)),
         )
         if newest is None:
-            raise TrainingDivergedError(f"{what}, and there is no checkpoint to go back to", remedy)
+            raise TrainingDivergedError(f"{event}, and there is no checkpoint to restore", remedy)
         path, state = newest[0], newest[1]["trainer"]
         self._trainer.state.restore_weights(state)
-        self._went_back_at = state["record"]["training_steps"]
-        self._notice("went_back_to_checkpoint", f"{what}; now at the weights of {path}")
+        self._restored_step = state["record"]["training_steps"]
+        self._notice("weights_restored", f"{event}; restored the weights of {path}")
 
     def _notice(self, event: str, error: str) -> None:
         self._emit(Notice(level="warning", event=event, fields={"error": error}))

@@ -1,4 +1,4 @@
-"""Where a training stands, kept in checkpoints and found again."""
+"""The position of a training in its data, saved in checkpoints and restored from them."""
 
 from __future__ import annotations
 
@@ -8,40 +8,35 @@ from collections.abc import Callable
 from typing import Any
 
 from infrastructure.events.event import BaseEvent, CheckpointSaved, Notice, Resumed
-from infrastructure.training.checkpoints.checkpoint import CheckpointError
-from infrastructure.training.checkpoints.folder import CheckpointFolder
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.checkpoints import CheckpointError, CheckpointFolder
+from infrastructure.training.distributed import Ranks
 from infrastructure.training.fp16_trainer import FP16Trainer
-from infrastructure.training.inputs.generators import (
-    random_state,
-    restore_random_state,
-    seed_generators,
-)
-from infrastructure.training.loop.lr_schedule import RateSchedule
+from infrastructure.training.inputs import random_state, restore_random_state, seed_generators
+from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 
 
 class SavedProgress:
-    """The position in the data, and its checkpoints together with trainer and schedule.
+    """The position in the data, saved together with trainer and schedule.
 
     Args:
-        trainer: Saved and restored; so is *schedule*, if there is one.
-        schedule: Of the learning rate.
-        checkpoints: Where they lie.
-        ranks: Each calls every method.
-        seed: For a resumed training whose number of ranks has changed.
-        emit: Takes events.
+        trainer: Trainer to save and restore.
+        schedule: Learning-rate schedule to save and restore, if any.
+        checkpoints: Folder of the checkpoints.
+        ranks: The ranks; each calls every method.
+        seed: Seed for a resumed training whose number of ranks has changed.
+        emit: Receives events.
 
     Attributes:
-        epoch: Finished ones.
-        batch: Batches taken of the epoch under way.
-        largest_fp32_loss: Of the batch that is compared with FP32, over all attempts.
+        epoch: Epochs finished.
+        batch: Batches taken from the current epoch.
+        largest_fp32_loss: Largest FP32 loss of the frozen batch, over all attempts.
     """
 
     def __init__(
         self,
         *,
         trainer: FP16Trainer,
-        schedule: RateSchedule | None,
+        schedule: LearningRateSchedule | None,
         checkpoints: CheckpointFolder,
         ranks: Ranks,
         seed: int,
@@ -56,11 +51,11 @@ class SavedProgress:
 
     @property
     def seconds_since_saved(self) -> float:
-        """Since the last try, or the start."""
+        """Seconds since the last attempt to save, or since the start."""
         return time.monotonic() - self._saved_at
 
-    def saw_fp32_loss(self, loss: float) -> None:
-        """Remember *loss* if it is the largest so far."""
+    def record_fp32_loss(self, loss: float) -> None:
+        """Keep *loss* if it is finite and the largest so far."""
         if math.isfinite(loss):
             self.largest_fp32_loss = max(self.largest_fp32_loss, abs(loss))
 
@@ -90,11 +85,8 @@ class SavedProgress:
             )
         )
 
-    def save_or_notice(self) -> None:
-        """A full disk must not cost the training: say so and try again later.
-
-        Nor may a bad moment replace a good checkpoint.
-        """
+    def try_save(self) -> None:
+        """Save unless the last loss was not finite; a full disk causes a notice, not an error."""
         if not self._trainer.record.last_loss_was_finite:
             return
         try:
@@ -104,10 +96,10 @@ class SavedProgress:
             self._notice("checkpoint_not_saved", error)
 
     def resume(self) -> None:
-        """Go back to the newest readable checkpoint; without one, do nothing.
+        """Restore the newest readable checkpoint; without one, do nothing.
 
         Raises:
-            CheckpointError: It is of another job.
+            CheckpointError: It belongs to another job.
         """
         newest = self._checkpoints.newest(
             self._trainer.state.layout("trainer/"),
@@ -129,11 +121,11 @@ class SavedProgress:
         if self._schedule is not None and state["schedule"] is not None:
             self._schedule.load_state_dict(state["schedule"])
         self.epoch, self.batch = state["epoch"], state["batch"]
-        self.largest_fp32_loss = state.get("largest_fp32_loss", 0.0)  # older ones lack it
+        self.largest_fp32_loss = state.get("largest_fp32_loss", 0.0)  # older checkpoints lack it
         rank, steps = self._ranks.rank, self._trainer.training_steps
         if len(state["random"]) == self._ranks.count:
             restore_random_state(state["random"][rank], self._trainer.device)
-        else:  # another number of ranks: streams that none of them has seen
+        else:  # another number of ranks: new random streams for all
             seed_generators(self._seed + rank + 1_000_003 * steps)
 
     def _notice(self, event: str, error: CheckpointError) -> None:

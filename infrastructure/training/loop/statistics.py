@@ -1,4 +1,4 @@
-"""Turns the trainer's device counters into `StepStats` events without stalling the device."""
+"""Turns the trainer's device counters into `StepStats` events without making the device wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_WINDOW_SECONDS = 2.0  # slow steps must not look like no progress
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Window:
-    """What the host knows of some steps, and the read that is under way for the rest."""
+    """The host's counters for some steps, and the pending read of the device's."""
 
     attempted: int
     fp16: int
@@ -34,7 +34,7 @@ class _Window:
 
 
 class StatsReporter:
-    """Emits a `StepStats` every *interval* steps; totals of all events add up to every step.
+    """Emits a `StepStats` every *interval* steps; the events together count every step once.
 
     Attributes:
         total_steps: Steps the run will take; None while unknown.
@@ -53,19 +53,19 @@ class StatsReporter:
         self._begin_window()
 
     def count_samples(self, batch: Batch, batches: int = 1) -> None:
-        """Count the rows of the first tensor of *batch*, which stands for so many *batches*."""
+        """Count the rows of the first tensor of *batch*, once for each of so many *batches*."""
         first = next(iter(batch.values()))
         self._samples += batches * (first.shape[0] if first.ndim else 1)
 
     def exclude(self, seconds: float) -> None:
-        """Leave *seconds* of evaluation or checkpointing out of the step time."""
+        """Exclude *seconds* of evaluation or checkpointing from the step time."""
         self._begun += seconds
 
     def after_step(self, epoch: int) -> StepStats | None:
-        """Start a read when one is due, emit the one before when it has arrived; never waits.
+        """Start a read when one is due; emit the previous one when it has arrived; never wait.
 
         Returns:
-            The event that was emitted, if one was.
+            The emitted event, or None.
         """
         emitted = self._poll()
         elapsed = time.monotonic() - self._begun
@@ -77,10 +77,10 @@ class StatsReporter:
         return emitted
 
     def report(self, epoch: int) -> StepStats | None:
-        """Emit everything so far; waits for the device.
+        """Emit everything so far; wait for the device.
 
         Returns:
-            The last event that was emitted, if one was.
+            The last emitted event, or None.
         """
         emitted = self._wait()
         if self._trainer.training_steps > self._step:

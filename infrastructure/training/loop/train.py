@@ -1,7 +1,7 @@
-"""Epochs around the step: its parts put together, batches, evaluation.
+"""The training loop: builds its parts, then runs epochs of steps, each with an evaluation.
 
-In a process group every rank runs these lines. The leader, rank 0, alone hears commands, emits
-events, decides and evaluates; what it decides all ranks do after the same step.
+In a process group every rank runs these lines. Rank 0 alone receives commands, emits events,
+decides and evaluates; all ranks carry out its decisions after the same step.
 """
 
 from __future__ import annotations
@@ -17,28 +17,34 @@ import torch
 from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import Command, PrecisionState
 from infrastructure.events.event import BaseEvent, Notice
-from infrastructure.training.checkpoints.folder import CheckpointFolder
+from infrastructure.training.checkpoints import CheckpointFolder
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.cuda_graphs import GraphedTrainer
-from infrastructure.training.diagnostics.fp32_shadow import Fp32Shadow
-from infrastructure.training.diagnostics.profiler import StepProfile
-from infrastructure.training.distributed.modules import Parallel, is_sharded, spread
-from infrastructure.training.distributed.ranks import Ranks, Share
+from infrastructure.training.diagnostics import Fp32Shadow, StepProfile
+from infrastructure.training.distributed import (
+    Parallel,
+    RankBatch,
+    Ranks,
+    distribute,
+    is_sharded,
+)
 from infrastructure.training.fp16_trainer import FP16Trainer
-from infrastructure.training.inputs.generators import (
+from infrastructure.training.inputs import (
+    first_batches,
     random_state,
     restore_random_state,
     seed_generators,
+    to_device,
 )
+from infrastructure.training.loop.auto_precision import AutoPrecision
+from infrastructure.training.loop.baseline import BaselineObserver
 from infrastructure.training.loop.boundary import StepBoundary, StepObserver
-from infrastructure.training.loop.divergence import SafetyNet
-from infrastructure.training.loop.fp32_comparison import BaselineWatch
-from infrastructure.training.loop.held_out import evaluate_held_out, first_batch, to_device
-from infrastructure.training.loop.lr_schedule import RateSchedule
-from infrastructure.training.loop.precision_choice import PrecisionChoice
+from infrastructure.training.loop.divergence import DivergenceHandler
+from infrastructure.training.loop.evaluation import evaluate_held_out
+from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
-from infrastructure.training.precision.precision import Precision, resolve
+from infrastructure.training.precision import Precision, resolve
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,10 +53,10 @@ class LoopOptions:
     seed: Seeds Python's and torch's global generators before the first step.
     stats_interval_steps: Steps between two reads of the device.
     checkpoint_interval_seconds: Longest time between two checkpoints.
-    keep_checkpoints: How many are kept.
+    keep_checkpoints: Number of checkpoints kept.
     profile_steps: Steps to profile at the beginning, into ``profile/`` beside the checkpoints; 0
         for none. See `StepProfile`.
-    parallel: How several ranks share the work; see `spread`.
+    parallel: How several ranks share the model; see `distribute`.
     baseline_interval_steps: Steps between two comparisons of a half precision with FP32; 0 for
         none; see `Fp32Shadow`.
     """
@@ -68,7 +74,7 @@ class LoopOptions:
 class TrainingResult:
     """Attributes:
     outcome: ``done``, or ``stopped`` with a checkpoint written.
-    evaluation: Of the last epoch; None if stopped before one ended.
+    evaluation: Evaluation of the last epoch; None if stopped before one ended.
     steps: Optimizer steps attempted over all attempts.
     epochs: Epochs finished.
     """
@@ -92,24 +98,24 @@ def train(
 ) -> TrainingResult:
     """Train ``job.model`` in place, from the newest readable checkpoint in *folder*, if any.
 
-    On a CPU a resumed training ends bit for bit where an undisturbed one does. In an initialised
+    On a CPU a resumed training ends bit for bit like an uninterrupted one. In an initialised
     process group every rank calls this with the same job, and the ranks share its batches.
 
     Args:
         job: See `TrainingJob`; its ``accumulate`` replaces the configuration's.
-        device: The model is moved there.
-        precision: The wish to begin with; commands change it. ``auto`` measures the job.
+        device: Device the model is moved to.
+        precision: Precision to begin with; commands change it. ``auto`` measures the job.
         config: See `FP16TrainingConfig`.
         options: See `LoopOptions`.
-        folder: For checkpoints; made if it is missing; the same for all ranks.
-        emit: Takes events; called from this thread, on rank 0 only.
-        commands: Gives the commands that arrived since the last call; must not block. On rank 0
-            only.
+        folder: Folder for checkpoints, the same for all ranks; made if it is missing.
+        emit: Receives events; called from this thread, on rank 0 only.
+        commands: Returns the commands that arrived since the last call; must not block. Called on
+            rank 0 only.
 
     Raises:
-        CheckpointError: Stopping, and the last checkpoint could not be written.
+        CheckpointError: The last checkpoint, on stopping, could not be written.
         TrainingDivergedError: See ``floor_policy`` and ``nonfinite_loss_patience`` of the config.
-        ValueError: The job yields no batches, or what `FP16Trainer` refuses.
+        ValueError: The job yields no batches, or `FP16Trainer` refuses its model or optimizer.
     """
     return _TrainingLoop(
         job=job,
@@ -138,22 +144,25 @@ class _TrainingLoop:
     ) -> None:
         self._job, self._device = job, device
         self._ranks = ranks = Ranks()
-        self._emit = emit = emit if ranks.leads else _discard
+        self._emit = emit = emit if ranks.is_rank_zero else _discard
         checkpoints = CheckpointFolder(folder, options.keep_checkpoints, device, ranks)
         seed_generators(options.seed + ranks.rank)
-        self._first_batch = first_batch(job, device)
-        choice = PrecisionChoice(job, device, config, folder, ranks, emit)
-        precision = choice.settle(precision)
-        wish = resolve(precision, device, cpu_half=config.cpu_half)
-        self._spread = spread(job.model, ranks, device, options.parallel, Precision(wish.effective))
-        model = self._spread.model
+        (self._first_batch,) = first_batches(job, device)
+        auto_precision = AutoPrecision(job, device, config, folder, ranks, emit)
+        precision = auto_precision.resolve(precision)
+        effective = resolve(precision, device, cpu_half=config.cpu_half).effective
+        compute = Precision(effective).compute
+        self._distributed = distribute(job.model, ranks, device, options.parallel, compute)
+        model = self._distributed.model
         optimizer = job.optimizer(model.parameters())
         config = replace(config, accumulate=job.accumulate)
         self._trainer = FP16Trainer(model, optimizer, config, wish=precision)
         self._stepper = GraphedTrainer(self._trainer) if config.cuda_graph else self._trainer
         schedule = None
         if job.scheduler is not None:
-            schedule = RateSchedule(job.scheduler(optimizer), self._trainer, job.scheduler_counts)
+            schedule = LearningRateSchedule(
+                job.scheduler(optimizer), self._trainer, job.scheduler_counts
+            )
         self._progress = SavedProgress(
             trainer=self._trainer,
             schedule=schedule,
@@ -164,27 +173,27 @@ class _TrainingLoop:
         )
         self._progress.resume()
         self._reporter = StatsReporter(self._trainer, emit, options.stats_interval_steps)
-        self._safety_net = SafetyNet(self._trainer, checkpoints, emit)
+        self._divergence = DivergenceHandler(self._trainer, checkpoints, emit)
         observers: list[StepObserver] = []
         if options.baseline_interval_steps and is_sharded(model):
-            fields = {"error": "no rank holds the whole of a sharded model"}
+            fields = {"error": "no rank holds the whole model, which is sharded"}
             emit(Notice(event="baseline_not_measured", fields=fields))
-        elif options.baseline_interval_steps and ranks.leads:
-            shadow = Fp32Shadow(self._spread.plain, job.loss, self._first_batch, device)
+        elif options.baseline_interval_steps and ranks.is_rank_zero:
+            shadow = Fp32Shadow(self._distributed.plain, job.loss, self._first_batch, device)
             interval = options.baseline_interval_steps
-            observers.append(BaselineWatch(shadow, interval, emit, self._progress))
+            observers.append(BaselineObserver(shadow, interval, emit, self._progress))
         self._profile = StepProfile(
             options.profile_steps, folder.parent / "profile", emit, self._stepper
         )
-        if options.profile_steps and ranks.leads:
+        if options.profile_steps and ranks.is_rank_zero:
             observers.append(self._profile)
         self._boundary = StepBoundary(
             trainer=self._trainer,
             schedule=schedule,
             reporter=self._reporter,
             progress=self._progress,
-            safety_net=self._safety_net,
-            choice=choice,
+            divergence=self._divergence,
+            auto_precision=auto_precision,
             observers=observers,
             ranks=ranks,
             checkpoint_interval_seconds=options.checkpoint_interval_seconds,
@@ -199,9 +208,9 @@ class _TrainingLoop:
             while self._progress.epoch < self._job.epochs and not self._boundary.stopped:
                 self._train_epoch()
         finally:
-            self._profile.finish()  # of a training that was shorter
+            self._profile.finish()  # the training may be shorter than the profile
         if not self._boundary.stopped:
-            self._safety_net.demand_progress()
+            self._divergence.require_progress()
             if self._evaluation is None:  # resumed after the last epoch
                 self._evaluate()
         return TrainingResult(
@@ -214,11 +223,11 @@ class _TrainingLoop:
     def _train_epoch(self) -> None:
         trainer, stepper = self._trainer, self._stepper
         progress, boundary = self._progress, self._boundary
-        for batch, replay, dealt in self._begin_epoch():
+        for batch, replay, taken in self._begin_epoch():
             moved = to_device(batch, self._device)
             stepper.train_batch(moved, self._job.loss, replay=replay)
-            progress.batch += dealt
-            self._reporter.count_samples(moved, dealt)
+            progress.batch += taken
+            self._reporter.count_samples(moved, taken)
             if trainer.at_step_boundary:
                 boundary.after_step()
                 if boundary.stopped:
@@ -232,32 +241,36 @@ class _TrainingLoop:
         boundary.end_epoch()
         self._evaluate()
 
-    def _begin_epoch(self) -> Iterator[Share]:
-        """This rank's share of the epoch's batches; of a resumed epoch, of those that are left."""
+    def _begin_epoch(self) -> Iterator[RankBatch]:
+        """This rank's share of the epoch's batches that have not been taken yet."""
         trainer = self._trainer
         batches = self._job.batches(self._progress.epoch)
         if isinstance(batches, Sized):
-            self._ranks.demand_same_length(len(batches))
+            self._ranks.require_equal_length(len(batches))
             per_epoch = -(-len(batches) // (trainer.config.accumulate * self._ranks.count))
             self._reporter.total_steps = per_epoch * self._job.epochs
         trainer.model.train()
         rng = random_state(self._device)
-        shares = self._ranks.deal(batches, self._progress.batch)
+        shares = self._ranks.shard_batches(batches, self._progress.batch)
         restore_random_state(rng, self._device)
         return shares
 
     def _evaluate(self) -> None:
         begun = time.monotonic()
-        self._spread.collect(self._ranks, self._device)
-        if self._ranks.leads:
+        self._distributed.update_plain(self._ranks, self._device)
+        if self._ranks.is_rank_zero:
             self._evaluation, event = evaluate_held_out(
-                self._job, self._spread.plain, self._first_batch, self._device, self._progress.epoch
+                self._job,
+                self._distributed.plain,
+                self._first_batch,
+                self._device,
+                self._progress.epoch,
             )
-            self._progress.saw_fp32_loss(event.fp32_baseline_loss or 0.0)
+            self._progress.record_fp32_loss(event.fp32_baseline_loss or 0.0)
             self._emit(event)
-        self._evaluation = self._ranks.same(self._evaluation)
+        self._evaluation = self._ranks.broadcast(self._evaluation)
         self._reporter.exclude(time.monotonic() - begun)
 
 
 def _discard(_event: BaseEvent) -> None:
-    """Only the leader has something to say."""
+    """Drop an event: only rank 0 emits."""

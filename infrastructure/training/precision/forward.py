@@ -1,4 +1,4 @@
-"""The model as a loss function sees it: half inside, float32 outside."""
+"""The model as a loss function sees it: half precision inside, float32 outside."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from infrastructure.training.distributed.modules import is_spread, method_of
+from infrastructure.training.distributed.modules import is_distributed, method_of
 from infrastructure.training.precision.precision import Precision
 
 
 class PrecisionForward:
-    """Runs a module under a precision and returns float32; meets the contract's `Forward`.
+    """Runs a module under a precision and returns float32; implements `Forward`.
 
     A loss is computed inside `loss_region`: the outer autocast keeps one cast of each weight for
     all calls of a step, the inner one switches autocast off for the loss itself.
@@ -26,11 +26,11 @@ class PrecisionForward:
 
     def __init__(self, module: Module, device: torch.device, precision: Precision) -> None:
         self._module = module
-        self._method_of = method_of if is_spread(module) else getattr
+        self._method_of = method_of if is_distributed(module) else getattr
         self._device_type = device.type
         self._enabled = precision is not Precision.FP32
-        # Under FP32 the region is entered all the same, disabled: a caller's own autocast must
-        # not turn a rollback into half precision.
+        # FP32 enters a disabled region: a caller's own autocast must not turn a rollback into
+        # half precision.
         dtype = precision.compute if self._enabled else torch.bfloat16
 
         def region(enabled: bool) -> torch.autocast:
@@ -62,7 +62,7 @@ class PrecisionForward:
         """Call ``loss(self, batch)`` with autocast off around it.
 
         Returns:
-            Whatever *loss* returned.
+            The result of *loss*.
         """
         if not self._enabled:
             if not torch.is_autocast_enabled(self._device_type):
@@ -73,12 +73,12 @@ class PrecisionForward:
             return loss(self, batch)
 
     def without_autocast(self) -> AbstractContextManager[Any]:
-        """A region for evaluation: outside the training region, nothing cached."""
+        """A region for evaluation: outside the training region, without cached casts."""
         return self._off
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"forward.{name} would reach past the precision and compute in FP32: call "
+            f"forward.{name} would bypass the precision and compute in FP32: call "
             f"forward(...) or forward.method({name!r}, ...)"
         )
 
@@ -113,8 +113,8 @@ def checked_loss(loss: object) -> Tensor:
     """Return *loss* if it is a float32 scalar attached to the graph.
 
     Raises:
-        TypeError: It is no tensor, or not float32.
-        ValueError: It is no scalar, or does not depend on the parameters.
+        TypeError: It is not a tensor, or not float32.
+        ValueError: It is not a scalar, or does not depend on the parameters.
     """
     if not isinstance(loss, Tensor):
         raise TypeError(f"the loss must be a tensor, got {type(loss).__name__}")

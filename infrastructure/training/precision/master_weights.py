@@ -17,15 +17,15 @@ class MasterWeights:
     """Casts a model's float32 parameters to FP16 and puts FP32 masters into the optimizer.
 
     Args:
-        model: Its parameters stay the same objects; only their data are cast. Buffers stay
-            float32, and so do the parameters of a batch normalisation, whose kernels demand that
-            they match its statistics.
-        optimizer: Its groups and state are moved to the masters.
+        model: Model whose parameters stay the same objects; only their data are cast. Buffers
+            stay float32, and so do the parameters of a batch normalisation, whose kernels need
+            the dtype of its statistics.
+        optimizer: Optimizer whose groups and state move to the masters.
         chosen: Parameters the optimizer updates.
 
     Attributes:
-        parameters: What the optimizer updates now, float32, in the order of *chosen*: masters,
-            and what is not cast.
+        parameters: Parameters the optimizer updates now, float32, in the order of *chosen*:
+            masters, and parameters that are not cast.
     """
 
     def __init__(self, model: Module, optimizer: Optimizer, chosen: list[Parameter]) -> None:
@@ -58,7 +58,7 @@ class MasterWeights:
             half.data.copy_(master.data)
 
     def remove(self) -> list[Parameter]:
-        """Give the model its float32 parameters back, and the optimizer the model's.
+        """Restore the model's float32 parameters, and put them back into the optimizer.
 
         Returns:
             The model's parameters, in the order of *chosen*.

@@ -1,4 +1,4 @@
-"""Everything that changes when the precision changes, and nothing else."""
+"""The live switch: everything that changes when the precision changes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from infrastructure.events import PrecisionState
-from infrastructure.training.distributed.modules import pinned_precision
+from infrastructure.training.distributed.modules import policy_dtype
 from infrastructure.training.precision.forward import PrecisionForward
 from infrastructure.training.precision.master_weights import MasterWeights
 from infrastructure.training.precision.precision import Precision, resolve
 
 
 class PinnedPrecisionError(RuntimeError):
-    """The precision cannot change while the process lives.
+    """The precision cannot change until the process restarts.
 
     Args:
-        pinned: What the model's `MixedPrecisionPolicy` computes in.
-        wanted: What was to be in force.
+        pinned: Precision of the model's `MixedPrecisionPolicy`.
+        wanted: Precision that was requested.
     """
 
     def __init__(self, pinned: Precision, wanted: Precision) -> None:
@@ -35,17 +35,17 @@ class PrecisionSwitch:
     """Holds the precision in force, the model's `Forward` under it, and the master weights.
 
     Args:
-        model: With float32 parameters.
-        optimizer: Over *parameters*.
-        parameters: Those the optimizer updates; the list is changed in place, so that it always
-            holds what the optimizer updates now.
-        device: Of the model.
-        cpu_half: As in `FP16TrainingConfig`.
+        model: Model whose parameters are float32.
+        optimizer: Optimizer over *parameters*.
+        parameters: Parameters the optimizer updates; the list is changed in place, so that it
+            always holds the ones it updates now.
+        device: The model's.
+        cpu_half: See `FP16TrainingConfig`.
         wish: The precision to begin with.
 
     Attributes:
         state: Requested, effective and the reason.
-        precision: The effective one.
+        precision: The effective precision.
         forward: The model under it.
         cast_requested: Whether the model is held in FP16 whenever FP16 is in force.
     """
@@ -64,11 +64,12 @@ class PrecisionSwitch:
         self._device, self._cpu_half = device, cpu_half
         self.cast_requested = False
         self._masters: MasterWeights | None = None
-        self._pinned = pinned_precision(model)
+        pinned = policy_dtype(model)
+        self._pinned = next((p for p in Precision if p.compute == pinned), None)
         self.apply(wish)
 
     def apply(self, wish: PrecisionState) -> PrecisionState:
-        """Put *wish* in force, held against the hardware; returns what is in force.
+        """Put *wish* in force where the hardware allows it, else FP32; return the state in force.
 
         Raises:
             PinnedPrecisionError: The model is held to another precision; nothing has changed.
@@ -79,22 +80,22 @@ class PrecisionSwitch:
             raise PinnedPrecisionError(self._pinned, precision)
         self.state, self.precision = state, precision
         self.forward = PrecisionForward(self._model, self._device, self.precision)
-        self._cast_or_not()
+        self._update_cast()
         return self.state
 
     def cast_model(self) -> None:
-        """From now on hold the parameters in FP16 whenever FP16 is in force."""
+        """Hold the parameters in FP16 whenever FP16 is in force, from now on."""
         self.cast_requested = True
-        self._cast_or_not()
+        self._update_cast()
 
     @contextmanager
     def float32_parameters(self) -> Iterator[None]:
-        """Give the model its float32 parameters back for a while."""
+        """Restore the model's float32 parameters inside the block."""
         self._uncast()
         try:
             yield
         finally:
-            self._cast_or_not()
+            self._update_cast()
 
     def after_backward(self) -> None:
         """Move the gradients of a cast model to its masters."""
@@ -102,15 +103,15 @@ class PrecisionSwitch:
             self._masters.take_gradients()
 
     def after_step(self) -> None:
-        """Copy the masters of a cast model into it, and forget half copies of the old weights.
+        """Copy the masters of a cast model into it, and drop autocast's copies of old weights.
 
-        A caller's own autocast around several steps would keep them.
+        A caller's own autocast around several steps would keep those.
         """
         torch.clear_autocast_cache()
         if self._masters is not None:
             self._masters.update_model()
 
-    def _cast_or_not(self) -> None:
+    def _update_cast(self) -> None:
         if not (self.cast_requested and self.precision is Precision.FP16):
             self._uncast()
         elif self._masters is None:

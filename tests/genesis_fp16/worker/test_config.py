@@ -13,7 +13,7 @@ from genesis_fp16.worker.config import trainer_config
 from infrastructure.events import PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.diagnostics.preflight.preflight import device_name
+from infrastructure.training.precision import device_name
 
 CPU = torch.device("cpu")
 

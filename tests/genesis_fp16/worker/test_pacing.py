@@ -51,7 +51,7 @@ def test_an_hour_of_short_epochs_sends_once_a_second(paced: Paced) -> None:
 
 
 def test_what_was_held_back_comes_before_other_events_and_at_the_end(paced: Paced) -> None:
-    notice = Notice(event="went_back_to_checkpoint")
+    notice = Notice(event="weights_restored")
     with paced.emit as emit:
         for event in (steps(step=10), steps(step=20), evaluated(1), notice, steps(step=30)):
             emit(event)

@@ -15,7 +15,7 @@ from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import PrecisionName, PrecisionState
 from infrastructure.events.event import BaseEvent
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
-from infrastructure.training.loop.train import LoopOptions, TrainingResult, train
+from infrastructure.training.loop import LoopOptions, TrainingResult, train
 
 _READS = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "is_nonzero")
 

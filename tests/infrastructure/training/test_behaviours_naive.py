@@ -30,8 +30,8 @@ from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import BaseEvent, Notice, PrecisionChanged
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
+from infrastructure.training.loop import LoopOptions, train
 from infrastructure.training.loop.divergence import TrainingDivergedError
-from infrastructure.training.loop.train import LoopOptions, train
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Tensor]
@@ -275,7 +275,7 @@ def test_what_nan_batches_leave_in_a_model_stays_in_the_textbooks(
     assert evaluation is not None
     assert math.isfinite(evaluation.value)
     notices = [event.event for event in events if isinstance(event, Notice)]
-    assert notices == ["went_back_to_checkpoint"]
+    assert notices == ["weights_restored"]
 
 
 # -- clipping ------------------------------------------------------------------------------------

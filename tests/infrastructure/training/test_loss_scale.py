@@ -67,7 +67,7 @@ def test_coming_down_is_no_reason_to_wait_longer() -> None:
 
 
 def test_a_ceiling_that_rises_is_followed() -> None:
-    """After tries in vain the interval is long; it must not stay so when growth pays again."""
+    """After failed trials the interval is long; it must shrink when growth succeeds again."""
     scale = AdaptiveLossScale(config(), CPU)
     steps_at_ceiling(scale, 256.0, 1000)
     waited = scale.interval.item()

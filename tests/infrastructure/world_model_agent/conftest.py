@@ -11,7 +11,7 @@ from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Evaluated, StepStats
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.loop.train import LoopOptions, train
+from infrastructure.training.loop import LoopOptions, train
 from infrastructure.world_model_agent import (
     Box,
     Discrete,

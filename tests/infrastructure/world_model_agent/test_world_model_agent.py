@@ -5,7 +5,7 @@ import torch
 
 from infrastructure.agent_contract import Agent, EvaluationReport
 from infrastructure.agent_contract.agent import InsufficientDataError
-from infrastructure.training.diagnostics.fp32_check import check_fp32_step
+from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.networks.network import LinearNetwork
 

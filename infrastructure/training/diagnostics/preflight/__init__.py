@@ -1,4 +1,4 @@
-"""Measurements of a training job before it trains, and the precision to choose by them."""
+"""Measurements of a training job before it trains, and the precision they recommend."""
 
 from infrastructure.training.diagnostics.preflight.preflight import preflight
 

@@ -1,8 +1,7 @@
-"""Measures a training job, on a copy, before it trains: what fits, what pays, what to choose."""
+"""Measures a copy of a training job in every precision and recommends one."""
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 
@@ -16,12 +15,16 @@ from infrastructure.events.preflight_report import (
     PreflightReport,
 )
 from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training.diagnostics.job_copy import JobCopy
 from infrastructure.training.diagnostics.preflight.cost import gradient_error, saved_bytes
 from infrastructure.training.diagnostics.preflight.ranges import FP16_MAX, Ranges, measure_ranges
 from infrastructure.training.diagnostics.preflight.timing import TrialSteps, time_steps
-from infrastructure.training.diagnostics.preflight.verdict import LARGEST_GRADIENT_ERROR, judge
-from infrastructure.training.diagnostics.workbench import Workbench, undisturbed_generators
-from infrastructure.training.precision.precision import Precision, hardware
+from infrastructure.training.diagnostics.preflight.verdict import (
+    LARGEST_GRADIENT_ERROR,
+    choose_precision,
+)
+from infrastructure.training.inputs import preserved_generators
+from infrastructure.training.precision import Precision, device_name, native_half_types
 
 _HIGHEST_SCALE = 2.0**64
 
@@ -34,31 +37,31 @@ def preflight(
     batches: int = 4,
     budget_seconds: float = 10.0,
 ) -> PreflightReport:
-    """Measure *job* in every precision and say which to train in.
+    """Measure *job* in every precision and recommend one.
 
-    Everything happens on copies of the model: its weights, the random generators and the
-    position in the data are as before. Time is that of whole optimizer steps on one device,
-    communication between ranks left out.
+    Measures copies of the model: the job's weights, the random generators and the position in the
+    data do not change. Times whole optimizer steps on one device, without communication between
+    ranks.
 
     Args:
-        job: What is to be trained.
-        device: On which.
-        config: Of the training to come; ``cpu_half`` lets FP16 be timed on a CPU too.
-        batches: Micro-batches to look at, at most.
-        budget_seconds: For timing; a round that has begun is finished.
+        job: Job to measure.
+        device: Device to measure on.
+        config: The training's configuration; ``cpu_half`` has FP16 timed on a CPU too.
+        batches: Micro-batches to use, at most.
+        budget_seconds: Seconds for timing; a round that has started is finished.
 
     Raises:
-        RuntimeError: The job does not run in FP32 either.
-        ValueError: It yields no batches, or what `TrialSteps` refuses.
+        RuntimeError: The job does not run in FP32.
+        ValueError: The job yields no batches, or `TrialSteps` refuses its optimizer.
     """
     trial = _Trial(job, device, config or FP16TrainingConfig(), batches)
-    with undisturbed_generators(device), torch.enable_grad():
+    with preserved_generators(device), torch.enable_grad():
         try:
             measured = trial.measure(budget_seconds)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             return trial.report((), "fp32", ("FP32: no room on the device for a copy to measure",))
-        verdict, reasons = judge(measured, on_cpu=device.type == "cpu")
+        verdict, reasons = choose_precision(measured, on_cpu=device.type == "cpu")
         return trial.report(measured, verdict, reasons)
 
 
@@ -67,16 +70,16 @@ class _Trial:
         self, job: TrainingJob, device: torch.device, config: FP16TrainingConfig, batches: int
     ) -> None:
         self._config, self._device = config, device
-        with undisturbed_generators(device):
-            self._bench = Workbench(job, device, batches)
+        with preserved_generators(device):
+            self._job = JobCopy(job, device, batches)
         self._ranges: Ranges | None = None
-        self._fp16_refusal = ""
+        self._fp16_error = ""
 
     def measure(self, budget_seconds: float) -> tuple[PrecisionMeasurement, ...]:
         self._measure_ranges()
-        found = {precision: self._examine(precision) for precision in Precision}
+        found = {precision: self._measure_numerics(precision) for precision in Precision}
         clock = _clock(self._device)
-        steps = TrialSteps(self._bench, self._config, self._recommended_scale or 1.0, clock)
+        steps = TrialSteps(self._job, self._config, self._recommended_scale or 1.0, clock)
         timed = [p for p, each in found.items() if each.usable and self._is_timed(p)]
         timings = time_steps(steps, timed, budget_seconds=budget_seconds, clock=clock)
         for precision, timing in timings.items():
@@ -103,7 +106,7 @@ class _Trial:
             device_name=device_name(self._device),
             torch_version=torch.__version__,
             threads=torch.get_num_threads(),
-            batches=len(self._bench.batches),
+            batches=len(self._job.batches),
             measurements=measured,
             modules=self._modules(scale),
             largest_safe_scale=self._ranges.largest_safe_scale if self._ranges else None,
@@ -115,20 +118,20 @@ class _Trial:
 
     def _measure_ranges(self) -> None:
         try:
-            self._ranges = measure_ranges(self._bench)
+            self._ranges = measure_ranges(self._job)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # an operation that FP16 lacks on this device
-            self._fp16_refusal = _first_line(error)
+            self._fp16_error = _first_line(error)
 
-    def _examine(self, precision: Precision) -> PrecisionMeasurement:
-        """Everything about one precision but its time."""
+    def _measure_numerics(self, precision: Precision) -> PrecisionMeasurement:
+        """Measure everything about one precision except its time."""
         name = precision.value
         if precision is Precision.FP32:
-            saved = saved_bytes(self._bench, precision)
+            saved = saved_bytes(self._job, precision)
             return PrecisionMeasurement(precision=name, saved_bytes=saved)
         try:
-            saved = saved_bytes(self._bench, precision)
+            saved = saved_bytes(self._job, precision)
             error = self._gradient_error(precision)
         except torch.OutOfMemoryError:
             raise
@@ -147,19 +150,19 @@ class _Trial:
             gradient_error=error,
         )
 
-    def _objections(self, precision: Precision, gradient_off: float | None) -> list[str]:
+    def _objections(self, precision: Precision, error: float | None) -> list[str]:
         found = []
         ranges = self._ranges
-        if self._device.type != "cpu" and not hardware(self._device)[precision.value]:
+        if self._device.type != "cpu" and not native_half_types(self._device)[precision.value]:
             found.append("the device does not compute it natively")
         if ranges is not None and not ranges.loss_is_finite:
             found.append("the loss or a gradient is not finite in FP32 either")
-        if gradient_off is not None and gradient_off > LARGEST_GRADIENT_ERROR:
-            found.append(f"its gradient is {gradient_off:.0%} off FP32's")
+        if error is not None and error > LARGEST_GRADIENT_ERROR:
+            found.append(f"its gradient is {error:.0%} off FP32's")
         if precision is not Precision.FP16:
             return found
-        if self._fp16_refusal:
-            found.append(f"does not run: {self._fp16_refusal}")
+        if self._fp16_error:
+            found.append(f"does not run: {self._fp16_error}")
         elif ranges is not None:
             found += [
                 f"{name} reaches {each.activation:.3g} in the forward pass, FP16 ends at "
@@ -176,10 +179,10 @@ class _Trial:
         if not self._is_timed(precision):
             return None
         scale = self._recommended_scale or 1.0
-        return gradient_error(self._bench, precision, scale if precision.scales_loss else 1.0)
+        return gradient_error(self._job, precision, scale if precision.scales_loss else 1.0)
 
     def _is_timed(self, precision: Precision) -> bool:
-        """FP16 on a CPU is emulated, slowly: only on request."""
+        """Whether to time it: a CPU emulates FP16, slowly, so only on request."""
         emulated = self._device.type == "cpu" and precision is Precision.FP16
         return not emulated or self._config.cpu_half
 
@@ -206,15 +209,8 @@ class _Trial:
         )
 
 
-def device_name(device: torch.device) -> str:
-    """What *device* calls itself; measurements hold for devices of the same name."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-
-
 def _clock(device: torch.device) -> Callable[[], float]:
-    """On one thread of a CPU its own time, which neighbours do not disturb; else the wall's."""
+    """Process time on one thread of a CPU, which other processes do not affect; else wall time."""
     alone = device.type == "cpu" and torch.get_num_threads() == 1
     return time.process_time if alone else time.perf_counter
 

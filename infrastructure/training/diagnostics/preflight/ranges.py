@@ -1,8 +1,8 @@
-"""How large and how small the numbers are that FP16 would have to hold.
+"""The largest and smallest numbers that FP16 would have to hold.
 
-One FP16 forward pass shows *where* half tensors arise: in which module, from which operation.
-FP32 passes then measure *what* lies there, forward and backward, with nothing overflowing or
-flushed on the way. The highest safe loss scale follows: ``2**floor(log2(65504 / max|gradient|))``
+One FP16 forward pass shows where half tensors arise: in which module, from which operation. FP32
+passes then measure the values there, forward and backward, without overflow or underflow on the
+way. The highest safe loss scale follows: ``2**floor(log2(65504 / max|gradient|))``
 over the gradients that FP16 would hold, since a power of two scales FP16 numbers exactly.
 """
 
@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from infrastructure.training.diagnostics.autograd_nodes import (
+from infrastructure.training.diagnostics.job_copy import JobCopy
+from infrastructure.training.diagnostics.module_names import (
     NameNodes,
+    RunningModules,
     floating_tensors,
     named_nodes,
 )
-from infrastructure.training.diagnostics.running_modules import RunningModules
-from infrastructure.training.diagnostics.workbench import Workbench
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision import Precision
 
 FP16_MAX = 65504.0
 _FLUSHED_EXPONENT = -25  # FP16 rounds 2**-25, half its smallest number, and all below it to zero
@@ -36,7 +36,7 @@ Place = tuple[str, str]  # module, operation
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleRange:
-    """What FP16 would hold inside one module.
+    """Values that FP16 would hold inside one module.
 
     Attributes:
         activation: Largest magnitude in the forward pass.
@@ -53,7 +53,7 @@ class ModuleRange:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranges:
     """Attributes:
-    modules: By qualified name and class; only those in which FP16 would compute.
+    modules: Ranges by qualified name and class; only modules in which FP16 would compute.
     loss_is_finite: Whether FP32's loss and gradients were finite in every batch.
     """
 
@@ -75,7 +75,7 @@ class Ranges:
 
         Args:
             scale: The loss scale.
-            module: Of this module only; None for all.
+            module: Module to count; None for all.
         """
         chosen = self.modules.values() if module is None else [self.modules[module]]
         exponents = sum((each.exponents for each in chosen), torch.zeros(1, dtype=torch.int64))
@@ -85,8 +85,8 @@ class Ranges:
 
 
 @dataclass
-class _Seen:
-    """What was seen at one place."""
+class _Extremes:
+    """Largest values and exponents seen at one place."""
 
     activation: Tensor
     gradient: Tensor
@@ -95,31 +95,31 @@ class _Seen:
 
 @dataclass
 class _Record:
-    """Where half tensors arise, and what FP32 holds everywhere."""
+    """Places where half tensors arise, and FP32's values at every place."""
 
     device: torch.device
     half_forward: set[Place] = field(default_factory=set)
     half_backward: set[Place] = field(default_factory=set)
-    forward: dict[Place, _Seen] = field(default_factory=dict)
-    backward: dict[Place, _Seen] = field(default_factory=dict)
+    forward: dict[Place, _Extremes] = field(default_factory=dict)
+    backward: dict[Place, _Extremes] = field(default_factory=dict)
 
-    def at(self, places: dict[Place, _Seen], place: Place) -> _Seen:
+    def at(self, places: dict[Place, _Extremes], place: Place) -> _Extremes:
         if place not in places:
             zero = torch.zeros((), device=self.device)
             bins = torch.zeros(_HIGHEST - _LOWEST + 1, dtype=torch.int64, device=self.device)
-            places[place] = _Seen(zero, zero, bins)
+            places[place] = _Extremes(zero, zero, bins)
         return places[place]
 
     def modules(self) -> dict[str, ModuleRange]:
-        found: dict[str, list[_Seen]] = {}
+        found: dict[str, list[_Extremes]] = {}
         for half, seen in (
             (self.half_forward, self.forward),
             (self.half_backward, self.backward),
         ):
-            # Where FP16 takes another kernel than FP32, everything in the module counts.
-            otherwise = {module for module, operation in half if (module, operation) not in seen}
+            # Where FP16 takes another kernel than FP32, every operation of the module counts.
+            other_kernel = {place[0] for place in half if place not in seen}
             for place, values in seen.items():
-                if place in half or place[0] in otherwise:
+                if place in half or place[0] in other_kernel:
                     found.setdefault(place[0], []).append(values)
         return {
             module: ModuleRange(
@@ -131,29 +131,29 @@ class _Record:
         }
 
 
-def measure_ranges(bench: Workbench) -> Ranges:
-    """One FP16 forward pass, then an FP32 forward and backward pass for each batch.
+def measure_ranges(job: JobCopy) -> Ranges:
+    """Run one FP16 forward pass, then an FP32 forward and backward pass for each batch.
 
     Raises:
         RuntimeError: The model cannot run under FP16 on this device.
     """
-    record = _Record(bench.device)
-    model = bench.model()
+    record = _Record(job.device)
+    model = job.model()
     running = RunningModules(model)
     with NameNodes(running), _HalfOperations(running, record.half_forward):
-        loss = bench.loss(model, bench.batches[0], Precision.FP16)
+        loss = job.loss(model, job.batches[0], Precision.FP16)
     for node, module in named_nodes(loss):
         if _is_half(node) and not _is_cast(node):
             record.half_backward.add((module, node.name()))
     del loss
     finite = True
-    for batch in bench.batches:
+    for batch in job.batches:
         with NameNodes(running), _Magnitudes(running, record):
-            loss = bench.loss(model, batch, Precision.FP32)
+            loss = job.loss(model, batch, Precision.FP32)
         leaves = _hook_backward(loss, record)
         loss.backward()
         for place, parameters in leaves.items():
-            _note_gradients(record, place, [parameter.grad for parameter in parameters])
+            _record_gradients(record, place, [parameter.grad for parameter in parameters])
         finite &= _all_finite([loss, *(p.grad for p in model.parameters())])
         model.zero_grad(set_to_none=True)
     return Ranges(modules=record.modules(), loss_is_finite=finite)
@@ -197,27 +197,27 @@ def _hook_backward(loss: Tensor, record: _Record) -> dict[Place, set[Tensor]]:
         for following, _ in node.next_functions:
             if following is not None and hasattr(following, "variable"):
                 leaves.setdefault(place, set()).add(following.variable)
-        node.register_prehook(_noting(record, place))
-        node.register_hook(_noting_inputs(record, place))
+        node.register_prehook(_recorder_of_outputs(record, place))
+        node.register_hook(_recorder_of_inputs(record, place))
     return leaves
 
 
-def _noting(record: _Record, place: Place) -> Callable[..., None]:
-    return lambda gradients: _note_gradients(record, place, gradients)
+def _recorder_of_outputs(record: _Record, place: Place) -> Callable[..., None]:
+    return lambda gradients: _record_gradients(record, place, gradients)
 
 
-def _noting_inputs(record: _Record, place: Place) -> Callable[..., None]:
-    """Only the largest: each is an element of another node's outputs, or of a parameter."""
+def _recorder_of_inputs(record: _Record, place: Place) -> Callable[..., None]:
+    """Records the largest only: each is an output of another node, or a parameter's gradient."""
 
-    def note(gradients: Iterable[Tensor | None], _: object) -> None:
+    def record_largest(gradients: Iterable[Tensor | None], _: object) -> None:
         seen = record.at(record.backward, place)
         for gradient in floating_tensors(gradients):
             seen.gradient = torch.maximum(seen.gradient, _magnitude(gradient))
 
-    return note
+    return record_largest
 
 
-def _note_gradients(record: _Record, place: Place, gradients: Iterable[Tensor | None]) -> None:
+def _record_gradients(record: _Record, place: Place, gradients: Iterable[Tensor | None]) -> None:
     seen = record.at(record.backward, place)
     for gradient in floating_tensors(gradients):
         seen.gradient = torch.maximum(seen.gradient, _magnitude(gradient))

@@ -1,4 +1,4 @@
-"""How long a training step takes in each precision: interleaved, pair by pair."""
+"""Time of a training step in each precision, measured in interleaved blocks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 
 from infrastructure.events import PrecisionName, PrecisionState
 from infrastructure.training.config import FP16TrainingConfig
-from infrastructure.training.diagnostics.workbench import Workbench
+from infrastructure.training.diagnostics.job_copy import JobCopy
 from infrastructure.training.fp16_trainer import FP16Trainer
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision import Precision
 
-WORTHWHILE = 0.97  # a half type must be this much faster than FP32, and surely so
+WORTHWHILE = 0.97  # a half type must take at most this much of FP32's time
 _BLOCK_SECONDS = 0.03  # long enough for the clock, short enough to meet the same neighbours
 _LONGEST_BLOCK = 50  # steps
 _WARM_UP_STEPS = 3
-_HOPELESS = 2.0  # times FP32's time in the warm-up: not worth another round
+_TOO_SLOW = 2.0  # times FP32's time in the warm-up: not measured further
 _FEWEST_ROUNDS, _MOST_ROUNDS = 7, 60
 
 RunSteps = Callable[[Precision, int], float]
@@ -29,7 +29,7 @@ RunSteps = Callable[[Precision, int], float]
 class Timing:
     """Attributes:
     seconds_per_step: Median.
-    ratio: Median over the rounds of its time by FP32's in the same round.
+    ratio: Median over the rounds of its time divided by FP32's in the same round.
     ratio_error: Standard error of *ratio*, from the quartiles.
     """
 
@@ -39,7 +39,7 @@ class Timing:
 
     @property
     def is_decided(self) -> bool:
-        """Whether more rounds would hardly change on which side of `WORTHWHILE` it is."""
+        """Whether the ratio is clearly on one side of `WORTHWHILE`: two standard errors away."""
         return abs(self.ratio - WORTHWHILE) > 2.0 * self.ratio_error
 
 
@@ -53,28 +53,28 @@ def time_steps(
     """Time blocks of steps in every precision in turn until it is clear which are faster.
 
     Args:
-        run: Runs that many steps under a precision and returns the seconds they took.
+        run: Function that runs so many steps under a precision and returns their seconds.
         precisions: FP32 and those to compare with it.
-        budget_seconds: Start no further round after so many seconds.
+        budget_seconds: Seconds after which no further round starts.
         clock: Monotonic seconds.
     """
     deadline = clock() + budget_seconds
     warm = {p: run(p, _WARM_UP_STEPS) and run(p, 1) for p in precisions}
-    hopeless = [p for p in precisions if warm[p] > _HOPELESS * warm[Precision.FP32]]
-    contenders = [p for p in precisions if p not in hopeless]
-    steps = {p: max(1, min(_LONGEST_BLOCK, round(_BLOCK_SECONDS / warm[p]))) for p in contenders}
+    too_slow = [p for p in precisions if warm[p] > _TOO_SLOW * warm[Precision.FP32]]
+    timed = [p for p in precisions if p not in too_slow]
+    steps = {p: max(1, min(_LONGEST_BLOCK, round(_BLOCK_SECONDS / warm[p]))) for p in timed}
     rounds: list[dict[Precision, float]] = []
     while len(rounds) < _MOST_ROUNDS:
-        contenders.reverse()  # nobody always follows the same neighbour
-        rounds.append({p: run(p, steps[p]) / steps[p] for p in contenders})
+        timed.reverse()  # none always follows the same neighbour
+        rounds.append({p: run(p, steps[p]) / steps[p] for p in timed})
         if len(rounds) >= 2 and clock() >= deadline:
             break
         if len(rounds) >= _FEWEST_ROUNDS and all(
-            _timing(rounds, p).is_decided for p in contenders if p is not Precision.FP32
+            _timing(rounds, p).is_decided for p in timed if p is not Precision.FP32
         ):
             break
-    timings = {p: _timing(rounds, p) for p in contenders}
-    for p in hopeless:
+    timings = {p: _timing(rounds, p) for p in timed}
+    for p in too_slow:
         ratio = warm[p] / warm[Precision.FP32]
         timings[p] = Timing(seconds_per_step=warm[p], ratio=ratio, ratio_error=0.0)
     return timings
@@ -94,44 +94,44 @@ class TrialSteps:
     """Real optimizer steps on a copy of the model, under any precision; see `time_steps`.
 
     Args:
-        bench: Gives model, batches, loss and optimizer.
-        config: Of the training to come.
-        loss_scale: For FP16.
-        clock: Seconds of the kind that counts.
+        job: Job copy with model, batches, loss and optimizer.
+        config: The training's configuration.
+        loss_scale: Loss scale for FP16.
+        clock: Seconds, of the process or of the wall.
 
     Raises:
-        ValueError: The job's optimizer updates other parameters than it is given.
+        ValueError: The job's optimizer updates other parameters than its argument.
     """
 
     def __init__(
         self,
-        bench: Workbench,
+        job: JobCopy,
         config: FP16TrainingConfig,
         loss_scale: float,
         clock: Callable[[], float],
     ) -> None:
-        model = bench.model()
-        optimizer = bench.job.optimizer(model.parameters())
+        model = job.model()
+        optimizer = job.job.optimizer(model.parameters())
         own = set(model.parameters())
         if any(p not in own for group in optimizer.param_groups for p in group["params"]):
             raise ValueError(
-                "the job's optimizer updates other parameters than those it is given, so it "
-                "cannot be tried on a copy of the model: build it from its argument"
+                "the job's optimizer updates other parameters than its argument, so it cannot be "
+                "tried on a copy of the model: build it from the argument"
             )
         config = replace(
             config,
             precision=Precision.FP32,
             cpu_half=True,
             loss_scale=max(loss_scale, config.min_loss_scale),
-            accumulate=bench.job.accumulate,
+            accumulate=job.job.accumulate,
         )
         self._trainer = FP16Trainer(model, optimizer, config)
-        self._bench, self._clock = bench, clock
-        self._batches = cycle(bench.batches)
+        self._job, self._clock = job, clock
+        self._batches = cycle(job.batches)
 
     def __call__(self, precision: Precision, steps: int) -> float:
-        """Run *steps* optimizer steps under *precision*; wait for the device; seconds taken."""
-        trainer, loss = self._trainer, self._bench.job.loss
+        """Run *steps* optimizer steps under *precision*; wait for the device; return seconds."""
+        trainer, loss = self._trainer, self._job.job.loss
         name: PrecisionName = precision.value
         trainer.set_precision(PrecisionState(requested=name, effective=name, reason="measured"))
         self._wait()
@@ -142,8 +142,8 @@ class TrialSteps:
         return self._clock() - begun
 
     def peak_bytes(self, precision: Precision) -> int | None:
-        """Peak of CUDA memory in a step above what is allocated between steps; None without."""
-        device = self._bench.device
+        """Peak CUDA memory of a step above the memory held between steps; None without CUDA."""
+        device = self._job.device
         if device.type != "cuda":
             return None
         before = torch.cuda.memory_allocated(device)
@@ -152,5 +152,5 @@ class TrialSteps:
         return torch.cuda.max_memory_allocated(device) - before
 
     def _wait(self) -> None:
-        if self._bench.device.type == "cuda":
-            torch.cuda.synchronize(self._bench.device)
+        if self._job.device.type == "cuda":
+            torch.cuda.synchronize(self._job.device)

@@ -1,4 +1,4 @@
-"""Which precision to train in, and why, from what was measured. Pure."""
+"""Chooses the precision to train in from the measurements. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from infrastructure.training.diagnostics.preflight.timing import WORTHWHILE
 LARGEST_GRADIENT_ERROR = 0.25
 
 
-def judge(
+def choose_precision(
     measurements: Sequence[PrecisionMeasurement], *, on_cpu: bool
 ) -> tuple[PrecisionName, tuple[str, ...]]:
-    """Choose the fastest usable precision; FP32 unless a half type is surely worthwhile.
+    """Choose the fastest usable precision; FP32 unless a half type is clearly worthwhile.
 
-    Between two half types that are equally fast, the one with the smaller gradient error.
+    Of two half types that are equally fast, choose the one with the smaller gradient error.
 
     Args:
-        measurements: One per precision, FP32 among them.
-        on_cpu: FP16 is then never chosen: a CPU emulates it.
+        measurements: One for each precision, including FP32.
+        on_cpu: Never choose FP16, since a CPU emulates it.
 
     Returns:
         The precision, and the reasons: one line for each half type.
@@ -36,7 +36,7 @@ def judge(
     ]
     reasons = tuple(_reason(each) for each in halves)
     if not worthwhile:
-        return "fp32", ("FP32: no half type is usable and surely faster", *reasons)
+        return "fp32", ("FP32: no half type is both usable and clearly faster", *reasons)
     fastest = min(each.ratio or 0.0 for each in worthwhile)
     equal = [each for each in worthwhile if (each.ratio or 0.0) <= fastest / WORTHWHILE]
     chosen = min(equal, key=lambda each: each.gradient_error or 0.0)
@@ -44,10 +44,10 @@ def judge(
 
 
 def _reason(measurement: PrecisionMeasurement) -> str:
-    said = list(measurement.remarks)
+    remarks = list(measurement.remarks)
     if measurement.ratio is not None:
         error = measurement.ratio_error or 0.0
-        said.append(f"a step takes {measurement.ratio:.2f} (±{error:.2f}) of FP32's time")
+        remarks.append(f"a step takes {measurement.ratio:.2f} (±{error:.2f}) of FP32's time")
     if measurement.gradient_error is not None:
-        said.append(f"its gradient is {measurement.gradient_error:.2g} off")
-    return f"{measurement.precision}: {'; '.join(said)}"
+        remarks.append(f"its gradient is {measurement.gradient_error:.2g} off")
+    return f"{measurement.precision}: {'; '.join(remarks)}"

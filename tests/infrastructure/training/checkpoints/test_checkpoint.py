@@ -13,13 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infrastructure.training.checkpoints import CheckpointFolder
 from infrastructure.training.checkpoints.checkpoint import (
     CheckpointError,
     read_checkpoint,
     write_checkpoint,
 )
-from infrastructure.training.checkpoints.folder import CheckpointFolder
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.distributed import Ranks
 
 CPU = torch.device("cpu")
 
@@ -93,8 +93,8 @@ def test_newest_first_and_only_the_newest_kept(tmp_path: Path):
 _WRITER = """
 import sys, torch
 from pathlib import Path
-from infrastructure.training.checkpoints.folder import CheckpointFolder
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.checkpoints import CheckpointFolder
+from infrastructure.training.distributed import Ranks
 folder, step = CheckpointFolder(Path(sys.argv[1]), 2, torch.device("cpu"), Ranks()), 0
 while True:
     step += 1

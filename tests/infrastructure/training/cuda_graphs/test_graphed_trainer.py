@@ -25,8 +25,8 @@ FP32 = "fp32"
 class Tape(TorchDispatchMode):
     """Keeps every operation with the very tensors it read and wrote, and runs it again on them.
 
-    As with a CUDA graph, tensors that were computed while it was recorded are computed anew in
-    the same memory, and whatever was a number stays that number.
+    As with a CUDA graph, tensors that were computed while it was recorded are computed again
+    in the same memory, and plain numbers stay constant.
     """
 
     def __init__(self) -> None:

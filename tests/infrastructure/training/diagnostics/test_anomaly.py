@@ -1,4 +1,4 @@
-"""Whatever makes a number that is not finite is named, and nothing else is."""
+"""The operation that makes a number that is not finite is named, and no other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def anomalies() -> Callable[..., list[dict[str, Any]]]:
                     trainer.training_step(x, loss or (lambda forward, x: forward(x).mean()))
                 )
         assert not any(module._forward_hooks for module in model.modules())
-        return [line for line in logs if line["event"] == "anomaly"]
+        return [line for line in logs if line["event"] == "anomaly_found"]
 
     return find
 
@@ -124,6 +124,6 @@ def test_watching_changes_nothing(make_trainer, loss_fn, batch, precision: str) 
         for trainer in (watched, plain):
             for _ in range(5):
                 trainer.step(trainer.training_step(batch, loss_fn))
-    assert [line for line in logs if line["event"] == "anomaly"] == []
+    assert [line for line in logs if line["event"] == "anomaly_found"] == []
     for one, other in zip(watched.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(one, other)

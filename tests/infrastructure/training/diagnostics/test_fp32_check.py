@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from infrastructure.training.diagnostics.fp32_check import (
+from infrastructure.training.diagnostics import (
     HalfPrecisionInModelError,
     check_fp32_step,
 )

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from infrastructure.events.event import BaselineCompared, Notice, PrecisionChanged
-from infrastructure.training.diagnostics.fp32_shadow import Fp32Shadow
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.diagnostics import Fp32Shadow
+from infrastructure.training.precision import Precision
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from infrastructure.events import PrecisionState
 from infrastructure.events.event import Notice
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics.profiler import StepProfile
-from infrastructure.training.loop.train import LoopOptions, train
+from infrastructure.training.loop import LoopOptions, train
 
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 

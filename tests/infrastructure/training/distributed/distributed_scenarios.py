@@ -32,18 +32,13 @@ from torch.nn.parallel import DistributedDataParallel
 from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
-from infrastructure.training import (
-    FP16Trainer,
-    FP16TrainingConfig,
-    Precision,
-    ranks,
-    stats_reporter,
-)
-from infrastructure.training.checkpoints.checkpoint import CheckpointError
+from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
+from infrastructure.training.checkpoints import CheckpointError
 from infrastructure.training.checkpoints.sharded import shard_folders
-from infrastructure.training.distributed.modules import process_group, whole_tensor
-from infrastructure.training.loop.train import LoopOptions, train
-from infrastructure.training.precision.switch import PinnedPrecisionError
+from infrastructure.training.distributed import process_group, ranks
+from infrastructure.training.distributed.modules import whole_tensor
+from infrastructure.training.loop import LoopOptions, statistics, train
+from infrastructure.training.precision import PinnedPrecisionError
 
 CPU = torch.device("cpu")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -532,8 +527,8 @@ def policy_needs_restart(folder: Path) -> Any:
 
 @scenario
 def go_back_together(folder: Path) -> Any:
-    stats_reporter._SHORTEST_WINDOW_SECONDS = 0.0
-    ranks._MEETING_SECONDS = 0.0  # the ranks meet after every step, however fast the machine
+    statistics._SHORTEST_WINDOW_SECONDS = 0.0
+    ranks._SYNC_SECONDS = 0.0  # the ranks meet after every step, however fast the machine
     calls = iter(range(1000))
 
     def loss(forward: Any, batch: Any) -> Tensor:

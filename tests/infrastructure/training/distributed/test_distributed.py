@@ -156,7 +156,7 @@ def test_accumulation_is_that_of_one_process_and_averages_once_a_window(results,
     assert first["ddp-fp32"]["reductions"] == 3
 
 
-def test_methods_of_a_spread_model_are_averaged_too(results, scenarios) -> None:
+def test_methods_of_a_distributed_model_are_averaged_too(results, scenarios) -> None:
     def loss(forward: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         code = forward.method("encode", batch["x"])
         return scenarios.mse(forward, batch) + code.square().mean()
@@ -182,9 +182,9 @@ def test_a_policy_holds_the_precision_and_says_so(results) -> None:
         assert flip.startswith("PinnedPrecisionError: FSDP2's MixedPrecisionPolicy holds the model")
         assert "fp16 and cannot be changed to fp32: save a checkpoint and restart" in flip
         assert "fp16 and cannot be changed to bf16" in start
-        assert "spread over ranks" in cast
+        assert "several ranks" in cast
         assert "cannot step sharded parameters with fused SGD" in fused
-        assert "'head' is in DDP or sharded, the model around it is not" in partly
+        assert "'head' is in DDP or sharded" in partly
         assert (result["applied_steps"], result["current_scale"]) == (2, 256.0)
 
 
@@ -212,7 +212,7 @@ def test_what_two_ranks_saved_in_shards_any_number_loads(results, scenarios, fol
     assert scenarios.weights(trainer.model) == pytest.approx(first["after"]["weights"], abs=2e-3)
 
 
-def test_a_disk_that_refuses_is_told_to_every_rank(results) -> None:
+def test_a_full_disk_raises_on_every_rank(results) -> None:
     first, second = results("full_disk")
     assert first["ddp"] == second["ddp"]
     for refusals in (first, second):
@@ -261,7 +261,7 @@ def test_all_ranks_flip_after_the_same_step(results, parallel: str) -> None:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
-def test_the_leader_alone_measures_what_auto_is(results, parallel: str) -> None:
+def test_rank_zero_alone_measures_auto(results, parallel: str) -> None:
     first, second = (result[parallel] for result in results("auto"))
     reports = of(first, "preflight_done")
     assert len(reports) == 1
@@ -312,11 +312,11 @@ def test_a_corrupt_shard_costs_all_ranks_the_newest_checkpoint_only(results) -> 
 def test_jobs_that_cannot_be_shared_are_refused_on_every_rank(results) -> None:
     first, second = results("different_jobs")
     assert first == second
-    assert "the ranks have [5, 6] batches: every rank must be given the same job" in first[0]
-    assert "hand over the plain model" in first[1]
+    assert "the ranks have [5, 6] batches" in first[0]
+    assert "plain model" in first[1]
 
 
-def test_a_flip_that_a_policy_forbids_asks_for_a_restart_which_obeys(results) -> None:
+def test_a_flip_that_a_policy_forbids_happens_by_a_restart(results) -> None:
     for result in results("policy_needs_restart"):
         stopped, resumed = result["stopped"], result["resumed"]
         assert (stopped["outcome"], resumed["outcome"]) == ("stopped", "done")
@@ -329,10 +329,10 @@ def test_a_flip_that_a_policy_forbids_asks_for_a_restart_which_obeys(results) ->
     assert all(event["fp16"] == 0 for event in of(first["resumed"], "step_stats"))
 
 
-def test_losses_gone_for_good_take_all_ranks_back(results) -> None:
+def test_losses_that_stay_nonfinite_restore_the_weights_on_all_ranks(results) -> None:
     first, second = results("go_back_together")
     assert (first["steps"], first["weights"]) == (second["steps"], second["weights"])
-    assert [notice["event"] for notice in of(first, "notice")] == ["went_back_to_checkpoint"]
+    assert [notice["event"] for notice in of(first, "notice")] == ["weights_restored"]
 
 
 # -- the end of a rank ---------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.distributed import Ranks
 
 
 class ByNumber:
@@ -45,24 +45,24 @@ def test_every_batch_is_dealt_once_and_every_rank_gets_as_many(batches, count, s
     for number in range(count):
         stream = ByNumber(batches)
         source = stream if by_number else iter(stream)
-        hands.append([*rank(number, count).deal(source, start)])
+        hands.append([*rank(number, count).shard_batches(source, start)])
         if by_number and count > 1:
             assert len(stream.fetched) == len(hands[-1])  # nobody loads what others take
     assert len({len(hand) for hand in hands}) == 1
     taken = [int(s.batch["number"]) for hand in hands for s in hand if not s.replay]
     assert sorted(taken) == [*range(start, batches)]
     for shares in zip(*hands, strict=True):
-        assert len({share.dealt for share in shares}) == 1
-        assert shares[0].dealt == sum(not share.replay for share in shares)
+        assert len({share.taken for share in shares}) == 1
+        assert shares[0].taken == sum(not share.replay for share in shares)
         for share in shares:
             assert not share.replay or share.batch["number"] == shares[0].batch["number"]
-    assert sum(share.dealt for share in hands[0]) == batches - start
+    assert sum(share.taken for share in hands[0]) == batches - start
 
 
 def test_alone_everything_is_agreed_at_once():
     alone = Ranks()
-    assert (alone.rank, alone.count, alone.leads, alone.control) == (0, 1, True, None)
-    assert alone.same("word") == "word"
+    assert (alone.rank, alone.count, alone.is_rank_zero, alone.control) == (0, 1, True, None)
+    assert alone.broadcast("word") == "word"
     assert alone.gather("word") == ["word"]
     assert alone.agree(lambda: ["order"]) == ["order"]
 
@@ -75,6 +75,6 @@ def test_passing_over_batches_happens_before_the_first_is_asked_for():
             drawn.append(number)
             yield {"number": torch.tensor(number)}
 
-    shares = Ranks().deal(stream(), 3)
+    shares = Ranks().shard_batches(stream(), 3)
     assert drawn == [0, 1, 2]
     assert [int(share.batch["number"]) for share in shares] == [3, 4]

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from infrastructure.training.precision import Precision
 from infrastructure.training.precision.forward import PrecisionForward, to_float32
-from infrastructure.training.precision.precision import Precision
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", "a b")

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from infrastructure.events import PrecisionState
-from infrastructure.training.precision.precision import Precision, hardware, resolve, resolve_device
+from infrastructure.training.precision import (
+    Precision,
+    native_half_types,
+    resolve,
+    resolve_device,
+)
 
 CPU = torch.device("cpu")
 
@@ -35,7 +40,7 @@ def test_a_demand_for_fp32_keeps_its_reason():
 def test_devices_by_name():
     assert resolve_device("cpu") == CPU
     assert resolve_device("auto").type in {"cpu", "cuda"}
-    assert hardware(CPU) == {"fp16": False, "bf16": False}
+    assert native_half_types(CPU) == {"fp16": False, "bf16": False}
     with pytest.raises(ValueError, match="auto, cpu, cuda"):
         resolve_device("gpu")
     with pytest.raises(ValueError, match="GENESIS_DEVICE=auto"):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from infrastructure.agent_contract import Evaluation, TrainingJob
-from infrastructure.training.diagnostics.workbench import Workbench
+from infrastructure.training.diagnostics.job_copy import JobCopy
 
 CPU = torch.device("cpu")
 
@@ -103,8 +103,8 @@ def probe_job() -> Callable[..., TrainingJob]:
 
 
 @pytest.fixture
-def bench(probe_job: Callable[..., TrainingJob]) -> Callable[..., Workbench]:
-    def make(*arguments: object, batches: int = 2, **changes: object) -> Workbench:
-        return Workbench(probe_job(*arguments, **changes), CPU, batches)
+def bench(probe_job: Callable[..., TrainingJob]) -> Callable[..., JobCopy]:
+    def make(*arguments: object, batches: int = 2, **changes: object) -> JobCopy:
+        return JobCopy(probe_job(*arguments, **changes), CPU, batches)
 
     return make

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from infrastructure.training.diagnostics.job_copy import JobCopy
 from infrastructure.training.diagnostics.preflight.cost import gradient_error, saved_bytes
-from infrastructure.training.diagnostics.workbench import Workbench
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision import Precision
 
-Bench = Callable[..., Workbench]
+Bench = Callable[..., JobCopy]
 
 
 def test_saved_bytes_are_counted_exactly(bench: Bench) -> None:

@@ -9,8 +9,8 @@ from torch import nn
 from infrastructure.agent_contract import TrainingJob
 from infrastructure.events.preflight_report import PrecisionMeasurement, PreflightReport
 from infrastructure.training import FP16TrainingConfig, Precision
+from infrastructure.training.diagnostics.job_copy import JobCopy
 from infrastructure.training.diagnostics.preflight import preflight
-from infrastructure.training.diagnostics.workbench import Workbench
 
 CPU = torch.device("cpu")
 Job = Callable[..., TrainingJob]
@@ -150,7 +150,7 @@ def test_on_cuda_all_three_are_timed_and_the_scale_is_exact(probe_job: Job) -> N
     assert all((each.peak_bytes or 0) > 0 for each in report.measurements)
     scale = report.largest_safe_scale
     assert scale is not None
-    made = Workbench(job, device, 2)
+    made = JobCopy(job, device, 2)
     for factor, safe in ((1.0, True), (2.0, False)):
         finite = True
         for batch in made.batches:

@@ -5,19 +5,19 @@ import pytest
 import torch
 from torch import nn
 
+from infrastructure.training.diagnostics.job_copy import JobCopy
 from infrastructure.training.diagnostics.preflight.ranges import (
     ModuleRange,
     Ranges,
     _exponents,
     measure_ranges,
 )
-from infrastructure.training.diagnostics.workbench import Workbench
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision import Precision
 
-Bench = Callable[..., Workbench]
+Bench = Callable[..., JobCopy]
 
 
-def overflows(bench: Workbench, scale: float) -> bool:
+def overflows(bench: JobCopy, scale: float) -> bool:
     """Whether a real FP16 step overflows at *scale* on any of the batches."""
     for batch in bench.batches:
         model = bench.model()

@@ -1,7 +1,7 @@
 import pytest
 
 from infrastructure.events.preflight_report import PrecisionMeasurement
-from infrastructure.training.diagnostics.preflight.verdict import judge
+from infrastructure.training.diagnostics.preflight.verdict import choose_precision
 
 
 def found(precision: str, ratio: float | None = None, **changes: object) -> PrecisionMeasurement:
@@ -27,7 +27,7 @@ FP32 = found("fp32", 1.0)
     ],
 )
 def test_verdict(halves: list[PrecisionMeasurement], on_cpu: bool, verdict: str) -> None:
-    chosen, reasons = judge([FP32, *halves], on_cpu=on_cpu)
+    chosen, reasons = choose_precision([FP32, *halves], on_cpu=on_cpu)
     assert chosen == verdict
     assert reasons[0].startswith(f"{verdict.upper()}: ")
     assert len(reasons) == 1 + len(halves)
@@ -39,9 +39,9 @@ def test_of_two_equally_fast_the_more_exact(fp16_ratio: float) -> None:
         found("fp16", fp16_ratio, gradient_error=0.0005),
         found("bf16", 0.5, gradient_error=0.004),
     ]
-    assert judge([FP32, *halves], on_cpu=False)[0] == "fp16"
+    assert choose_precision([FP32, *halves], on_cpu=False)[0] == "fp16"
     halves[0] = found("fp16", 0.6, gradient_error=0.0005)
-    assert judge([FP32, *halves], on_cpu=False)[0] == "bf16"
+    assert choose_precision([FP32, *halves], on_cpu=False)[0] == "bf16"
 
 
 def test_reasons_say_what_was_measured() -> None:
@@ -49,6 +49,6 @@ def test_reasons_say_what_was_measured() -> None:
         found("fp16", usable=False, remarks=("layer 3 reaches 1e6",)),
         found("bf16", 0.62, ratio_error=0.01, gradient_error=0.004),
     ]
-    reasons = judge([FP32, *halves], on_cpu=False)[1]
+    reasons = choose_precision([FP32, *halves], on_cpu=False)[1]
     assert reasons[1] == "fp16: layer 3 reaches 1e6"
     assert reasons[2] == "bf16: a step takes 0.62 (±0.01) of FP32's time; its gradient is 0.004 off"

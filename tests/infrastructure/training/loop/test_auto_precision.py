@@ -13,11 +13,10 @@ from infrastructure.agent_contract import TrainingJob
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.event import BaseEvent, Notice, PrecisionChanged, PreflightDone
 from infrastructure.training import FP16TrainingConfig, Precision
-from infrastructure.training.diagnostics.preflight.preflight import device_name
-from infrastructure.training.distributed.ranks import Ranks
-from infrastructure.training.loop.precision_choice import PrecisionChoice
-from infrastructure.training.loop.train import LoopOptions, train
-from infrastructure.training.precision.precision import resolve
+from infrastructure.training.distributed import Ranks
+from infrastructure.training.loop import LoopOptions, train
+from infrastructure.training.loop.auto_precision import AutoPrecision
+from infrastructure.training.precision import device_name, resolve
 
 CPU = torch.device("cpu")
 AUTO = PrecisionState(requested="auto", effective="auto", reason="default")
@@ -130,11 +129,9 @@ def test_a_disk_that_refuses_costs_only_the_memory(make_job, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     events: list[BaseEvent] = []
     config = FP16TrainingConfig()
-    choice = PrecisionChoice(
-        make_job(), CPU, config, tmp_path / "file" / "x", Ranks(), events.append
-    )
-    assert choice.settle(AUTO).reason == "measured"
-    assert choice.settle(AUTO).reason == "measured"
+    choice = AutoPrecision(make_job(), CPU, config, tmp_path / "file" / "x", Ranks(), events.append)
+    assert choice.resolve(AUTO).reason == "measured"
+    assert choice.resolve(AUTO).reason == "measured"
     assert [type(event) for event in events] == [Notice, PreflightDone, Notice]
 
 

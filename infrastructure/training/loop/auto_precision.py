@@ -1,4 +1,4 @@
-"""Settles the wish ``auto``: measured once a run, and kept, so that a resumed run stays with it."""
+"""Resolves the precision ``auto``: measured once per run and kept for resumed attempts."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from infrastructure.events.precision_state import PRECISIONS
 from infrastructure.files import write_atomically
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.preflight import preflight
-from infrastructure.training.diagnostics.preflight.preflight import device_name
-from infrastructure.training.distributed.ranks import Ranks
+from infrastructure.training.distributed import Ranks
+from infrastructure.training.precision import device_name
 
 _FILE = "precision-choice.json"
 
 
-class PrecisionChoice:
-    """Answers ``auto`` with the best fixed precision for this job on this device.
+class AutoPrecision:
+    """Replaces ``auto`` by the best fixed precision for this job on this device.
 
-    The answer lies in a file beside the checkpoints and holds for devices of the same name and
-    the same number of threads. A wish that is not ``auto`` passes through: whoever demands a
-    precision has it.
+    The choice is kept in a file beside the checkpoints and holds for devices of the same name and
+    the same number of threads. Any other precision passes through unchanged.
 
     Args:
-        job: To be measured, on copies, when ``auto`` is first in force.
-        device: Of this process.
-        config: Of the training.
-        folder: Of the run's checkpoints.
-        ranks: The leader measures, alone, and all do as it says.
-        emit: Takes events.
+        job: Job whose copies are measured when ``auto`` is first in force.
+        device: Device of this process.
+        config: The training's configuration.
+        folder: Folder of the run's checkpoints.
+        ranks: The ranks; rank 0 measures, and all use its choice.
+        emit: Receives events.
     """
 
     def __init__(
@@ -50,8 +49,8 @@ class PrecisionChoice:
         self._path, self._ranks, self._emit = folder / _FILE, ranks, emit
         self._chosen: PrecisionName | None = None
 
-    def settle(self, wish: PrecisionState) -> PrecisionState:
-        """Put what was measured in the place of ``auto``; every rank must call it alike.
+    def resolve(self, wish: PrecisionState) -> PrecisionState:
+        """Replace ``auto`` in *wish* by the measured precision; every rank must call it.
 
         Raises:
             RuntimeError, ValueError: See `preflight`.
@@ -59,37 +58,41 @@ class PrecisionChoice:
         if wish.effective != "auto":
             return wish
         if self._chosen is None:
-            found = (self._kept() or self._measured()) if self._ranks.leads else None
-            self._chosen = self._ranks.same(found)
+            chosen = (self._read() or self._measure()) if self._ranks.is_rank_zero else None
+            self._chosen = self._ranks.broadcast(chosen)
         effective: PrecisionName = self._chosen or "fp32"
         return PrecisionState(requested=wish.requested, effective=effective, reason="measured")
 
-    def _kept(self) -> PrecisionName | None:
-        """The choice of an earlier attempt on the like of this device."""
+    def _read(self) -> PrecisionName | None:
+        """The choice of an earlier attempt on an equal device."""
         try:
-            kept = json.loads(self._path.read_text())
-            if kept["device"] != self._where():
+            saved = json.loads(self._path.read_text())
+            if saved["device"] != self._describe_device():
                 return None
-            found = next(name for name in PRECISIONS if name == kept["precision"])
+            precision = next(name for name in PRECISIONS if name == saved["precision"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
             self._notice("precision_choice_unreadable", repr(error))
             return None
-        return found
+        return precision
 
-    def _measured(self) -> PrecisionName:
+    def _measure(self) -> PrecisionName:
         report = preflight(self._job, self._device, self._config)
         self._emit(PreflightDone(report=report))
-        choice = {"device": self._where(), "precision": report.verdict, "reasons": report.reasons}
+        choice = {
+            "device": self._describe_device(),
+            "precision": report.verdict,
+            "reasons": report.reasons,
+        }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, json.dumps(choice, indent=2))
-        except OSError as error:  # only a resumed attempt would miss it
+        except OSError as error:  # a resumed attempt measures again
             self._notice("precision_choice_not_kept", str(error))
         return report.verdict
 
-    def _where(self) -> str:
+    def _describe_device(self) -> str:
         return f"{device_name(self._device)}, {torch.get_num_threads()} threads"
 
     def _notice(self, event: str, error: str) -> None:

@@ -1,4 +1,4 @@
-"""Autograd nodes with the name of the module that made them."""
+"""Names of modules for what is found inside them: operations forward, autograd nodes backward."""
 
 from __future__ import annotations
 
@@ -7,11 +7,42 @@ from typing import Any, cast
 
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.nn import Module
 from torch.overrides import TorchFunctionMode
-
-from infrastructure.training.diagnostics.running_modules import RunningModules
+from torch.utils.hooks import RemovableHandle
 
 _MODULE = "genesis_fp16.module"  # key in the metadata of a node
+
+
+class RunningModules:
+    """A stack of the modules whose ``forward`` is running; ``str()`` names the innermost.
+
+    Its hooks stay on the model until `remove`.
+    """
+
+    def __init__(self, model: Module) -> None:
+        self._stack = [f"the loss ({type(model).__name__} is not running)"]
+        self._hooks: list[RemovableHandle] = []
+        for name, module in model.named_modules():
+            label = f"{name or 'the model'} ({type(module).__name__})"
+            self._hooks += [
+                module.register_forward_pre_hook(lambda *_, label=label: self._enter(label)),
+                module.register_forward_hook(lambda *_: self._leave(), always_call=True),
+            ]
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, label: str) -> None:
+        self._stack.append(label)
+
+    def _leave(self) -> None:
+        self._stack.pop()
+
+    def __str__(self) -> str:
+        return self._stack[-1]
 
 
 class NameNodes(TorchFunctionMode):
@@ -30,9 +61,9 @@ class NameNodes(TorchFunctionMode):
 
 
 def named_nodes(loss: Tensor) -> Iterator[tuple[Node, str]]:
-    """Yield every autograd node behind *loss* with its module; not those of the parameters.
+    """Yield every autograd node behind *loss* with its module, except those of the parameters.
 
-    A node without a name is an inner one of a composite operation: it has its consumer's.
+    A node without a name is an inner one of a composite operation: it gets its consumer's.
     """
     stack: list[tuple[Node | None, str]] = [(loss.grad_fn, "the loss")]
     seen: set[Node] = set()

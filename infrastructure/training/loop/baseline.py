@@ -1,4 +1,4 @@
-"""When the FP32 baseline is measured: every so many steps while a half precision is in force."""
+"""Compares a half precision with FP32 every few steps while it is in force."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import time
 from collections.abc import Callable
 
 from infrastructure.events.event import BaseEvent, Notice
-from infrastructure.training.diagnostics.fp32_shadow import Fp32Shadow
+from infrastructure.training.diagnostics import Fp32Shadow
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.loop.progress import SavedProgress
-from infrastructure.training.precision.precision import Precision
+from infrastructure.training.precision import Precision
 
 _FIRST_STEP = 10  # early: short runs are compared too
 _SHORTEST_PAUSE_SECONDS = 1.0  # fast steps must not flood the event file
 
 
-class BaselineWatch:
-    """A `StepObserver` that emits a `BaselineCompared`; the training never notices.
+class BaselineObserver:
+    """A `StepObserver` that emits `BaselineCompared` without affecting the training.
 
     Args:
-        shadow: Compares.
+        shadow: Makes the comparison.
         interval: Steps between two comparisons.
-        emit: Takes events.
+        emit: Receives events.
         progress: Keeps the largest FP32 loss.
 
     Attributes:
-        interval_steps: How often it wants to be asked.
+        interval_steps: See `StepObserver`.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class BaselineWatch:
             )
         except RuntimeError as error:  # too little memory, or a model that cannot be copied
             self._shadow = None
-            fields = {"error": str(error), "consequence": "training goes on without a baseline"}
+            fields = {"error": str(error), "consequence": "training continues without a baseline"}
             self._emit(Notice(level="warning", event="baseline_not_measured", fields=fields))
             return
-        self._progress.saw_fp32_loss(compared.fp32_loss)
+        self._progress.record_fp32_loss(compared.fp32_loss)
         largest = self._progress.largest_fp32_loss
         self._emit(compared.model_copy(update={"largest_fp32_loss": largest}))
         self._next_step = trainer.training_steps + self._interval
