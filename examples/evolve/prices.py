@@ -1,11 +1,11 @@
-"""Prices; `total` has two faults that its tests tell of."""
+"""Prices; `total` has two faults that its tests find."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class Line:
-    """One article, so many times."""
+    """A number of equal articles."""
 
     price: float
     count: int

@@ -1,4 +1,4 @@
-"""Roman numerals; `roman` has two faults that its tests tell of."""
+"""Roman numerals; `roman` has two faults that its tests find."""
 
 NUMERALS = (
     (1000, "M"),

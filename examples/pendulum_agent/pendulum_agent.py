@@ -1,8 +1,8 @@
 """Learns the dynamics of Gymnasium's Pendulum-v1 from its own swings.
 
-A whole third-party agent: what a transition is, and where transitions come from. Everything
-else (encoding, held-out split, training in half precision, the decision to publish) is
-`WorldModelAgent`'s.
+A complete third-party agent: what a transition is, and where transitions come from.
+`WorldModelAgent` does the rest: encoding, held-out split, training in half precision, the decision
+to publish.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ MAX_TORQUE = 2.0  # newton metres, as Pendulum-v1 clips it
 
 
 class PendulumAgent(WorldModelAgent):
-    """Predicts how a pendulum answers a torque, and the reward of it."""
+    """Predicts the next state of a pendulum under a torque, and the reward."""
 
     name = "pendulum"
 
     def spec(self) -> TransitionSpec:
-        """State and torque in; change of state and reward out."""
+        """Inputs: state and torque; targets: change of state and reward."""
         state = Box(shape=(3,))  # cos(angle), sin(angle), angular velocity
         return TransitionSpec(
             observation={"state": state},
@@ -33,21 +33,21 @@ class PendulumAgent(WorldModelAgent):
         )
 
     def schedule(self) -> Schedule:
-        """Every half hour, unless the operator says otherwise."""
+        """Every half hour; the operator's setting wins."""
         return Schedule.parse("every 30m")
 
     def collect(self, context: RunContext) -> Iterator[Transition]:
-        """Swing under a torque that wanders slowly, so that fast and slow states are seen.
+        """Swing under a torque that changes slowly, to visit fast and slow states.
 
-        The group is the episode. No propensity: a continuous torque has a density, and no
-        probability, of being chosen.
+        The group is the episode. There is no propensity, because a continuous torque has a
+        density instead of a probability.
         """
         rng = np.random.default_rng(context.seed)
         env = gymnasium.make("Pendulum-v1")
         for episode in range(EPISODES):
             state, _ = env.reset(seed=int(rng.integers(2**31)))
             torque, truncated = 0.0, False
-            while not truncated:  # Pendulum-v1 never terminates, it is cut off
+            while not truncated:  # Pendulum-v1 never terminates; it is truncated
                 torque = 0.9 * torque + rng.normal(scale=0.8)
                 action = np.array([np.clip(torque, -MAX_TORQUE, MAX_TORQUE)], dtype=np.float32)
                 following, reward, terminated, truncated, _ = env.step(action)
