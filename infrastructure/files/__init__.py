@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all. Imports neither torch nor the daemon."""
+"""Atomic file replacement. Imports neither torch nor the daemon."""
 
 from infrastructure.files.atomic import atomic_file, write_atomically
 

@@ -1,4 +1,4 @@
-"""Atomic replacement of a file: a reader sees the old content or the new, even after a power cut.
+"""Replaces files atomically: a reader sees the old content or the new, even after a power failure.
 
 The content goes to a temporary file in the same folder, is flushed to the disk, and then renamed
 over the old file (``rename(2)`` is atomic within a file system); the folder is flushed last.
@@ -21,7 +21,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     The temporary file is named ``.<name>.<8 hexadecimal digits>`` and is removed after an error.
 
     Raises:
-        OSError: The disk refused; *path* is as it was.
+        OSError: Writing failed; *path* is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -43,7 +43,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace *path* by *content*; text is encoded as UTF-8.
 
     Raises:
-        OSError: The disk refused; *path* is as it was.
+        OSError: Writing failed; *path* is unchanged.
     """
     with atomic_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)

@@ -1,15 +1,17 @@
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from infrastructure.agent_contract import EvaluationReport
+from infrastructure.agent_contract import EvaluationReport, Publication
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Evaluated, StepStats
+from infrastructure.events.precision_state import PrecisionName
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.world_model_agent import (
@@ -87,24 +89,65 @@ def repair_agent():
     return RepairAgent
 
 
+def _context(folder: Path, run: str, seed: int = 0) -> RunContext:
+    for name in ("agent", run):
+        (folder / name).mkdir(exist_ok=True)
+    return RunContext(
+        run_id=run,
+        attempt=1,
+        agent="repair",
+        device="cpu",
+        seed=seed,
+        agent_folder=folder / "agent",
+        run_folder=folder / run,
+        budget=Budget(seconds=10, transitions=10_000),
+        settings=None,
+        logger=RecordingLogger(),
+        report_progress=lambda *_, **__: None,
+    )
+
+
+def _run(
+    agent: WorldModelAgent,
+    context: RunContext,
+    stop_after: int | None = None,
+    precision: PrecisionName = "fp32",
+) -> Publication | None:
+    epochs = []
+
+    def emit(event):
+        if isinstance(event, Evaluated):
+            epochs.append(event)
+        elif isinstance(event, StepStats):
+            assert event.precision == precision
+
+    def commands():
+        stop = stop_after is not None and len(epochs) >= stop_after
+        return [Stop(reason="test")] if stop else []
+
+    job = agent.build_job(context, list(agent.collect(context)))
+    result = train(
+        job,
+        device=torch.device("cpu"),
+        precision=PrecisionState(requested=precision, effective=precision, reason="default"),
+        config=FP16TrainingConfig(cpu_half=True, loss_scale=1024.0),
+        options=LoopOptions(seed=context.seed),
+        folder=Path(context.run_folder) / "checkpoints",
+        emit=emit,
+        commands=commands,
+    )
+    if result.outcome == "stopped":
+        return None
+    report = EvaluationReport(
+        evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
+    )
+    return agent.publish(context, job.model, report)
+
+
 @pytest.fixture
 def make_context(tmp_path):
     def make(run: str = "run-1", seed: int = 0) -> RunContext:
-        for folder in (tmp_path / "agent", tmp_path / run):
-            folder.mkdir(exist_ok=True)
-        return RunContext(
-            run_id=run,
-            attempt=1,
-            agent="repair",
-            device="cpu",
-            seed=seed,
-            agent_folder=tmp_path / "agent",
-            run_folder=tmp_path / run,
-            budget=Budget(seconds=10, transitions=10_000),
-            settings=None,
-            logger=RecordingLogger(),
-            report_progress=lambda *_, **__: None,
-        )
+        return _context(tmp_path, run, seed)
 
     return make
 
@@ -112,36 +155,20 @@ def make_context(tmp_path):
 @pytest.fixture
 def run_once():
     """Build, train and publish as the worker does; stop after *stop_after* epochs if given."""
+    return _run
 
-    def run(agent, context, stop_after=None, precision="fp32"):
-        epochs = []
 
-        def emit(event):
-            if isinstance(event, Evaluated):
-                epochs.append(event)
-            elif isinstance(event, StepStats):
-                assert event.precision == precision
+@pytest.fixture(scope="session")
+def _first_run(tmp_path_factory):
+    """Folder and publication of one run of `RepairAgent`, for all tests that begin with it."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("first-run")
+    return folder, _run(RepairAgent(), _context(folder, "run-1"))
 
-        def commands():
-            stop = stop_after is not None and len(epochs) >= stop_after
-            return [Stop(reason="test")] if stop else []
 
-        job = agent.build_job(context, list(agent.collect(context)))
-        result = train(
-            job,
-            device=torch.device("cpu"),
-            precision=PrecisionState(requested=precision, effective=precision, reason="default"),
-            config=FP16TrainingConfig(cpu_half=True, loss_scale=1024.0),
-            options=LoopOptions(seed=context.seed),
-            folder=Path(context.run_folder) / "checkpoints",
-            emit=emit,
-            commands=commands,
-        )
-        if result.outcome == "stopped":
-            return None
-        report = EvaluationReport(
-            evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
-        )
-        return agent.publish(context, job.model, report)
-
-    return run
+@pytest.fixture
+def first_publication(_first_run, tmp_path):
+    """Publication of a first run, whose published model lies in this test's agent folder."""
+    folder, publication = _first_run
+    shutil.copytree(folder / "agent", tmp_path / "agent")
+    return publication
