@@ -30,7 +30,7 @@ PYTHON = f"""\
 case "$1 $2" in
 "-m venv")
     mkdir -p "$3/bin" && cp "$0" "$3/bin/python"
-    printf '#!/bin/sh\\n{RUN} -m genesis_fp16.cli.app "$@"\\n' >"$3/bin/genesis-fp16"
+    printf '#!/bin/sh\\n{RUN} -c "from genesis_fp16.cli import main; main()" "$@"\\n' >"$3/bin/genesis-fp16"
     chmod +x "$3/bin/genesis-fp16" ;;
 "-m pip") [ -z "$PIP" ] || exec sh -c "$PIP" ;;
 *) {RUN} "$@" ;;
