@@ -18,13 +18,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 import genesis_fp16
 from genesis_fp16.cli.output import moment
-from genesis_fp16.cli.settings import named_in_vain
+from genesis_fp16.cli.settings import missing_env_file
 from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.commands import plugin_commands
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_agents, probe_hardware
 from genesis_fp16.settings import Settings, SettingsError, hot_fields, load_settings, variable_name
 from genesis_fp16.store import StoreError
+from genesis_fp16.store.daemon_status import STARTING, find_daemon
 from genesis_fp16.store.database import (
     HEAD_REVISION,
     check_not_lost,
@@ -33,7 +34,6 @@ from genesis_fp16.store.database import (
     open_database,
 )
 from genesis_fp16.store.errors import display_name, store_error
-from genesis_fp16.store.serving import STARTING, serving
 from genesis_fp16.store.store import count_unreadable_rows
 
 LITTLE_DISK_BYTES = 2**30
@@ -114,7 +114,7 @@ def check_commands(built_in: Collection[str]) -> Iterator[CheckResult]:
 def check_settings(settings: Settings) -> Iterator[CheckResult]:
     """Whether hot settings can be changed live."""
     path = settings.env_file
-    if why := named_in_vain(settings):
+    if why := missing_env_file(settings):
         what, _, remedy = why.partition("; ")
         yield CheckResult("settings", "fail", what, remedy)
     else:
@@ -202,7 +202,7 @@ def _check_rows(settings: Settings) -> CheckResult:
 
 def check_lock(settings: Settings) -> CheckResult:
     """Whether a daemon serves this home, and whether it is ready."""
-    daemon = serving(settings.home.absolute())
+    daemon = find_daemon(settings.home.absolute())
     if daemon is None:
         return CheckResult("lock", "ok", "no daemon serves")
     what, _, remedy = daemon.trouble.partition("; ")
@@ -216,7 +216,7 @@ def check_lock(settings: Settings) -> CheckResult:
 
 def check_daemon_settings(settings: Settings) -> Iterator[CheckResult]:
     """Whether the hot settings read here are the ones that the running daemon uses."""
-    daemon = serving(settings.home.absolute())
+    daemon = find_daemon(settings.home.absolute())
     if daemon is None:
         return
     remedy = f"the daemon reads {daemon.env_file}: let GENESIS_ENV_FILE name that file here too"
@@ -229,7 +229,7 @@ def check_daemon_settings(settings: Settings) -> Iterator[CheckResult]:
         found = f"{name} is set in the daemon's environment and cannot be changed live"
         unset = f"unset it there, set it in {daemon.env_file} and restart the daemon"
         yield CheckResult("followed", "warn", found, unset)
-    followed = daemon.in_force(settings)
+    followed = daemon.settings_in_force(settings)
     for name, change in (followed.differences(settings) if followed is not None else {}).items():
         if name not in fixed:
             found = f"{name} differs (the daemon's -> read here): {change}"
@@ -247,7 +247,7 @@ def check_port(settings: Settings) -> CheckResult:
             listener.bind((host, port))
         return CheckResult("metrics port", "ok", f"{shown} is free")
     except OSError as error:
-        if serving(settings.home.absolute()) is not None and _answers(host, port):
+        if find_daemon(settings.home.absolute()) is not None and _answers(host, port):
             return CheckResult("metrics port", "ok", f"{shown} is served by our daemon")
         return CheckResult(
             "metrics port",

@@ -7,13 +7,13 @@ from dataclasses import asdict
 import typer
 
 from genesis_fp16.cli.output import JsonFlag, print_json
-from genesis_fp16.cli.settings import settings_to_start
+from genesis_fp16.cli.settings import load_daemon_settings
 from genesis_fp16.cli.store import open_existing_store
 
 
 def serve() -> None:
     """Start the daemon in the foreground; Ctrl-C checkpoints and stops."""
-    settings = settings_to_start()
+    settings = load_daemon_settings()
     from genesis_fp16.daemon.daemon import serve as serve_until_stopped
     from genesis_fp16.store.database import explain_store_errors
 
@@ -24,7 +24,7 @@ def serve() -> None:
 
 def run(agent: str, as_json: JsonFlag = False) -> None:
     """Do one run of AGENT now, in the foreground; through the daemon if one serves."""
-    settings = settings_to_start()
+    settings = load_daemon_settings()
     from genesis_fp16.daemon.foreground import run_once
     from genesis_fp16.store.database import explain_store_errors
 

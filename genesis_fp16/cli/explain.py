@@ -14,7 +14,7 @@ import typer
 
 from genesis_fp16.cli.arguments import check_agent_name
 from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_table
-from genesis_fp16.cli.settings import known_settings
+from genesis_fp16.cli.settings import load_command_settings
 from genesis_fp16.cli.store import open_existing_store
 from genesis_fp16.settings import Settings
 
@@ -42,8 +42,8 @@ _SHOWN_DECISIONS, _SHOWN_RUNS, _SHOWN_SCALES = 8, 5, 8
 
 def explain(agent: str, as_json: JsonFlag = False) -> None:
     """Show who decided the agent's precision, when, on what numbers, and how to undo it."""
-    known = known_settings()
-    settings = known.place
+    known = load_command_settings()
+    settings = known.location
     with open_existing_store(settings) as store:
         check_agent_name(agent, store)
         answer = {"agent": agent, **(_collect(settings, store, agent) if store else {})}
@@ -55,7 +55,7 @@ def explain(agent: str, as_json: JsonFlag = False) -> None:
         for line in _overrides(answer):
             print_line(line)
         return
-    for line in (*_now(answer), *_guard(known.followed, answer), *_overrides(answer)):
+    for line in (*_now(answer), *_guard(known.in_force, answer), *_overrides(answer)):
         print_line(line)
     _print_decisions(answer["decisions"])
     _print_comparison(answer["outcomes"])

@@ -13,7 +13,7 @@ import typer
 from genesis_fp16.cli.arguments import check_agent_name
 from genesis_fp16.cli.explain import describe_override, explain
 from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_warning
-from genesis_fp16.cli.settings import Known, known_settings
+from genesis_fp16.cli.settings import CommandSettings, load_command_settings
 from genesis_fp16.cli.store import open_existing_store, open_store
 from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import WISHES, PrecisionWish
@@ -66,7 +66,7 @@ def default(context: typer.Context, as_json: JsonFlag = False) -> None:
 @app.command()
 def show(as_json: JsonFlag = False) -> None:
     """Show what determines the precision, and what each agent's worker acknowledged last."""
-    known = known_settings()
+    known = load_command_settings()
     answer = _collect(known)
     if as_json:
         print_json(answer)
@@ -88,14 +88,14 @@ def show(as_json: JsonFlag = False) -> None:
         print_line(f"{agent} acknowledged {fields} in run {state['run']}")
 
 
-def _describe_settings(known: Known, answer: dict[str, Any]) -> Iterator[str]:
+def _describe_settings(known: CommandSettings, answer: dict[str, Any]) -> Iterator[str]:
     """The settings in force, their source, and what differs from those read here."""
     flag, daemon = answer["flag"], known.daemon
     if daemon is not None:
         yield f"the daemon ({daemon}) reads {daemon.env_file or 'its settings'}"
-        if known.followed is known.own:
+        if known.in_force is known.local:
             yield "it has not reported its settings: these are the ones read here"
-    if known.followed is None:
+    if known.in_force is None:
         yield "ENABLE_FP16_TRAINING is unknown: the settings are wrong, and no daemon uses others"
         return
     allowed = "allows half precision" if flag["value"] else "demands FP32 for all"
@@ -127,7 +127,7 @@ def set_override(
     from genesis_fp16.cli.actor import actor
     from genesis_fp16.domain.precision import Override
 
-    known = known_settings()
+    known = load_command_settings()
     now, seconds = time.time(), _seconds(valid_for)
     name: PrecisionWish = next(each for each in WISHES if each == precision)
     override = Override(
@@ -139,7 +139,7 @@ def set_override(
         expires_at=None if seconds is None else now + seconds,
         next_run=next_run,
     )
-    with open_store(known.place) as store:
+    with open_store(known.location) as store:
         store.overrides.set(override)
     _warn_if_daemon_in_trouble(known)
     if as_json:
@@ -148,21 +148,23 @@ def set_override(
     until = f" until {moment(override.expires_at)}" if override.expires_at else ""
     effect = ", in runs that begin from now on" if next_run else f"; {_effect(known)}"
     typer.echo(f"{precision} for {agent or 'all agents'}{until}{effect}")
-    flag = known.followed is None or known.followed.enable_fp16_training
+    flag = known.in_force is None or known.in_force.enable_fp16_training
     if precision != "fp32" and not flag:
         typer.echo("but ENABLE_FP16_TRAINING is false, so FP32 stays in force", err=True)
 
 
-def _effect(known: Known) -> str:
+def _effect(known: CommandSettings) -> str:
     """When the override takes effect."""
-    if known.daemon is not None or known.place.database_url is not None:  # perhaps on another host
+    if (
+        known.daemon is not None or known.location.database_url is not None
+    ):  # perhaps on another host
         return "a running daemon applies it at once"
-    return f"no daemon serves {known.place.home.absolute()} now; the next one applies it"
+    return f"no daemon serves {known.location.home.absolute()} now; the next one applies it"
 
 
-def _warn_if_daemon_in_trouble(known: Known) -> None:
+def _warn_if_daemon_in_trouble(known: CommandSettings) -> None:
     """Warn if the running daemon may not see a change in the store."""
-    from genesis_fp16.store.serving import STARTING
+    from genesis_fp16.store.daemon_status import STARTING
 
     if known.daemon is not None and known.daemon.trouble not in ("", STARTING):
         print_warning(
@@ -184,12 +186,12 @@ def clear(
     """Withdraw the override of one agent or of all agents, or end a rollback by the guard."""
     from genesis_fp16.cli.actor import actor
 
-    known = known_settings()
+    known = load_command_settings()
     if guard is not None and agent is not None:
         raise typer.BadParameter("give --agent for its override, or --guard; not both")
     reason = _one_line(reason)
     scope = agent or "all agents"
-    with open_existing_store(known.place) as store:
+    with open_existing_store(known.location) as store:
         name = check_agent_name(agent if guard is None else guard, store)
         if store is None:
             cleared = False
@@ -211,7 +213,7 @@ def clear(
         typer.echo(f"cleared for {scope}" if cleared else f"no override is in force for {scope}")
 
 
-def _clear_guard(known: Known, store: Store, agent: str, reason: str) -> bool:
+def _clear_guard(known: CommandSettings, store: Store, agent: str, reason: str) -> bool:
     """Put the agent on probation and write evidence; False if the guard has not tripped for it."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -225,7 +227,7 @@ def _clear_guard(known: Known, store: Store, agent: str, reason: str) -> bool:
     cleared = clear_trip(last, now=time.time(), actor=actor(), reason=reason)
     if cleared is None:
         return False
-    followed, home = known.followed, known.place.home.absolute()
+    followed, home = known.in_force, known.location.home.absolute()
     settings = relevant_settings(followed, agent) if followed is not None else None
     evidence = {"ends": asdict(last), "settings": settings}
     try:
@@ -241,13 +243,13 @@ def _clear_guard(known: Known, store: Store, agent: str, reason: str) -> bool:
     return True
 
 
-def _collect(known: Known) -> dict[str, Any]:
+def _collect(known: CommandSettings) -> dict[str, Any]:
     """Everything that determines the precision, and what was acknowledged."""
-    followed, daemon = known.followed, known.daemon
+    followed, daemon = known.in_force, known.daemon
     overrides: list[dict[str, Any]] = []
     acknowledged: dict[str, dict[str, Any]] = {}
     guard: dict[str, dict[str, Any]] = {}
-    with open_existing_store(known.place) as store:
+    with open_existing_store(known.location) as store:
         if store is not None:
             overrides = [asdict(override) for override in store.overrides.in_force()]
             guard = {name: asdict(last) for name, last in store.guard.latest().items()}

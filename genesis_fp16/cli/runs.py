@@ -11,7 +11,7 @@ import typer
 
 from genesis_fp16.cli.arguments import agents_of_runs, check_agent_name
 from genesis_fp16.cli.output import JsonFlag, duration, moment, print_json, print_table
-from genesis_fp16.cli.settings import known_settings
+from genesis_fp16.cli.settings import load_command_settings
 from genesis_fp16.cli.store import open_existing_store
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.runs.run_folder import describe_removal
@@ -44,7 +44,7 @@ def list_runs(
     """List runs, newest first."""
     if context.invoked_subcommand is not None:
         return
-    settings = known_settings().place
+    settings = load_command_settings().location
     with open_existing_store(settings) as store:
         check_agent_name(agent, store)
         runs = [] if store is None else store.runs(agent, limit)
@@ -73,7 +73,7 @@ def list_runs(
 @app.command("show")
 def show_run(run_id: str, as_json: JsonFlag = False) -> None:
     """Show one run: its attempts and their events, its precision, the paths of its logs."""
-    settings = known_settings().place
+    settings = load_command_settings().location
     with open_existing_store(settings) as store:
         run = store.run(run_id) if store is not None else None
         if store is None or run is None:

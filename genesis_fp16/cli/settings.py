@@ -1,7 +1,7 @@
-"""What commands know: where the store is, which settings the daemon follows, which are read here.
+"""Settings for a command: where the store is, what the daemon follows, what is read here.
 
-The commands that an operator needs in an emergency work even while settings are wrong: all that
-they need to know is where the store is.
+The commands that an operator needs in an emergency work even while settings are wrong: they need
+only the location of the store.
 """
 
 from __future__ import annotations
@@ -20,105 +20,109 @@ from genesis_fp16.settings import (
 )
 
 if TYPE_CHECKING:
-    from genesis_fp16.store.serving import Serving
+    from genesis_fp16.store.daemon_status import DaemonStatus
 
-_PLACE = (variable_name("home"), variable_name("database_url"))
+_LOCATION = (variable_name("home"), variable_name("database_url"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
-    """What a command knows.
+class CommandSettings:
+    """Settings that a command works with.
 
     Attributes:
-        place: Settings whose home and database are right; so are the others, unless `own` is None.
-        own: As they are read here; None if any is wrong.
-        daemon: That serves the home on this machine; None if none does.
-        followed: In force: the daemon's where it has said which, else `own`.
+        location: Settings whose home and database are valid; the others are, too, unless `local`
+            is None.
+        local: Settings read here; None if any is wrong.
+        daemon: Daemon that holds the home's lock on this machine; None if none does.
+        in_force: Settings that the daemon follows if it has published them, else `local`.
     """
 
-    place: Settings
-    own: Settings | None
-    daemon: Serving | None
-    followed: Settings | None
+    location: Settings
+    local: Settings | None
+    daemon: DaemonStatus | None
+    in_force: Settings | None
 
-    def source_of(self, name: str) -> str:
-        """Where the attribute *name* of what is followed comes from."""
-        if self.daemon is not None and self.followed is not self.own:
-            return self.daemon.sources.get(variable_name(name), "default")
-        return self.own.source_of(name) if self.own is not None else "unknown"
+    def source_of(self, field: str) -> str:
+        """Where the value of *field* in `in_force` is set."""
+        if self.daemon is not None and self.in_force is not self.local:
+            return self.daemon.sources.get(variable_name(field), "default")
+        return self.local.source_of(field) if self.local is not None else "unknown"
 
     @property
     def differences(self) -> dict[str, str]:
-        """Hot variables that are read otherwise here, as ``the daemon's -> read here``."""
-        if self.own is None or self.followed is None:
+        """Hot variables whose value differs here, as ``the daemon's -> read here``."""
+        if self.local is None or self.in_force is None:
             return {}
-        return self.followed.differences(self.own)
+        return self.in_force.differences(self.local)
 
 
-def known_settings() -> Known:
-    """Read the settings for a command that needs only to know where the store is.
+def load_command_settings() -> CommandSettings:
+    """Read the settings for a command that needs only the location of the store.
 
-    What is wrong with others is told in a line on stderr, with what the daemon does meanwhile.
+    Other wrong settings are reported in a line on stderr, with what the daemon keeps meanwhile.
 
     Raises:
-        SettingsError: Home or database are wrong; or others, and no database is where they say.
+        SettingsError: Home or database are wrong; or others are, and no database is there.
     """
     try:
-        return _known(load_settings(), sound=True)
+        settings = load_settings()
     except SettingsError as error:
         wrong = error
-    known = _known(load_settings(only=_PLACE), sound=False)
-    if known.daemon is None:
+    else:
+        return _with_daemon(settings, settings)
+    found = _with_daemon(load_settings(only=_LOCATION), None)
+    if found.daemon is None:
         from genesis_fp16.store.database import database_exists
 
-        if not database_exists(known.place):  # the wrong line may be the one that names it
+        if not database_exists(found.location):  # the wrong line may be the one that names it
             raise wrong
     first, more = wrong.problems[0], len(wrong.problems) - 1
-    print_warning(f"{first}{f'; and {more} more' if more else ''}; {_meanwhile(known)}")
-    return known
+    print_warning(f"{first}{f'; and {more} more' if more else ''}; {_describe_effect(found)}")
+    return found
 
 
-def settings_to_start() -> Settings:
+def load_daemon_settings() -> Settings:
     """Read the settings for a process that is going to follow their file.
 
     Raises:
-        SettingsError: Something is wrong, or the file is missing though it was named.
+        SettingsError: A setting is wrong, or the file that the environment names is missing.
     """
     settings = load_settings()
-    if why := named_in_vain(settings):
-        raise SettingsError([why])
+    if problem := missing_env_file(settings):
+        raise SettingsError([problem])
     return settings
 
 
-def named_in_vain(settings: Settings) -> str:
-    """What is wrong if the environment names a settings file that does not exist; else empty."""
+def missing_env_file(settings: Settings) -> str:
+    """Problem and remedy if the environment names a settings file that is missing; else empty."""
     path = settings.env_file
     if path == DEFAULT_ENV_FILE or path.exists():
         return ""
     return (
-        f"{ENV_FILE_VARIABLE}={path} (environment): there is no such file; correct the name, or "
-        "put it there, with a comment in it if all defaults are meant"
+        f"{ENV_FILE_VARIABLE}={path} (environment): the file does not exist; correct the name, or "
+        "create the file, with a comment in it if you want all defaults"
     )
 
 
-def _known(place: Settings, *, sound: bool) -> Known:
-    from genesis_fp16.store.serving import serving
+def _with_daemon(location: Settings, local: Settings | None) -> CommandSettings:
+    from genesis_fp16.store.daemon_status import find_daemon
 
-    own = place if sound else None
-    daemon = serving(place.home.absolute())
-    told = daemon.in_force(place) if daemon is not None else None
-    return Known(place=place, own=own, daemon=daemon, followed=told or own)
+    daemon = find_daemon(location.home.absolute())
+    followed = daemon.settings_in_force(location) if daemon is not None else None
+    return CommandSettings(
+        location=location, local=local, daemon=daemon, in_force=followed or local
+    )
 
 
-def _meanwhile(known: Known) -> str:
+def _describe_effect(found: CommandSettings) -> str:
     """What the wrong settings mean for a daemon."""
-    home, kept = known.place.home.absolute(), known.followed
-    if known.daemon is None:
-        return f"no daemon serves {home}, and none starts until that is mended"
+    home, kept = found.location.home.absolute(), found.in_force
+    if found.daemon is None:
+        return f"no daemon serves {home}, and none starts until this is fixed"
     if kept is None:
-        return f"a daemon serves {home} ({known.daemon}) and keeps what it had"
+        return f"a daemon serves {home} ({found.daemon}) and keeps its previous settings"
     flag = str(kept.enable_fp16_training).lower()
     return (
-        f"the daemon ({known.daemon}) keeps {variable_name('enable_fp16_training')}={flag}, "
-        f"{variable_name('precision')}={kept.precision} and what else it had"
+        f"the daemon ({found.daemon}) keeps {variable_name('enable_fp16_training')}={flag}, "
+        f"{variable_name('precision')}={kept.precision} and its other previous settings"
     )

@@ -46,13 +46,13 @@ def open_store(settings: Settings) -> Iterator[Store]:
 def _database_exists(settings: Settings) -> bool:
     """Whether there is a database; refuses to go on where one should be and is not."""
     from genesis_fp16.store import StoreError
+    from genesis_fp16.store.daemon_status import STARTING, find_daemon
     from genesis_fp16.store.database import check_not_lost, database_exists, database_url
     from genesis_fp16.store.errors import display_name
-    from genesis_fp16.store.serving import STARTING, serving
 
     if database_exists(settings):
         return True
-    daemon = serving(settings.home.absolute())
+    daemon = find_daemon(settings.home.absolute())
     if daemon is not None and daemon.trouble != STARTING:
         raise StoreError(
             f"database {display_name(database_url(settings))} is gone, though a daemon ({daemon}) "

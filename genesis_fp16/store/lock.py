@@ -16,9 +16,15 @@ from sqlalchemy.pool import NullPool
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.settings import Settings
+from genesis_fp16.store.daemon_status import (
+    LOCK_FILE,
+    STARTING,
+    STATUS_FILE,
+    DaemonStatus,
+    read_status,
+)
 from genesis_fp16.store.database import FileIdentity, database_url, file_identity
 from genesis_fp16.store.errors import StoreError, store_error
-from genesis_fp16.store.serving import LOCK_FILE, SERVING_FILE, STARTING, Serving, read_serving
 from infrastructure.files import write_atomically
 
 _WAIT_SECONDS = 0.1  # a command that checks whether a daemon serves holds the lock briefly
@@ -63,7 +69,7 @@ class DaemonLock:
         self._file = FileLock(self._home / LOCK_FILE, timeout=_WAIT_SECONDS)
         self._connection: Connection | None = None
         self._identity: FileIdentity | None = None  # of the locked file
-        self._own = Serving()
+        self._own = DaemonStatus()
         self._written: tuple[object, ...] | None = ()  # the last status; None after a failed write
 
     def acquire(self) -> None:
@@ -78,13 +84,13 @@ class DaemonLock:
             self._file.acquire()
             self._identity = file_identity(self._file.lock_file)
         except Timeout:
-            raise LockHeldError(str(self._home), str(read_serving(self._home))) from None
+            raise LockHeldError(str(self._home), str(read_status(self._home))) from None
         except OSError as error:
             raise StoreError(
                 f"GENESIS_HOME {self._home} cannot be written: {error}; make it writable or "
                 "name another folder"
             ) from error
-        self._own = Serving(pid=os.getpid(), host=socket.gethostname(), since=time.time())
+        self._own = DaemonStatus(pid=os.getpid(), host=socket.gethostname(), since=time.time())
         self._written = ()
         try:
             if self._url.get_backend_name() == "postgresql":
@@ -105,8 +111,8 @@ class DaemonLock:
         status = (settings, trouble, refused)
         if status == self._written or not self._file_is_ours():  # otherwise another's file is there
             return
-        serving = self._own.following(settings, trouble=trouble, refused=refused)
-        path = self._home / SERVING_FILE
+        serving = self._own.with_settings(settings, trouble=trouble, refused=refused)
+        path = self._home / STATUS_FILE
         try:
             write_atomically(path, serving.model_dump_json())
         except OSError as error:
@@ -125,7 +131,7 @@ class DaemonLock:
             self._connection = None
         if self._file.is_locked:
             if self._file_is_ours():  # else the file belongs to another daemon
-                (self._home / SERVING_FILE).unlink(missing_ok=True)
+                (self._home / STATUS_FILE).unlink(missing_ok=True)
             self._file.release()
 
     def verify(self) -> None:

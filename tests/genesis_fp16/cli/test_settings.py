@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
-from genesis_fp16.cli.settings import settings_to_start
+from genesis_fp16.cli.settings import load_daemon_settings
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.settings import Settings, SettingsError, load_settings
 from genesis_fp16.store import DaemonLock, Store, StoreError
@@ -204,7 +204,7 @@ def test_a_daemon_whose_word_cannot_be_read_is_said_to_serve(
 
 def test_a_start_needs_no_file(folder: Path) -> None:
     assert not (folder / ".env").exists()
-    assert settings_to_start().enable_fp16_training
+    assert load_daemon_settings().enable_fp16_training
 
 
 def test_a_start_refuses_a_file_that_is_named_in_vain(

@@ -26,7 +26,7 @@ from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from genesis_fp16.store.serving import serving
+from genesis_fp16.store.daemon_status import find_daemon
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import EventWriter
 from infrastructure.events.event import StepStats
@@ -297,39 +297,39 @@ def test_a_database_that_was_moved_or_replaced_is_reported(start, until, how: st
     assert "move it back, or restart" in said
     until(lambda: "move it back, or restart" in daemon.get("/readyz"))
     until(lambda: "genesis_store_up 0.0" in daemon.get("/metrics"))
-    until(lambda: "move it back" in serving(home).trouble)
+    until(lambda: "move it back" in find_daemon(home).trouble)
     for file in home.glob("genesis.db*"):
         file.unlink()
     for file in files:
         (away / file.name).rename(file)
     until(lambda: daemon.get("/readyz") == "serving")
-    until(lambda: serving(home).trouble == "")
+    until(lambda: find_daemon(home).trouble == "")
     daemon.process.terminate()
     assert daemon.end()[0] == 0
-    assert serving(home) is None
+    assert find_daemon(home) is None
 
 
 def test_commands_see_which_settings_the_daemon_follows(start, until) -> None:
     daemon = start(settings="GENESIS_PRECISION=bf16\n", ENABLE_FP16_TRAINING="false")
     home, file = daemon.folder / ".genesis", daemon.folder / ".env"
-    until(lambda: serving(home) and serving(home).trouble == "", 60)
-    told = serving(home)
+    until(lambda: find_daemon(home) and find_daemon(home).trouble == "", 60)
+    told = find_daemon(home)
     assert (told.pid, told.env_file, told.refused) == (daemon.process.pid, str(file), "")
     assert told.hot["enable_fp16_training"] is False
     assert told.sources["ENABLE_FP16_TRAINING"] == "environment"
-    assert told.in_force(Settings(slots=7)).precision == "bf16"
-    assert told.in_force(Settings(slots=7)).slots == 7
+    assert told.settings_in_force(Settings(slots=7)).precision == "bf16"
+    assert told.settings_in_force(Settings(slots=7)).slots == 7
 
     file.write_text("\nGENESIS_PRECISION=auto\nGENESIS_AGENTS__A__PRECISION=fp32\n")
-    until(lambda: serving(home).hot["precision"] == "auto")
-    told = serving(home)
+    until(lambda: find_daemon(home).hot["precision"] == "auto")
+    told = find_daemon(home)
     assert told.sources["GENESIS_PRECISION"] == f"{file} line 2"
     assert told.hot["agents"]["a"] == {"precision": "fp32"}
 
     file.unlink()
-    until(lambda: "is gone or empty" in serving(home).refused)
-    assert serving(home).hot == told.hot
-    assert serving(home).sources == told.sources
+    until(lambda: "missing or empty" in find_daemon(home).refused)
+    assert find_daemon(home).hot == told.hot
+    assert find_daemon(home).sources == told.sources
     daemon.process.kill()
     daemon.end()
     assert serving(home) is None, "even though the file is still there"

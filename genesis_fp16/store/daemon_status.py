@@ -1,4 +1,4 @@
-"""What a daemon says of itself, beside the lock it holds, to commands on the same machine."""
+"""Status that a daemon publishes, beside the lock it holds, to commands on the same machine."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from genesis_fp16.settings import AgentSettings, Settings, hot_fields, variable_name
 from infrastructure.events.plain_text import plain
 
-LOCK_FILE, SERVING_FILE = "daemon.lock", "daemon.json"
+LOCK_FILE, STATUS_FILE = "daemon.lock", "daemon.json"
 STARTING = "starting"
 
 
-class Serving(BaseModel):
-    """A daemon, by its own word; all empty while it has not said anything yet.
+class DaemonStatus(BaseModel):
+    """Status of a daemon; all empty until it publishes one.
 
     Attributes:
-        pid, host, since: Who it is, and its start in Unix seconds.
-        trouble: Why it is not ready; empty if it is.
+        pid, host, since: Process, machine, and start in Unix seconds.
+        trouble: Why the daemon is not ready; empty if it is.
         env_file: Absolute path of the settings file that it follows.
-        refused: Why it refused that file's content and keeps what it had; empty if it did not.
-        hot: Attributes of its `Settings` that can change live, as they are in force.
-        sources: Where those come from, by variable; what is missing has its default.
+        refused: Why it refused that file's content and keeps its previous settings; else empty.
+        hot: Hot fields of its `Settings`, with the values in force.
+        sources: Where those are set, by variable; defaults are left out.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -41,12 +41,12 @@ class Serving(BaseModel):
 
     def __str__(self) -> str:
         if self.pid is None:
-            return "it has not said who it is yet"
+            return "its process is not known yet"
         since = datetime.fromtimestamp(self.since, UTC)
         return f"pid {self.pid} on {self.host} since {since:%Y-%m-%dT%H:%M:%SZ}"
 
-    def following(self, settings: Settings, *, trouble: str, refused: str) -> Serving:
-        """The same daemon with the hot settings of *settings* in force; none of those is secret."""
+    def with_settings(self, settings: Settings, *, trouble: str, refused: str) -> DaemonStatus:
+        """The same daemon with the hot settings of *settings* in force; none of them is secret."""
         names, of_agent = hot_fields(Settings), set(hot_fields(AgentSettings))
         hot = settings.model_dump(mode="json", include=set(names))
         hot["agents"] = {
@@ -64,36 +64,34 @@ class Serving(BaseModel):
             }
         )
 
-    def in_force(self, own: Settings) -> Settings | None:
-        """*own* with the hot settings that the daemon follows; None if it has not said which."""
+    def settings_in_force(self, local: Settings) -> Settings | None:
+        """*local* with the hot settings that the daemon follows; None if it published none."""
         if not self.hot:
             return None
         try:
-            return own.with_hot_settings_of(Settings.model_validate(self.hot))
+            return local.with_hot_settings_of(Settings.model_validate(self.hot))
         except ValidationError:  # of another release
             return None
 
 
-def serving(home: Path) -> Serving | None:
-    """The daemon, or the ``run`` in the foreground, that holds the lock of *home*; None if none."""
-    if not _is_locked(home / LOCK_FILE):
-        return None
-    return read_serving(home)
+def find_daemon(home: Path) -> DaemonStatus | None:
+    """Status of the daemon, or ``run`` in the foreground, that holds the lock of *home*, or None."""
+    return read_status(home) if _is_locked(home / LOCK_FILE) else None
 
 
-def read_serving(home: Path) -> Serving:
-    """What was said last in *home*, by a daemon that may be gone."""
+def read_status(home: Path) -> DaemonStatus:
+    """Status published last in *home*, perhaps by a daemon that has ended."""
     try:
-        return Serving.model_validate_json((home / SERVING_FILE).read_bytes())
+        return DaemonStatus.model_validate_json((home / STATUS_FILE).read_bytes())
     except (OSError, ValidationError):
-        return Serving()
+        return DaemonStatus()
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether another has locked the file, found without leaving a trace."""
+    """Whether another process has locked the file; checking leaves no trace."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except OSError:  # whoever may not look here may not use the database beside it either
+    except OSError:  # then the database beside it cannot be used either
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
