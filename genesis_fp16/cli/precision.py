@@ -155,9 +155,8 @@ def set_override(
 
 def _effect(known: CommandSettings) -> str:
     """When the override takes effect."""
-    if (
-        known.daemon is not None or known.location.database_url is not None
-    ):  # perhaps on another host
+    elsewhere = known.location.database_url is not None  # a daemon may serve on another host
+    if known.daemon is not None or elsewhere:
         return "a running daemon applies it at once"
     return f"no daemon serves {known.location.home.absolute()} now; the next one applies it"
 

@@ -75,7 +75,7 @@ class DaemonStatus(BaseModel):
 
 
 def find_daemon(home: Path) -> DaemonStatus | None:
-    """Status of the daemon, or ``run`` in the foreground, that holds the lock of *home*, or None."""
+    """Status of the daemon, or foreground ``run``, that holds the lock of *home*; else None."""
     return read_status(home) if _is_locked(home / LOCK_FILE) else None
 
 

