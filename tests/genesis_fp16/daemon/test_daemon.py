@@ -263,7 +263,7 @@ def test_a_locked_database_delays_neither_rollback_nor_exit(start, install_plugi
 def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> None:
     daemon = start()
     home = daemon.folder / ".genesis"
-    until(lambda: (told := serving(home)) and not told.trouble)  # its status file is written
+    until(lambda: (told := find_daemon(home)) and not told.trouble)  # its status file is written
     if lost == "home":
         home.rename(daemon.folder / "gone")
     else:
@@ -332,7 +332,7 @@ def test_commands_see_which_settings_the_daemon_follows(start, until) -> None:
     assert find_daemon(home).sources == told.sources
     daemon.process.kill()
     daemon.end()
-    assert serving(home) is None, "even though the file is still there"
+    assert find_daemon(home) is None, "even though the file is still there"
 
 
 def test_a_database_locked_at_the_start_is_waited_for(
