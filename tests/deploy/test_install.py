@@ -25,12 +25,13 @@ ENV = "/etc/genesis-fp16/.env"
 SOURCE, VENV, BASE = "/srv", "/mnt", "/media"  # this checkout and its Python, for any user
 LIBRARIES = f"{SOURCE}:{VENV}/{Path(sysconfig.get_path('purelib')).relative_to(sys.prefix)}"
 RUN = f"PYTHONPATH={LIBRARIES} exec {BASE}/bin/{Path(sys.executable).resolve().name}"
+CALL = "from genesis_fp16.cli import main; main()"  # as the console script
 PYTHON = f"""\
 #!/bin/sh
 case "$1 $2" in
 "-m venv")
     mkdir -p "$3/bin" && cp "$0" "$3/bin/python"
-    printf '#!/bin/sh\\n{RUN} -c "from genesis_fp16.cli import main; main()" "$@"\\n' >"$3/bin/genesis-fp16"
+    printf '#!/bin/sh\\n{RUN} -c "{CALL}" "$@"\\n' >"$3/bin/genesis-fp16"
     chmod +x "$3/bin/genesis-fp16" ;;
 "-m pip") [ -z "$PIP" ] || exec sh -c "$PIP" ;;
 *) {RUN} "$@" ;;
