@@ -260,8 +260,8 @@ def check_port(settings: Settings) -> CheckResult:
 def _answers(host: str, port: int) -> bool:
     connection = http.client.HTTPConnection(host, port, timeout=5.0)
     try:
-        connection.request("GET", "/healthz")
-        return b"the loop ticked" in connection.getresponse().read()
+        connection.request("GET", "/metrics")
+        return b"genesis_build_info" in connection.getresponse().read()
     except (OSError, http.client.HTTPException):
         return False
     finally:
