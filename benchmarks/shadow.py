@@ -1,4 +1,4 @@
-"""``python -m benchmarks.shadow``: what the comparison with FP32 costs a training, per step."""
+"""``python -m benchmarks.shadow``: cost per training step of the comparison with FP32."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Batch = Mapping[str, Tensor]
 
 
 def squared_error(forward: Forward, batch: Batch) -> Tensor:
-    """Mean squared error."""
+    """Return the mean squared error."""
     return nn.functional.mse_loss(forward(batch["x"]), batch["y"])
 
 
-def costs(
+def measure_costs(
     size: Size, precision: Precision, device: torch.device, *, rounds: int, seed: int
 ) -> tuple[Spread, Spread]:
-    """Seconds of a step, and of a comparison by the seconds of a step in the same round."""
+    """Return the seconds of a step, and the ratio of a comparison to a step in the same round."""
     model = build_model(size, device, seed)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     config = FP16TrainingConfig(precision=precision, cpu_half=True)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "small", "medium"])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seed", type=int, default=0, help="of weights, data and orders")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, data and orders")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     device, interval = resolve_device(options.device), Settings().baseline_interval_steps
@@ -78,8 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for precision in (Precision.FP16, Precision.BF16):
             size = SIZES[name]
             if device.type == "cpu" and precision is Precision.FP16 and not size.cpu_fp16:
-                continue  # emulated: no figure for anything
-            step, ratio = costs(size, precision, device, rounds=options.rounds, seed=options.seed)
+                continue  # emulated: the figure would mean nothing
+            step, ratio = measure_costs(
+                size, precision, device, rounds=options.rounds, seed=options.seed
+            )
             print(
                 f"{name} {precision}: a step {1e3 * step.median:.2f} ms, a comparison "
                 f"{ratio.median:.1f} steps ({ratio.low:.1f} to {ratio.high:.1f}): "

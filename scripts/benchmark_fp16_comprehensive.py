@@ -1,4 +1,4 @@
-"""The scenarios in both half types, then the step beside other loops; ``--help`` lists options."""
+"""Run the scenarios in both half types, then the step benchmark; ``--help`` lists options."""
 
 import argparse
 import sys
@@ -11,12 +11,14 @@ from benchmarks.step import __main__ as step
 
 
 def main() -> int:
-    """Run both; CSV files and plots go to one folder."""
+    """Run both; write CSV files and plots to one folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--cpu-half", action="store_true", help="half precision on a CPU too")
-    parser.add_argument("--quick", action="store_true", help="few rounds: a look, no proof")
-    parser.add_argument("--output", default=str(step.OUTPUT), help="folder of CSV and plots")
+    parser.add_argument("--quick", action="store_true", help="few rounds: a preview, not a proof")
+    parser.add_argument(
+        "--output", default=str(step.OUTPUT), help="folder of the CSV files and plots"
+    )
     options = parser.parse_args()
     shared = ["--device", options.device, "--output", options.output]
     halves = ["--precision", "bf16", "fp16", *(["--cpu-half"] if options.cpu_half else [])]

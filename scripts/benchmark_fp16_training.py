@@ -1,4 +1,4 @@
-"""FP32 beside FP16 on the scenarios warmup, standard and stress; ``--help`` lists the options."""
+"""Compare FP16 with FP32 on the scenarios warmup, standard, stress; ``--help`` lists options."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Train one agent's world model once: ``genesis-fp16 run``, under the name it was promised by.
+"""Train one agent's world model once; the promised name of ``genesis-fp16 run``.
 
 ``python scripts/train_world_model.py [AGENT]``; SE-Darwin by default.
 """

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.guard``: the guard and the flag, tried on the real daemon.
+"""``python -m benchmarks.guard``: test the guard and the precision flag on the real daemon.
 
-``faults`` runs planted faults and healthy agents, in FP16 on the CPU, and tells which trigger
-fired, when, and how many healthy agents were taken to FP32. ``flips`` measures how long running
-jobs take from a change of the flag to FP32, under load.
+``faults`` runs agents with injected faults and healthy agents, in FP16 on the CPU. It reports which
+trigger fired, when, and how many healthy agents were rolled back to FP32. ``flips`` measures how
+long running jobs take from a change of the flag to FP32, under load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import quantiles
 
 from benchmarks.guard.agents import FAULTS, HEALTHY, STORMS
 from benchmarks.guard.flips import Flip, measure_flips
-from benchmarks.guard.trials import Outcome, try_agents
+from benchmarks.guard.trials import TrialResult, run_trials
 
 OUTPUT = Path("benchmark_results")
 LONGEST_SECONDS = 3600.0
@@ -25,7 +25,7 @@ LOAD = 4  # workers that train at the same time while the flag changes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try, print, and write ``guard_faults.csv`` or ``guard_flips.csv``; 1 if anything is wrong."""
+    """Run, print, and write ``guard_faults.csv`` or ``guard_flips.csv``; 1 if a result is wrong."""
     options = _parse(arguments)
     with tempfile.TemporaryDirectory(prefix="genesis-guard-") as name:
         folder = options.keep or Path(name)
@@ -41,17 +41,17 @@ def _faults(folder: Path, options: argparse.Namespace) -> int:
         ("usual", {**FAULTS, **healthy}, {}),
         ("hasty-scale", dict(STORMS), {"FP16_GROWTH_INTERVAL": 2}),
     ):
-        outcomes += try_agents(
+        outcomes += run_trials(
             plans, folder / name, pairs=options.pairs, seconds=LONGEST_SECONDS, settings=settings
         )
-        print(f"{name}: {len(plans)} agents done", flush=True)
-    _write(options.output / "guard_faults.csv", [asdict(outcome) for outcome in outcomes])
-    print(format_outcomes(outcomes))
-    return 0 if all(outcome.right for outcome in outcomes) else 1
+        print(f"{name}: {len(plans)} agents finished", flush=True)
+    _write(options.output / "guard_faults.csv", [_trial_row(outcome) for outcome in outcomes])
+    print(format_trials(outcomes))
+    return 0 if all(outcome.is_correct for outcome in outcomes) else 1
 
 
-def format_outcomes(outcomes: Iterable[Outcome]) -> str:
-    """A table of the faulty agents, and a line about the healthy ones."""
+def format_trials(outcomes: Iterable[TrialResult]) -> str:
+    """Return a table of the agents with faults or alarms, and a line about the healthy ones."""
     outcomes = list(outcomes)
     rows: list[tuple[str, ...]] = [
         ("agent", "expected", "fired", "onset", "step", "seconds", "runs")
@@ -83,13 +83,18 @@ def _flips(folder: Path, options: argparse.Namespace) -> int:
 
 
 def format_flips(precision: str, flips: Iterable[Flip]) -> str:
-    """One line: how many, median, 95th percentile and the slowest."""
+    """Return one line: number, median, 95th percentile and slowest flip."""
     seconds = sorted(flip.seconds for flip in flips if flip.to == precision)
     percentiles = quantiles(seconds, n=100, method="inclusive")
     return (
         f"flag to {precision}: {len(seconds)} flips of {LOAD} workers at once, "
         f"p50 {percentiles[49]:.2f} s, p95 {percentiles[94]:.2f} s, longest {seconds[-1]:.2f} s"
     )
+
+
+def _trial_row(result: TrialResult) -> dict[str, object]:
+    row = asdict(result)
+    return {**row, "said": row.pop("reason")}  # the column has this name
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
@@ -101,14 +106,20 @@ def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=__doc__)
     parser.add_argument("what", choices=("faults", "flips"))
-    parser.add_argument("--healthy", type=int, default=len(HEALTHY), help="healthy agents")
-    parser.add_argument("--pairs", type=int, default=3, help="runs, with twins, of each of them")
-    parser.add_argument("--changes", type=int, default=50, help="of the flag to FP32, and back")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments of these")
-    parser.add_argument("--keep", type=Path, help="folder for the daemons; else a temporary one")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of the CSV")
+    parser.add_argument(
+        "--healthy", type=int, default=len(HEALTHY), help="number of healthy agents"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=3, help="runs of each healthy agent, each with a baseline run"
+    )
+    parser.add_argument(
+        "--changes", type=int, default=50, help="changes of the flag to FP32, and back"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the times of the changes")
+    parser.add_argument("--keep", type=Path, help="folder of the daemons; default: a temporary one")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of the CSV file")
     return parser.parse_args(arguments)
 
 

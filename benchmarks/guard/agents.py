@@ -1,8 +1,7 @@
-"""Agents with planted faults, and healthy ones: what the guard must tell apart.
+"""Agents with injected faults, and healthy ones, which the guard must tell apart.
 
-A plugin of its own: `benchmarks.guard.daemon` copies it into a folder beside the metadata that an
-installer would write. Every agent trains a small network on the same kind of regression, in
-earnest.
+A plugin of its own: `benchmarks.guard.daemon` copies it into a folder with an installer's metadata.
+Every agent trains a small network on the same kind of regression.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from benchmarks.guard.faults import (
     ONSET_STEP,
     Batch,
     TwoHeads,
-    absorbed,
-    clean,
-    faint,
-    faint_side,
-    missing,
+    faulty_network,
+    insert_nan,
     network,
-    planted,
+    overflow_at_times,
+    overflow_backward,
+    overflow_forward,
+    round_coarsely,
     squared_error,
-    too_large,
-    too_large_at_times,
-    too_large_backward,
+    tiny_loss,
+    tiny_side_loss,
+    unchanged,
 )
 from infrastructure.agent_contract import (
     CONTRACT_VERSION,
@@ -50,7 +49,7 @@ ROWS, BATCH = 256, 32
 
 
 class FaultSettings(BaseModel):
-    """How long a run lasts; by default as long as its `Plan` says."""
+    """Length of a run; None takes the epochs of the agent's `Plan`."""
 
     model_config = ConfigDict(extra="forbid")
     epochs: int | None = None
@@ -62,21 +61,21 @@ class Plan:
     """What one agent trains.
 
     Attributes:
-        expected: The guard's trigger; empty for a healthy agent.
+        expected: Expected trigger of the guard; empty for a healthy agent.
         onset: Step at which its fault begins.
-        model: Builds it; the generator was seeded before.
+        model: Builds the model; the generator is seeded before.
         loss, accumulate: See `TrainingJob`.
-        inputs: Of a batch's inputs and the step makes the inputs.
-        epsilon: Of Adam; tiny where faint gradients are to count.
-        output: Which output the held-out metric is about.
-        epochs: Of a run.
+        inputs: Maps a batch's inputs and the step to the model's inputs.
+        epsilon: Epsilon of Adam; tiny if tiny gradients must have an effect.
+        output: Output that the held-out metric measures.
+        epochs: Epochs of a run.
     """
 
     model: Callable[[], nn.Module]
     expected: str = ""
     onset: int = 0
     loss: Callable[[Forward, Batch], Tensor] = squared_error
-    inputs: Callable[[Tensor, int], Tensor] = clean
+    inputs: Callable[[Tensor, int], Tensor] = unchanged
     epsilon: float = 1e-8
     output: int = 0
     accumulate: int = 1
@@ -85,42 +84,42 @@ class Plan:
 
 FAULTS: Mapping[str, Plan] = {
     "overflow-forward": Plan(
-        expected="nonfinite_loss", onset=ONSET_STEP, model=partial(planted, too_large)
+        expected="nonfinite_loss", onset=ONSET_STEP, model=partial(faulty_network, overflow_forward)
     ),
     "overflow-backward": Plan(
-        expected="scale_floor", onset=ONSET_STEP, model=partial(planted, too_large_backward)
+        expected="scale_floor", onset=ONSET_STEP, model=partial(faulty_network, overflow_backward)
     ),
     "underflow": Plan(
         expected="underflow",
         model=partial(network, 32),
-        loss=partial(faint, 1e-12),
+        loss=partial(tiny_loss, 1e-12),
         epsilon=1e-30,
-        epochs=100,  # comparisons come once a second, however fast the machine steps
+        epochs=100,  # comparisons come once a second on any machine
     ),
     "loss-drift": Plan(
         expected="loss_drift",
         onset=ONSET_STEP,
-        model=partial(planted, absorbed),
+        model=partial(faulty_network, round_coarsely),
         epochs=300,
     ),
     "metric-drift": Plan(
-        expected="metric_drift", model=TwoHeads, loss=faint_side, epsilon=1e-30, output=1
+        expected="metric_drift", model=TwoHeads, loss=tiny_side_loss, epsilon=1e-30, output=1
     ),
     "nan-in-data": Plan(
-        expected="nonfinite_loss", onset=ONSET_STEP, model=partial(network, 32), inputs=missing
+        expected="nonfinite_loss", onset=ONSET_STEP, model=partial(network, 32), inputs=insert_nan
     ),
 }
-STORMS: Mapping[str, Plan] = {  # for a loss scale that recovers fast: FP16_GROWTH_INTERVAL=2
+STORMS: Mapping[str, Plan] = {  # need a loss scale that recovers fast: FP16_GROWTH_INTERVAL=2
     "overflow-storm": Plan(
         expected="overflow_storm",
-        model=partial(planted, too_large_at_times("..x"), 0),
-        loss=partial(faint, 1e-6),
-        epochs=100,  # so do statistics, and a window of them is no shorter
+        model=partial(faulty_network, overflow_at_times("..x"), 0),
+        loss=partial(tiny_loss, 1e-6),
+        epochs=100,  # statistics come once a second, too
     ),
     "overflow-sustained": Plan(
         expected="overflow_sustained",
-        model=partial(planted, too_large_at_times("...x"), 0),
-        loss=partial(faint, 1e-6),
+        model=partial(faulty_network, overflow_at_times("...x"), 0),
+        loss=partial(tiny_loss, 1e-6),
         epochs=100,
     ),
 }
@@ -129,7 +128,9 @@ _HEALTHY = (
     Plan(model=partial(network, 64)),
     Plan(model=partial(network, 32, nn.BatchNorm1d(32))),
     Plan(model=partial(network, 32, nn.Dropout(0.1)), accumulate=2),
-    Plan(model=partial(network, 32, nn.LayerNorm(32)), loss=partial(faint, 1e-3), epsilon=1e-12),
+    Plan(
+        model=partial(network, 32, nn.LayerNorm(32)), loss=partial(tiny_loss, 1e-3), epsilon=1e-12
+    ),
 )
 HEALTHY: Mapping[str, Plan] = {
     f"healthy-{number:02}": _HEALTHY[number % len(_HEALTHY)] for number in range(HEALTHY_AGENTS)
@@ -138,7 +139,7 @@ PLANS: Mapping[str, Plan] = {**FAULTS, **STORMS, **HEALTHY}
 
 
 class PlannedAgent:
-    """Learns the sum of its inputs, bent, as a `Plan` says."""
+    """Learns the sine of the sum of its inputs, as its `Plan` says."""
 
     contract_version = CONTRACT_VERSION
 
@@ -146,7 +147,7 @@ class PlannedAgent:
         self.name, self._plan = name, plan
 
     def schedule(self) -> Schedule:
-        """Once a day; a benchmark says otherwise where it wants several runs."""
+        """Once a day; the benchmark overrides it for several runs."""
         return Schedule.parse("every 1d")
 
     def settings_model(self) -> type[BaseModel]:
@@ -154,7 +155,7 @@ class PlannedAgent:
         return FaultSettings
 
     def collect(self, context: RunContext) -> Iterator[Transition]:
-        """Yield one transition of real arithmetic after the other."""
+        """Yield random inputs with the sine of their sum as reward."""
         generator = torch.Generator().manual_seed(context.seed)
         for index, x in enumerate(torch.randn(ROWS, INPUTS, generator=generator).tolist()):
             yield Transition(
@@ -165,7 +166,7 @@ class PlannedAgent:
             )
 
     def build_job(self, context: RunContext, transitions: Iterable[Transition]) -> TrainingJob:
-        """The regression, on every fourth transition held out."""
+        """Build the regression; every fourth transition is held out."""
         plan, settings = self._plan, FaultSettings.model_validate(context.settings)
         rows = list(transitions)[-ROWS:]
         x = torch.tensor([[t.observation[f"x{i}"] for i in range(INPUTS)] for t in rows])
@@ -200,14 +201,16 @@ class PlannedAgent:
     def publish(
         self, context: RunContext, model: nn.Module, report: EvaluationReport
     ) -> Publication:
-        """Publish nothing: these agents exist to be trained."""
+        """Publish nothing: these agents exist only to be trained."""
         del context, model
         metrics = dict(report.evaluation.metrics)
-        return Publication(published=False, reason="only trained to be watched", metrics=metrics)
+        return Publication(
+            published=False, reason="trained for the benchmark only", metrics=metrics
+        )
 
 
 class _Factories:
-    """One factory an attribute: ``benchmarks.guard.agents:agents.healthy_07``."""
+    """A factory per attribute: ``benchmarks.guard.agents:agents.healthy_07``."""
 
     def __getattr__(self, attribute: str) -> Callable[[], PlannedAgent]:
         name = attribute.replace("_", "-")

@@ -1,4 +1,4 @@
-"""The real daemon in a real process, with the planted agents installed, for `benchmarks.guard`."""
+"""The real daemon in a process of its own, with the agents of this benchmark installed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from benchmarks.guard import agents as planted_agents
-from benchmarks.guard import faults as planted_faults
+from benchmarks.guard import agents as agents_module
+from benchmarks.guard import faults as faults_module
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail
@@ -23,27 +23,27 @@ READY_SECONDS = 240.0
 
 
 class DaemonFailedError(RuntimeError):
-    """The daemon ended, or did not do in time what was waited for.
+    """The daemon ended or missed a deadline.
 
     Args:
-        what: It was to do.
-        log: What it printed.
+        expected: Missing event, after "the daemon was expected".
+        log: Output of the daemon.
     """
 
-    def __init__(self, what: str, log: str) -> None:
-        super().__init__(f"waited in vain for the daemon {what}; it said last:\n{log[-3000:]}")
+    def __init__(self, expected: str, log: str) -> None:
+        super().__init__(f"the daemon was expected {expected}; end of its log:\n{log[-3000:]}")
 
 
-class FaultDaemon:
-    """``genesis-fp16 serve`` in *folder*, told everything by the settings file there.
+class DaemonProcess:
+    """``genesis-fp16 serve`` in *folder*, configured by the settings file there.
 
     Args:
-        folder: Empty; takes settings, home and log.
-        agents: Names of those to install, of `planted_agents.PLANS`.
+        folder: Empty folder for settings, home and log.
+        agents: Names in `agents.PLANS` of the agents to install.
         settings: Variables of the settings file.
 
     Attributes:
-        store: Of the running daemon.
+        store: Store of the running daemon.
     """
 
     store: Store
@@ -62,8 +62,8 @@ class FaultDaemon:
         self._tails: dict[Path, EventTail] = {}
 
     @contextmanager
-    def serving(self) -> Iterator[FaultDaemon]:
-        """Start it, wait until it is ready, and end it."""
+    def serving(self) -> Iterator[DaemonProcess]:
+        """Start the daemon, wait until it is ready, and stop it at the end."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._install()
         self.configure()
@@ -87,55 +87,56 @@ class FaultDaemon:
             self._process.wait(timeout=60)
 
     def _install(self) -> None:
-        """Put the plugin where the daemon finds it, with the metadata an installer would write."""
+        """Install the plugin where the daemon finds it, with an installer's metadata."""
         site = self._folder / "site"
-        metadata, package = site / "planted_agents-1.0.dist-info", site / "benchmarks"
-        for made in (metadata, package):
-            made.mkdir(parents=True)
-        for module in (planted_agents, planted_faults):
+        metadata = site / "guard_benchmark_agents-1.0.dist-info"
+        package = site / "benchmarks" / "guard"
+        for folder in (metadata, package):
+            folder.mkdir(parents=True)
+        for module in (agents_module, faults_module):
             shutil.copy(str(module.__file__), package)
         (metadata / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: planted-agents\nVersion: 1.0\n"
+            "Metadata-Version: 2.1\nName: guard-benchmark-agents\nVersion: 1.0\n"
         )
         lines = [
-            f"{name} = {planted_agents.__name__}:agents.{name.replace('-', '_')}\n"
+            f"{name} = {agents_module.__name__}:agents.{name.replace('-', '_')}\n"
             for name in self._agents
         ]
         (metadata / "entry_points.txt").write_text("".join(["[genesis.agents]\n", *lines]))
 
     def configure(self, **changes: object) -> float:
-        """Change settings by swapping the file, as an editor does; the Unix time it was done."""
+        """Change settings by replacing the file, as an editor does; return the Unix time."""
         self._settings |= changes
-        written = self._folder / ".env.new"
-        written.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
-        written.rename(self._folder / ".env")
+        new_file = self._folder / ".env.new"
+        new_file.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        new_file.rename(self._folder / ".env")
         return time.time()
 
     @property
     def log(self) -> str:
-        """All that it has printed."""
+        """Output of the daemon so far."""
         return (self._folder / "daemon.log").read_text(errors="replace")
 
     def new_events(self, run_ids: Iterable[str]) -> Iterator[tuple[str, Event]]:
-        """Yield the events of these runs that were not yielded before, each with its run."""
+        """Yield the events of these runs that were not yielded before, with their run ids."""
         for run_id in run_ids:
             for path in (self._home / "runs" / run_id).glob("attempts/*/events.ndjson"):
                 for event in self._tails.setdefault(path, EventTail(path)).read():
                     yield run_id, event
 
     def events(self, run_id: str) -> list[Event]:
-        """All events of a run, attempt by attempt."""
+        """Return all events of a run, attempt by attempt."""
         paths = (self._home / "runs" / run_id).glob("attempts/*/events.ndjson")
         return [event for path in sorted(paths) for event in EventTail(path).read()]
 
-    def wait_for(self, holds: Callable[[], object], seconds: float, what: str) -> None:
-        """Wait until *holds* is true.
+    def wait_for(self, condition: Callable[[], object], seconds: float, expected: str) -> None:
+        """Wait until *condition* is true.
 
         Raises:
-            DaemonFailedError: It was not, for so long, or the daemon has ended.
+            DaemonFailedError: It did not become true in time, or the daemon ended.
         """
         deadline = time.monotonic() + seconds
-        while not holds():
+        while not condition():
             if time.monotonic() > deadline or self._process.poll() is not None:
-                raise DaemonFailedError(what, self.log)
+                raise DaemonFailedError(expected, self.log)
             time.sleep(POLL_SECONDS)

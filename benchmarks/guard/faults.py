@@ -1,6 +1,6 @@
-"""What is planted: faults of a model, of a loss and of data, and the networks around them.
+"""Injected faults of a model, of a loss and of data, and the networks around them.
 
-FP32 can train all of them but `missing`, where the data are at fault.
+FP32 can train with all of them except `insert_nan`, where the data are at fault.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from infrastructure.agent_contract import Forward
 
-ONSET_STEP = 300  # most faults begin here: the guard has seen the agent healthy
+ONSET_STEP = 300  # most faults begin here, after the guard has seen the agent healthy
 INPUTS = 4
 
 Batch = Mapping[str, Tensor]
 Fault = Callable[[Tensor, int], Tensor]
 
 
-# Faults of the model: called with activations, and how many steps there were since the onset.
+# Faults of the model: called with activations and the number of steps since the onset.
 
 
 class Onset(nn.Module):
-    """Passes everything through for *after* training steps, then calls *fault*.
+    """Identity for *after* training steps, then applies *fault*.
 
-    The steps are counted in a buffer, so that they go back with the weights to a checkpoint.
+    A buffer counts the steps, so that a checkpoint restores the count with the weights.
     """
 
     steps: Tensor
@@ -37,7 +37,7 @@ class Onset(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """*x*, or what the fault makes of it."""
+        """Return *x*, or after the onset the result of the fault."""
         if not self.training:
             return x
         self.steps += 1
@@ -45,30 +45,30 @@ class Onset(nn.Module):
         return self._fault(x, since) if since > 0 else x
 
 
-def too_large(x: Tensor, _since: int) -> Tensor:
-    """100,000 times *x*, and back: FP16 ends at 65504."""
+def overflow_forward(x: Tensor, _since: int) -> Tensor:
+    """Multiply by 100,000 and divide again: the largest FP16 number is 65504."""
     return x * 1e5 * 1e-5
 
 
-def too_large_backward(x: Tensor, _since: int) -> Tensor:
-    """The same to the gradient: no loss scale helps."""
-    changed: Tensor = _TooLargeBackward.apply(x)
+def overflow_backward(x: Tensor, _since: int) -> Tensor:
+    """Do the same to the gradient: a lower loss scale does not help."""
+    changed: Tensor = _OverflowBackward.apply(x)
     return changed
 
 
-def too_large_at_times(pattern: str) -> Fault:
-    """`too_large_backward` in the steps that have an x in *pattern*, again and again."""
+def overflow_at_times(pattern: str) -> Fault:
+    """Apply `overflow_backward` in the steps that have an x in the repeated *pattern*."""
     return lambda x, since: (
-        too_large_backward(x, since) if pattern[since % len(pattern)] == "x" else x
+        overflow_backward(x, since) if pattern[since % len(pattern)] == "x" else x
     )
 
 
-def absorbed(x: Tensor, _since: int) -> Tensor:
-    """An offset is added and taken away: FP16 numbers near 8192 are 8 apart."""
+def round_coarsely(x: Tensor, _since: int) -> Tensor:
+    """Add an offset and subtract it: FP16 numbers near 8192 are 8 apart."""
     return (x + 8192.0) - 8192.0
 
 
-class _TooLargeBackward(torch.autograd.Function):
+class _OverflowBackward(torch.autograd.Function):
     """Multiplies the gradient by 1 in FP32 and by infinity in FP16."""
 
     @staticmethod
@@ -84,12 +84,12 @@ class _TooLargeBackward(torch.autograd.Function):
 
 
 def network(width: int, *middle: nn.Module) -> nn.Module:
-    """Two layers around whatever is put between them."""
+    """Build two linear layers with *middle* between them."""
     return nn.Sequential(nn.Linear(INPUTS, width), *middle, nn.SiLU(), nn.Linear(width, 1))
 
 
-def planted(fault: Fault, after: int = ONSET_STEP) -> nn.Module:
-    """A `network` with *fault* in it."""
+def faulty_network(fault: Fault, after: int = ONSET_STEP) -> nn.Module:
+    """Build a `network` with *fault* in the middle."""
     return network(32, Onset(fault, after))
 
 
@@ -101,7 +101,7 @@ class TwoHeads(nn.Module):
         self.main, self.side = network(48), network(16)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the loss is about, and what the metric is about."""
+        """Return the output of the loss and the output of the metric."""
         return torch.cat((self.main(x), self.side(x)), dim=1)
 
 
@@ -109,18 +109,18 @@ class TwoHeads(nn.Module):
 
 
 def squared_error(forward: Forward, batch: Batch) -> Tensor:
-    """Mean squared error of the first output."""
+    """Return the mean squared error of the first output."""
     output: Tensor = forward(batch["x"])[:, :1]
     return (output - batch["y"]).square().mean()
 
 
-def faint(factor: float, forward: Forward, batch: Batch) -> Tensor:
-    """`squared_error` times *factor*: at 1e-12 FP16 holds none of its gradients."""
+def tiny_loss(factor: float, forward: Forward, batch: Batch) -> Tensor:
+    """Return `squared_error` times *factor*: at 1e-12 all FP16 gradients underflow."""
     return factor * squared_error(forward, batch)
 
 
-def faint_side(forward: Forward, batch: Batch) -> Tensor:
-    """`squared_error`, plus that of the second output so faint that FP16 loses its gradients."""
+def tiny_side_loss(forward: Forward, batch: Batch) -> Tensor:
+    """Return `squared_error` plus a second error so small that its FP16 gradients underflow."""
     outputs: Tensor = forward(batch["x"])
     errors: Tensor = (outputs - batch["y"]).square().mean(0)
     return errors[0] + 1e-12 * errors[1]
@@ -129,11 +129,11 @@ def faint_side(forward: Forward, batch: Batch) -> Tensor:
 # Data
 
 
-def clean(x: Tensor, _step: int) -> Tensor:
-    """Nothing changed."""
+def unchanged(x: Tensor, _step: int) -> Tensor:
+    """Return *x*."""
     return x
 
 
-def missing(x: Tensor, step: int) -> Tensor:
-    """From the onset on, one number of each batch is missing."""
+def insert_nan(x: Tensor, step: int) -> Tensor:
+    """From the onset on, replace the first row of each batch by NaN."""
     return x if step < ONSET_STEP else torch.where(torch.arange(len(x))[:, None] == 0, math.nan, x)

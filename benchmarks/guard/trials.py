@@ -1,4 +1,4 @@
-"""Planted faults and healthy agents through the real daemon: what its guard made of each."""
+"""Run faulty and healthy agents in the real daemon, and record the guard's decision on each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.guard.agents import Plan
-from benchmarks.guard.daemon import FaultDaemon
+from benchmarks.guard.daemon import DaemonProcess
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.run import RunState
 from infrastructure.events.event import PhaseStarted
 
-METRIC_PAIRS = 10  # with so many at the latest a drift of the held-out metric must be found
+METRIC_PAIRS = 10  # a drift of the held-out metric must be found within this many
 SETTINGS: Mapping[str, object] = {
     "GENESIS_SLOTS": 2,
     "GENESIS_BASELINE_INTERVAL_STEPS": 100,
@@ -23,17 +23,17 @@ SETTINGS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What became of one agent.
+class TrialResult:
+    """Result of one agent.
 
     Attributes:
-        agent: Its name.
+        agent: Name of the agent.
         expected, fired: Triggers; empty for none.
         onset: Step at which the fault began.
-        step: At which the guard decided, of the run under way.
-        seconds: From the beginning of that run's training to the decision.
-        runs: In half precision up to the decision, or in all.
-        said: The guard's reason.
+        step: Step of the run at which the guard decided.
+        seconds: Seconds from the start of that run's training to the decision.
+        runs: Runs in half precision up to the decision, or in all.
+        reason: The guard's reason.
     """
 
     agent: str
@@ -43,86 +43,86 @@ class Outcome:
     step: int | None = None
     seconds: float | None = None
     runs: int = 0
-    said: str = ""
+    reason: str = ""
 
     @property
-    def right(self) -> bool:
-        """Whether the guard did what it should."""
+    def is_correct(self) -> bool:
+        """Whether the guard fired the expected trigger, or none if none is expected."""
         return self.fired == self.expected
 
 
-def try_agents(
+def run_trials(
     plans: Mapping[str, Plan],
     folder: Path,
     *,
     pairs: int,
     seconds: float,
     settings: Mapping[str, object],
-) -> list[Outcome]:
-    """Run *plans* through one daemon until the guard has decided or had its chance to.
+) -> list[TrialResult]:
+    """Run *plans* in one daemon until the guard has decided or had enough runs to decide.
 
     Args:
-        plans: By agent.
-        folder: For the daemon; made if it is missing.
-        pairs: Runs in half precision, each with its twin in FP32, that an agent has which the
-            guard leaves alone.
-        seconds: That all of it may take.
-        settings: Beyond `SETTINGS`.
+        plans: Plans by agent.
+        folder: Folder of the daemon; created if missing.
+        pairs: Runs in half precision, each with an FP32 baseline run, of an agent that the guard
+            leaves alone.
+        seconds: Time limit of all agents together.
+        settings: Settings besides `SETTINGS`.
 
     Raises:
-        DaemonFailedError: It took longer.
+        DaemonFailedError: The agents took longer.
     """
-    again = {
+    schedules = {
         f"GENESIS_AGENTS__{name.replace('-', '_').upper()}__SCHEDULE": '"every 1s"'
         for name, plan in plans.items()
         if _pairs(plan, pairs) > 1
     }
-    daemon = FaultDaemon(folder, list(plans), {**SETTINGS, **again, **settings})
+    daemon = DaemonProcess(folder, list(plans), {**SETTINGS, **schedules, **settings})
     with daemon.serving():
         daemon.wait_for(
-            lambda: all(_is_over(daemon, *item, pairs) for item in plans.items()),
+            lambda: all(_is_finished(daemon, *item, pairs) for item in plans.items()),
             seconds,
-            "to be done with every agent",
+            "to finish all agents",
         )
-        return [_outcome(daemon, name, plan) for name, plan in plans.items()]
+        return [_result(daemon, name, plan) for name, plan in plans.items()]
 
 
 def _pairs(plan: Plan, pairs: int) -> int:
-    """A drift of many runs needs many; any other fault shows in one, or not at all."""
+    """Return the pairs to run: drift of the metric needs many; any other fault shows in one."""
     if plan.expected == "metric_drift":
         return METRIC_PAIRS
     return 1 if plan.expected else pairs
 
 
-def _is_over(daemon: FaultDaemon, agent: str, plan: Plan, pairs: int) -> bool:
+def _is_finished(daemon: DaemonProcess, agent: str, plan: Plan, pairs: int) -> bool:
     tripped = _first_trip(daemon, agent) is not None
     return tripped or len(daemon.store.compared.pairs(agent)) >= _pairs(plan, pairs)
 
 
-def _first_trip(daemon: FaultDaemon, agent: str) -> Decision | None:
+def _first_trip(daemon: DaemonProcess, agent: str) -> Decision | None:
     decisions = daemon.store.guard.history(agent, limit=1000)
     trips = [decision for decision in decisions if decision.state is GuardState.TRIPPED]
     return trips[-1] if trips else None
 
 
-def _outcome(daemon: FaultDaemon, agent: str, plan: Plan) -> Outcome:
+def _result(daemon: DaemonProcess, agent: str, plan: Plan) -> TrialResult:
     trip = _first_trip(daemon, agent)
     runs = [run for run in daemon.store.runs(agent, limit=1000) if run.baseline_of is None]
     if trip is None or trip.trigger is None:
         done = sum(run.state is RunState.SUCCEEDED for run in runs)
-        return Outcome(agent=agent, expected=plan.expected, onset=plan.onset, runs=done)
-    begun = [
+        return TrialResult(agent=agent, expected=plan.expected, onset=plan.onset, runs=done)
+    started = [
         event.time
         for event in daemon.events(trip.run_id)
         if isinstance(event, PhaseStarted) and event.phase == "train"
     ]
-    return Outcome(
+    return TrialResult(
         agent=agent,
         expected=plan.expected,
         fired=trip.trigger,
         onset=plan.onset,
         step=trip.step,
-        seconds=round(trip.at - min(begun), 2) if begun else None,
+        seconds=round(trip.at - min(started), 2) if started else None,
         runs=sum(run.created_at <= trip.at for run in runs),
-        said=trip.reason,
+        reason=trip.reason,
     )

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Description of the machine that was measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def describe(device: torch.device) -> dict[str, str]:
-    """Columns ``device`` and ``torch`` of every row."""
+    """Return the columns ``device`` and ``torch`` of every row."""
     if device.type == "cuda":
         name = f"{torch.cuda.get_device_name(device)} (CUDA {torch.version.cuda})"
     else:

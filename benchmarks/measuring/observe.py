@@ -1,4 +1,4 @@
-"""What a step really does, seen from below autograd and autocast: host reads, product dtypes."""
+"""Observe a step below autograd and autocast: host reads, dtypes of matrix products."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _AMPERE = (8, 0)  # the first CUDA compute capability with TF32 products
 
 
 def count_reads(optimizer: Optimizer, steps: Callable[[], None], device: torch.device) -> int:
-    """How often *steps* makes the host wait for *device*.
+    """Count how often *steps* makes the host wait for *device*.
 
-    On CUDA its own sync debug mode counts, on a CPU the operations that would wait on CUDA. The
-    step counters of an optimizer that is not fused live on the host everywhere: reading them
-    waits for nothing and does not count.
+    On CUDA this uses the sync debug mode, on a CPU it counts the operations that would wait on
+    CUDA. The step counters of an optimizer that is not fused live on the host on every device;
+    reading them waits for nothing and is not counted.
     """
     if device.type == "cuda":
-        return _cuda_waits(steps)
+        return _count_cuda_waits(steps)
     counters = {
         id(value)
         for state in optimizer.state.values()
@@ -44,7 +44,7 @@ def count_reads(optimizer: Optimizer, steps: Callable[[], None], device: torch.d
     return observer.reads
 
 
-def _cuda_waits(steps: Callable[[], None]) -> int:
+def _count_cuda_waits(steps: Callable[[], None]) -> int:
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -57,21 +57,21 @@ def _cuda_waits(steps: Callable[[], None]) -> int:
 
 
 def effective_precision(step: Callable[[], None], device: torch.device) -> str:
-    """The precision of *step*'s matrix products: what was computed, not what was asked for.
+    """Return the precision in which *step*'s matrix products were actually computed.
 
     Returns:
-        ``fp32``, ``tf32``, ``bf16`` or ``fp16``; several joined by ``+``; ``none`` for no product.
+        ``fp32``, ``tf32``, ``bf16`` or ``fp16``; several joined by ``+``; ``none`` for none.
     """
     observer = _Observer(())
     with observer:
         step()
     names = {_NAMES.get(dtype, str(dtype)) for dtype in observer.product_dtypes}
-    if "fp32" in names and _tensor_float(device):
+    if "fp32" in names and _uses_tf32(device):
         names = names - {"fp32"} | {"tf32"}
     return "+".join(sorted(names)) or "none"
 
 
-def _tensor_float(device: torch.device) -> bool:
+def _uses_tf32(device: torch.device) -> bool:
     return (
         device.type == "cuda"
         and torch.get_float32_matmul_precision() != "highest"

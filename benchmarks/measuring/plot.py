@@ -1,4 +1,4 @@
-"""The plots beside the CSV files."""
+"""Plots."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def plot_bars(path: Path, title: str, unit: str, groups: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw a panel of horizontal bars a group.
+    """Draw a panel of horizontal bars per group.
 
     Args:
-        path: Of the picture; its suffix chooses the format.
-        title: Over all panels.
-        unit: Of the values.
-        groups: Panel to bar to value.
+        path: File of the picture; its suffix selects the format.
+        title: Title above all panels.
+        unit: Unit of the values.
+        groups: Values by panel and bar.
 
     Raises:
         NotRunError: matplotlib is not installed.
@@ -43,14 +43,14 @@ def plot_shares(
     panels: Mapping[str, Mapping[str, Sequence[float]]],
     most: Mapping[str, float],
 ) -> None:
-    """Draw what share of the values is at most x, against x on a logarithmic axis.
+    """Draw cumulative distributions against a logarithmic axis.
 
     Args:
-        path: Of the picture; its suffix chooses the format.
-        title: Over all panels.
-        unit: Of the values.
-        panels: Panel to curve to values, each at least 1.
-        most: Panel to where its x ends.
+        path: File of the picture; its suffix selects the format.
+        title: Title above all panels.
+        unit: Unit of the values.
+        panels: Values, each at least 1, by panel and curve.
+        most: Upper end of the x axis, by panel.
 
     Raises:
         NotRunError: matplotlib is not installed.
@@ -63,7 +63,7 @@ def plot_shares(
         panel.set(title=name, xlabel=unit, ylabel="share repaired", xscale="log", ylim=(0, 1))
         panel.set_xlim(1, most[name])
         panel.grid(alpha=0.3)
-        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)  # off the curves
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)  # below the curves
     _save(figure, path, title)
 
 
@@ -72,7 +72,7 @@ def _figure(width: float, height: float) -> Figure:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise NotRunError(
-            "matplotlib is not installed: pip install --constraint constraints.txt "
+            "matplotlib is not installed; run: pip install --constraint constraints.txt "
             "--editable '.[bench]'"
         ) from error
     return Figure(figsize=(width, height), layout="constrained")

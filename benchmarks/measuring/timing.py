@@ -1,7 +1,7 @@
-"""Timing: variants interleaved in random order, so that what disturbs one disturbs all.
+"""Timing: variants run interleaved in random order, so that a disturbance affects all of them.
 
-On a CPU the process's CPU time, which neighbours on the machine hardly move; on CUDA the time
-between two events around a block of steps.
+On a CPU the process's CPU time, which other processes hardly change; on CUDA the time between two
+events around a block of steps.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ K = TypeVar("K")
 def interleave(
     blocks: Mapping[K, Callable[[], float]], rounds: int, seed: int
 ) -> list[dict[K, float]]:
-    """Run every block once a round, each round in another order.
+    """Run every block once per round, in a random order.
 
     Args:
-        blocks: What each is called, and a function that does a block of work and returns its cost.
-        rounds: How often each runs.
-        seed: Of the orders.
+        blocks: Functions that do a block of work and return its cost, by name.
+        rounds: Number of rounds.
+        seed: Seed of the orders.
 
     Returns:
-        The costs, a mapping a round.
+        A mapping of name to cost for each round.
     """
     order = list(blocks)
     generator = torch.Generator().manual_seed(seed)
     costs = []
     gc.collect()
-    gc.freeze()  # so that the collection before each round has little to look through
+    gc.freeze()  # makes the collection before each round short
     try:
         for _ in range(rounds):
             gc.collect()
@@ -45,7 +45,7 @@ def interleave(
 
 
 def seconds_of(work: Callable[[], None], device: torch.device) -> float:
-    """Time *work*; waits for the device. No garbage is collected in it."""
+    """Return the seconds that *work* takes; wait for the device, with garbage collection off."""
     gc.disable()
     try:
         return _cuda_seconds(work) if device.type == "cuda" else _process_seconds(work)
@@ -54,16 +54,16 @@ def seconds_of(work: Callable[[], None], device: torch.device) -> float:
 
 
 def _process_seconds(work: Callable[[], None]) -> float:
-    begun = time.process_time()
+    started = time.process_time()
     work()
-    return time.process_time() - begun
+    return time.process_time() - started
 
 
 def _cuda_seconds(work: Callable[[], None]) -> float:
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    begun.record()
+    started.record()
     work()
     ended.record()
     ended.synchronize()
-    return float(begun.elapsed_time(ended)) / 1000.0
+    return float(started.elapsed_time(ended)) / 1000.0

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.scenarios``: whole trainings in half precision beside FP32.
+"""``python -m benchmarks.scenarios``: whole trainings in half precision and in FP32.
 
 A small world model on synthetic trajectories: the same data, seeds and steps in each precision.
 """
@@ -38,7 +38,7 @@ OUTPUT = Path("benchmark_results")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """How much is trained: epochs, and trajectories in each."""
+    """Size of a training: epochs, and trajectories in each."""
 
     name: str
     epochs: int
@@ -56,18 +56,18 @@ SCENARIOS = {
 
 
 class Training:
-    """A scenario in one precision; every `run` starts from the same weights.
+    """A scenario in one precision; every `run` starts with the same weights.
 
     Args:
-        scenario: How much.
-        precision: As requested.
-        device: Where.
-        cpu_half: As in `FP16TrainingConfig`.
-        seed: Of data and weights.
+        scenario: Size of the training.
+        precision: Requested precision.
+        device: Device to train on.
+        cpu_half: See `FP16TrainingConfig`.
+        seed: Seed of data and weights.
 
     Attributes:
-        effective: What the products were computed in.
-        trainer: Of the last run.
+        effective: Precision in which products were computed.
+        trainer: Trainer of the last run.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Training:
             self.trainer.step(self.trainer.training_step(batch, mse))
 
     def run(self) -> float:
-        """Train from the start; seconds."""
+        """Train from the start; return the seconds."""
         self.trainer = self._new_trainer()
-        everything = self._batches * self._scenario.epochs
-        return seconds_of(lambda: self._train(everything), self._device)
+        batches = self._batches * self._scenario.epochs
+        return seconds_of(lambda: self._train(batches), self._device)
 
     def held_out_loss(self) -> float:
-        """Of the model as it is, in FP32."""
+        """Return the held-out loss of the current model, evaluated in FP32."""
         with torch.no_grad():
             predicted = self.trainer.model(self._held_out.x)
             return functional.mse_loss(predicted, self._held_out.y).item()
@@ -115,9 +115,9 @@ def compare(
     rounds: int,
     seed: int,
 ) -> list[dict[str, str]]:
-    """Train in FP32 and each of *precisions*, interleaved; one row of `COLUMNS` for each of them.
+    """Train in FP32 and each of *precisions*, interleaved; return a row of `COLUMNS` for each.
 
-    A speed-up is FP32's time ÷ the other's, and is refused where both computed the same.
+    The speed-up is FP32's time ÷ the other's; it is refused if both computed the same.
     """
     trainings = {
         precision: Training(scenario, precision, device, cpu_half=cpu_half, seed=seed)
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print, and write ``fp16_vs_fp32_results.csv`` and ``fp16_vs_fp32_plot.png``."""
     options = _parse(arguments)
     torch.set_num_threads(1)
-    # What the trainer would log about its precision stands in the table.
+    # The table contains what the trainer would log about its precision.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     device = resolve_device(options.device)
     machine = describe(device)
@@ -192,8 +192,8 @@ def _plot(folder: Path, rows: Sequence[dict[str, str]]) -> str:
     groups: dict[str, dict[str, float]] = {}
     for row in rows:
         bars = groups.setdefault(row["scenario"], {"fp32": float(row["fp32_duration_s"])})
-        asked, computed = row["requested"], row["effective"]
-        label = asked if asked == computed else f"{asked} (computed {computed})"
+        requested, computed = row["requested"], row["effective"]
+        label = requested if requested == computed else f"{requested} (computed {computed})"
         bars[label] = float(row["duration_s"])
     path = folder / "fp16_vs_fp32_plot.png"
     try:
@@ -208,14 +208,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--scenario", nargs="+", choices=SCENARIOS, help="default: all")
     parser.add_argument(
-        "--precision", nargs="+", choices=HALF_DTYPES, default=["fp16"], help="beside fp32"
+        "--precision", nargs="+", choices=HALF_DTYPES, default=["fp16"], help="compared with fp32"
     )
+    parser.add_argument("--cpu-half", action="store_true", help="half precision on a CPU too; slow")
+    parser.add_argument("--rounds", type=int, default=5, help="trainings in each precision")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, data and orders")
     parser.add_argument(
-        "--cpu-half", action="store_true", help="compute half precision on a CPU too: slow"
+        "--output", type=Path, default=OUTPUT, help="folder of the CSV file and the plot"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="trainings of each, interleaved")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, data and orders")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of CSV and plot")
     return parser.parse_args(arguments)
 
 

@@ -13,13 +13,13 @@ from benchmarks.step.models import Batch
 TRANSITIONS = 32  # in a trajectory
 _OBSERVATION, _ACTION, _HIDDEN = 8, 2, 64
 _BATCH = 64
-_HELD_OUT = 8  # of so many trajectories one is held out
+_HELD_OUT = 8  # one of this many trajectories is held out
 
 
 def build_data(trajectories: int, device: torch.device, seed: int) -> tuple[list[Batch], Batch]:
-    """Shuffled training batches and the held-out transitions; whole trajectories are held out.
+    """Build shuffled training batches and the held-out transitions of whole trajectories.
 
-    The same arguments give the same data. Inputs are observation and action, targets the next
+    The arguments determine the data. Inputs are observation and action, targets the next
     observation.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -42,7 +42,7 @@ def build_data(trajectories: int, device: torch.device, seed: int) -> tuple[list
 
 
 def build_world_model(device: torch.device, seed: int) -> nn.Module:
-    """A perceptron from observation and action to the next observation, float32 parameters."""
+    """Build a perceptron from observation and action to the next observation, in float32."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(

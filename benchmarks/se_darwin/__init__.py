@@ -1,1 +1,1 @@
-"""``python -m benchmarks.se_darwin``: does the world model save SE-Darwin executions?"""
+"""``python -m benchmarks.se_darwin``: how many executions the world model saves SE-Darwin."""

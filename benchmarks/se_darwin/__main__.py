@@ -1,4 +1,4 @@
-"""``python -m benchmarks.se_darwin``: every figure of the world model for SE-Darwin."""
+"""``python -m benchmarks.se_darwin``: measure the world model for SE-Darwin."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ OUTPUT = Path("benchmark_results")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the CSV files and the plot."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few functions: a look, no proof")
-    parser.add_argument("--seed", type=int, default=0, help="of bugs, weights and draws")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of CSV and plot")
-    parser.add_argument("--parallel", type=int, default=1, help="programs run at a time")
+    parser.add_argument(
+        "--quick", action="store_true", help="few functions: a preview, not a proof"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of bugs, weights and draws")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, help="folder of the CSV files and the plot"
+    )
+    parser.add_argument(
+        "--parallel", type=int, default=1, help="programs that run at the same time"
+    )
     options = parser.parse_args(arguments)
     for library in ("sklearn", "matplotlib"):
         if importlib.util.find_spec(library) is None:
-            print(f"not run: {library} is not installed: make bench-se-darwin installs it")
+            print(f"not run: {library} is not installed; make bench-se-darwin installs it")
             return 1
     torch.set_num_threads(1)
     machine = describe(torch.device("cpu"))
@@ -37,17 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     started = time.monotonic()
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         print(f"{time.monotonic() - started:6.0f} s  {line}", flush=True)
 
     report = Report(folder=options.output, quick=options.quick)
     effort = QUICK if options.quick else FULL
-    record = options.output / ".cache" / "executions.sqlite"
-    with closing(open_recording(record, options.parallel)) as box:
-        data = build_dataset(box, effort, options.seed, say)
-        say(f"{box.executed} programs run, the others were on record")
-        run_all(box, data, effort, options.seed, report, say)
-    say(f"written to {options.output}: {', '.join(report.written)}")
+    cache = options.output / ".cache" / "executions.sqlite"
+    with closing(open_recording(cache, options.parallel)) as sandbox:
+        data = build_dataset(sandbox, effort, options.seed, log)
+        log(f"{sandbox.executed} programs run; the results of the others were cached")
+        run_all(sandbox, data, effort, options.seed, report, log)
+    log(f"written to {options.output}: {', '.join(report.written)}")
     return 0
 
 

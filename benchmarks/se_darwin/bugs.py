@@ -1,4 +1,4 @@
-"""Broken programs: faults that the agent's own edits make, and faults that they do not."""
+"""Broken programs: faults made by the agent's own edits, by other operators, and by hand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from agents.se_darwin.corpus import Subject
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.tasks import RepairTask, SubjectSuite
-from benchmarks.se_darwin.handwritten import WRITTEN
-from benchmarks.se_darwin.mutation_operators import foreign_mutants
+from benchmarks.se_darwin.handwritten import HANDWRITTEN, HandwrittenBug
+from benchmarks.se_darwin.mutation_operators import out_of_grammar_mutants
 
 Family = Literal["one edit", "two edits", "foreign", "written"]
 _MUTANTS_TRIED = 12
@@ -21,10 +21,11 @@ _MUTANTS_TRIED = 12
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bug:
     """Attributes:
-    family: Where the fault comes from.
-    kind: Of a foreign mutant, its operator; else the same as *family*.
-    module: The unit of folds and of confidence intervals.
-    task: What to repair.
+    family: Source of the fault; ``foreign`` for operators outside the agent's edits, ``written``
+        for bugs written by hand.
+    kind: Mutation operator of a foreign bug, mistake of a written one, else *family*.
+    module: Module of the function: the unit of folds and of confidence intervals.
+    task: The repair task.
     """
 
     family: Family
@@ -34,7 +35,7 @@ class Bug:
 
 
 def build_suites(sandbox: Sandbox, subjects: Sequence[Subject], seed: int) -> list[SubjectSuite]:
-    """Tests of each subject that is of use; see `SubjectSuite.build`."""
+    """Build the tests of each usable subject; see `SubjectSuite.build`."""
     built = [
         SubjectSuite.build(sandbox, subject, Random(f"{seed}/{subject.name}"))
         for subject in subjects
@@ -45,7 +46,7 @@ def build_suites(sandbox: Sandbox, subjects: Sequence[Subject], seed: int) -> li
 def inject_bugs(
     sandbox: Sandbox, suites: Sequence[SubjectSuite], *, each: int, edits: int, seed: int
 ) -> list[Bug]:
-    """Up to *each* distinct faults of *edits* edits in every function."""
+    """Inject up to *each* distinct faults of *edits* edits into every function."""
     bugs = []
     for suite in suites:
         rng, seen = Random(f"{seed}/{edits}/{suite.subject.name}"), set[str]()
@@ -59,10 +60,10 @@ def inject_bugs(
     return bugs
 
 
-def can_be_undone(suite: SubjectSuite, bug: Bug) -> bool:
-    """Whether each of the edits that broke *suite*'s function, alone, is undone by one edit.
+def is_repairable(suite: SubjectSuite, bug: Bug) -> bool:
+    """Whether one edit undoes each of the edits that broke *suite*'s function.
 
-    A string or a number that is nowhere else in the function is lost: no search can repair it.
+    A replaced string or number that occurs nowhere else in the function cannot be restored.
     """
     broken_by = bug.task.fault.split("; ")
     for fault in (edit for edit in suite.space.edits if str(edit) in broken_by):
@@ -72,16 +73,18 @@ def can_be_undone(suite: SubjectSuite, bug: Bug) -> bool:
     return True
 
 
-def foreign_bugs(sandbox: Sandbox, suites: Sequence[SubjectSuite], *, seed: int) -> list[Bug]:
-    """One fault in every function by an operator that no edit inverts by construction."""
+def out_of_grammar_bugs(
+    sandbox: Sandbox, suites: Sequence[SubjectSuite], *, seed: int
+) -> list[Bug]:
+    """Break every function with one operator that no edit inverts by construction."""
     bugs: list[Bug] = []
     for suite in suites:
         rng = Random(f"{seed}/foreign/{suite.subject.name}")
-        mutants = list(foreign_mutants(suite.space.source, suite.subject.function))
+        mutants = list(out_of_grammar_mutants(suite.space.source, suite.subject.function))
         rng.shuffle(mutants)
         mutants.sort(key=lambda mutant: sum(bug.kind == mutant[0] for bug in bugs))
         for kind, source in mutants[:_MUTANTS_TRIED]:
-            task = _fails(sandbox, suite, source, kind)
+            task = _failing_task(sandbox, suite, source, kind)
             if task is not None:
                 module = suite.subject.module
                 bugs.append(Bug(family="foreign", kind=kind, module=module, task=task))
@@ -89,10 +92,12 @@ def foreign_bugs(sandbox: Sandbox, suites: Sequence[SubjectSuite], *, seed: int)
     return bugs
 
 
-def written_bugs(sandbox: Sandbox, *, seed: int) -> list[Bug]:
-    """Faults that a person wrote, in textbook functions that are in no training data."""
+def handwritten_bugs(
+    sandbox: Sandbox, programs: Sequence[HandwrittenBug] = HANDWRITTEN, *, seed: int
+) -> list[Bug]:
+    """Return the handwritten bugs, in textbook functions that are not in the training data."""
     bugs = []
-    for program in WRITTEN:
+    for program in programs:
         subject = Subject(
             module="math",
             function=program.function,
@@ -100,15 +105,19 @@ def written_bugs(sandbox: Sandbox, *, seed: int) -> list[Bug]:
             generate=program.generate,
         )
         suite = SubjectSuite.build(sandbox, subject, Random(f"{seed}/written/{program.function}"))
-        task = None if suite is None else _fails(sandbox, suite, program.wrong, program.fault)
+        task = (
+            None if suite is None else _failing_task(sandbox, suite, program.wrong, program.fault)
+        )
         if task is None:
-            raise ValueError(f"the written bug in {program.function!r} fails no test: change it")
+            raise ValueError(
+                f"the handwritten bug in {program.function!r} fails no test; change it"
+            )
         bugs.append(Bug(family="written", kind=program.fault, module=program.function, task=task))
     return bugs
 
 
 def fold_modules(bugs: Sequence[Bug], folds: int) -> dict[str, int]:
-    """Deal modules to folds, the largest first, so that each fold holds as many edits."""
+    """Assign modules to folds, the largest first, so that folds have similar numbers of edits."""
     sizes: dict[str, int] = {}
     for bug in bugs:
         sizes[bug.module] = sizes.get(bug.module, 0) + len(bug.task.space.edits)
@@ -120,8 +129,10 @@ def fold_modules(bugs: Sequence[Bug], folds: int) -> dict[str, int]:
     return fold_of
 
 
-def _fails(sandbox: Sandbox, suite: SubjectSuite, source: str, fault: str) -> RepairTask | None:
-    """The task of repairing *source*; None if it passes every visible test."""
+def _failing_task(
+    sandbox: Sandbox, suite: SubjectSuite, source: str, fault: str
+) -> RepairTask | None:
+    """Return the task of repairing *source*; None if it passes every visible test."""
     task = RepairTask(
         name=suite.subject.name,
         function=suite.subject.function,

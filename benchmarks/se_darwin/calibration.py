@@ -1,4 +1,4 @@
-"""Is the world model right about the candidates that it chooses itself?"""
+"""Calibration of the world model on the candidates that it chooses itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 from agents.se_darwin.search.policy import choose_ranked
 from agents.se_darwin.settings import SEDarwinSettings
-from benchmarks.se_darwin.dataset import Case
+from benchmarks.se_darwin.dataset import ExecutedBug
 from benchmarks.se_darwin.learning import FIXED, WorldModelScorer
-from benchmarks.se_darwin.study import Taught
+from benchmarks.se_darwin.study import TrainedFold
 from infrastructure.agent_contract import Transition
 from infrastructure.world_model.distributions import BoxDistribution, DiscreteDistribution
 from infrastructure.world_model.distributions.metrics import Z_90, expected_calibration_error
@@ -24,13 +24,13 @@ _SETTINGS = SEDarwinSettings()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """Predictions and what came of them.
+    """Predictions and outcomes of candidates.
 
     Attributes:
-        probability: Of a repair.
-        repaired: Whether it was one.
-        covered: Whether the change of score lay in its 90 % interval.
-        groups: Module of each.
+        probability: Predicted probability of a repair, float32 ``[rows]``.
+        repaired: Whether the candidate was a repair, bool ``[rows]``.
+        covered: Whether the change of score lay in its 90 % interval, bool ``[rows]``.
+        groups: Module of each candidate.
     """
 
     probability: torch.Tensor
@@ -40,17 +40,17 @@ class Rows:
 
     @property
     def ece(self) -> float:
-        """Expected calibration error of the repair."""
+        """Expected calibration error of the probability of a repair."""
         return expected_calibration_error(self.probability, self.repaired)
 
     @property
     def coverage(self) -> float:
-        """Share of changes of score within their 90 % interval."""
+        """Share of the changes of score that lie in their 90 % interval."""
         return float(self.covered.double().mean())
 
     @classmethod
     def join(cls, parts: Sequence[Rows]) -> Rows:
-        """All rows, one part after the other."""
+        """Concatenate *parts*."""
         return cls(
             probability=torch.cat([part.probability for part in parts]),
             repaired=torch.cat([part.repaired for part in parts]),
@@ -59,8 +59,10 @@ class Rows:
         )
 
 
-def follow(model: FittedModel, cases: Sequence[Case], seed: int) -> Iterator[Transition]:
-    """What the agent would record: the model's choices, and its share of random ones."""
+def simulate_policy(
+    model: FittedModel, cases: Sequence[ExecutedBug], seed: int
+) -> Iterator[Transition]:
+    """Yield what the agent would record: the model's choices, and the share of random ones."""
     scorer = WorldModelScorer(model=model)
     for number, case in enumerate(cases):
         rng = Random(f"{seed}/{number}/{case.bug.task.name}")
@@ -68,19 +70,19 @@ def follow(model: FittedModel, cases: Sequence[Case], seed: int) -> Iterator[Tra
         recorded = case.replay.transitions(case.bug.module)
         most = _SETTINGS.evaluations_per_task
         for choice in choose_ranked(rng, order, most, _SETTINGS.exploration):
-            made = recorded[choice.index]
-            yield replace(made, propensity=choice.propensity)
-            if made.terminated:
+            transition = recorded[choice.index]
+            yield replace(transition, propensity=choice.propensity)
+            if transition.terminated:
                 break
 
 
-def every(cases: Sequence[Case]) -> list[Transition]:
-    """All candidates of all cases: what an even policy would record."""
-    return [made for case in cases for made in case.replay.transitions(case.bug.module)]
+def all_candidates(cases: Sequence[ExecutedBug]) -> list[Transition]:
+    """Return all candidates of all cases, as a uniform policy would record them."""
+    return [transition for case in cases for transition in case.replay.transitions(case.bug.module)]
 
 
-def hold(model: FittedModel, transitions: Sequence[Transition]) -> Rows:
-    """Predictions of *model* against what is recorded."""
+def check_predictions(model: FittedModel, transitions: Sequence[Transition]) -> Rows:
+    """Compare predictions of *model* with the recorded outcomes."""
     predicted = model.predict_transitions(transitions)
     outcomes = model.codec.outcomes(transitions)
     chances, delta = predicted["outcome"], predicted["score_delta"]
@@ -95,19 +97,20 @@ def hold(model: FittedModel, transitions: Sequence[Transition]) -> Rows:
     )
 
 
-def calibration_study(taught: Sequence[Taught], seed: int) -> dict[str, Rows]:
-    """Calibrated on all candidates or on an on-policy slice; held against either.
+def study_calibration(trained: Sequence[TrainedFold], seed: int) -> dict[str, Rows]:
+    """Calibrate on all candidates or on the model's own choices, and test on both.
 
-    The on-policy slice is what the model chooses among the bugs of the calibration modules.
+    Own choices for calibration are made among the bugs of the calibration modules.
     """
     found: dict[str, list[Rows]] = {}
-    for item in taught:
+    for item in trained:
         model = item.ours["fp32"].model
-        on_slice = model.recalibrated(list(follow(model, item.fold.calibration, seed)))
-        for name, fitted in (("all candidates", model), ("own choices", on_slice)):
-            chosen = list(follow(model, item.fold.test, seed + 1))
-            for where, rows in (("own choices", chosen), ("all candidates", every(item.fold.test))):
+        on_policy = model.recalibrated(list(simulate_policy(model, item.fold.calibration, seed)))
+        for name, fitted in (("all candidates", model), ("own choices", on_policy)):
+            chosen = list(simulate_policy(model, item.fold.test, seed + 1))
+            tested_on = {"own choices": chosen, "all candidates": all_candidates(item.fold.test)}
+            for where, rows in tested_on.items():
                 found.setdefault(f"calibrated on {name}, held to {where}", []).append(
-                    hold(fitted, rows)
+                    check_predictions(fitted, rows)
                 )
     return {name: Rows.join(parts) for name, parts in found.items()}

@@ -1,6 +1,7 @@
-"""Bugs written by hand: textbook functions with the mistakes people make in them.
+"""Bugs written by hand: textbook functions with typical human mistakes.
 
-Some can be mended by one of the agent's edits, some by two, some by none; nobody sorted them.
+One of the agent's edits repairs some of them, two repair others, and none the rest; the list was
+not selected for that.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from agents.se_darwin.corpus.draws import Arguments, Generator, ascending, integ
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
+class HandwrittenBug:
     """Attributes:
-    function: Its name.
-    fault: What the mistake is.
-    right: The source as it should be.
-    wrong: The source with the mistake.
+    function: Name of the function.
+    fault: Description of the mistake.
+    right: Correct source.
+    wrong: Source with the mistake.
     generate: Draws arguments.
     """
 
@@ -28,16 +29,18 @@ class Written:
     generate: Generator
 
 
-def _written(
+def _bug(
     fault: str, generate: Generator, right: str, *replacements: tuple[str, str]
-) -> Written:
+) -> HandwrittenBug:
     wrong = right
     for old, new in replacements:
         if wrong.count(old) != 1:
-            raise ValueError(f"{old!r} must stand in the source exactly once, got:\n{wrong}")
+            raise ValueError(f"{old!r} must occur in the source exactly once, got:\n{wrong}")
         wrong = wrong.replace(old, new)
     function = right.partition("def ")[2].partition("(")[0]
-    return Written(function=function, fault=fault, right=right, wrong=wrong, generate=generate)
+    return HandwrittenBug(
+        function=function, fault=fault, right=right, wrong=wrong, generate=generate
+    )
 
 
 def _sorted_and_key(rng: Random) -> Arguments:
@@ -62,8 +65,8 @@ def _matrix(rng: Random) -> Arguments:
     return ([integers(rng, 0, 9, width, width) for _ in range(rng.randint(1, 4))],)
 
 
-WRITTEN = (
-    _written(
+HANDWRITTEN = (
+    _bug(
         "the last element is never looked at",
         _sorted_and_key,
         """
@@ -81,7 +84,7 @@ def find_sorted(items, key):
 """,
         ("len(items)", "len(items) - 1"),
     ),
-    _written(
+    _bug(
         "the arguments of the recursion are the wrong way round",
         _two_numbers,
         """
@@ -92,7 +95,7 @@ def greatest_divisor(a, b):
 """,
         ("a % b", "b % a if a else 0"),
     ),
-    _written(
+    _bug(
         "equal runs at the end are forgotten",
         lambda rng: (text(rng, "aab", 0, 10),),
         """
@@ -117,7 +120,7 @@ def run_lengths(word):
             "    return",
         ),
     ),
-    _written(
+    _bug(
         "the smaller numeral before a larger one is added",
         lambda rng: (text(rng, "IVXLC", 1, 7),),
         """
@@ -134,7 +137,7 @@ def from_roman(numeral):
 """,
         ("total -= value", "total += value"),
     ),
-    _written(
+    _bug(
         "touching intervals are not merged",
         _intervals,
         """
@@ -149,7 +152,7 @@ def merge_intervals(intervals):
 """,
         ("start <= merged[-1][1]", "start < merged[-1][1]"),
     ),
-    _written(
+    _bug(
         "the end of the merged interval is overwritten",
         _intervals,
         """
@@ -164,7 +167,7 @@ def join_intervals(intervals):
 """,
         ("max(joined[-1][1], end)", "end"),
     ),
-    _written(
+    _bug(
         "rows and columns are confused",
         _matrix,
         """
@@ -179,7 +182,7 @@ def transpose(rows):
 """,
         ("range(len(rows[0]))", "range(len(rows))"),
     ),
-    _written(
+    _bug(
         "one is called prime",
         lambda rng: (rng.choice((1, rng.randint(-3, 60))),),
         """
@@ -195,7 +198,7 @@ def is_prime(number):
 """,
         ("number < 2", "number < 1"),
     ),
-    _written(
+    _bug(
         "squares are called prime",
         lambda rng: (rng.choice((9, 25, 49, rng.randint(2, 130))),),
         """
@@ -209,7 +212,7 @@ def has_no_divisor(number):
 """,
         ("divisor * divisor <= number", "divisor * divisor < number"),
     ),
-    _written(
+    _bug(
         "the cost of a replacement is counted twice",
         _two_words,
         """
@@ -228,7 +231,7 @@ def edit_distance(first, second):
             "previous[column - 1] + 2 * (letter != other)",
         ),
     ),
-    _written(
+    _bug(
         "zero has no digits",
         lambda rng: (rng.choice((0, rng.randint(0, 300))), rng.randint(2, 10)),
         """
@@ -241,7 +244,7 @@ def to_base(number, base):
 """,
         ("digits or '0'", "digits"),
     ),
-    _written(
+    _bug(
         "digits come out in reverse",
         lambda rng: (rng.randint(1, 300), rng.randint(2, 10)),
         """
@@ -254,7 +257,7 @@ def in_base(number, base):
 """,
         ("str(number % base) + digits", "digits + str(number % base)"),
     ),
-    _written(
+    _bug(
         "a closing bracket before any opening one counts",
         lambda rng: (text(rng, "(())a", 0, 9),),
         """
@@ -269,7 +272,7 @@ def unclosed(word):
 """,
         ("letter == ')' and depth > 0", "letter == ')'"),
     ),
-    _written(
+    _bug(
         "the window starts one late",
         lambda rng: (integers(rng, 0, 9, 1, 8), rng.randint(1, 4)),
         """
@@ -281,7 +284,7 @@ def moving_sums(numbers, width):
 """,
         ("len(numbers) - width + 1", "len(numbers) - width"),
     ),
-    _written(
+    _bug(
         "the check digit is weighted from the wrong end",
         lambda rng: (text(rng, "0123456789", 2, 9),),
         """
@@ -298,7 +301,7 @@ def luhn(digits):
 """,
         ("enumerate(reversed(digits))", "enumerate(digits)"),
     ),
-    _written(
+    _bug(
         "the largest is looked for from zero",
         lambda rng: (integers(rng, -9, 5, 1, 6),),
         """
@@ -312,7 +315,7 @@ def largest_sum(numbers):
 """,
         ("best = numbers[0]", "best = 0"),
     ),
-    _written(
+    _bug(
         "repeats that are not neighbours are dropped too late",
         lambda rng: (integers(rng, 0, 4, 0, 8),),
         """
@@ -325,7 +328,7 @@ def unique(items):
 """,
         ("item not in seen", "item not in seen[-1:]"),
     ),
-    _written(
+    _bug(
         "capital letters are shifted like small ones",
         lambda rng: (text(rng, "abzAZ .", 0, 8), rng.randint(0, 30)),
         """

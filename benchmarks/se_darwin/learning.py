@@ -1,7 +1,7 @@
-"""What is learned from the training modules of a fold: the world model and its classical rivals.
+"""Train on a fold's modules: the world model, and classical classifiers as rivals.
 
-All see the same transitions. The world model holds a part of them back to calibrate itself and
-to choose its family; the rivals, which have nothing to choose, are trained on that part too.
+All get the same transitions. The world model holds back a part of them to calibrate itself and to
+choose its family; the rivals are trained on that part too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from agents.se_darwin.features import SPEC
-from benchmarks.se_darwin.dataset import Case
+from benchmarks.se_darwin.dataset import ExecutedBug
 from benchmarks.se_darwin.replay import ReplayTask
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
@@ -52,30 +52,30 @@ Scores = NDArray[np.float64]
 
 
 class Scorer(Protocol):
-    """Learned; higher is run earlier."""
+    """A learned score of candidates; higher scores run earlier."""
 
     def score(self, task: ReplayTask) -> Scores:
-        """One number per candidate of *task*."""
+        """Return one number per candidate of *task*."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fold:
     """Attributes:
-    number: Which modules are held out.
-    data: Train and calibration of the other modules; test holds the held-out ones.
-    calibration: Cases of the calibration modules.
-    test: Cases of the held-out modules.
+    number: Number of the fold whose modules are held out.
+    data: Training and calibration data of the other modules; test data of the held-out ones.
+    calibration: Bugs of the calibration modules.
+    test: Bugs of the held-out modules.
     """
 
     number: int
     data: TrainingData
-    calibration: Sequence[Case]
-    test: Sequence[Case]
+    calibration: Sequence[ExecutedBug]
+    test: Sequence[ExecutedBug]
 
 
-def make_fold(cases: Sequence[Case], fold_of: dict[str, int], number: int) -> Fold:
-    """Encode what may be learned when the modules of fold *number* are held out."""
-    split: dict[str, list[Case]] = {"train": [], "calibration": [], "test": []}
+def make_fold(cases: Sequence[ExecutedBug], fold_of: dict[str, int], number: int) -> Fold:
+    """Encode the training data without the modules of fold *number*."""
+    split: dict[str, list[ExecutedBug]] = {"train": [], "calibration": [], "test": []}
     learned_from = [module for module, fold in fold_of.items() if fold != number]
     learned_from.sort(key=lambda module: zlib.crc32(f"{number}/{module}".encode()))
     calibrated_on = set(learned_from[: max(1, round(CALIBRATION_SHARE * len(learned_from)))])
@@ -99,7 +99,7 @@ def make_fold(cases: Sequence[Case], fold_of: dict[str, int], number: int) -> Fo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldModelScorer:
-    """The log-odds of a repair, by a fitted world model."""
+    """Scores candidates by the log-odds of a repair under a fitted world model."""
 
     model: FittedModel
 
@@ -116,9 +116,9 @@ class Learned:
     """The world model of one fold in one precision.
 
     Attributes:
-        network: The ensemble alone, as trained.
+        network: The trained ensemble.
         families: Linear, ensemble and blend, each calibrated.
-        chosen: Which of them the calibration modules prefer.
+        chosen: The family with the lowest loss on the calibration modules.
     """
 
     network: EnsembleNetwork
@@ -127,14 +127,14 @@ class Learned:
 
     @property
     def model(self) -> FittedModel:
-        """The one that would be published."""
+        """The chosen model, which would be published."""
         return self.families[self.chosen]
 
 
 def train_ensemble(
     data: TrainingData, precision: PrecisionName, steps: int, seed: int
 ) -> EnsembleNetwork:
-    """Train through `FP16Trainer`; half precision is forced on a CPU too."""
+    """Train through `FP16Trainer`, in half precision on a CPU too."""
     shape = NetworkShape.of(data.encoder, data.codec)
     network = build_seeded(EnsembleNetwork, shape, seed)
     if not isinstance(network, EnsembleNetwork):
@@ -157,7 +157,7 @@ def train_ensemble(
 
 
 def learn(data: TrainingData, steps: int, seed: int) -> dict[PrecisionName, Learned]:
-    """Fit the world model in every precision; the linear part is the same in all."""
+    """Fit the world model in every precision; all share the linear model."""
     linear = fit_linear(data)
     return {
         precision: choose(data, train_ensemble(data, precision, steps, seed), linear)
@@ -177,21 +177,21 @@ class RivalScorer:
 
     encoder: FeatureEncoder
     classifier: Any
-    words: bool
+    use_tokens: bool
 
     def score(self, task: ReplayTask) -> Scores:
         """See `Scorer`."""
         features = self.encoder.encode([task.observation] * len(task.actions), task.actions)
-        table = _table(features, self.encoder, self.words)
+        table = _table(features, self.encoder, self.use_tokens)
         scores: Scores = self.classifier.decision_function(table)
         return scores
 
 
 def learn_rivals(data: TrainingData, seed: int) -> dict[str, RivalScorer]:
-    """Fit logistic regression, on all features, and gradient boosting, on all but the words.
+    """Fit logistic regression on all features, and gradient boosting on all but the tokens.
 
-    The penalty of the one and the size of the other's trees are chosen on the calibration
-    modules, as the world model's penalty is.
+    The penalty of the first and the tree size of the second are chosen on the calibration modules,
+    like the world model's penalty.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
@@ -216,22 +216,24 @@ def learn_rivals(data: TrainingData, seed: int) -> dict[str, RivalScorer]:
     }
     rivals = {}
     for name, builds in choices.items():
-        words = name == "logistic"
-        tables = [_table(part.features, data.encoder, words) for part in parts]
+        use_tokens = name == "logistic"
+        tables = [_table(part.features, data.encoder, use_tokens) for part in parts]
         loss = {
             build: log_loss(fixed[1], build().fit(tables[0], fixed[0]).predict_proba(tables[1]))
             for build in builds
         }
         classifier = min(loss, key=loss.__getitem__)()
         classifier.fit(_stack(tables), np.concatenate(fixed))
-        rivals[name] = RivalScorer(encoder=data.encoder, classifier=classifier, words=words)
+        rivals[name] = RivalScorer(
+            encoder=data.encoder, classifier=classifier, use_tokens=use_tokens
+        )
     return rivals
 
 
-def _table(features: Features, encoder: FeatureEncoder, words: bool) -> Any:
-    """Dense columns, and a sparse column per bucket of words where asked for."""
+def _table(features: Features, encoder: FeatureEncoder, use_tokens: bool) -> Any:
+    """Return dense columns, with *use_tokens* also a sparse column per token bucket."""
     dense = features.dense.numpy().astype(np.float64)
-    if not words:
+    if not use_tokens:
         return dense
     from scipy import sparse
 

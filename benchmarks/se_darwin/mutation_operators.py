@@ -1,4 +1,4 @@
-"""Mutation operators outside the agent's edit grammar: none is an inverse of one of its edits."""
+"""Mutation operators outside the agent's edit grammar: no edit of the agent inverts them."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 
-Mutate = Callable[[ast.AST], ast.AST | list[ast.stmt] | None]
-"""What takes the place of a node; None where the operator does not apply."""
+MutationOperator = Callable[[ast.AST], ast.AST | list[ast.stmt] | None]
+"""Returns the replacement of a node; None if the operator does not apply."""
 
 
 def _delete_statement(node: ast.AST) -> ast.AST | None:
-    """An assignment or a call for its effect is gone."""
+    """Delete an assignment or an expression statement."""
     return ast.Pass() if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr) else None
 
 
 def _drop_guard(node: ast.AST) -> ast.AST | None:
-    """An ``if`` without ``else`` never happens."""
+    """Delete an ``if`` without ``else``."""
     return ast.Pass() if isinstance(node, ast.If) and not node.orelse else None
 
 
 def _always(node: ast.AST) -> list[ast.stmt] | None:
-    """The body of an ``if`` always happens, its ``else`` never."""
+    """Replace an ``if`` by its body."""
     return node.body if isinstance(node, ast.If) else None
 
 
 def _repeat_statement(node: ast.AST) -> list[ast.stmt] | None:
-    """A statement is run twice."""
+    """Duplicate a statement."""
     if isinstance(node, ast.AugAssign | ast.Expr):
         return [node, copy.deepcopy(node)]
     return None
 
 
 def _unwrap_call(node: ast.AST) -> ast.AST | None:
-    """``f(x)`` is only ``x``."""
+    """``f(x)`` to ``x``."""
     if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         argument = node.args[0]
         return None if isinstance(argument, ast.Starred | ast.GeneratorExp) else argument
@@ -41,12 +41,12 @@ def _unwrap_call(node: ast.AST) -> ast.AST | None:
 
 
 def _drop_operand(node: ast.AST) -> ast.AST | None:
-    """``a and b`` is only ``a``."""
+    """``a and b`` to ``a``."""
     return node.values[0] if isinstance(node, ast.BoolOp) else None
 
 
 def _drop_term(node: ast.AST) -> ast.AST | None:
-    """``a + b`` is only ``a``; not where the second is 1, which the agent can add."""
+    """``a + b`` to ``a``, unless ``b`` is 1, which the agent can add."""
     if not isinstance(node, ast.BinOp):
         return None
     is_one = isinstance(node.right, ast.Constant) and node.right.value == 1
@@ -54,20 +54,20 @@ def _drop_term(node: ast.AST) -> ast.AST | None:
 
 
 def _far_constant(node: ast.AST) -> ast.AST | None:
-    """A number is off by more than the agent's edits reach."""
+    """Change a number by more than the agent's edits do."""
     if isinstance(node, ast.Constant) and type(node.value) is int and node.value not in (0, 1):
         return ast.Constant(node.value * 3 + 7)
     return None
 
 
 def _cut_string(node: ast.AST) -> ast.AST | None:
-    """A string lacks its last character."""
+    """Remove the last character of a string."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > 1:
         return ast.Constant(node.value[:-1])
     return None
 
 
-FOREIGN: dict[str, Mutate] = {
+OPERATORS: dict[str, MutationOperator] = {
     "statement deleted": _delete_statement,
     "guard dropped": _drop_guard,
     "branch always taken": _always,
@@ -80,10 +80,10 @@ FOREIGN: dict[str, Mutate] = {
 }
 
 
-def foreign_mutants(source: str, function: str) -> Iterator[tuple[str, str]]:
-    """Operator and source of every mutant of *function* by one operator at one place."""
+def out_of_grammar_mutants(source: str, function: str) -> Iterator[tuple[str, str]]:
+    """Yield operator and source of every mutant of *function*, one operator at one place each."""
     normal = ast.unparse(ast.parse(source))
-    for kind, mutate in FOREIGN.items():
+    for kind, mutate in OPERATORS.items():
         place = 0
         while True:
             tree = ast.parse(normal)
@@ -96,16 +96,16 @@ def foreign_mutants(source: str, function: str) -> Iterator[tuple[str, str]]:
             try:
                 mutant = ast.unparse(ast.parse(ast.unparse(ast.fix_missing_locations(tree))))
             except (SyntaxError, ValueError):
-                mutant = normal  # what it made is no program
+                mutant = normal  # the operator made an invalid program
             if mutant != normal:
                 yield kind, mutant
             place += 1
 
 
 class _Once(ast.NodeTransformer):
-    """Mutates the place of that number, in the order of the tree."""
+    """Applies the operator once, at its *place*-th match in tree order."""
 
-    def __init__(self, mutate: Mutate, place: int) -> None:
+    def __init__(self, mutate: MutationOperator, place: int) -> None:
         self._mutate, self._left, self.done = mutate, place, False
 
     def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt]:

@@ -1,4 +1,4 @@
-"""The example agent's control task: swing a pendulum up by planning in a learned model."""
+"""The example agent's control task: swing up a pendulum by planning in a learned model."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MAX_TORQUE = 2.0
 Numbers = NDArray[np.float64]
 
 
-def pendulum_data(seed: int) -> TrainingData:
-    """What the example agent collects and learns from.
+def pendulum_data(seed: int, transitions: int) -> TrainingData:
+    """Collect the example agent's training data.
 
     Raises:
         NotRunError: gymnasium is not installed.
@@ -43,20 +43,20 @@ def pendulum_data(seed: int) -> TrainingData:
             seed=seed,
             agent_folder=Path(folder),
             run_folder=Path(folder),
-            budget=Budget(seconds=600.0, transitions=12_000),
+            budget=Budget(seconds=600.0, transitions=transitions),
             settings=None,
             logger=SimpleNamespace(info=_ignore, warning=_ignore),
             report_progress=_ignore,
         )
-        transitions: Iterator[Transition] = agent.collect(context)
-        return prepare_training_data(agent.spec(), transitions)
+        collected: Iterator[Transition] = agent.collect(context)
+        return prepare_training_data(agent.spec(), collected)
 
 
 def plan_swing(model: FittedModel, steps: int, seed: int) -> float:
-    """Mean return of *steps* steps from `STARTS` starts, planned by random shooting in *model*.
+    """Return the mean return of *steps* steps over `STARTS` episodes, planned in *model*.
 
-    Each step the first torque of the plan with the highest predicted return is applied; half of
-    the plans vary the best one of the step before. Same seed, same starts and same plans.
+    Random shooting: each step applies the first torque of the plan with the highest predicted
+    return; half of the plans vary the previous best plan. The seed fixes starts and plans.
     """
     import gymnasium
 
@@ -106,4 +106,4 @@ def _example_agent() -> Any:
 
 
 def _ignore(*_: object, **__: object) -> None:
-    """The context's ears: nobody listens here."""
+    """Ignore log events and progress reports."""

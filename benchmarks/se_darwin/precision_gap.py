@@ -1,4 +1,4 @@
-"""What half precision costs: trainings that differ in nothing else, paired by seed."""
+"""Loss caused by half precision: trainings that differ in nothing else, paired by seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from benchmarks.se_darwin.learning import choose, train_ensemble
 from benchmarks.se_darwin.pendulum import plan_swing
 from benchmarks.se_darwin.statistics import Interval, upper_bound_of_mean
-from benchmarks.se_darwin.study import Taught
+from benchmarks.se_darwin.study import TrainedFold
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
 from infrastructure.world_model.distributions import (
     BoxDistribution,
@@ -26,11 +26,11 @@ Losses = dict[PrecisionName, dict[str, float]]
 
 
 def losses_of(model: FittedModel, data: TrainingData) -> dict[str, float]:
-    """Error of each `Box`, and what is left of each target's NLL, on the test groups.
+    """Return the error of each `Box` and the remaining NLL of each target, on the test groups.
 
-    A density's NLL may be 0 or below, and no share of it makes sense. What does is the share of
-    the gain over the base rate: ``NLL kept`` is ``1 - (base - NLL)`` in nats, so that less is
-    better, and `gaps` divides by the gain.
+    The NLL of a density may be 0 or negative, so a relative change of it is meaningless. The
+    relative change of its gain over the base rate is not: the value is ``1 - (base - NLL)`` in
+    nats, lower is better, and `gaps` divides by the gain.
     """
     predicted, outcomes = model.predict(data.test.features), data.test.outcomes
     base = base_rate_distributions(data.codec, len(data.test.features))
@@ -44,21 +44,21 @@ def losses_of(model: FittedModel, data: TrainingData) -> dict[str, float]:
     return losses
 
 
-def repair_gap(taught: Sequence[Taught]) -> list[Losses]:
-    """The ensembles of the study: one seed a fold, three precisions each."""
+def repair_gap(trained: Sequence[TrainedFold]) -> list[Losses]:
+    """Return the losses of the study's ensembles: one seed per fold, in three precisions."""
     return [
         {
             precision: losses_of(learned.families["ensemble"], item.fold.data)
             for precision, learned in item.ours.items()
         }
-        for item in taught
+        for item in trained
     ]
 
 
 def control_gap(
     data: TrainingData, steps: int, swing_steps: int, seeds: Iterable[int]
 ) -> tuple[list[Losses], list[dict[PrecisionName, float]]]:
-    """The example agent's pendulum, its dynamics learned anew for each seed.
+    """Learn the dynamics of the example agent's pendulum once per seed and precision.
 
     Returns:
         The losses, and the returns of planning in each model from the same starts.
@@ -80,7 +80,7 @@ def control_gap(
 
 
 def gaps(pairs: Sequence[Losses]) -> dict[str, Interval]:
-    """Relative to FP32: mean over seeds; ``high`` is the one-sided 95 % bound."""
+    """Return losses relative to FP32: mean over seeds; ``high`` is the one-sided 95 % bound."""
     return {
         f"{half} {name}": upper_bound_of_mean([_gap(pair, half, name) for pair in pairs])
         for half in HALVES

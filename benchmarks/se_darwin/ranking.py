@@ -1,4 +1,4 @@
-"""One-edit bugs: how many candidates a policy runs before the repair, replayed exactly."""
+"""One-edit bugs: number of candidates that a policy runs until the repair, replayed exactly."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from benchmarks.se_darwin.learning import Scores
 from benchmarks.se_darwin.replay import ReplayTask
 
 DRAWS = 10
-"""Of policies that draw; the mean counts."""
+"""Draws of a random policy; their mean counts."""
 
-_SUSPICION = NUMBERS.index("suspiciousness")
+_SUSPICIOUSNESS = NUMBERS.index("suspiciousness")
 
 Count = Callable[[ReplayTask], float]
 
 
-def suspicions(task: ReplayTask) -> Scores:
-    """Ochiai suspiciousness of the line that each candidate changes."""
-    return np.array([action["numbers"][_SUSPICION] for action in task.actions])  # type: ignore[index]
+def suspiciousness_of(task: ReplayTask) -> Scores:
+    """Return the Ochiai suspiciousness of the line that each candidate changes."""
+    return np.array([action["numbers"][_SUSPICIOUSNESS] for action in task.actions])  # type: ignore[index]
 
 
 def by_score(scores: Scores, task: ReplayTask) -> float:
-    """Executions in order of score, ties as they came."""
+    """Count executions in order of score; ties keep their order."""
     return float(task.executions_in(np.argsort(-scores, kind="stable").tolist()))
 
 
-def by_decayed_place(scores: Scores, task: ReplayTask) -> float:
-    """The same, but each failure at a node multiplies the places of its other candidates."""
-    places = np.argsort(np.argsort(-scores, kind="stable")) + 1.0
+def by_decayed_rank(scores: Scores, task: ReplayTask) -> float:
+    """Count executions in order of rank; failures at a node multiply the ranks of its others."""
+    ranks = np.argsort(np.argsort(-scores, kind="stable")) + 1.0
     nodes = np.array(task.nodes)
     failures: Counter[int] = Counter()
-    for executed in range(1, len(places) + 1):
-        chosen = int(np.argmin(places))
+    for executed in range(1, len(ranks) + 1):
+        chosen = int(np.argmin(ranks))
         if task.outcomes[chosen] == "fixed":
             return float(executed)
         node = int(nodes[chosen])
         failures[node] += 1
-        places[nodes == node] *= (1 + failures[node]) / failures[node]
-        places[chosen] = np.inf
-    return float(len(places))
+        ranks[nodes == node] *= (1 + failures[node]) / failures[node]
+        ranks[chosen] = np.inf
+    return float(len(ranks))
 
 
-def by_chance(task: ReplayTask) -> float:
-    """In any order."""
+def by_random_order(task: ReplayTask) -> float:
+    """Count executions in random order."""
     rng = Random(f"random/{task.name}")
     return _mean_over_draws(rng.random, len(task.actions), task)
 
 
-def as_genprog_does(task: ReplayTask) -> float:
-    """Nodes drawn by suspiciousness, their candidates evenly; what the agent does untaught."""
+def by_genprog_weights(task: ReplayTask) -> float:
+    """Draw nodes by suspiciousness, their candidates uniformly, like the agent without a model."""
     alternatives = Counter(task.nodes)
-    suspicion = suspicions(task)
+    suspiciousness = suspiciousness_of(task)
     weights = [
         (value**2 + MIN_WEIGHT) / alternatives[node]
-        for value, node in zip(suspicion, task.nodes, strict=True)
+        for value, node in zip(suspiciousness, task.nodes, strict=True)
     ]
     rng = Random(f"genprog/{task.name}")
     draws = []
@@ -69,30 +69,30 @@ def as_genprog_does(task: ReplayTask) -> float:
     return sum(draws) / DRAWS
 
 
-def untaught() -> dict[str, Count]:
-    """The policies that learn nothing."""
+def untrained_policies() -> dict[str, Count]:
+    """Return the policies without training."""
     return {
-        "random": by_chance,
-        "GenProg-like": as_genprog_does,
-        "Ochiai sorted": lambda task: by_score(suspicions(task), task),
-        "Ochiai, node decay": lambda task: by_decayed_place(suspicions(task), task),
+        "random": by_random_order,
+        "GenProg-like": by_genprog_weights,
+        "Ochiai sorted": lambda task: by_score(suspiciousness_of(task), task),
+        "Ochiai, node decay": lambda task: by_decayed_rank(suspiciousness_of(task), task),
     }
 
 
 def repairable(tasks: Sequence[ReplayTask]) -> list[int]:
-    """Positions of the tasks that a single edit repairs; the others tell nothing of a ranking."""
-    return [place for place, task in enumerate(tasks) if "fixed" in task.outcomes]
+    """Return positions of the tasks that a single edit repairs; others do not test a ranking."""
+    return [position for position, task in enumerate(tasks) if "fixed" in task.outcomes]
 
 
 def first_repairs(
     scores: Mapping[int, Scores], tasks: Sequence[ReplayTask]
 ) -> list[tuple[int, str]]:
-    """Position and source of the repair that each ranking finds first."""
+    """Return task position and source of the repair that each ranking finds first."""
     found = defaultdict[int, str](str)
-    for place, score in scores.items():
+    for position, score in scores.items():
         for index in np.argsort(-score, kind="stable"):
-            if int(index) in tasks[place].repairs:
-                found[place] = tasks[place].repairs[int(index)]
+            if int(index) in tasks[position].repairs:
+                found[position] = tasks[position].repairs[int(index)]
                 break
     return sorted(found.items())
 

@@ -1,4 +1,4 @@
-"""What a ranking costs, and what an execution costs."""
+"""Cost of ranking and of executing a candidate."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ROUNDS = 5
 PROGRAMS_EACH = 10
 
 
-def seconds_to_rank(sandbox: Sandbox, bugs: Sequence[Bug], model: WorldModel) -> float:
-    """Per candidate: describing parent and steps, encoding, inference, sorting; best of rounds.
+def measure_ranking_seconds(sandbox: Sandbox, bugs: Sequence[Bug], model: WorldModel) -> float:
+    """Return seconds per candidate: features, encoding, inference, sorting; best of the rounds.
 
-    All candidates of a program are ranked at once, as the agent does.
+    All candidates of a program are ranked at once, as in the agent.
     """
     nothing = frozenset[Edit]()
     roots = [
@@ -39,8 +39,8 @@ def seconds_to_rank(sandbox: Sandbox, bugs: Sequence[Bug], model: WorldModel) ->
     return min(rounds) / sum(map(len, steps))
 
 
-def seconds_to_execute(bugs: Sequence[Bug]) -> float:
-    """Per candidate, one at a time, in a sandbox that remembers nothing."""
+def measure_execution_seconds(bugs: Sequence[Bug]) -> float:
+    """Return seconds per candidate, one at a time, in a sandbox without cache."""
     executed, spent = 0, 0.0
     with open_corpus_sandbox(parallel=1) as sandbox:
         for bug in bugs:

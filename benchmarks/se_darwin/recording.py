@@ -1,7 +1,7 @@
-"""A sandbox that runs each program once; afterwards what it did is read from disk.
+"""A sandbox that runs each program once and caches its results on disk.
 
-What a program does on given tests does not depend on who asks, so every policy can be replayed
-exactly, and a second run of the benchmark executes nothing.
+The result of a program on given tests does not depend on the policy that chose it. So every policy
+can be replayed exactly, and a second run of the benchmark executes nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _BATCH = 400
 
 
 class RecordingSandbox(Sandbox):
-    """Executes what is not on record yet.
+    """Executes programs whose results are not cached.
 
     Args:
-        path: SQLite file; made if missing.
+        path: SQLite file of the cache; created if missing.
         modules: See `Sandbox`.
         limits: See `Sandbox`.
         parallel: See `Sandbox`.
 
     Attributes:
-        executed: Programs really run.
+        executed: Number of programs that were executed.
 
     Raises:
         SandboxUnavailableError: See `Sandbox`.
@@ -41,10 +41,10 @@ class RecordingSandbox(Sandbox):
         self.executed = 0
         self._digests: dict[int, tuple[object, bytes]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._base = sqlite3.connect(path, isolation_level=None)
-        self._base.execute("PRAGMA journal_mode=WAL")
-        self._base.execute("PRAGMA synchronous=OFF")
-        self._base.execute(
+        self._database = sqlite3.connect(path, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=OFF")
+        self._database.execute(
             "CREATE TABLE IF NOT EXISTS runs (key BLOB PRIMARY KEY, did BLOB) WITHOUT ROWID"
         )
         super().__init__(modules=modules, limits=limits, parallel=parallel)
@@ -59,11 +59,11 @@ class RecordingSandbox(Sandbox):
         coverage: bool = False,
         limits: Limits | None = None,
     ) -> list[Execution]:
-        """See `Sandbox.run`; what is on record is not run again."""
-        where = repr((sys.version, function, module, coverage, limits or self.limits)).encode()
-        where += self._digest(tests)
-        keys = [hashlib.sha256(where + source.encode()).digest()[:16] for source in sources]
-        known = {key: did for key in keys if (did := self._find(key)) is not None}
+        """See `Sandbox.run`; cached programs are not run again."""
+        key_prefix = repr((sys.version, function, module, coverage, limits or self.limits)).encode()
+        key_prefix += self._digest(tests)
+        keys = [hashlib.sha256(key_prefix + source.encode()).digest()[:16] for source in sources]
+        known = {key: found for key in keys if (found := self._find(key)) is not None}
         missing = dict.fromkeys(
             (key, source) for key, source in zip(keys, sources, strict=True) if key not in known
         )
@@ -79,7 +79,7 @@ class RecordingSandbox(Sandbox):
                 limits=limits,
             )
             fresh = {key: execution for (key, _), execution in zip(batch, executions, strict=True)}
-            self._keep(fresh)
+            self._store(fresh)
             self.executed += len(batch)
             known |= fresh
         return [known[key] for key in keys]
@@ -87,22 +87,22 @@ class RecordingSandbox(Sandbox):
     def close(self) -> None:
         """See `Sandbox.close`."""
         super().close()
-        self._base.close()
+        self._database.close()
 
     def _digest(self, tests: Sequence[TestCase] | PytestSuite) -> bytes:
-        if id(tests) not in self._digests:  # the tests are kept too, so that no id is used twice
+        if id(tests) not in self._digests:  # keep the tests, so that their id is not reused
             self._digests[id(tests)] = (tests, hashlib.sha256(repr(tests).encode()).digest())
         return self._digests[id(tests)][1]
 
     def _find(self, key: bytes) -> Execution | None:
-        row = self._base.execute("SELECT did FROM runs WHERE key = ?", (key,)).fetchone()
+        row = self._database.execute("SELECT did FROM runs WHERE key = ?", (key,)).fetchone()
         return None if row is None else _read(row[0])
 
-    def _keep(self, did: dict[bytes, Execution]) -> None:
-        rows = [(key, _write(execution)) for key, execution in did.items()]
-        self._base.execute("BEGIN")
-        self._base.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?)", rows)
-        self._base.execute("COMMIT")
+    def _store(self, executions: dict[bytes, Execution]) -> None:
+        rows = [(key, _write(execution)) for key, execution in executions.items()]
+        self._database.execute("BEGIN")
+        self._database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?)", rows)
+        self._database.execute("COMMIT")
 
 
 def _write(execution: Execution) -> bytes:
@@ -110,8 +110,8 @@ def _write(execution: Execution) -> bytes:
         output and (output.kind, output.text, output.arguments, sorted(output.lines))
         for output in execution.outputs
     ]
-    did = (execution.end, round(execution.cpu_seconds, 6), outputs)
-    return zlib.compress(json.dumps(did, separators=(",", ":")).encode())
+    record = (execution.end, round(execution.cpu_seconds, 6), outputs)
+    return zlib.compress(json.dumps(record, separators=(",", ":")).encode())
 
 
 def _read(data: bytes) -> Execution:

@@ -1,7 +1,7 @@
-"""Proof of use: how many executions a ranking costs before the repair is found.
+"""Exact replay of rankings: number of executions until a ranking finds the repair.
 
-Every single-edit candidate of a broken program is run beforehand, once; a ranking is then
-replayed exactly, at no further cost.
+Every single-edit candidate of a broken program is run once beforehand; replaying a ranking then
+executes nothing.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from infrastructure.agent_contract import Transition
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayTask:
-    """A broken program with all its single-edit candidates, executed.
+    """A broken program and the results of all its single-edit candidates.
 
     Attributes:
-        name: The function's.
-        observation: Fields of the broken program.
-        actions: Fields of each candidate.
-        outcomes: What came of each: one of `agents.se_darwin.features.OUTCOMES`.
-        deltas: Change of the share of tests passed.
-        nodes: Which node of the tree each changes.
-        repairs: Source of each candidate that passes every visible test, by its position.
+        name: Name of the function.
+        observation: Observation fields of the broken program.
+        actions: Action fields of each candidate.
+        outcomes: Outcome of each candidate: one of `agents.se_darwin.features.OUTCOMES`.
+        deltas: Change of the share of passed tests, by candidate.
+        nodes: Number of the syntax-tree node that each candidate changes.
+        repairs: Source of each candidate that passes every visible test, by position.
     """
 
     name: str
@@ -45,10 +45,10 @@ class ReplayTask:
     @classmethod
     def execute(cls, sandbox: Sandbox, task: RepairTask) -> ReplayTask:
         """Run every distinct single-edit candidate of *task*."""
-        nothing = frozenset[Edit]()
-        [root] = task.evaluate(sandbox, [(nothing, task.space.source)], coverage=True)
+        no_edits = frozenset[Edit]()
+        [root] = task.evaluate(sandbox, [(no_edits, task.space.source)], coverage=True)
         candidates: dict[str, Step] = {}
-        for step in revise(task.space, nothing):
+        for step in revise(task.space, no_edits):
             candidates.setdefault(task.space.program(step.edits), step)
         candidates.pop(task.space.source, None)
         children = task.evaluate(
@@ -62,7 +62,7 @@ class ReplayTask:
             outcomes=tuple(label_outcome(root, child) for child in children),
             deltas=tuple(child.score - root.score for child in children),
             nodes=tuple(edit.node for step in candidates.values() for edit in step.changed),
-            repairs={place: child.source for place, child in enumerate(children) if child.fixed},
+            repairs={index: child.source for index, child in enumerate(children) if child.fixed},
         )
 
     @property
@@ -71,7 +71,7 @@ class ReplayTask:
         return tuple(outcome == "fixed" for outcome in self.outcomes)
 
     def transitions(self, group: str) -> list[Transition]:
-        """Each candidate as the agent would have recorded it."""
+        """Return each candidate as the agent would have recorded it."""
         return [
             Transition(
                 group=group,
@@ -85,49 +85,49 @@ class ReplayTask:
         ]
 
     def executions_in(self, order: Sequence[int]) -> int:
-        """Candidates run, in that order, up to the first repair; all if there is none."""
+        """Count the candidates in *order* up to the first repair; all if there is none."""
         for executed, index in enumerate(order, 1):
             if self.outcomes[index] == "fixed":
                 return executed
         return len(self.outcomes)
 
     def executions_to_repair(self, ranker: Ranker) -> int:
-        """`executions_in` the ranker's order."""
+        """Return `executions_in` the ranker's order."""
         return self.executions_in(ranker.rank(self.observation, self.actions))
 
 
 def mean_executions(tasks: Sequence[ReplayTask], ranker: Ranker) -> float:
-    """Mean of `ReplayTask.executions_to_repair`."""
+    """Return the mean of `ReplayTask.executions_to_repair`."""
     return sum(task.executions_to_repair(ranker) for task in tasks) / len(tasks)
 
 
 class SuspiciousnessRanker:
-    """The classical baseline: by the suspiciousness of the edited line alone."""
+    """The classical baseline: ranks by the suspiciousness of the edited line alone."""
 
     def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
-        """Positions in *actions*, most suspicious first, ties in their given order."""
+        """Return positions in *actions*, most suspicious first; ties keep their order."""
         del observation
-        return sorted(range(len(actions)), key=lambda index: -_suspicion_of(actions[index]))
+        return sorted(range(len(actions)), key=lambda index: -_suspiciousness_of(actions[index]))
 
 
 class ShuffledRanker:
-    """Another ranker whose predictions went to the wrong candidates: what it knows is lost.
+    """Assigns another ranker's predictions to random candidates, which makes them useless.
 
     Args:
-        ranker: Whose predictions to shuffle.
-        rng: Source of chance.
+        ranker: Ranker whose predictions are shuffled.
+        rng: Random generator.
     """
 
     def __init__(self, ranker: Ranker, rng: Random) -> None:
         self._ranker, self._rng = ranker, rng
 
     def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
-        """Positions in *actions* in the order of predictions made for others."""
-        belongs_to = self._rng.sample(range(len(actions)), len(actions))
-        return [belongs_to[index] for index in self._ranker.rank(observation, actions)]
+        """Return positions in *actions*, in the order of predictions for other candidates."""
+        permutation = self._rng.sample(range(len(actions)), len(actions))
+        return [permutation[index] for index in self._ranker.rank(observation, actions)]
 
 
-def _suspicion_of(action: Fields) -> float:
+def _suspiciousness_of(action: Fields) -> float:
     numbers = action["numbers"]
     if not isinstance(numbers, Sequence):
         raise TypeError(f"action field 'numbers' must be a sequence, got {numbers!r}")

@@ -1,4 +1,4 @@
-"""Tables on the screen, CSV files and a plot; what was not good stays in."""
+"""Tables on the screen, CSV files and a plot; bad figures are included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.measuring.plot import plot_shares
 from benchmarks.measuring.table import format_table, write_csv
 from benchmarks.se_darwin.dataset import Dataset
-from benchmarks.se_darwin.limits import SORTED, Shown
+from benchmarks.se_darwin.limits import SORTED, LimitCheck
 from benchmarks.se_darwin.statistics import ModuleBootstrap
 from benchmarks.se_darwin.study import OURS, RIVALS, Study
 from benchmarks.se_darwin.two_edit_search import MOST_EXECUTIONS, OCHIAI
@@ -24,20 +24,20 @@ _ONE_EDIT, _TWO_EDITS = "one edit", "two edits"
 @dataclass(kw_only=True, slots=True)
 class Report:
     """Attributes:
-    folder: Where files go.
-    quick: Whether the figures prove nothing.
-    shown: Figures with limits, in order.
-    written: Names of the files.
+    folder: Folder of the files.
+    quick: Whether the run was a preview.
+    checks: Figures with limits, in order.
+    written: Names of the files written.
     """
 
     folder: Path
     quick: bool
-    shown: list[Shown] = field(default_factory=list)
+    checks: list[LimitCheck] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
-    _spent: dict[str, dict[str, Sequence[float]]] = field(default_factory=dict)
+    _executions: dict[str, dict[str, Sequence[float]]] = field(default_factory=dict)
 
     def executions(self, data: Dataset, study: Study, bootstrap: ModuleBootstrap) -> None:
-        """One-edit bugs, a row per policy."""
+        """Print and write the one-edit bugs, a row per policy."""
         ours = study.executions[OURS]
         rows = []
         for name, counts in study.executions.items():
@@ -59,10 +59,10 @@ class Report:
             f"one-edit bugs: {len(study.cases)} in {data.functions} functions of "
             f"{len(set(study.modules))} modules, "
             f"{np.mean([len(case.replay.outcomes) for case in study.cases]):.0f} candidates each "
-            f"({unrepairable} more that no single edit repairs are left out); executions to repair"
+            f"(without {unrepairable} that no single edit repairs); executions to repair"
         )
         self._table(title, "se_darwin_one_edit.csv", rows)
-        self._spent[_ONE_EDIT] = {
+        self._executions[_ONE_EDIT] = {
             name: study.executions[name] for name in ("random", SORTED, OCHIAI, *RIVALS, OURS)
         }
 
@@ -72,42 +72,48 @@ class Report:
         found: Mapping[str, Sequence[tuple[int, str] | None]],
         bootstrap: ModuleBootstrap,
     ) -> None:
-        """Two-edit bugs, a row per policy."""
+        """Print and write the two-edit bugs, a row per policy."""
         rows = []
         baseline = [float(item is not None) for item in found[OCHIAI]]
         for name, items in found.items():
-            spent = np.array([MOST_EXECUTIONS + 1 if item is None else item[0] for item in items])
+            executions = np.array(
+                [MOST_EXECUTIONS + 1 if item is None else item[0] for item in items]
+            )
             repaired = [float(item is not None) for item in items]
             rows.append(
                 {
                     "policy": name,
-                    **{f"within_{most}": f"{np.mean(spent <= most):.3f}" for most in (25, 100)},
+                    **{
+                        f"within_{most}": f"{np.mean(executions <= most):.3f}" for most in (25, 100)
+                    },
                     "within_200": str(bootstrap.mean(repaired)),
                     f"less {OCHIAI}": str(bootstrap.difference(repaired, baseline)),
                 }
             )
-            self._spent.setdefault(_TWO_EDITS, {})[name] = spent.tolist()
+            self._executions.setdefault(_TWO_EDITS, {})[name] = executions.tolist()
         title = (
-            f"two-edit bugs: {len(data.two_edits)} ({data.lost} more that no two edits undo are "
-            f"left out); share repaired within so many executions"
+            f"two-edit bugs: {len(data.two_edits)} (without {data.lost} that no two edits undo); "
+            f"share repaired within the given number of executions"
         )
         self._table(title, "se_darwin_two_edits.csv", rows)
 
-    def open_world(self, tables: Mapping[str, Rows]) -> None:
-        """A row per kind of fault."""
+    def generalization(self, tables: Mapping[str, Rows]) -> None:
+        """Print and write a row per kind of fault."""
         for name, rows in tables.items():
-            title = f"open world, {name} bugs: what one edit repairs, and how soon"
+            title = (
+                f"open world, {name} bugs: how many one edit repairs, and after how many executions"
+            )
             self._table(title, f"se_darwin_{name}.csv", rows)
 
     def finish(self) -> None:
         """Print and write the figures with limits, and draw the plot."""
-        title = "figures and limits" + (" (quick: a look, no proof)" if self.quick else "")
-        self._table(title, "se_darwin_limits.csv", [shown.row() for shown in self.shown])
+        title = "figures and limits" + (" (quick: a preview, not a proof)" if self.quick else "")
+        self._table(title, "se_darwin_limits.csv", [check.row() for check in self.checks])
         plot_shares(
             self.folder / "se_darwin.png",
             "faults in unseen modules, repaired",
             "executions",
-            self._spent,
+            self._executions,
             {_ONE_EDIT: 500.0, _TWO_EDITS: float(MOST_EXECUTIONS)},
         )
         self.written.append("se_darwin.png")

@@ -1,4 +1,4 @@
-"""The whole study, part by part; each part is printed and written when it is done."""
+"""The whole study; each part is printed and written when it is done."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.measuring.not_run import NotRunError
 from benchmarks.se_darwin import limits
-from benchmarks.se_darwin.calibration import calibration_study
-from benchmarks.se_darwin.dataset import Dataset, Effort, Say
-from benchmarks.se_darwin.generalization import open_world_rows
+from benchmarks.se_darwin.calibration import study_calibration
+from benchmarks.se_darwin.dataset import Dataset, Effort, Log
+from benchmarks.se_darwin.generalization import generalization_rows
 from benchmarks.se_darwin.pendulum import pendulum_data
 from benchmarks.se_darwin.precision_gap import control_gap, gaps, repair_gap
 from benchmarks.se_darwin.ranking import first_repairs
-from benchmarks.se_darwin.ranking_cost import seconds_to_execute, seconds_to_rank
+from benchmarks.se_darwin.ranking_cost import measure_execution_seconds, measure_ranking_seconds
 from benchmarks.se_darwin.recording import RecordingSandbox
 from benchmarks.se_darwin.report import Report
-from benchmarks.se_darwin.shuffled_labels import measure_chance
+from benchmarks.se_darwin.shuffled_labels import measure_on_shuffled_labels
 from benchmarks.se_darwin.statistics import ModuleBootstrap, upper_bound_of_mean
 from benchmarks.se_darwin.study import OURS, Study, study_one_edit
 from benchmarks.se_darwin.two_edit_search import OCHIAI, search_all
@@ -26,45 +26,45 @@ _TIMED_BUGS = 40
 
 
 def run_all(
-    sandbox: RecordingSandbox, data: Dataset, effort: Effort, seed: int, report: Report, say: Say
+    sandbox: RecordingSandbox, data: Dataset, effort: Effort, seed: int, report: Report, log: Log
 ) -> None:
     """Run every part."""
-    say("one-edit bugs: learning and ranking")
-    study = study_one_edit(data, effort, seed, say)
+    log("one-edit bugs: learning and ranking")
+    study = study_one_edit(data, effort, seed, log)
     bootstrap = ModuleBootstrap(study.modules, effort.resamples, seed)
     report.executions(data, study, bootstrap)
-    report.shown += limits.one_edit(study, bootstrap)
+    report.checks += limits.one_edit(study, bootstrap)
 
-    say("two-edit bugs: searching")
-    found = search_all(sandbox, data.two_edits, study.taught, data.fold_of, seed)
+    log("two-edit bugs: searching")
+    found = search_all(sandbox, data.two_edits, study.trained, data.fold_of, seed)
     modules = [bug.module for bug in data.two_edits]
-    of_searches = ModuleBootstrap(modules, effort.resamples, seed)
-    report.searches(data, found, of_searches)
-    report.shown.append(limits.two_edits(found, of_searches, OUR_SEARCH, OCHIAI))
-    report.shown.append(limits.hidden(_hidden(sandbox, data, study, found)))
+    two_edit_bootstrap = ModuleBootstrap(modules, effort.resamples, seed)
+    report.searches(data, found, two_edit_bootstrap)
+    report.checks.append(limits.two_edits(found, two_edit_bootstrap, OUR_SEARCH, OCHIAI))
+    report.checks.append(limits.hidden(_hidden(sandbox, data, study, found)))
 
-    say("calibration on policy and under policy shift")
-    report.shown += limits.calibration(calibration_study(study.taught, seed))
+    log("calibration on policy and under policy shift")
+    report.checks += limits.calibration(study_calibration(study.trained, seed))
 
-    say("open world")
-    report.open_world(
+    log("open world")
+    report.generalization(
         {
-            name: open_world_rows(cases, study.taught, data.fold_of)
+            name: generalization_rows(cases, study.trained, data.fold_of)
             for name, cases in (("foreign", data.foreign), ("written", data.written))
         }
     )
 
-    say("half precision against FP32")
-    report.shown += limits.precision("repair", gaps(repair_gap(study.taught)))
-    _control(effort, seed, report, say)
+    log("half precision against FP32")
+    report.checks += limits.precision("repair", gaps(repair_gap(study.trained)))
+    _control(effort, seed, report, log)
 
-    say("cost of ranking, chance")
+    log("cost of ranking, shuffled labels")
     bugs = [case.bug for case in study.cases[:: max(1, len(study.cases) // _TIMED_BUGS)]]
-    model = WorldModel.from_fitted(study.taught[0].ours["fp32"].model, {})
-    ranking = seconds_to_rank(sandbox, bugs, model)
-    report.shown += limits.cost(ranking, seconds_to_execute(bugs))
-    noise = measure_chance(study.taught[0].fold.data, effort.steps, seed)
-    report.shown += limits.chance(noise)
+    model = WorldModel.from_fitted(study.trained[0].ours["fp32"].model, {})
+    ranking = measure_ranking_seconds(sandbox, bugs, model)
+    report.checks += limits.cost(ranking, measure_execution_seconds(bugs))
+    noise = measure_on_shuffled_labels(study.trained[0].fold.data, effort.steps, seed)
+    report.checks += limits.shuffled_labels(noise)
     report.finish()
 
 
@@ -74,11 +74,11 @@ def _hidden(
     study: Study,
     found: Mapping[str, Sequence[tuple[int, str] | None]],
 ) -> list[float]:
-    """Share of hidden tests that each repair found by our policies passes."""
+    """Return the share of hidden tests that each repair by our policies passes."""
     tasks = [case.bug.task for case in study.cases]
     replays = [case.replay for case in study.cases]
     repairs = [
-        (tasks[place], source) for place, source in first_repairs(study.scores[OURS], replays)
+        (tasks[position], source) for position, source in first_repairs(study.scores[OURS], replays)
     ]
     repairs += [
         (bug.task, item[1])
@@ -88,20 +88,20 @@ def _hidden(
     return [task.hidden_pass_rate(sandbox, source) for task, source in repairs if task.hidden_tests]
 
 
-def _control(effort: Effort, seed: int, report: Report, say: Say) -> None:
+def _control(effort: Effort, seed: int, report: Report, log: Log) -> None:
     try:
-        data = pendulum_data(seed)
+        data = pendulum_data(seed, effort.swing_transitions)
     except NotRunError as error:
-        say(f"  pendulum not run: {error}")
+        log(f"  pendulum not run: {error}")
         return
     seeds = range(seed, seed + effort.seeds)
     pairs, returns = control_gap(data, effort.steps, effort.swing_steps, seeds)
-    report.shown += limits.precision("pendulum", gaps(pairs))
+    report.checks += limits.precision("pendulum", gaps(pairs))
     for half in ("fp16", "bf16"):
         worse = upper_bound_of_mean(
             [(pair["fp32"] - pair[half]) / abs(pair["fp32"]) for pair in returns]
         )
         fp32 = sum(pair["fp32"] for pair in returns) / len(returns)
-        report.shown += limits.precision(
+        report.checks += limits.precision(
             "pendulum", {f"{half} return of planning (fp32 {fp32:.1f}), loss": worse}
         )

@@ -1,4 +1,4 @@
-"""Shuffled labels: a model that learns from noise must know nothing, on every head."""
+"""Negative control: a model trained on shuffled labels must not predict any target."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from infrastructure.world_model.fitting.scoring import measure
 from infrastructure.world_model.fitting.training_data import DataPart, TrainingData, encode_split
 
 
-def shuffled(data: TrainingData, seed: int) -> TrainingData:
-    """The same inputs, each with the outcome of another row of its part."""
+def shuffle_labels(data: TrainingData, seed: int) -> TrainingData:
+    """Return the same inputs, each with the outcome of another row of its part."""
     return encode_split(
         data.spec,
         {part: _shuffled_part(content, seed) for part, content in data.parts.items()},
     )
 
 
-def measure_chance(data: TrainingData, steps: int, seed: int) -> dict[str, float]:
-    """Held-out metrics of the chosen family after learning from shuffled labels."""
-    noise = shuffled(data, seed)
+def measure_on_shuffled_labels(data: TrainingData, steps: int, seed: int) -> dict[str, float]:
+    """Return held-out metrics of the chosen family after training on shuffled labels."""
+    noise = shuffle_labels(data, seed)
     learned = choose(noise, train_ensemble(noise, "fp32", steps, seed), fit_linear(noise))
     predicted = learned.model.predict(noise.test.features)
     return measure(predicted, noise.test.outcomes, noise.codec)

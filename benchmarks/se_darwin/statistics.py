@@ -1,4 +1,4 @@
-"""Figures with bootstrap intervals that resample whole modules: functions of one are related."""
+"""Bootstrap intervals that resample whole modules, because functions of a module are related."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Interval:
 
 
 class ModuleBootstrap:
-    """Resamples modules; the same resamples for every comparison, so that they are paired.
+    """Resamples modules; all comparisons use the same resamples, so they are paired.
 
     Args:
-        modules: Of each bug.
-        resamples: How often.
-        seed: Of the draws.
+        modules: Module of each bug.
+        resamples: Number of resamples.
+        seed: Seed of the draws.
     """
 
     def __init__(self, modules: Sequence[str], resamples: int, seed: int) -> None:
@@ -42,17 +42,17 @@ class ModuleBootstrap:
         self._counts = np.bincount(self._cluster, minlength=len(names)).astype(float)
 
     def mean(self, values: Sequence[float]) -> Interval:
-        """Mean over bugs."""
+        """Return the mean over bugs."""
         sums = self._sums(values)
         means = (self._weights @ sums) / (self._weights @ self._counts)
         return _interval(float(np.mean(values)), means)
 
     def difference(self, first: Sequence[float], second: Sequence[float]) -> Interval:
-        """Mean of *first* less that of *second*, bug by bug."""
+        """Return the mean of *first* minus *second*, bug by bug."""
         return self.mean([one - other for one, other in zip(first, second, strict=True)])
 
     def ratio(self, above: Sequence[float], below: Sequence[float]) -> Interval:
-        """Mean of *above* divided by the mean of *below*."""
+        """Return the mean of *above* divided by the mean of *below*."""
         ratios = (self._weights @ self._sums(above)) / (self._weights @ self._sums(below))
         return _interval(float(np.mean(above) / np.mean(below)), ratios)
 
@@ -67,7 +67,7 @@ def _interval(figure: float, resampled: Numbers) -> Interval:
 
 
 def upper_bound_of_mean(values: Sequence[float]) -> Interval:
-    """Mean of paired differences; ``high`` is the one-sided 95 % bound by Student's t."""
+    """Return the mean of paired differences; ``high`` is Student's one-sided 95 % bound."""
     array = np.asarray(values, dtype=float)
     mean = float(array.mean())
     error = float(array.std(ddof=1) / len(array) ** 0.5)

@@ -1,4 +1,4 @@
-"""Two-edit bugs: the agent's own search, with different policies."""
+"""Two-edit bugs: the agent's search with different policies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agents.se_darwin.search.policy import Policy
 from benchmarks.se_darwin.bugs import Bug
 from benchmarks.se_darwin.learning import Scorer, WorldModelScorer
 from benchmarks.se_darwin.replay import ReplayTask, SuspiciousnessRanker
-from benchmarks.se_darwin.study import Taught
+from benchmarks.se_darwin.study import TrainedFold
 
 MOST_EXECUTIONS = 200
 BATCH = 4
@@ -33,17 +33,17 @@ class ScoreRanker:
     scorer: Scorer
 
     def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
-        """Positions in *actions*, best first."""
+        """Return positions in *actions*, best first."""
         task = ReplayTask(name="", observation=observation, actions=tuple(actions), outcomes=())
         order: list[int] = np.argsort(-self.scorer.score(task), kind="stable").tolist()
         return order
 
 
-def policies(taught: Taught) -> dict[str, Policy]:
-    """All use the same archive, operators, batch and share of chance."""
-    ours = ScoreRanker(scorer=WorldModelScorer(model=taught.ours["fp32"].model))
-    logistic = ScoreRanker(scorer=taught.rivals["logistic"])
-    made = {"GenProg-like": Policy(batch=BATCH, epsilon=EPSILON)}
+def policies(trained: TrainedFold) -> dict[str, Policy]:
+    """Return policies with the same archive, operators, batch size and epsilon."""
+    ours = ScoreRanker(scorer=WorldModelScorer(model=trained.ours["fp32"].model))
+    logistic = ScoreRanker(scorer=trained.rivals["logistic"])
+    found = {"GenProg-like": Policy(batch=BATCH, epsilon=EPSILON)}
     for name, ranker in (
         ("Ochiai", SuspiciousnessRanker()),
         ("logistic", logistic),
@@ -51,12 +51,12 @@ def policies(taught: Taught) -> dict[str, Policy]:
     ):
         for decay in (False, True):
             key = f"{name}, node decay" if decay else f"{name} sorted"
-            made[key] = Policy(ranker=ranker, batch=BATCH, epsilon=EPSILON, node_decay=decay)
-    return made
+            found[key] = Policy(ranker=ranker, batch=BATCH, epsilon=EPSILON, node_decay=decay)
+    return found
 
 
 def search(sandbox: Sandbox, bug: Bug, policy: Policy, seed: int) -> tuple[int, str] | None:
-    """Executions until the repair, and its source; None if the means are spent before."""
+    """Return executions until the repair and its source; None if the budget ends before."""
     rng = Random(f"{seed}/{bug.task.name}")
     evolution = Evolution(bug.task, sandbox, rng, policy)
     idle = 0
@@ -73,12 +73,12 @@ def search(sandbox: Sandbox, bug: Bug, policy: Policy, seed: int) -> tuple[int, 
 def search_all(
     sandbox: Sandbox,
     bugs: Sequence[Bug],
-    taught: Sequence[Taught],
+    trained: Sequence[TrainedFold],
     fold_of: Mapping[str, int],
     seed: int,
 ) -> dict[str, list[tuple[int, str] | None]]:
-    """Policy to what it finds, bug by bug; each bug is left to the model that never saw it."""
-    by_fold = [policies(item) for item in taught]
+    """Return each policy's results by bug; the model that did not train on a bug ranks it."""
+    by_fold = [policies(item) for item in trained]
     return {
         name: [search(sandbox, bug, by_fold[fold_of[bug.module]][name], seed) for bug in bugs]
         for name in by_fold[0]

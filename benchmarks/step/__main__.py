@@ -1,4 +1,4 @@
-"""``python -m benchmarks.step``: the training step beside other loops, held to its limits."""
+"""``python -m benchmarks.step``: compare the training step with other loops; check limits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from benchmarks.measuring.plot import plot_bars
 from benchmarks.measuring.spread import Spread
 from benchmarks.measuring.table import write_csv
 from benchmarks.step import report
-from benchmarks.step.cases import every_case
-from benchmarks.step.figures import FULL, QUICK, every_finding
+from benchmarks.step.cases import list_cases
+from benchmarks.step.figures import FULL, QUICK, measure_figures
 from benchmarks.step.measure import measure
 from benchmarks.step.models import SIZES
 from benchmarks.step.results import Case, Measured, Result
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     device = resolve_device(options.device)
     if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # Accelerate and CUDA's own counters mean the current one
+        torch.cuda.set_device(device)  # Accelerate and CUDA's counters use the current device
     effort = QUICK if options.quick else FULL
     rounds = effort.cuda_rounds if device.type == "cuda" else effort.cpu_rounds
     machine = describe(device)
@@ -38,16 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     results: dict[Case, Result] = {}
     for name in options.sizes or _default_sizes(device):
-        cases = every_case([name])
+        cases = list_cases([name])
         results |= measure(SIZES[name], cases, device, rounds=rounds, seed=options.seed)
         print(f"\n{report.format_steps([results[case] for case in cases], machine)}", flush=True)
-    findings = list(every_finding(results, device, effort, options.seed))
-    print(f"\n{report.format_findings(findings)}\n")
+    figures = list(measure_figures(results, device, effort, options.seed))
+    print(f"\n{report.format_figures(figures)}\n")
 
     rows = report.step_rows(results.values(), machine)
     write_csv(options.output / "step.csv", rows, report.STEP_COLUMNS)
-    rows = report.finding_rows(findings, machine)
-    write_csv(options.output / "findings.csv", rows, report.FINDING_COLUMNS)
+    rows = report.figure_rows(figures, machine)
+    write_csv(options.output / "findings.csv", rows, report.FIGURE_COLUMNS)
     print(f"written to {options.output}: step.csv, findings.csv, {_plot(options.output, results)}")
     return 0
 
@@ -78,9 +78,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--sizes", nargs="+", choices=SIZES, help="default: all, large on accelerators only"
     )
-    parser.add_argument("--quick", action="store_true", help="few rounds: a look, no proof")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, data and orders")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of CSV and plot")
+    parser.add_argument("--quick", action="store_true", help="few rounds: a preview, not a proof")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, data and orders")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, help="folder of the CSV files and the plot"
+    )
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""Which loops are measured, in which combinations, and what is demanded of the ratios."""
+"""The loops that are measured, their combinations, and the limits of the ratios."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOPS: dict[str, Callable[[Setup], Loop]] = {
     "accelerate": peers.accelerate,
 }
 
-# At most; ratios of process CPU time on a CPU, one thread.
+# Upper limits of ratios of process CPU time on a CPU, one thread.
 _TEXTBOOK = {
     ("tiny", "fp16"): 0.85,
     ("tiny", "bf16"): 0.90,
@@ -39,8 +39,8 @@ _CUDA_GRAPH = {"small": 1 / 4, "medium": 1 / 2}
 _CUDA_MEMORY = {"large": 0.60}
 
 
-def every_case(sizes: Iterable[str]) -> list[Case]:
-    """All combinations, also those that cannot run here: they are named, with the reason."""
+def list_cases(sizes: Iterable[str]) -> list[Case]:
+    """Return all combinations, including those that cannot run here and get a reason instead."""
     return [
         Case(size=size, loop=loop, precision=precision, mode=mode)
         for size, loop, precision, mode in product(
@@ -49,8 +49,8 @@ def every_case(sizes: Iterable[str]) -> list[Case]:
     ]
 
 
-def why_not(case: Case, device: torch.device) -> str:
-    """Why *case* is not even tried on *device*; empty if it is."""
+def not_run_reason(case: Case, device: torch.device) -> str:
+    """Return why *case* is not tried on *device*; empty if it is."""
     if device.type == "cuda":
         return ""
     if case.precision == "tf32":
@@ -58,12 +58,12 @@ def why_not(case: Case, device: torch.device) -> str:
     if case.mode == "graph":
         return "CUDA graphs exist on CUDA only"
     if case.precision == "fp16" and not SIZES[case.size].cpu_fp16:
-        return "a CPU has no fast FP16 product; tiny alone is run, to show that it is right"
+        return "a CPU has no fast FP16 product; only tiny is run, to check the result"
     return ""
 
 
-def every_comparison(sizes: Iterable[str], device: torch.device) -> list[Comparison]:
-    """All ratios that are drawn, with their limits on *device*."""
+def list_comparisons(sizes: Iterable[str], device: torch.device) -> list[Comparison]:
+    """Return all comparisons, with their limits on *device*."""
     on_cuda = device.type == "cuda"
     return [
         comparison
@@ -101,7 +101,7 @@ def _precision_comparisons(size: str, *, on_cuda: bool) -> Iterable[Comparison]:
             compares="precisions",
             at_most=_CPU_BF16.get(size) if precision == "bf16" and not on_cuda else None,
         )
-        yield Comparison(  # what the device gives to anyone: the ratio above cannot go far below
+        yield Comparison(  # the gain of any loop on this device; bounds the ratio above
             numerator=Case(size=size, loop="textbook", precision=precision),
             denominator=Case(size=size, loop="textbook", precision="fp32"),
             compares="precisions",

@@ -1,4 +1,4 @@
-"""Every figure that the results are held to, in one list."""
+"""The figures of the benchmark with their limits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from benchmarks.measuring.observe import count_reads
 from benchmarks.measuring.spread import Spread
 from benchmarks.step.accuracy import compare_accuracy
-from benchmarks.step.cases import every_comparison
+from benchmarks.step.cases import list_comparisons
 from benchmarks.step.loops import HALF_DTYPES, Requested, Setup, naive
 from benchmarks.step.models import SIZES, build_batches, build_model
 from benchmarks.step.optimizer_phase import compare_optimizer_phases
-from benchmarks.step.results import Finding, Measured, Results
+from benchmarks.step.results import Figure, Measured, Results
 
 _NAIVE_READS = 3  # the scale before and after, and the loss
 _WARM_UP_STEPS, _COUNTED_STEPS = 2, 8
@@ -25,10 +25,10 @@ _WARM_UP_STEPS, _COUNTED_STEPS = 2, 8
 class Effort:
     """Attributes:
     cpu_rounds: Timed blocks of every case on a CPU.
-    cuda_rounds: The same on CUDA, where there are more cases.
+    cuda_rounds: Timed blocks of every case on CUDA, where there are more cases.
     phase_rounds: Timed optimizer phases.
-    accuracy_steps: Of each training whose accuracy is compared.
-    seeds: Trainings of each precision.
+    accuracy_steps: Steps of each training whose accuracy is compared.
+    seeds: Trainings in each precision.
     """
 
     cpu_rounds: int
@@ -42,17 +42,17 @@ QUICK = Effort(cpu_rounds=5, cuda_rounds=5, phase_rounds=10, accuracy_steps=100,
 FULL = Effort(cpu_rounds=80, cuda_rounds=30, phase_rounds=60, accuracy_steps=400, seeds=5)
 
 
-def every_finding(
+def measure_figures(
     results: Results, device: torch.device, effort: Effort, seed: int
-) -> Iterator[Finding]:
-    """The ratios that *results* allow, then what needs a measurement of its own."""
-    for comparison in every_comparison(dict.fromkeys(case.size for case in results), device):
-        yield comparison.find(results)
-    yield from _read_findings(results, device, seed)
+) -> Iterator[Figure]:
+    """Yield the ratios of *results*, then the figures that need their own measurement."""
+    for comparison in list_comparisons(dict.fromkeys(case.size for case in results), device):
+        yield comparison.measure(results)
+    yield from _host_read_figures(results, device, seed)
     for precision in get_args(Requested):
-        if precision in ("fp32", "fp16"):  # without and with a scale; there are no products
+        if precision in ("fp32", "fp16"):  # without and with loss scale; there are no products
             yield compare_optimizer_phases(device, precision, rounds=effort.phase_rounds, seed=seed)
-    # On a CPU FP16 is there to be right, and only tiny is affordable.
+    # On a CPU FP16 is slow, so only tiny is affordable.
     size = SIZES["small" if device.type == "cuda" else "tiny"]
     for precision in HALF_DTYPES:
         yield compare_accuracy(
@@ -60,27 +60,27 @@ def every_finding(
         )
 
 
-def _read_findings(results: Results, device: torch.device, seed: int) -> Iterable[Finding]:
+def _host_read_figures(results: Results, device: torch.device, seed: int) -> Iterable[Figure]:
     reads = [
         result.host_reads
         for result in results.values()
         if isinstance(result, Measured) and result.case.loop == "ours"
     ]
     if reads:
-        yield Finding(
+        yield Figure(
             what="host reads per step, ours, most of all cases",
             spread=Spread.of([max(reads)]),
             exactly=0,
         )
-    yield Finding(
+    yield Figure(
         what="host reads per step, naive FP16 loop (shows that the detector sees them)",
-        spread=Spread.of([naive_reads(device, seed)]),
+        spread=Spread.of([count_naive_reads(device, seed)]),
         exactly=_NAIVE_READS,
     )
 
 
-def naive_reads(device: torch.device, seed: int) -> float:
-    """Host reads per step of the naive loop."""
+def count_naive_reads(device: torch.device, seed: int) -> float:
+    """Return host reads per step of the naive loop."""
     size = SIZES["tiny"]
     batches = build_batches(size, device, seed)
     loop = naive(Setup(model=build_model(size, device, seed), device=device, precision="fp16"))

@@ -1,6 +1,6 @@
-"""The loops without a library: textbook, folded by hand, naive; and this project's trainer.
+"""Loops without a library (textbook, folded by hand, naive), and this project's trainer.
 
-Each builder takes a `Setup` and returns a `Loop`; all take AdamW ``fused=True`` and clip to
+Each builder takes a `Setup` and returns a `Loop`. All use AdamW ``fused=True`` and clip to
 `MAX_NORM`, so that they do the same work.
 """
 
@@ -34,12 +34,12 @@ HALF_DTYPES: dict[Requested, torch.dtype] = {"bf16": torch.bfloat16, "fp16": tor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """What a loop is built from.
+    """Arguments of a loop's builder.
 
     Attributes:
-        model: Float32 parameters, on the device, the loop's own.
-        device: Where it computes.
-        precision: As requested; ``tf32`` is float32 to everything but the GPU's products.
+        model: Model with float32 parameters on the device, owned by the loop.
+        device: Device to compute on.
+        precision: Requested precision; ``tf32`` differs from float32 only in CUDA's products.
         mode: ``graph`` for one CUDA graph of the whole step.
     """
 
@@ -50,7 +50,7 @@ class Setup:
 
     @property
     def half_dtype(self) -> torch.dtype | None:
-        """Of the autocast region; None where there is none."""
+        """Dtype of the autocast region; None without autocast."""
         return HALF_DTYPES.get(self.precision)
 
 
@@ -60,10 +60,10 @@ class Loop:
 
     Attributes:
         step: Trains on one batch: loss, backward, clip, update.
-        model: As a caller would evaluate it.
-        optimizer: Torch's own, below any wrapper.
-        enter: Puts global state back that this loop needs; called before a row of steps.
-        note: What differs from the other loops, for the reader of the results.
+        model: Model as a caller would evaluate it.
+        optimizer: Torch's optimizer, below any wrapper.
+        enter: Restores global state that this loop needs; called before a block of steps.
+        note: Difference from the other loops, shown in the results.
     """
 
     step: Callable[[Batch], None]
@@ -74,23 +74,23 @@ class Loop:
 
 
 def adamw(model: nn.Module, *, fused: bool = True) -> AdamW:
-    """The optimizer of every loop."""
+    """Return the optimizer that every loop uses."""
     return AdamW(model.parameters(), lr=LEARNING_RATE, fused=fused)
 
 
-def eager_only(setup: Setup) -> None:
-    """Refuse a graph.
+def require_eager(setup: Setup) -> None:
+    """Refuse the graph mode.
 
     Raises:
-        NotRunError: The set-up asks for one.
+        NotRunError: The set-up asks for a graph.
     """
     if setup.mode == "graph":
-        raise NotRunError("this loop runs eagerly only; graph is for ours")
+        raise NotRunError("this loop runs eagerly only; only ours has a graph mode")
 
 
 def textbook(setup: Setup) -> Loop:
-    """The loop of torch's AMP recipe: unscale, clip, step, update."""
-    eager_only(setup)
+    """Build the loop of torch's AMP recipe: unscale, clip, step, update."""
+    require_eager(setup)
     model, optimizer = setup.model, adamw(setup.model)
     scaler = torch.amp.GradScaler(
         setup.device.type, init_scale=LOSS_SCALE, enabled=setup.precision == "fp16"
@@ -110,11 +110,11 @@ def textbook(setup: Setup) -> Loop:
 
 
 def folded(setup: Setup) -> Loop:
-    """The same step by hand: one norm, one fused pass, overflows counted on the device.
+    """Build the same step by hand: one norm, one fused pass, overflows counted on the device.
 
-    For this one case: nothing is checked, saved or explained.
+    It handles this case only: nothing is checked or saved.
     """
-    eager_only(setup)
+    require_eager(setup)
     model, optimizer = setup.model, adamw(setup.model)
     fused = cast("Any", optimizer)
     parameters = list(model.parameters())
@@ -128,13 +128,13 @@ def folded(setup: Setup) -> Loop:
             loss = functional.mse_loss(model(batch.x), batch.y)
         (loss * scale if scales else loss).backward()
         norm = torch.nn.utils.get_total_norm([cast("Tensor", p.grad) for p in parameters])
-        bad = norm.mul(0.0).ne_(0.0)  # 1 where inf or NaN, else 0
+        found_inf = norm.mul(0.0).ne_(0.0)  # 1 where inf or NaN, else 0
         fused.grad_scale = torch.maximum(norm / MAX_NORM, scale)
-        fused.found_inf = bad
+        fused.found_inf = found_inf
         optimizer.step()
         if scales:
-            torch._amp_update_scale_(scale, tracker, bad, 2.0, 0.5, GROWTH_INTERVAL)
-        overflows.add_(bad)
+            torch._amp_update_scale_(scale, tracker, found_inf, 2.0, 0.5, GROWTH_INTERVAL)
+        overflows.add_(found_inf)
         for parameter in parameters:
             parameter.grad = None
 
@@ -142,13 +142,13 @@ def folded(setup: Setup) -> Loop:
 
 
 def naive(setup: Setup) -> Loop:
-    """The original trainer's style: overflow inferred from the scale, every loss read."""
-    eager_only(setup)
+    """Build a loop in the original trainer's style: it infers overflows and reads every loss."""
+    require_eager(setup)
     model, optimizer = setup.model, adamw(setup.model)
     scaler = torch.amp.GradScaler(
         setup.device.type, init_scale=LOSS_SCALE, enabled=setup.precision == "fp16"
     )
-    seen: dict[str, float] = {"overflows": 0.0, "loss": 0.0}
+    totals: dict[str, float] = {"overflows": 0.0, "loss": 0.0}
 
     def step(batch: Batch) -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -160,14 +160,14 @@ def naive(setup: Setup) -> Loop:
         before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
-        seen["overflows"] += scaler.get_scale() < before
-        seen["loss"] += loss.item()
+        totals["overflows"] += scaler.get_scale() < before
+        totals["loss"] += loss.item()
 
     return Loop(step=step, model=model, optimizer=optimizer)
 
 
 def ours(setup: Setup) -> Loop:
-    """`FP16Trainer`, as its documentation says to call it."""
+    """Build a loop of `FP16Trainer` as its documentation describes."""
     trainer = FP16Trainer(setup.model, adamw(setup.model), trainer_config(setup))
 
     def step(batch: Batch) -> None:
@@ -192,10 +192,10 @@ def _graphed(trainer: FP16Trainer) -> Callable[[Batch], None]:
 
 
 def trainer_config(setup: Setup) -> FP16TrainingConfig:
-    """The trainer's configuration for *setup*.
+    """Return the trainer's configuration for *setup*.
 
     Raises:
-        NotRunError: A graph was asked for on a CPU.
+        NotRunError: The set-up asks for a graph on a CPU.
     """
     if setup.mode == "graph" and setup.device.type != "cuda":
         raise NotRunError("CUDA graphs exist on CUDA only")
@@ -209,7 +209,7 @@ def trainer_config(setup: Setup) -> FP16TrainingConfig:
 
 
 def mse(forward: Forward, batch: Batch) -> Tensor:
-    """Mean squared error, float32 ``[]``."""
+    """Return the mean squared error, float32 ``[]``."""
     return functional.mse_loss(forward(batch.x), batch.y)
 
 

@@ -1,4 +1,4 @@
-"""Runs the cases of one size, all in one interleaved run."""
+"""Measure the cases of one size in one interleaved run."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import torch
 from benchmarks.measuring.not_run import NotRunError
 from benchmarks.measuring.observe import count_reads, effective_precision
 from benchmarks.measuring.timing import interleave, seconds_of
-from benchmarks.step.cases import LOOPS, why_not
+from benchmarks.step.cases import LOOPS, not_run_reason
 from benchmarks.step.loops import Loop, Requested, Setup
 from benchmarks.step.models import Batch, Size, build_batches, build_model
 from benchmarks.step.results import Case, Measured, NotRun, Result
 
 CUDA_STEPS = 20  # in a timed block
-_WARM_UP_STEPS = 5  # of a graph three are eager, and the fourth is recorded
+_WARM_UP_STEPS = 5  # with a graph, three are eager and the fourth is captured
 _OBSERVED_STEPS = 8
 
 
 def measure(
     size: Size, cases: Iterable[Case], device: torch.device, *, rounds: int, seed: int
 ) -> dict[Case, Result]:
-    """Time *cases*, a block of steps a round, and see what their steps do.
+    """Time *cases*, a block of steps per round, and observe their steps.
 
     Args:
-        size: Of the model; that of all *cases*.
-        cases: Those that cannot run come back as `NotRun`.
-        device: Where.
+        size: Model size of all *cases*.
+        cases: Cases to measure; those that cannot run give a `NotRun`.
+        device: Device to compute on.
         rounds: Blocks of each case.
-        seed: Of weights, batches and orders.
+        seed: Seed of weights, batches and orders.
     """
     batches = build_batches(size, device, seed)
     results: dict[Case, Result] = {}
@@ -40,17 +40,17 @@ def measure(
             running[case] = _Running(case, size, batches, device, seed)
         except NotRunError as error:
             results[case] = NotRun(case=case, reason=str(error))
-        except (RuntimeError, ValueError) as error:  # how peers refuse, and memory ends
+        except (RuntimeError, ValueError) as error:  # a peer refuses, or memory is exhausted
             results[case] = NotRun(case=case, reason=f"{type(error).__name__}: {error}")
     costs = interleave({case: one.time_block for case, one in running.items()}, rounds, seed)
-    choose_products("fp32", device)  # whoever computes next has asked for nothing
+    allow_tf32("fp32", device)  # restore the default
     for case, one in running.items():
-        results[case] = one.measured([cost[case] for cost in costs])
+        results[case] = one.result([cost[case] for cost in costs])
     return results
 
 
 class _Running:
-    """A loop that is built and warm, and has been looked at.
+    """A loop that has been built, warmed up and observed.
 
     Raises:
         NotRunError: The case cannot run on *device*.
@@ -59,7 +59,7 @@ class _Running:
     def __init__(
         self, case: Case, size: Size, batches: Sequence[Batch], device: torch.device, seed: int
     ) -> None:
-        if reason := why_not(case, device):
+        if reason := not_run_reason(case, device):
             raise NotRunError(reason)
 
         def build() -> Loop:
@@ -71,10 +71,10 @@ class _Running:
         self._case, self._device = case, device
         self._batches = cycle(batches)
         self._steps = CUDA_STEPS if device.type == "cuda" else size.cpu_steps
-        choose_products(case.precision, device)
+        allow_tf32(case.precision, device)
         self._peak_bytes = _peak_bytes(build, self._batches, device)
         self._loop = build()
-        # A captured step dispatches nothing later: what it computes is seen now or never.
+        # A captured step dispatches nothing later, so it is observed during warm-up.
         self._effective = effective_precision(lambda: self._run(_WARM_UP_STEPS), device)
         reads = count_reads(self._loop.optimizer, lambda: self._run(_OBSERVED_STEPS), device)
         self._host_reads = reads / _OBSERVED_STEPS
@@ -83,13 +83,13 @@ class _Running:
         _run(self._loop, self._batches, steps)
 
     def time_block(self) -> float:
-        """Seconds per step of one block."""
-        choose_products(self._case.precision, self._device)
+        """Run one block and return seconds per step."""
+        allow_tf32(self._case.precision, self._device)
         self._loop.enter()
         return seconds_of(lambda: self._run(self._steps), self._device) / self._steps
 
-    def measured(self, seconds: Sequence[float]) -> Measured:
-        """The result, with the times of all rounds."""
+    def result(self, seconds: Sequence[float]) -> Measured:
+        """Return the result with the times of all rounds."""
         return Measured(
             case=self._case,
             effective=self._effective,
@@ -100,8 +100,8 @@ class _Running:
         )
 
 
-def choose_products(precision: Requested, device: torch.device) -> None:
-    """Allow TF32 in float32 products where *precision* is ``tf32``, and forbid it elsewhere."""
+def allow_tf32(precision: Requested, device: torch.device) -> None:
+    """Allow TF32 in float32 products if *precision* is ``tf32``, else forbid it."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 

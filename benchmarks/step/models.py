@@ -1,4 +1,4 @@
-"""The models and batches that every loop is measured on.
+"""Models and batches on which every loop is measured.
 
 Shapes: B rows, F features in and out.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 FEATURES = 64
-_BATCHES = 8  # a loop cycles through them, so that no batch is learnt by heart
+_BATCHES = 8  # a loop cycles through them, so that it memorises none
 
 
 class Batch(NamedTuple):
@@ -28,14 +28,14 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
-    """One model and its batch, and how long a timed block of it is on a CPU.
+    """A model size with its batch size.
 
     Attributes:
-        name: As on the command line.
-        hidden_layers: How many.
-        width: Of each hidden layer.
-        batch: Rows.
-        cpu_steps: Steps in a timed block on a CPU, which does a block in about 50 ms.
+        name: Name on the command line.
+        hidden_layers: Number of hidden layers.
+        width: Width of each hidden layer.
+        batch: Rows of a batch.
+        cpu_steps: Steps in a timed block on a CPU, about 50 ms.
         cpu_fp16: Whether FP16 is measured on a CPU, which has no fast FP16 product.
     """
 
@@ -59,9 +59,9 @@ SIZES = {
 
 
 def build_model(size: Size, device: torch.device, seed: int) -> nn.Module:
-    """A perceptron with float32 parameters; the same *seed*, the same weights.
+    """Build a perceptron with float32 parameters; *seed* determines the weights.
 
-    Torch's own generators are left as they were.
+    Torch's global generators do not change.
     """
     widths = [FEATURES, *[size.width] * size.hidden_layers, FEATURES]
     layers: list[nn.Module] = []
@@ -73,7 +73,7 @@ def build_model(size: Size, device: torch.device, seed: int) -> nn.Module:
 
 
 def build_batches(size: Size, device: torch.device, seed: int) -> list[Batch]:
-    """Batches of a smooth, noise-free map; the same *seed*, the same batches."""
+    """Build batches of a smooth, noise-free map; *seed* determines them."""
     generator = torch.Generator().manual_seed(seed)
     mixing_FF = torch.randn(FEATURES, FEATURES, generator=generator) / FEATURES**0.5
     batches = []

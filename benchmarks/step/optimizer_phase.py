@@ -1,7 +1,7 @@
 """The optimizer phase alone: from scaled gradients to updated parameters, without a backward pass.
 
-Gradients are put in place by hand, and the loss depends on one scalar that is no parameter, so
-that each loop is driven by its public calls and its backward pass costs next to nothing.
+Gradients are set by hand, and the loss depends on one scalar that is not a parameter. So each loop
+is driven through its public calls and its backward pass costs almost nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.measuring.spread import Spread
 from benchmarks.measuring.timing import interleave, seconds_of
 from benchmarks.step.loops import LOSS_SCALE, MAX_NORM, Requested, Setup, adamw, trainer_config
 from benchmarks.step.models import SIZES, build_model
-from benchmarks.step.results import Finding
+from benchmarks.step.results import Figure
 from infrastructure.training import FP16Trainer
 
 _SIZE = SIZES["medium"]
@@ -25,14 +25,14 @@ _WARM_UP_ROUNDS = 2
 
 def compare_optimizer_phases(
     device: torch.device, precision: Requested, *, rounds: int, seed: int
-) -> Finding:
-    """Ours ÷ unscale, clip and fused step, on 3.3 million parameters.
+) -> Figure:
+    """Divide our time by that of unscale, clip and fused step, on 3.3 million parameters.
 
     Args:
-        device: Where.
-        precision: ``fp16`` scales and unscales, and is held to the limit; there are no products.
-        rounds: Of each, interleaved.
-        seed: Of gradients and orders.
+        device: Device to compute on.
+        precision: Precision; ``fp16`` scales and unscales, and has a limit. There are no products.
+        rounds: Rounds of each, interleaved.
+        seed: Seed of gradients and orders.
     """
     blocks = {
         "ours": _phase(_ours, device, precision, seed),
@@ -40,7 +40,7 @@ def compare_optimizer_phases(
     }
     costs = interleave(blocks, _WARM_UP_ROUNDS + rounds, seed)[_WARM_UP_ROUNDS:]
     count = sum(p.numel() for p in build_model(_SIZE, torch.device("cpu"), seed).parameters())
-    return Finding(
+    return Figure(
         what=f"optimizer phase, {count / 1e6:.1f} M parameters, {precision}: "
         "ours ÷ unscale + clip + fused step",
         spread=Spread.of([cost["ours"] / cost["textbook"] for cost in costs]),
@@ -68,7 +68,7 @@ def _phase(
 
 
 def _gradients(model: nn.Module, seed: int) -> list[Tensor]:
-    """Scaled gradients whose true norm is above `MAX_NORM`, so that clipping has work to do."""
+    """Return scaled gradients whose true norm exceeds `MAX_NORM`, so that they are clipped."""
     generator = torch.Generator().manual_seed(seed)
     return [
         (torch.randn(p.shape, generator=generator) * 1e-2 * LOSS_SCALE).to(p.device)

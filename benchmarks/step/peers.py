@@ -1,4 +1,4 @@
-"""The same loop written for Lightning Fabric and for Accelerate, as their documentation has it."""
+"""The same loop for Lightning Fabric and for Accelerate, as in their documentation."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 from torch.nn import functional
 
 from benchmarks.measuring.not_run import NotRunError
-from benchmarks.step.loops import MAX_NORM, Loop, Setup, adamw, eager_only
+from benchmarks.step.loops import MAX_NORM, Loop, Setup, adamw, require_eager
 from benchmarks.step.models import Batch
 
-_INSTALL = "is not installed: pip install --constraint constraints.txt --editable '.[peers]'"
+_INSTALL = "is not installed; run: pip install --constraint constraints.txt --editable '.[peers]'"
 
 
 def fabric(setup: Setup) -> Loop:
-    """Lightning Fabric.
+    """Build the loop of Lightning Fabric.
 
-    Under FP16 it refuses to clip with a fused optimizer, so it gets the one it takes; on a CPU it
-    would compute in BF16 instead, so its FP16 plugin is forced.
+    In FP16 Fabric refuses to clip with a fused optimizer, so it gets an unfused one. On a CPU it
+    would compute in BF16 instead, so its FP16 plugin is set explicitly.
 
     Raises:
-        NotRunError: It is not installed.
+        NotRunError: Lightning is not installed.
     """
-    eager_only(setup)
+    require_eager(setup)
     try:
         from lightning.fabric import Fabric
         from lightning.fabric.plugins import MixedPrecision
     except ImportError as error:
         raise NotRunError(f"lightning {_INSTALL}") from error
 
-    for name in ("lightning.fabric", "lightning.pytorch"):  # they report each set-up of AMP
+    for name in ("lightning.fabric", "lightning.pytorch"):  # they log each set-up of AMP
         logging.getLogger(name).setLevel(logging.WARNING)
     fp16 = setup.precision == "fp16"
     options: dict[str, Any] = {"precision": "bf16-mixed" if setup.half_dtype else "32-true"}
@@ -54,19 +54,19 @@ def fabric(setup: Setup) -> Loop:
 
 
 def accelerate(setup: Setup) -> Loop:
-    """Hugging Face Accelerate.
+    """Build the loop of Hugging Face Accelerate.
 
     Raises:
-        NotRunError: It is not installed.
+        NotRunError: Accelerate is not installed.
     """
-    eager_only(setup)
+    require_eager(setup)
     try:
         from accelerate import Accelerator
         from accelerate.state import AcceleratorState, PartialState
     except ImportError as error:
         raise NotRunError(f"accelerate {_INSTALL}") from error
 
-    # Accelerate keeps one precision per process; measuring several in one needs its state swapped.
+    # Accelerate keeps one precision per process; `enter` swaps its state to measure several.
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(
         cpu=setup.device.type == "cpu",

@@ -1,4 +1,4 @@
-"""Results as a table, as CSV and as a plot."""
+"""Results as tables and as rows of CSV files."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping
 
 from benchmarks.measuring.spread import Spread
 from benchmarks.measuring.table import format_table
-from benchmarks.step.results import Finding, NotRun, Result
+from benchmarks.step.results import Figure, NotRun, Result
 
 _MEBI = 1024 * 1024
 STEP_COLUMNS = (
     "device", "torch", "size", "loop", "mode", "requested", "effective", "milliseconds",
     "low_quartile", "high_quartile", "rounds", "host_reads_per_step", "peak_mebibytes", "remark",
 )  # fmt: skip
-FINDING_COLUMNS = (
+FIGURE_COLUMNS = (
     "device", "torch", "what", "figure", "low_quartile", "high_quartile", "at_most", "verdict",
 )  # fmt: skip
 
 
 def step_rows(results: Iterable[Result], machine: Mapping[str, str]) -> list[dict[str, str]]:
-    """One row a case, with `STEP_COLUMNS`; a case that did not run has its reason as remark."""
+    """Return a row of `STEP_COLUMNS` per case; the remark of a case not run is its reason."""
     return [{**dict.fromkeys(STEP_COLUMNS, ""), **machine, **_step_row(r)} for r in results]
 
 
@@ -49,26 +49,26 @@ def _step_row(result: Result) -> dict[str, str]:
     }
 
 
-def finding_rows(findings: Iterable[Finding], machine: Mapping[str, str]) -> list[dict[str, str]]:
-    """One row a finding, with `FINDING_COLUMNS`."""
-    return [{**machine, **_finding_row(finding)} for finding in findings]
+def figure_rows(figures: Iterable[Figure], machine: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return a row of `FIGURE_COLUMNS` per figure."""
+    return [{**machine, **_figure_row(figure)} for figure in figures]
 
 
-def _finding_row(finding: Finding) -> dict[str, str]:
-    spread = finding.spread
-    limit = finding.exactly if finding.exactly is not None else finding.at_most
+def _figure_row(figure: Figure) -> dict[str, str]:
+    spread = figure.spread
+    limit = figure.exactly if figure.exactly is not None else figure.at_most
     return {
-        "what": finding.what,
+        "what": figure.what,
         "figure": "" if spread is None else f"{spread.median:.4g}",
         "low_quartile": "" if spread is None else f"{spread.low:.4g}",
         "high_quartile": "" if spread is None else f"{spread.high:.4g}",
         "at_most": "" if limit is None else f"{limit:g}",
-        "verdict": finding.verdict,
+        "verdict": figure.verdict,
     }
 
 
 def format_steps(results: Iterable[Result], machine: Mapping[str, str]) -> str:
-    """The measured cases as a table, then the others by reason."""
+    """Return the measured cases as a table, then the other cases by reason."""
     rows = step_rows(results, machine)
     missing: dict[str, list[dict[str, str]]] = defaultdict(list)
     for row in rows:
@@ -77,19 +77,19 @@ def format_steps(results: Iterable[Result], machine: Mapping[str, str]) -> str:
     columns = [name for name in STEP_COLUMNS if name not in machine]
     measured = [row for row in rows if row["effective"] != "not run"]
     lines = [format_table(measured, columns)]
-    for reason, same in missing.items():
+    for reason, cases in missing.items():
         what = "; ".join(
-            f"{name} {', '.join(dict.fromkeys(row[name] for row in same))}"
+            f"{name} {', '.join(dict.fromkeys(row[name] for row in cases))}"
             for name in ("size", "loop", "requested", "mode")
         )
-        lines.append(f"not run ({len(same)} cases: {what}): {reason}")
+        lines.append(f"not run ({len(cases)} cases: {what}): {reason}")
     return "\n".join(lines)
 
 
-def format_findings(findings: Iterable[Finding]) -> str:
-    """What has a figure or a limit, as a table that ends in the limit and the verdict."""
-    shown = [f for f in findings if f.spread is not None or f.at_most is not None]
-    rows = finding_rows(shown, {})
+def format_figures(figures: Iterable[Figure]) -> str:
+    """Return the figures with a value or a limit as a table that ends in limit and verdict."""
+    shown = [f for f in figures if f.spread is not None or f.at_most is not None]
+    rows = figure_rows(shown, {})
     for row in rows:
         row["limit"] = f"{row['at_most'] or '-':<5} {row['verdict']}"
     return format_table(rows, ["what", "figure", "low_quartile", "high_quartile", "limit"])

@@ -1,4 +1,4 @@
-"""What was measured, what was not and why, and the ratios that may be drawn from it."""
+"""Measurements, reasons for missing ones, and comparisons between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Case:
     """Attributes:
     size: Name in `models.SIZES`.
     loop: Name in `cases.LOOPS`.
-    precision: As requested.
+    precision: Requested precision.
     mode: ``eager`` or ``graph``.
     """
 
@@ -32,12 +32,12 @@ class Case:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
     """Attributes:
-    case: What was asked for.
-    effective: Precision of the products that were computed; see `observe.effective_precision`.
-    seconds: Per step, one for each round; the rounds of one size are those of all its cases.
-    host_reads: Per step.
-    peak_bytes: Of device memory for the model, its optimizer and a step; None on a CPU.
-    note: What differs from the other loops.
+    case: The case.
+    effective: Precision in which products were computed; see `observe.effective_precision`.
+    seconds: Seconds per step, one for each round; all cases of a size share the rounds.
+    host_reads: Host reads per step.
+    peak_bytes: Peak device memory of the model, its optimizer and a step; None on a CPU.
+    note: Difference from the other loops.
     """
 
     case: Case
@@ -51,8 +51,8 @@ class Measured:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotRun:
     """Attributes:
-    case: What was asked for.
-    reason: Why there is no measurement.
+    case: The case.
+    reason: Reason that there is no measurement.
     """
 
     case: Case
@@ -64,15 +64,15 @@ Results: TypeAlias = Mapping[Case, Result]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """A figure beside its limit.
+class Figure:
+    """A figure and its limit.
 
     Attributes:
-        what: In words.
-        spread: The figure; None where there is none.
-        at_most: The limit; None for a figure to be known, not held.
-        exactly: What the figure must be, where it shows that a detector works.
-        reason: Why there is no figure.
+        what: Description.
+        spread: The value; None if it could not be measured.
+        at_most: Upper limit; None without a limit.
+        exactly: Required value of a figure that shows that a detector works.
+        reason: Reason that there is no value.
     """
 
     what: str
@@ -83,7 +83,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """``pass``, ``miss``, ``no limit``, or why there is no figure."""
+        """``pass``, ``miss``, ``no limit``, or the reason that there is no value."""
         if self.spread is None:
             return self.reason
         if self.exactly is not None:
@@ -95,14 +95,14 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Two cases to be compared.
+    """A ratio of two cases.
 
     Attributes:
-        numerator: Of the ratio.
-        denominator: Of the ratio.
+        numerator: Case above the line.
+        denominator: Case below the line.
         compares: ``loops`` of one precision, or ``precisions``.
-        at_most: See `Finding`.
-        quantity: What is divided.
+        at_most: Upper limit of the ratio; see `Figure`.
+        quantity: Quantity that is divided.
     """
 
     numerator: Case
@@ -111,25 +111,25 @@ class Comparison:
     at_most: float | None = None
     quantity: Literal["time", "memory"] = "time"
 
-    def find(self, results: Results) -> Finding:
-        """The ratio, a figure a round; or why there is none."""
+    def measure(self, results: Results) -> Figure:
+        """Return the ratio over the rounds, or the reason that there is none."""
         quantity = ", peak memory" if self.quantity == "memory" else ""
         what = f"{self.numerator.size}: {self.numerator} ÷ {self.denominator}{quantity}"
         above, below = results[self.numerator], results[self.denominator]
         reason = _not_run(above) or _not_run(below)
         if isinstance(above, NotRun) or isinstance(below, NotRun):
-            return Finding(what=what, at_most=self.at_most, reason=reason)
+            return Figure(what=what, at_most=self.at_most, reason=reason)
         if refusal := self._refuse(above, below):
-            return Finding(what=what, at_most=self.at_most, reason=f"refused: {refusal}")
+            return Figure(what=what, at_most=self.at_most, reason=f"refused: {refusal}")
         if self.quantity == "time":
             pairs = list(zip(above.seconds, below.seconds, strict=True))
         elif above.peak_bytes is None or below.peak_bytes is None:
             reason = "not run: peak memory is counted on CUDA only"
-            return Finding(what=what, at_most=self.at_most, reason=reason)
+            return Figure(what=what, at_most=self.at_most, reason=reason)
         else:
             pairs = [(above.peak_bytes, below.peak_bytes)]
         ratios = [numerator / denominator for numerator, denominator in pairs]
-        return Finding(what=what, spread=Spread.of(ratios), at_most=self.at_most)
+        return Figure(what=what, spread=Spread.of(ratios), at_most=self.at_most)
 
     def _refuse(self, above: Measured, below: Measured) -> str:
         if self.compares == "precisions":
@@ -138,7 +138,7 @@ class Comparison:
             return ""
         return (
             f"{above.case.loop} computed {above.effective}, {below.case.loop} {below.effective}: "
-            "this is no comparison of loops"
+            "this does not compare loops"
         )
 
 

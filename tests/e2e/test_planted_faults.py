@@ -1,11 +1,11 @@
-"""Every planted fault is caught by its own trigger, and no healthy agent is rolled back."""
+"""Every injected fault fires its own trigger, and no healthy agent is rolled back."""
 
 from pathlib import Path
 
 import pytest
 
 from benchmarks.guard.agents import FAULTS, HEALTHY
-from benchmarks.guard.trials import try_agents
+from benchmarks.guard.trials import run_trials
 
 pytestmark = pytest.mark.e2e
 
@@ -14,7 +14,7 @@ def test_faults_are_caught_and_the_healthy_left_alone(tmp_path: Path) -> None:
     """All but the drift of a held-out metric, which takes many runs: `benchmarks.guard` has it."""
     faults = {name: plan for name, plan in FAULTS.items() if name != "metric-drift"}
     healthy = dict(list(HEALTHY.items())[:3])
-    outcomes = try_agents({**faults, **healthy}, tmp_path, pairs=1, seconds=500, settings={})
+    outcomes = run_trials({**faults, **healthy}, tmp_path, pairs=1, seconds=500, settings={})
     assert {outcome.agent: outcome.fired for outcome in outcomes} == {
         "overflow-forward": "nonfinite_loss",
         "overflow-backward": "scale_floor",

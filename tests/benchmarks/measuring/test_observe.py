@@ -4,14 +4,14 @@ from torch import nn
 
 from benchmarks.measuring.observe import count_reads, effective_precision
 from benchmarks.step import loops
-from benchmarks.step.figures import naive_reads
+from benchmarks.step.figures import count_naive_reads
 from benchmarks.step.loops import Loop
 
 CPU = torch.device("cpu")
 
 
 def test_detector_sees_three_reads_a_step_in_the_naive_loop():
-    assert naive_reads(CPU, seed=0) == 3
+    assert count_naive_reads(CPU, seed=0) == 3
 
 
 @pytest.mark.parametrize("build", [loops.ours, loops.folded, loops.textbook])

@@ -3,8 +3,8 @@ import ast
 import pytest
 
 from agents.se_darwin.edits import EditSpace
-from benchmarks.se_darwin.bugs import fold_modules, written_bugs
-from benchmarks.se_darwin.mutation_operators import FOREIGN, foreign_mutants
+from benchmarks.se_darwin.bugs import fold_modules, handwritten_bugs
+from benchmarks.se_darwin.mutation_operators import OPERATORS, out_of_grammar_mutants
 
 SOURCE = """
 def f(items, low):
@@ -22,11 +22,11 @@ def f(items, low):
 
 @pytest.fixture(scope="module")
 def mutants():
-    return list(foreign_mutants(SOURCE, "f"))
+    return list(out_of_grammar_mutants(SOURCE, "f"))
 
 
 def test_every_operator_makes_mutants_that_are_programs(mutants):
-    assert {kind for kind, _ in mutants} == set(FOREIGN)
+    assert {kind for kind, _ in mutants} == set(OPERATORS)
     for _, source in mutants:
         ast.parse(source)
     assert len(set(mutants)) == len(mutants)
@@ -42,12 +42,12 @@ def test_no_single_edit_of_the_agent_undoes_them(mutants):
 
 def test_only_the_named_function_is_mutated():
     other = "def g(x):\n    print('hello')\n    return x\n"
-    mutants = list(foreign_mutants(SOURCE + other, "f"))
+    mutants = list(out_of_grammar_mutants(SOURCE + other, "f"))
     assert all("print('hello')" in source for _, source in mutants)
 
 
-def test_every_written_bug_fails_and_stays_apart_from_its_tests(recorded):
-    bugs = written_bugs(recorded, seed=0)
+def test_every_handwritten_bug_fails_a_test_and_hidden_tests_differ(recorded):
+    bugs = handwritten_bugs(recorded, seed=0)
     assert 10 <= len(bugs) <= 20
     assert len({bug.module for bug in bugs}) == len(bugs)
     for bug in bugs:
@@ -57,7 +57,7 @@ def test_every_written_bug_fails_and_stays_apart_from_its_tests(recorded):
 
 
 def test_folds_hold_whole_modules_and_as_much_each(recorded):
-    bugs = written_bugs(recorded, seed=0)
+    bugs = handwritten_bugs(recorded, seed=0)
     fold_of = fold_modules(bugs, 3)
     assert set(fold_of.values()) == {0, 1, 2}
     sizes = [0, 0, 0]

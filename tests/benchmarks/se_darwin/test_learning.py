@@ -7,7 +7,7 @@ from agents.se_darwin.features import NUMBERS
 from agents.se_darwin.sandbox import TestCase
 from agents.se_darwin.tasks import RepairTask
 from benchmarks.se_darwin.bugs import Bug
-from benchmarks.se_darwin.dataset import Case
+from benchmarks.se_darwin.dataset import ExecutedBug
 from benchmarks.se_darwin.learning import make_fold
 from benchmarks.se_darwin.replay import ReplayTask
 
@@ -36,7 +36,7 @@ def _case(module, number):
         space=EditSpace("def f(x):\n    return x + 1", "f"),
         tests=(TestCase.returning((1,), 1),),
     )
-    return Case(
+    return ExecutedBug(
         bug=Bug(family="one edit", kind="one edit", module=module, task=task), replay=replay
     )
 

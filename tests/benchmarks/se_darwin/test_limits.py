@@ -8,14 +8,14 @@ from benchmarks.se_darwin.statistics import Interval
 
 @pytest.mark.parametrize(("rank", "execute", "met"), [(40e-6, 4e-3, True), (60e-6, 2e-3, False)])
 def test_cost(rank, execute, met):
-    assert [shown.met for shown in limits.cost(rank, execute)] == [met, met]
+    assert [check.met for check in limits.cost(rank, execute)] == [met, met]
 
 
 def test_precision_is_decided_by_the_bound_not_by_the_mean():
     gap = {"fp16 x": Interval(figure=0.001, low=-0.02, high=0.02)}
-    [shown] = limits.precision("any", gap)
-    assert shown.met is False
-    assert shown.row()["verdict"] == "MISSED"
+    [check] = limits.precision("any", gap)
+    assert check.met is False
+    assert check.row()["verdict"] == "MISSED"
 
 
 def test_calibration_is_held_to_its_limits_on_policy_only():
@@ -36,6 +36,6 @@ def test_hidden_inputs_must_all_pass_to_count():
     assert limits.hidden([1.0] * 97 + [0.99] * 3).met is False
 
 
-def test_chance_is_held_on_every_head():
+def test_shuffled_labels_are_checked_on_every_head():
     metrics = {"outcome.auroc": 0.52, "outcome.nll_skill": -0.1, "score_delta.nll_skill": 0.3}
-    assert [shown.met for shown in limits.chance(metrics)] == [True, True, False]
+    assert [check.met for check in limits.shuffled_labels(metrics)] == [True, True, False]

@@ -6,10 +6,10 @@ from benchmarks.se_darwin import ranking
 from benchmarks.se_darwin.replay import ReplayTask
 
 
-def _task(outcomes, nodes, suspicion=None):
-    suspicion = suspicion or [0.0] * len(outcomes)
+def _task(outcomes, nodes, suspiciousness=None):
+    suspiciousness = suspiciousness or [0.0] * len(outcomes)
     place = NUMBERS.index("suspiciousness")
-    actions = tuple({"numbers": [0.0] * place + [value]} for value in suspicion)
+    actions = tuple({"numbers": [0.0] * place + [value]} for value in suspiciousness)
     repairs = {i: f"repair {i}" for i, outcome in enumerate(outcomes) if outcome == "fixed"}
     return ReplayTask(
         name="any",
@@ -33,19 +33,19 @@ def test_decay_leaves_a_node_that_keeps_failing():
     task = _task(["same"] * 6 + ["fixed"], [0] * 6 + [1])
     scores = np.arange(7, 0, -1.0)
     assert ranking.by_score(scores, task) == 7
-    assert ranking.by_decayed_place(scores, task) < 5
+    assert ranking.by_decayed_rank(scores, task) < 5
 
 
 def test_decay_changes_nothing_where_every_node_has_one_candidate():
     task = _task(["same"] * 4 + ["fixed"], range(5))
     scores = np.array([5.0, 1.0, 4.0, 2.0, 3.0])
-    assert ranking.by_decayed_place(scores, task) == ranking.by_score(scores, task)
+    assert ranking.by_decayed_rank(scores, task) == ranking.by_score(scores, task)
 
 
-def test_what_learns_nothing_still_looks_where_tests_fail():
+def test_untrained_policies_look_where_tests_fail():
     outcomes = ["same"] * 19 + ["fixed"]
     task = _task(outcomes, range(20), [0.0] * 19 + [1.0])
-    counts = {name: count(task) for name, count in ranking.untaught().items()}
+    counts = {name: count(task) for name, count in ranking.untrained_policies().items()}
     assert counts["Ochiai sorted"] == 1
     assert counts["GenProg-like"] < counts["random"] == pytest.approx(10.5, abs=5)
 

@@ -11,7 +11,7 @@ PROGRAMS = [
 ]
 
 
-def test_a_record_is_what_the_sandbox_said(recorded):
+def test_a_cached_result_equals_the_sandboxs(recorded):
     with Sandbox(modules=["math"], limits=CORPUS_LIMITS) as plain:
         expected = plain.run(PROGRAMS, TESTS, function="f", coverage=True)
     before = recorded.executed
@@ -23,11 +23,11 @@ def test_a_record_is_what_the_sandbox_said(recorded):
     assert first[3].outputs[1] is None
 
 
-def test_records_outlive_the_process_and_know_what_they_belong_to(tmp_path):
+def test_cached_results_outlive_the_process_and_depend_on_the_request(tmp_path):
     def run(tests, **how):
         path = tmp_path / "executions.sqlite"
         sandbox = RecordingSandbox(path, modules=["math"], limits=CORPUS_LIMITS, parallel=1)
-        before = sandbox.executed  # its own escape probe is never on record
+        before = sandbox.executed  # its own escape probe is not cached
         try:
             sandbox.run(PROGRAMS[:2], tests, function="f", **how)
             return sandbox.executed - before

@@ -24,11 +24,11 @@ from benchmarks.se_darwin.replay import (
 )
 from infrastructure.world_model import WorldModel
 
-pytestmark = pytest.mark.timeout(600)  # thousands of candidates, on a busy machine too
+pytestmark = pytest.mark.process
 
 TRAINING_TRANSITIONS = 1200
-REPLAYED_TASKS = 30
-MOST_CANDIDATES = 80
+REPLAYED_TASKS = 45
+MOST_CANDIDATES = 120
 TWO_FAULTS = """
 def solve(items, limit):
     total = 1

@@ -5,7 +5,7 @@ from benchmarks.se_darwin.statistics import ModuleBootstrap, upper_bound_of_mean
 
 
 def test_related_functions_count_as_one():
-    """Sixty copies of six values say no more than the six."""
+    """Sixty copies of six values carry no more information than the six."""
     values = [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]
     alone = ModuleBootstrap([f"m{i}" for i in range(6)], 4000, 0).mean(values)
     copied = ModuleBootstrap([f"m{i}" for i in range(6)] * 10, 4000, 0).mean(values * 10)

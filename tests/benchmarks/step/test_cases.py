@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
-from benchmarks.step.cases import every_case, every_comparison, why_not
+from benchmarks.step.cases import list_cases, list_comparisons, not_run_reason
 from benchmarks.step.results import Case
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -33,12 +33,12 @@ def _limits(device: torch.device) -> dict[str, float | None]:
     return {
         f"{c.numerator.size}: {c.numerator} ÷ {c.denominator}"
         + (", memory" if c.quantity == "memory" else ""): c.at_most
-        for c in every_comparison(["tiny", "small", "medium", "large"], device)
+        for c in list_comparisons(["tiny", "small", "medium", "large"], device)
     }
 
 
 def test_every_combination_is_a_case():
-    cases = every_case(["tiny", "small", "medium", "large"])
+    cases = list_cases(["tiny", "small", "medium", "large"])
     assert len(set(cases)) == len(cases) == 4 * 5 * 4 * 2
     assert set(Counter(case.loop for case in cases).values()) == {32}
 
@@ -56,8 +56,8 @@ def test_limits_on_cuda_are_its_own():
 
 @pytest.mark.parametrize("device", [CPU, CUDA])
 def test_comparisons_are_of_cases_that_are_measured(device):
-    cases = set(every_case(["tiny", "large"]))
-    for comparison in every_comparison(["tiny", "large"], device):
+    cases = set(list_cases(["tiny", "large"]))
+    for comparison in list_comparisons(["tiny", "large"], device):
         assert {comparison.numerator, comparison.denominator} <= cases
 
 
@@ -72,7 +72,7 @@ def test_comparisons_are_of_cases_that_are_measured(device):
     ],
 )
 def test_what_a_cpu_cannot_run_has_a_reason(case, reason):
-    said = why_not(case, CPU)
+    said = not_run_reason(case, CPU)
     assert reason in said
     assert bool(reason) == bool(said)
-    assert why_not(case, CUDA) == ""
+    assert not_run_reason(case, CUDA) == ""

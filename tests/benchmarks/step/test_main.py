@@ -34,12 +34,12 @@ def test_one_command_measures_judges_and_writes(tmp_path, capsys, monkeypatch):
 
 
 def test_accuracy_compares_trainings_that_differ_in_precision_alone():
-    finding = compare_accuracy(SIZES["tiny"], "bf16", CPU, steps=20, seeds=2)
-    assert finding.spread is not None
-    assert finding.spread.median == pytest.approx(1.0, abs=0.02)
-    assert finding.spread.median != 1.0
+    figure = compare_accuracy(SIZES["tiny"], "bf16", CPU, steps=20, seeds=2)
+    assert figure.spread is not None
+    assert figure.spread.median == pytest.approx(1.0, abs=0.02)
+    assert figure.spread.median != 1.0
 
 
 def test_accuracy_of_one_precision_against_itself_is_refused():
-    finding = compare_accuracy(SIZES["tiny"], "fp32", CPU, steps=2, seeds=1)
-    assert finding.verdict.startswith("refused: both computed fp32")
+    figure = compare_accuracy(SIZES["tiny"], "fp32", CPU, steps=2, seeds=1)
+    assert figure.verdict.startswith("refused: both computed fp32")

@@ -61,7 +61,7 @@ def test_optimizer_phases_do_the_same_work(precision):
 
 @pytest.mark.parametrize(("precision", "limit"), [("fp16", 0.80), ("fp32", None)])
 def test_optimizer_phase_has_a_figure_and_its_limit(precision, limit):
-    finding = compare_optimizer_phases(CPU, precision, rounds=2, seed=0)
-    assert finding.at_most == limit
-    assert finding.spread is not None
-    assert "3.3 M" in finding.what
+    figure = compare_optimizer_phases(CPU, precision, rounds=2, seed=0)
+    assert figure.at_most == limit
+    assert figure.spread is not None
+    assert "3.3 M" in figure.what

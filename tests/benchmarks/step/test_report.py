@@ -8,7 +8,7 @@ from benchmarks.measuring.plot import plot_bars
 from benchmarks.measuring.spread import Spread
 from benchmarks.measuring.table import write_csv
 from benchmarks.step import report
-from benchmarks.step.results import Case, Finding, Measured, NotRun
+from benchmarks.step.results import Case, Figure, Measured, NotRun
 
 MACHINE = {"device": "a device", "torch": "2.x"}
 RESULTS = [
@@ -60,13 +60,13 @@ def test_table_says_what_did_not_run_and_why():
 
 
 def test_findings_end_in_limit_and_verdict():
-    text = report.format_findings(
+    text = report.format_figures(
         [
-            Finding(what="held", spread=Spread.of([0.7]), at_most=0.8),
-            Finding(what="missed", spread=Spread.of([0.9]), at_most=0.8),
-            Finding(what="seen", spread=Spread.of([0.9])),
-            Finding(what="refused", at_most=0.8, reason="refused: both computed fp32"),
-            Finding(what="of no interest", reason="not run: no limit, no figure"),
+            Figure(what="held", spread=Spread.of([0.7]), at_most=0.8),
+            Figure(what="missed", spread=Spread.of([0.9]), at_most=0.8),
+            Figure(what="seen", spread=Spread.of([0.9])),
+            Figure(what="refused", at_most=0.8, reason="refused: both computed fp32"),
+            Figure(what="of no interest", reason="not run: no limit, no figure"),
         ]
     )
     header, *lines = text.splitlines()

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from benchmarks.measuring.spread import Spread
-from benchmarks.step.results import Case, Comparison, Finding, Measured, NotRun
+from benchmarks.step.results import Case, Comparison, Figure, Measured, NotRun
 
 OURS = Case(size="tiny", loop="ours", precision="fp16")
 THEIRS = Case(size="tiny", loop="textbook", precision="fp16")
@@ -16,24 +16,24 @@ def measured(case: Case, effective: str, *seconds: float, peak: int | None = Non
     )
 
 
-def find(*results: Measured | NotRun, compares: str, **options: object) -> Finding:
+def find(*results: Measured | NotRun, compares: str, **options: object) -> Figure:
     above, below = results
     comparison = Comparison(
         numerator=above.case, denominator=below.case, compares=compares, **options
     )
-    return comparison.find({result.case: result for result in results})
+    return comparison.measure({result.case: result for result in results})
 
 
 def test_ratio_is_taken_in_each_round_before_the_median():
     """A disturbed round counts once, on both sides: the ratio of medians would say 1.0."""
-    finding = find(
+    figure = find(
         measured(OURS, "fp16", 1.0, 10.0, 2.0),
         measured(THEIRS, "fp16", 2.0, 20.0, 2.0),
         compares="loops",
         at_most=0.6,
     )
-    assert finding.spread == Spread(low=0.5, median=0.5, high=0.75)
-    assert finding.verdict == "pass"
+    assert figure.spread == Spread(low=0.5, median=0.5, high=0.75)
+    assert figure.verdict == "pass"
 
 
 @pytest.mark.parametrize(
@@ -48,34 +48,34 @@ def test_ratio_is_taken_in_each_round_before_the_median():
     ],
 )
 def test_verdict(median, limits, verdict):
-    assert Finding(what="", spread=Spread.of([median]), **limits).verdict == verdict
+    assert Figure(what="", spread=Spread.of([median]), **limits).verdict == verdict
 
 
 def test_speed_up_between_rows_of_one_effective_precision_is_refused():
-    finding = find(
+    figure = find(
         measured(OURS, "fp32", 1.0),
         measured(FULL, "fp32", 2.0),
         compares="precisions",
         at_most=0.75,
     )
-    assert finding.spread is None
-    assert finding.verdict.startswith("refused: both computed fp32")
+    assert figure.spread is None
+    assert figure.verdict.startswith("refused: both computed fp32")
 
 
 def test_loops_that_computed_differently_are_not_compared():
-    finding = find(
+    figure = find(
         measured(OURS, "fp16", 1.0), measured(THEIRS, "fp32", 2.0), compares="loops", at_most=0.8
     )
-    assert finding.verdict.startswith("refused: ours computed fp16, textbook fp32")
+    assert figure.verdict.startswith("refused: ours computed fp16, textbook fp32")
 
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_what_did_not_run_is_said_not_left_out(missing):
     results = [measured(OURS, "fp16", 1.0), measured(THEIRS, "fp16", 2.0)]
     results[missing] = NotRun(case=results[missing].case, reason="for a reason")
-    finding = find(*results, compares="loops", at_most=0.8)
-    assert finding.verdict.startswith("not run: ")
-    assert finding.verdict.endswith("for a reason")
+    figure = find(*results, compares="loops", at_most=0.8)
+    assert figure.verdict.startswith("not run: ")
+    assert figure.verdict.endswith("for a reason")
 
 
 def test_memory_is_compared_where_it_was_counted():

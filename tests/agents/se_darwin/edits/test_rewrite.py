@@ -64,7 +64,7 @@ def test_several_edits_in_real_code(seed: int) -> None:
     try:
         repaired = space.program(edits.values())
     except ValueError:
-        pytest.skip("these three edits conflict")
+        pytest.skip("these three edits do not go together")
     result = rewrite(written, repaired)
     assert syntax_tree(result) == syntax_tree(repaired)
     assert "# Look for the longest leading string" in result or result == repaired
