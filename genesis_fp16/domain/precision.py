@@ -42,23 +42,23 @@ class Override:
     expires_at: float | None = None
     next_run: bool = False
 
-    def applies_to(self, agent: str, begun_at: float) -> bool:
-        """Whether it applies to a run of *agent* that began at the Unix time *begun_at*."""
-        too_early = self.next_run and begun_at < self.created_at
+    def applies_to(self, agent: str, began_at: float) -> bool:
+        """Whether it applies to a run of *agent* that began at the Unix time *began_at*."""
+        too_early = self.next_run and began_at < self.created_at
         return self.agent in (None, agent) and not too_early
 
 
 def applicable_overrides(
-    overrides: Sequence[Override], agent: str, begun_at: float
+    overrides: Sequence[Override], agent: str, began_at: float
 ) -> list[Override]:
     """The newest override of each scope that applies to a run of *agent*.
 
     Args:
         overrides: Overrides in force, oldest first.
         agent: Name of the run's agent.
-        begun_at: Unix time at which the run began.
+        began_at: Unix time at which the run began.
     """
-    found = [override for override in overrides if override.applies_to(agent, begun_at)]
+    found = [override for override in overrides if override.applies_to(agent, began_at)]
     return list({override.agent: override for override in found}.values())
 
 

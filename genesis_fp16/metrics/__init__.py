@@ -1,4 +1,4 @@
-"""Every metric of the daemon: what there is, and what feeds it."""
+"""The daemon's Prometheus metrics: their declarations, and the listener that updates them."""
 
 from genesis_fp16.metrics.feed import Metrics
 

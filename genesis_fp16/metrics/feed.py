@@ -1,7 +1,7 @@
-"""What feeds the metrics: the events of workers, the states of runs, the daemon's loop.
+"""Updates the metrics from the events of workers, the states of runs and the daemon's loop.
 
-The identity of a run is an exemplar, never a label. Every child that can exist does, at 0, from
-the moment its agent is known.
+The identity of a run is an exemplar, never a label. Every series of an agent exists at 0 from the
+moment the agent is known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 
 from genesis_fp16.domain.guard import GuardState, Trigger
 from genesis_fp16.domain.run import TERMINAL, RunState
-from genesis_fp16.metrics.series import NO_ROLLBACKS, STEP_OUTCOMES, Series
+from genesis_fp16.metrics.series import NOT_ROLLBACKS, STEP_OUTCOMES, Series
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
     BaselineCompared,
@@ -33,18 +33,18 @@ class Metrics:
     """The daemon's metrics; an `EventListener` of the dispatcher.
 
     Args:
-        registry: Where the metrics are registered; a new one by default.
+        registry: Registry of the metrics; a new one by default.
         clock: Unix time in seconds.
 
     Attributes:
-        registry: See above.
-        last_tick: Monotonic seconds of the loop's last round; 0 before the first.
+        registry: Registry of the metrics.
+        last_tick: Monotonic seconds at which the loop's last round began; 0 before the first.
     """
 
     def __init__(
         self, registry: CollectorRegistry | None = None, clock: Callable[[], float] = time.time
     ) -> None:
-        disable_created_metrics()  # else every counter brings a second series
+        disable_created_metrics()  # else every counter has a second series
         self.registry = CollectorRegistry() if registry is None else registry
         self.last_tick = 0.0
         self._clock = clock
@@ -52,7 +52,7 @@ class Metrics:
         self._run_states: dict[str, tuple[str, RunState]] = {}
         self._training_seconds: defaultdict[str, float] = defaultdict(float)
         self._acknowledged: dict[str, PrecisionState] = {}
-        self._compared: dict[str, str] = {}  # agent to its run that compares with FP32
+        self._compared: dict[str, str] = {}  # agent to its run that was compared with FP32
         self._series = Series(self.registry)
         ProcessCollector(registry=self.registry)
 
@@ -64,7 +64,7 @@ class Metrics:
             self.set_guard_state(name, GuardState.WATCHING)
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
-        """Take in what a worker said."""
+        """Update the metrics by an event of a worker."""
         self.register_agent(agent)
         if isinstance(event, StepStats):
             self._count_steps(agent, run_id, event)
@@ -74,8 +74,8 @@ class Metrics:
             self._compared[agent] = run_id
             self._compare(agent, event)
         elif isinstance(event, Evaluated) and event.fp32_baseline_loss is not None:
-            if self._compared.get(agent) != run_id:  # else the losses were not of one moment
-                self._series.forget_comparison(agent)
+            if self._compared.get(agent) != run_id:  # else the losses would be of different moments
+                self._series.clear_comparison(agent)
                 self._series.fp32_baseline_loss.labels(agent).set(event.fp32_baseline_loss)
         elif isinstance(event, CheckpointSaved):
             series = self._series
@@ -127,26 +127,26 @@ class Metrics:
             was = (before.requested, before.effective, before.reason)
             self._series.precision.remove(agent, *was)
             lowered = before.effective != "fp32" and state.effective == "fp32"
-            if lowered and state.reason not in NO_ROLLBACKS:
+            if lowered and state.reason not in NOT_ROLLBACKS:
                 self._series.rollbacks.labels(agent, state.reason).inc()
-        if state.effective == "fp32":  # nothing is compared from here on
+        if state.effective == "fp32":  # nothing is compared in FP32
             self._compared.pop(agent, None)
-            self._series.forget_comparison(agent)
+            self._series.clear_comparison(agent)
         now = (state.requested, state.effective, state.reason)
         self._series.precision.labels(agent, *now).set(1)
         self._acknowledged[agent] = state
 
     def set_guard_state(self, agent: str, state: GuardState) -> None:
-        """Say how far the guard trusts *agent* with half precision."""
+        """Set the guard's state for *agent*."""
         for each in GuardState:
             self._series.guard_state.labels(agent, each.value).set(each is state)
 
     def guard_tripped(self, agent: str, trigger: Trigger) -> None:
-        """Count that the guard demands FP32 for *agent*."""
+        """Count a trip of the guard for *agent*."""
         self._series.guard_trips.labels(agent, trigger.value).inc()
 
     def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
-        """Take in that a run entered *state*."""
+        """Update the metrics by a run's new *state*."""
         self.register_agent(agent)
         before = self._run_states.pop(run_id, None)
         if before is not None:
@@ -162,24 +162,24 @@ class Metrics:
             self._series.run_seconds.labels(agent).observe(seconds, {"run_id": run_id})
 
     def set_plugin_up(self, name: str, up: bool) -> None:
-        """Say whether the plugin is usable."""
+        """Set whether the plugin is usable."""
         self._series.plugin_up.labels(name).set(up)
 
     def set_last_success(self, name: str, timestamp: float) -> None:
-        """Say when the agent's last successful run ended, in Unix time."""
+        """Set when the agent's last successful run ended, in Unix time."""
         self._series.last_success.labels(name).set(timestamp)
 
     def set_schedule_lag(self, name: str, seconds: float) -> None:
-        """Say how late the agent's last fire was noticed."""
+        """Set how late the agent's last scheduled run was noticed."""
         self._series.lag.labels(name).set(seconds)
 
     def set_next_run(self, name: str, timestamp: float, period_seconds: float) -> None:
-        """Say when the agent is due next, in Unix time, and the longest gap from then on."""
+        """Set when the agent's next run is due, in Unix time, and the longest gap after it."""
         self._series.next_fire.labels(name).set(timestamp)
         self._series.period.labels(name).set(period_seconds)
 
     def set_queue(self, depth: int, slots_busy: int, slots_total: int) -> None:
-        """Say how many runs wait and how many slots are in use."""
+        """Set how many runs wait and how many slots are in use."""
         self._series.queue_depth.set(depth)
         self._series.slots.labels("busy").set(slots_busy)
         self._series.slots.labels("free").set(max(0, slots_total - slots_busy))
@@ -190,12 +190,12 @@ class Metrics:
         self._series.reloads.labels("applied" if success else "refused").inc()
 
     def loop_ticked(self, timestamp: float, now: float) -> None:
-        """Note that the loop came round at *timestamp*, Unix time, or *now*, monotonic seconds."""
+        """Record a round of the loop at *timestamp*, Unix time, and *now*, monotonic seconds."""
         self.last_tick = now
         self._series.tick.set(timestamp)
 
     def set_leader(self, leader: bool) -> None:
-        """Say whether this daemon holds the lock."""
+        """Set whether this daemon holds the lock."""
         self._series.leader.set(leader)
 
     def round_failed(self) -> None:
@@ -203,11 +203,11 @@ class Metrics:
         self._series.rounds_failed.inc()
 
     def set_store_up(self, up: bool) -> None:
-        """Say whether the store works."""
+        """Set whether the store works."""
         self._series.store_up.set(up)
 
     def watch_home(self, home: Path) -> None:
-        """Show the space where *home* lies, asked at each scrape."""
+        """Show the space on the file system of *home*, read at each scrape."""
 
         def space(kind: str) -> float:
             try:

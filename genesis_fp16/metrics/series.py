@@ -1,6 +1,6 @@
-"""Name, meaning, type and labels of every metric: the only place that declares one.
+"""Name, help, type and labels of every metric: the only place that declares one.
 
-Labels are the agent and bounded enums; base units; whatever can exist before it happens, exists.
+Labels are the agent and bounded enums. Units are base units. Series exist at 0 before their event.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from genesis_fp16.domain.run import TERMINAL, RunState
 from infrastructure.events.precision_state import REASONS
 
 STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")
-NO_ROLLBACKS = ("default", "measured", "baseline", "canary")  # FP32 to compare, or as good
-ROLLBACK_REASONS = tuple(reason for reason in REASONS if reason not in NO_ROLLBACKS)
+NOT_ROLLBACKS = ("default", "measured", "baseline", "canary")  # FP32 is a choice here
+ROLLBACK_REASONS = tuple(reason for reason in REASONS if reason not in NOT_ROLLBACKS)
 PRECISIONS = ("fp32", "fp16", "bf16")
 STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TRAINING_SECONDS = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
@@ -25,10 +25,10 @@ CHECKPOINT_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
 class Series:
-    """Every metric, registered; what feeds them is `Metrics`.
+    """Every metric, registered; `Metrics` updates them.
 
     Args:
-        registry: Where they are registered.
+        registry: Registry of the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -39,7 +39,7 @@ class Series:
         self._declare_daemon()
 
     def create(self, agent: str) -> None:
-        """Create the series of *agent*: 0, or NaN for what 0 would be a measurement of."""
+        """Create the series of *agent* at 0, or at NaN where 0 would look like a measurement."""
         for metric in (
             *(self.nonfinite_loss, self.samples, self.fp16_steps, self.fp16_overflows),
             *(self.loss, self.grad_norm, self.loss_scale, self.cuda_memory),
@@ -48,7 +48,7 @@ class Series:
             *(self.lag, self.next_fire, self.period),
         ):
             metric.labels(agent)
-        self.forget_comparison(agent)
+        self.clear_comparison(agent)
         for precision in PRECISIONS:
             self.step_seconds.labels(agent, precision)
         for outcome in STEP_OUTCOMES:
@@ -60,8 +60,8 @@ class Series:
         for state in RunState:
             (self.runs if state in TERMINAL else self.run_state).labels(agent, state.value)
 
-    def forget_comparison(self, agent: str) -> None:
-        """Show no comparison with FP32 where none is made."""
+    def clear_comparison(self, agent: str) -> None:
+        """Set the comparison with FP32 to NaN: none is being made."""
         losses = (self.fp32_baseline_loss, self.half_baseline_loss, self.half_loss_error)
         for measured in (*losses, self.half_gradient_error):
             measured.labels(agent).set(math.nan)
@@ -87,7 +87,9 @@ class Series:
             "outcome",
         )
         self.nonfinite_loss = self._counter(
-            "genesis_nonfinite_loss_total", "Steps skipped since the loss was NaN or inf", "agent"
+            "genesis_nonfinite_loss_total",
+            "Steps skipped because the loss was NaN or infinite",
+            "agent",
         )
         self.samples = self._counter(
             "genesis_training_samples_total", "Training samples seen", "agent"
@@ -126,7 +128,7 @@ class Series:
         )
         self.fp16_overflows = self._counter(
             "genesis_fp16_overflow_steps_total",
-            "Steps in FP16 skipped since a gradient was not finite",
+            "Steps in FP16 skipped because a gradient was not finite",
             "agent",
         )
         self.loss_scale = self._gauge(
@@ -134,7 +136,7 @@ class Series:
         )
         self.precision = self._gauge(
             "genesis_precision_info",
-            "1 for the precision state that the agent's worker acknowledged last",
+            "1 for the precision state that the agent's worker last acknowledged",
             "agent",
             "requested",
             "effective",
@@ -148,7 +150,7 @@ class Series:
         )
         self.fp32_baseline_loss = self._gauge(
             "genesis_fp32_baseline_loss",
-            "Loss of one frozen batch replayed in FP32; NaN until measured",
+            "Loss of one frozen batch computed in FP32; NaN until measured",
             "agent",
         )
         self.half_baseline_loss = self._gauge(
@@ -158,19 +160,19 @@ class Series:
         )
         self.half_loss_error = self._gauge(
             "genesis_half_loss_error_ratio",
-            "Distance of that half loss from FP32's, as the guard judges it: by FP32's loss or, "
-            "if that is larger, a hundredth of the run's largest; NaN until measured",
+            "Difference of that half loss from FP32's, divided by FP32's loss or, if larger, by a "
+            "hundredth of the run's largest; the guard uses it; NaN until measured",
             "agent",
         )
         self.half_gradient_error = self._gauge(
             "genesis_half_gradient_error_ratio",
-            "Distance of that batch's half gradient from FP32's by FP32's length; "
-            "NaN until measured",
+            "Length of the difference between that batch's half gradient and FP32's, divided by "
+            "the length of FP32's; NaN until measured",
             "agent",
         )
         self.baseline_seconds = self._gauge(
             "genesis_baseline_pass_seconds",
-            "Forward and backward pass of that batch; NaN until measured",
+            "Time of the forward and backward pass of that batch; NaN until measured",
             "agent",
             "precision",
         )
@@ -178,7 +180,7 @@ class Series:
             "genesis_guard_trips_total", "Times the guard demanded FP32", "agent", "trigger"
         )
         self.guard_state = self._gauge(
-            "genesis_guard_state", "1 for the guard's state of the agent", "agent", "state"
+            "genesis_guard_state", "1 for the guard's current state for the agent", "agent", "state"
         )
 
     def _declare_runs(self) -> None:
@@ -187,21 +189,23 @@ class Series:
             "genesis_run_state", "Unfinished runs in this state", "agent", "state"
         )
         self.resumes = self._counter(
-            "genesis_run_resumes_total", "Attempts that went on from a checkpoint", "agent"
+            "genesis_run_resumes_total", "Attempts that resumed from a checkpoint", "agent"
         )
         self.last_success = self._gauge(
             "genesis_last_success_timestamp_seconds", "End of the last successful run", "agent"
         )
         self.lag = self._gauge(
-            "genesis_schedule_lag_seconds", "How late the schedule's last fire was noticed", "agent"
+            "genesis_schedule_lag_seconds", "How late the last scheduled run was noticed", "agent"
         )
         self.period = self._gauge(
             "genesis_schedule_period_seconds",
-            "Longest gap between the schedule's next fires",
+            "Longest gap between the next scheduled runs",
             "agent",
         )
         self.next_fire = self._gauge(
-            "genesis_schedule_next_fire_timestamp_seconds", "When the agent is due next", "agent"
+            "genesis_schedule_next_fire_timestamp_seconds",
+            "When the agent's next run is due",
+            "agent",
         )
         self.plugin_up = self._gauge("genesis_plugin_up", "0 for a quarantined plugin", "agent")
 
@@ -220,7 +224,7 @@ class Series:
         for result in ("applied", "refused"):
             self.reloads.labels(result)
         self.tick = self._gauge(
-            "genesis_loop_last_tick_timestamp_seconds", "When the daemon's loop last came round"
+            "genesis_loop_last_tick_timestamp_seconds", "When the daemon's loop last began a round"
         )
         self.rounds_failed = self._counter(
             "genesis_rounds_failed_total", "Rounds of the loop that ended in an unexpected error"
@@ -230,10 +234,11 @@ class Series:
         )
         self.store_up.set(1)
         self.home_free = self._gauge(
-            "genesis_home_free_bytes", "Free space where GENESIS_HOME lies; NaN if unknown"
+            "genesis_home_free_bytes",
+            "Free space on the file system of GENESIS_HOME; NaN if unknown",
         )
         self.home_size = self._gauge(
-            "genesis_home_size_bytes", "Size of the file system where GENESIS_HOME lies"
+            "genesis_home_size_bytes", "Size of the file system of GENESIS_HOME"
         )
         self.leader = self._gauge("genesis_leader", "1 while this daemon holds the lock")
         self._gauge(

@@ -1,4 +1,4 @@
-"""What a worker and its parent tell each other. Imports neither torch nor the daemon."""
+"""Events of a worker and commands to it, as JSON lines. Imports neither torch nor the daemon."""
 
 from infrastructure.events.command import COMMAND_ADAPTER, Command, SaveCheckpoint, SetPrecision
 from infrastructure.events.event import EVENT_ADAPTER, Event

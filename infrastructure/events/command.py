@@ -1,4 +1,4 @@
-"""What the daemon asks of a worker: one JSON line a command, on the worker's stdin."""
+"""Commands of the daemon to a worker, one JSON line each on the worker's stdin."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Stop(_Command):
 
 
 class SaveCheckpoint(_Command):
-    """Checkpoint at the next step boundary and go on."""
+    """Checkpoint at the next step boundary and continue."""
 
     command: Literal["checkpoint"] = "checkpoint"
 
 
 class SetPrecision(_Command):
-    """Change precision at the next optimizer-step boundary and acknowledge by an event."""
+    """Change precision at the next optimizer-step boundary and acknowledge it by an event."""
 
     command: Literal["set_precision"] = "set_precision"
     state: PrecisionState

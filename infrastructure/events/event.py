@@ -1,8 +1,7 @@
-"""What a worker tells its parent: one JSON line an event.
+"""Events that a worker reports to its parent, one JSON line each.
 
 Numbers of steps, samples and seconds in `StepStats` are *increments* since the previous event
-of the same attempt, so that a reader adds them up and a lost reader never counts twice. Text
-that a plugin may have worded is `PlainText`.
+of the same attempt: readers add them up. Text that a plugin may have written is `PlainText`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
 
-SMALLEST_LOSS = 0.01  # of a run's largest FP32 loss: no error is measured by a smaller loss
+SMALLEST_LOSS = 0.01  # of a run's largest FP32 loss: errors are not divided by a smaller loss
 
 Phase = Literal["collect", "train", "evaluate", "publish"]
 
@@ -34,7 +33,7 @@ class BaseEvent(BaseModel):
 
 
 class Started(BaseEvent):
-    """The worker is up: torch is imported, the agent is loaded."""
+    """The worker has imported torch and loaded the agent."""
 
     kind: Literal["started"] = "started"
     pid: int
@@ -50,7 +49,7 @@ class PhaseStarted(BaseEvent):
 
 
 class Progress(BaseEvent):
-    """How far *phase* is; *total* is None where the end is not known."""
+    """Progress of *phase*; *total* is None if the end is unknown."""
 
     kind: Literal["progress"] = "progress"
     phase: Phase
@@ -74,20 +73,20 @@ class StepStats(BaseEvent):
 
     Attributes:
         step: Steps attempted since the run began, over all attempts.
-        total_steps: Steps the run will take, where known.
+        total_steps: Steps the run will take; None if unknown.
         epoch: Epochs finished.
         applied, overflow, nonfinite_loss, no_gradient: Steps by outcome; they add up to the
             steps attempted. An overflow is a non-finite unscaled gradient under a finite loss.
-        consecutive_nonfinite_losses: How many steps up to now, in a row, had a loss that was not
+        consecutive_nonfinite_losses: Number of steps in a row, up to now, whose loss was not
             finite.
-        fp16: Steps attempted under FP16, whatever their outcome.
+        fp16: Steps attempted in FP16, of any outcome.
         samples: Training samples in these steps.
         seconds: Wall time of these steps.
-        loss: Mean finite loss of these steps, or None where none was finite.
+        loss: Mean finite loss of these steps; None if none was finite.
         grad_norm: Last finite gradient norm, unscaled, before clipping.
-        loss_scale: In force now; 1 outside FP16.
-        precision: In force now.
-        cuda_memory_allocated_bytes: Peak since the last event; None without CUDA.
+        loss_scale: Loss scale in force now; 1 outside FP16.
+        precision: Precision in force now.
+        cuda_memory_allocated_bytes: Peak since the previous event; None without CUDA.
     """
 
     kind: Literal["step_stats"] = "step_stats"
@@ -119,18 +118,18 @@ class StepStats(BaseEvent):
         return 0 if self.precision == "fp32" else self.attempted
 
     def merged_with(self, later: StepStats) -> StepStats:
-        """Combine two events in a row into one: increments add up, the rest is *later*'s.
+        """Combine two consecutive events into one: increments add up, the rest is *later*'s.
 
-        The loss is the mean over all steps with a finite one. Of consecutive non-finite losses
-        and of the memory peak the larger counts, so that no limit passed in between is hidden.
+        The loss is the mean over all steps with a finite one. Consecutive non-finite losses and
+        the memory peak are the larger of both, so that passing a limit in between is not hidden.
         """
-        both = (self, later)
-        losses = [(e.loss, e.attempted - e.nonfinite_loss) for e in both if e.loss is not None]
+        events = (self, later)
+        losses = [(e.loss, e.attempted - e.nonfinite_loss) for e in events if e.loss is not None]
         finite_steps = sum(count for _, count in losses)
-        peaks = [e.cuda_memory_allocated_bytes for e in both]
+        peaks = [e.cuda_memory_allocated_bytes for e in events]
         changes: dict[str, object] = {
             **{name: getattr(self, name) + getattr(later, name) for name in _INCREMENTS},
-            "consecutive_nonfinite_losses": max(e.consecutive_nonfinite_losses for e in both),
+            "consecutive_nonfinite_losses": max(e.consecutive_nonfinite_losses for e in events),
             "loss": sum(loss * count for loss, count in losses) / finite_steps
             if finite_steps
             else later.loss,
@@ -152,7 +151,7 @@ class StepTotals:
         half_steps: Steps attempted in half precision.
         fp16_steps: Steps attempted in FP16.
         overflows, nonfinite_losses: Steps with that outcome.
-        loss: Last finite one; None before the first.
+        loss: Last finite loss; None before the first.
     """
 
     steps: int = 0
@@ -175,28 +174,28 @@ class StepTotals:
 class BaselineCompared(BaseEvent):
     """One frozen batch, computed in the half precision in force and again in FP32.
 
-    Same weights, same random numbers: what differs is the rounding of this one step, not what
-    training has drifted by. Measured only while a half precision is in force.
+    Weights and random numbers are the same, so the difference is the rounding of this one step
+    and not the drift of the training. Measured only while a half precision is in force.
 
     Attributes:
         step: Steps attempted since the run began, over all attempts.
-        precision: In force now; the half type compared.
-        loss_scale: In force now; 1 outside FP16.
-        loss: Under *precision*; may be NaN or infinite.
-        fp32_loss: May be NaN or infinite too: then the numbers, not their precision, are at fault.
-        largest_fp32_loss: The largest one of the batch so far, in all attempts of the run.
-        gradient_error: Distance of the unscaled gradient from FP32's by the length of FP32's.
-            Infinite where only FP32's is finite. Like all below None where gradients were not
-            compared or FP32's is zero or not finite.
-        gradient_cosine: Of the two gradients; None also where the half gradient is not finite.
+        precision: Precision in force now: the half type compared.
+        loss_scale: Loss scale in force now; 1 outside FP16.
+        loss: Loss in *precision*; may be NaN or infinite.
+        fp32_loss: Loss in FP32. If it is NaN or infinite too, precision is not the cause.
+        largest_fp32_loss: Largest FP32 loss of the batch so far, in all attempts of the run.
+        gradient_error: Length of the difference between the unscaled gradient and FP32's, divided
+            by the length of FP32's. Infinite if only FP32's is finite. It and the fields below
+            are None if gradients were not compared, or FP32's is zero or not finite.
+        gradient_cosine: Cosine of the two gradients; None also if the half one is not finite.
         underflow: Fraction of FP32's nonzero gradient elements that are zero in *precision*.
-        nonfinite_module: Operation and module, forward before backward, that first made a number
-            that is not finite under *precision*; empty where none did.
-        worst_module: Module that adds most to a finite *gradient_error*.
-        seconds, fp32_seconds: Forward and backward pass of the batch in either precision, with the
-            device waited for.
-        comparable: False where the model drew random numbers in half precision, which FP32 draws
-            otherwise: then the differences prove nothing.
+        nonfinite_module: Operation and module, forward before backward, that first computed a
+            value that is not finite in *precision*; empty if none did.
+        worst_module: Module that contributes most to a finite *gradient_error*.
+        seconds, fp32_seconds: Time of the forward and backward pass in each precision, including
+            the wait for the device.
+        comparable: False if the model drew random numbers in half precision: FP32 draws others,
+            so the differences prove nothing.
     """
 
     kind: Literal["baseline_compared"] = "baseline_compared"
@@ -217,9 +216,9 @@ class BaselineCompared(BaseEvent):
 
     @property
     def loss_error(self) -> float:
-        """Distance of the loss from FP32's as a share of `loss_size`; NaN where it says nothing.
+        """Difference of the loss from FP32's as a share of `loss_size`.
 
-        So it is where FP32's loss is not finite, or the two are not comparable.
+        NaN if FP32's loss is not finite or the two are not comparable.
         """
         if not (math.isfinite(self.fp32_loss) and self.comparable):
             return math.nan
@@ -229,16 +228,16 @@ class BaselineCompared(BaseEvent):
 
     @property
     def loss_size(self) -> float:
-        """What an error of the loss is measured by: FP32's loss, or the least that matters.
+        """Divisor for an error of the loss: FP32's loss, at least `SMALLEST_LOSS` of the largest.
 
-        That is `SMALLEST_LOSS` of the run's largest. Of a loss that was learnt away there is
-        little left but the rounding of numbers that are not small, and its share means nothing.
+        A loss that has become tiny consists mostly of the rounding of larger numbers, so its
+        relative error means nothing.
         """
         return max(abs(self.fp32_loss), SMALLEST_LOSS * self.largest_fp32_loss)
 
 
 class PreflightDone(BaseEvent):
-    """The job was measured on a copy of its model; training has not begun, or goes on unchanged."""
+    """The job was measured on a copy of its model; the training itself is unchanged."""
 
     kind: Literal["preflight_done"] = "preflight_done"
     report: PreflightReport
@@ -255,7 +254,7 @@ class CheckpointSaved(BaseEvent):
 
 
 class Resumed(BaseEvent):
-    """Training goes on from a checkpoint."""
+    """Training continues from a checkpoint."""
 
     kind: Literal["resumed"] = "resumed"
     step: int
@@ -266,9 +265,9 @@ class Evaluated(BaseEvent):
     """Held-out metrics.
 
     Attributes:
-        higher_is_better: Of the primary metric; None in the files of earlier releases.
-        fp32_baseline_loss: Loss of one frozen training batch replayed in FP32 with the weights
-            of this moment; None where it was not measured.
+        higher_is_better: Direction of the primary metric; None in files of earlier releases.
+        fp32_baseline_loss: Loss of one frozen training batch, computed in FP32 with the weights
+            of this moment; None if not measured.
     """
 
     kind: Literal["evaluated"] = "evaluated"
@@ -289,7 +288,7 @@ class Published(BaseEvent):
 
 
 class Notice(BaseEvent):
-    """Something an operator should read: a torn record, a skipped field, a fallback."""
+    """Something an operator should read: a damaged record, a skipped field, a fallback."""
 
     kind: Literal["notice"] = "notice"
     level: Literal["info", "warning"] = "info"
@@ -298,12 +297,12 @@ class Notice(BaseEvent):
 
 
 class Finished(BaseEvent):
-    """The last event of an attempt that could still speak.
+    """The last event of an attempt; missing if its process was killed.
 
     Attributes:
         outcome: ``done``; ``stopped`` (checkpointed, wants requeue); ``failed``;
             ``misconfigured`` (never retry).
-        error: One paragraph naming what, where and the remedy; empty unless it failed.
+        error: One paragraph with what failed, where, and the remedy; empty unless it failed.
     """
 
     kind: Literal["finished"] = "finished"

@@ -1,7 +1,7 @@
 """The event file of an attempt: appended by the worker, tailed by the daemon.
 
-A file and not a pipe: a stalled reader never stalls training, torchrun does not close it, and
-a remote executor needs one anyway.
+A file instead of a pipe: a stalled reader does not stall training, torchrun does not close it,
+and a remote executor needs one anyway.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_READ_BYTES = 1 << 20
 
 
 class EventWriter:
-    """Appends events, one ``write`` each, so that a reader sees whole lines or a torn last one.
+    """Appends events, one ``write`` each: a reader sees whole lines and perhaps a partial last one.
 
     Args:
         path: The attempt's event file; created, or appended to.
@@ -32,7 +32,7 @@ class EventWriter:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
 
     def __call__(self, event: BaseEvent) -> None:
-        """Append *event* with the time of now."""
+        """Append *event* with the current time."""
         line = event.model_copy(update={"time": self._clock()}).model_dump_json()
         os.write(self._descriptor, line.encode() + b"\n")
 

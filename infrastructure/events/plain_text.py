@@ -1,4 +1,4 @@
-"""Text of plugins, made fit for a terminal, a log and a store: no control characters, an end."""
+"""Makes text of plugins safe for a terminal, a log and a store."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import BeforeValidator
 
 LONGEST = 2000
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
-_UNFIT = {"Cc", "Cf", "Cs"}  # control, formatting (direction marks), surrogates
+_UNSAFE = {"Cc", "Cf", "Cs"}  # control, formatting (direction marks), surrogates
 
 
 def plain(text: str, longest: int = LONGEST) -> str:
-    """*text* without control characters but line ends and tabs, of at most *longest* characters."""
+    """*text* without control characters (line ends and tabs stay), cut to *longest* characters."""
     text = _ESCAPE_SEQUENCE.sub("", text[: 8 * longest])
-    text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _UNFIT)
+    text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _UNSAFE)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
@@ -25,4 +25,4 @@ def _plain_if_text(value: object) -> object:
 
 
 PlainText = Annotated[str, BeforeValidator(_plain_if_text)]
-"""A string that is `plain` whoever made it: the worker when it writes, the daemon when it reads."""
+"""A string passed through `plain` when the worker writes it and when the daemon reads it."""

@@ -1,4 +1,4 @@
-"""Precision as a value: what was asked for, what runs, and whose voice decided."""
+"""Precision as a value: what was asked for, what runs, and the reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 PrecisionName = Literal["fp32", "fp16", "bf16"]
-PrecisionWish = Literal["fp32", "fp16", "bf16", "auto"]  # auto: what a measurement finds best
+PrecisionWish = Literal["fp32", "fp16", "bf16", "auto"]  # auto: the worker measures which is best
 PrecisionReason = Literal[
     "default",  # GENESIS_PRECISION
     "agent",  # the agent's own setting
@@ -15,9 +15,9 @@ PrecisionReason = Literal[
     "flag",  # ENABLE_FP16_TRAINING is false
     "guard",  # the daemon's automatic rollback
     "floor_policy",  # the worker's own fallback: FP16_FLOOR_POLICY=fallback_fp32
-    "baseline",  # repeats a run in FP32, to compare
-    "canary",  # not of the share of runs that may have half precision
-    "no_accelerator",  # half precision on a CPU, not forced
+    "baseline",  # the run repeats another in FP32
+    "canary",  # the run is outside the share that may have half precision
+    "no_accelerator",  # the device is a CPU, and GENESIS_CPU_HALF is not set
     "unsupported",  # the device lacks the half type
     "measured",  # auto was asked for, and a pre-flight measurement decided
 ]
@@ -28,11 +28,13 @@ REASONS: tuple[PrecisionReason, ...] = get_args(PrecisionReason)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionState:
-    """Attributes:
-    requested: What would run if no voice demanded FP32.
-    effective: What runs. In an event: what the worker has acknowledged, never a wish. In a wish
-        ``auto`` leaves the decision to the worker's measurement.
-    reason: The voice that decided.
+    """A decision on precision, or a worker's acknowledgement of one.
+
+    Attributes:
+        requested: Precision that would run if nothing demanded FP32.
+        effective: Precision that runs. In an event: what the worker has acknowledged. In a
+            decision ``auto`` leaves the choice to the worker's measurement.
+        reason: What decided.
     """
 
     requested: PrecisionWish

@@ -1,4 +1,4 @@
-"""What a pre-flight measurement of a training job found; part of an event, and a file."""
+"""Results of a pre-flight measurement of a training job; part of an event, and a file."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class PrecisionMeasurement(_Part):
     """One precision, tried on a copy of the job's model.
 
     Attributes:
-        precision: Which.
+        precision: Precision that was tried.
         usable: Whether the job can train in it on this device.
-        remarks: In plain words: why it is not usable, or was not timed.
+        remarks: Why it is not usable, or was not timed.
         seconds_per_step: Median time of a whole optimizer step; None if it was not timed.
-        ratio: Median over pairs of its time by FP32's beside it; None if it was not timed.
+        ratio: Median over pairs of its time divided by FP32's; None if it was not timed.
         ratio_error: Standard error of *ratio*.
-        saved_bytes: What the forward pass keeps for the backward pass, parameters and batch left
-            out; counted exactly.
+        saved_bytes: Bytes that the forward pass keeps for the backward pass, without parameters
+            and batch; counted exactly.
         peak_bytes: CUDA memory at its peak in a step, above what was allocated before the
             measurement; None without CUDA.
-        gradient_error: Length of the difference between its gradient and FP32's, by the length of
-            FP32's; None if it was not computed.
+        gradient_error: Length of the difference between its gradient and FP32's, divided by the
+            length of FP32's; None if it was not computed.
     """
 
     precision: PrecisionName
@@ -41,7 +41,7 @@ class PrecisionMeasurement(_Part):
 
 
 class ModuleExtremes(_Part):
-    """What FP16 would have to hold inside one module, as an FP32 pass computed it.
+    """Extreme values inside one module, from an FP32 pass, that FP16 would have to represent.
 
     Attributes:
         module: Qualified name and class.
@@ -49,7 +49,7 @@ class ModuleExtremes(_Part):
         gradient: Largest magnitude of a gradient that FP16 would hold, at loss scale 1.
         underflow: Fraction of those gradients' elements that FP16 would flush to zero at the
             recommended loss scale.
-        keep_fp32: Whether it must stay in FP32: its activations do not fit.
+        keep_fp32: Whether it must stay in FP32 because its activations do not fit.
     """
 
     module: str
@@ -60,23 +60,23 @@ class ModuleExtremes(_Part):
 
 
 class PreflightReport(_Part):
-    """What was measured, and what follows from it.
+    """Measurements of all precisions, and the recommendation.
 
     Attributes:
         measured_at: Unix time in seconds.
         device: Torch device.
-        device_name: What it calls itself.
-        torch_version: Of the torch that measured.
+        device_name: Name that the device reports.
+        torch_version: Version of torch.
         threads: Torch's threads.
-        batches: Micro-batches that were looked at.
+        batches: Number of micro-batches that were measured.
         measurements: One for each precision, FP32 first.
-        modules: Those that would compute in FP16, the largest activation first.
-        largest_safe_scale: The highest power of two at which no gradient overflowed; None where
+        modules: Modules that would compute in FP16, the largest activation first.
+        largest_safe_scale: The highest power of two at which no gradient overflowed; None if
             FP16 computes no gradient.
-        recommended_scale: One step below it.
+        recommended_scale: One power of two below it.
         underflow: Fraction of all FP16 gradients' elements flushed to zero at that scale.
-        verdict: The precision to train in.
-        reasons: Why, in plain words.
+        verdict: Precision to train in.
+        reasons: Reasons for the verdict.
     """
 
     measured_at: float
