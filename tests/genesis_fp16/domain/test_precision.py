@@ -98,14 +98,14 @@ def test_a_missing_half_type_is_never_replaced_by_the_other() -> None:
     assert state == PrecisionState(requested="bf16", effective="fp32", reason="unsupported")
 
 
-def test_a_word_for_the_next_run_leaves_runs_under_way_to_the_one_before() -> None:
+def test_an_override_for_the_next_run_leaves_runs_under_way_to_the_one_before() -> None:
     earlier = override("fp32")
     later = replace(override("fp16"), created_at=100.0, next_run=True)
-    assert applicable_overrides([earlier, later], "a", begun_at=99.0) == [earlier]
-    assert applicable_overrides([earlier, later], "a", begun_at=100.0) == [later]
+    assert applicable_overrides([earlier, later], "a", began_at=99.0) == [earlier]
+    assert applicable_overrides([earlier, later], "a", began_at=100.0) == [later]
 
 
-def test_a_word_concerns_its_agent_only() -> None:
+def test_an_override_applies_to_its_agent_only() -> None:
     mine, everyone = override("fp32", "a"), override("bf16")
     assert applicable_overrides([mine, everyone], "a", 1.0) == [mine, everyone]
     assert applicable_overrides([mine, everyone], "b", 1.0) == [everyone]
