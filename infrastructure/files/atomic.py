@@ -32,11 +32,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    flush_folder(path.parent)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -47,3 +43,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     with atomic_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until the names of the files in *folder* are on the disk.
+
+    Raises:
+        OSError: The disk does not confirm the write.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infrastructure.agent_contract.transition import Transition
+from infrastructure.files import flush_folder
 from infrastructure.trajectories.record import RecordError, decode_record, encode_record
 
 _SUFFIX = ".jsonl"
@@ -128,11 +129,7 @@ class ReplayBuffer:
             return
         try:
             os.fsync(self._descriptor)
-            folder = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            flush_folder(self._folder)
         except OSError as error:
             raise ReplayBufferWriteError(self._segment, error) from error
 

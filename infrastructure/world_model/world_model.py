@@ -233,9 +233,9 @@ class WorldModel:
     ) -> list[Prediction]:
         """Predict row by row; before any fit, with confidence 0.
 
-        Where a number is missing, not finite, or far outside what was seen in training, or a
-        label was not seen there, the answer is shrunk to the base rate, its confidence is at
-        most 0.1, and it says so.
+        If a number is missing, not finite, or far outside the training data, or a label did not
+        occur there, the prediction is shrunk to the base rate, its confidence is at most 0.1, and
+        its ``reasoning`` begins with a warning.
 
         Raises:
             ValueError: A field is missing or of another type than the spec declares.
@@ -316,7 +316,7 @@ def _as_values(part: str, fields: Mapping[str, object], value: Values | str) -> 
         return value
     if len(fields) != 1:
         raise ValueError(
-            f"a string stands for a single {part} field, but the spec has {sorted(fields)}: "
-            f"pass a mapping"
+            f"a string can only be the value of a single {part} field, but the spec has "
+            f"{sorted(fields)}: pass a mapping"
         )
     return {next(iter(fields)): value}

@@ -22,6 +22,7 @@ from infrastructure.agent_contract.transition import (
     Discrete,
     FieldType,
     Text,
+    Transition,
     TransitionSpec,
 )
 from infrastructure.trajectories.encoding.features import Features, Tokens
@@ -128,6 +129,10 @@ class FeatureEncoder:
                 if key not in self.constant:
                     dense.append(one_hot_NL)
         return Features(dense=torch.cat(dense, dim=1), texts=texts, out_of_distribution=ood_N)
+
+    def encode_transitions(self, transitions: Sequence[Transition]) -> Features:
+        """Encode recorded transitions; see `encode`."""
+        return self.encode([t.observation for t in transitions], [t.action for t in transitions])
 
     def to_json(self) -> dict[str, object]:
         """Return what `from_json` needs in addition to the spec."""

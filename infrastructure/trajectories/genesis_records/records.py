@@ -23,7 +23,7 @@ _MANY_DIGITS = 400
 
 
 class Record(BaseModel):
-    """A JSON object of which only the declared fields are read."""
+    """A JSON object; only the declared fields are read."""
 
     model_config = ConfigDict(extra="ignore")
 

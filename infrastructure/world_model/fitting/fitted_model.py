@@ -81,9 +81,7 @@ class FittedModel:
 
     def predict_transitions(self, transitions: Sequence[Transition]) -> TargetDistributions:
         """Predict the targets of recorded transitions from observation and action alone."""
-        observations = [transition.observation for transition in transitions]
-        actions = [transition.action for transition in transitions]
-        return self.predict(self.encoder.encode(observations, actions))
+        return self.predict(self.encoder.encode_transitions(transitions))
 
     def recalibrated(self, transitions: Sequence[Transition]) -> FittedModel:
         """Return this model calibrated on *transitions*: choices of a policy, in unseen groups.

@@ -157,10 +157,7 @@ def _encode(
 ) -> DataPart:
     return DataPart(
         transitions=transitions,
-        features=encoder.encode(
-            [transition.observation for transition in transitions],
-            [transition.action for transition in transitions],
-        ),
+        features=encoder.encode_transitions(transitions),
         targets=codec.encode(transitions),
         outcomes=codec.outcomes(transitions),
         states=number_states(transitions),
