@@ -130,7 +130,8 @@ class Daemon:
                 decision = self.loop.guard.decision(plugin.name)
                 self._metrics.set_guard_state(plugin.name, decision.state)
                 self._metrics.set_last_success(plugin.name, self._store.last_success(plugin.name))
-            fields = {"agent": plugin.name, "from": f"{plugin.distribution} {plugin.version}"}
+            distribution = f"{plugin.distribution} {plugin.version}"
+            fields = {"agent": plugin.name, "distribution": distribution}
             if plugin.state == "ready":
                 log.info("plugin_ready", **fields)
             else:

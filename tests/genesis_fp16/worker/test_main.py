@@ -98,12 +98,6 @@ def test_auto_is_measured_in_the_run_and_kept_for_the_next_attempt(
     assert [event.state for event in second.of(PrecisionChanged)] == [state]
 
 
-def test_budget_of_transitions_ends_collecting(start: Start) -> None:
-    attempt = start(budget_transitions=7, settings={"collect": "endless", "epochs": 1})
-    assert attempt.end() == 0, attempt.log
-    assert "trains on 7" in attempt.log
-
-
 def test_stopped_while_training_resumes_on_the_same_data(start: Start) -> None:
     slow = {"pause": 0.01, "epochs": 4}
     first = start(1, settings=slow)
@@ -229,9 +223,8 @@ def test_full_disk_is_named_with_its_remedy(start: Start) -> None:
     assert silent.end() == 1
 
 
-@pytest.mark.parametrize("how", ["torn", "missing"])
 def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_from_the_start(
-    start: Start, tmp_path: Path, how: str
+    start: Start, tmp_path: Path
 ) -> None:
     first = start(1, settings={"pause": 0.01, "epochs": 4})
     first.until(lambda event: isinstance(event, StepStats))
@@ -240,8 +233,6 @@ def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_from_the_start(
     snapshot = tmp_path / "run" / "snapshot.json"
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     snapshot.write_text('{"torn')
-    if how == "missing":
-        snapshot.unlink()
 
     second = start(2, settings={"epochs": 1, "collect": "5"})
     assert second.end() == 0, second.log
@@ -252,7 +243,7 @@ def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_from_the_start(
     assert "trains on 9" in second.log  # the four recorded before and five new ones
     aside = tmp_path / "run" / "checkpoints.set-aside-2"
     assert sorted(path.name for path in aside.iterdir()) == saved
-    assert snapshot.with_name("snapshot.json.set-aside-2").exists() == (how == "torn")
+    assert snapshot.with_name("snapshot.json.set-aside-2").exists()
     assert json.loads(snapshot.read_text())
 
 
