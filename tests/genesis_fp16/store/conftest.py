@@ -44,16 +44,16 @@ def postgres_server() -> Iterator[Path]:
 
 @pytest.fixture
 def postgres_settings(postgres_server: Path, home_settings: Settings) -> Settings:
-    """Settings that name a new database of that server."""
+    """Settings that name a new schema of that server: a new database would take a second."""
     engine = create_engine(
         f"postgresql+psycopg://postgres@/postgres?host={postgres_server}",
         isolation_level="AUTOCOMMIT",
     )
     name = f"genesis{next(_numbers)}"
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE SCHEMA {name}"))
     engine.dispose()
-    url = f"postgresql://postgres@/{name}?host={postgres_server}"
+    url = f"postgresql://postgres@/postgres?host={postgres_server}&options=-csearch_path%3D{name}"
     return home_settings.model_copy(update={"database_url": url})
 
 
