@@ -12,7 +12,7 @@ import psutil
 
 POLL_SECONDS = 0.02
 LOOK_SECONDS = 1.0  # between two looks at the processes, which are dear
-IDLE_SECONDS = 60.0
+IDLE_SECONDS = 120.0
 MOST_SECONDS = 480.0  # below pytest's own timeout, so that the message is ours
 
 

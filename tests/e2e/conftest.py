@@ -18,9 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from infrastructure.events import Event, EventTail
+from tests.patience import crowding, wait_until
 
 BIN = Path(sys.executable).parent
-POLL_SECONDS = 0.05
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -98,7 +98,7 @@ class Daemon:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.wait_for(lambda: self.get("/readyz")[0] == 200, 90, "to be ready")
+        self.wait_for(lambda: self.get("/readyz")[0] == 200, "to be ready")
         return self
 
     @property
@@ -109,7 +109,9 @@ class Daemon:
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of the listener's answer; status 0 while it does not listen."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=60
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
             with refusal:
@@ -131,7 +133,7 @@ class Daemon:
         ]
         return sorted(found, key=lambda event: event.time)
 
-    def cli(self, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one command of the console script in the daemon's folder."""
         return subprocess.run(
             [self._program, *arguments],
@@ -140,34 +142,34 @@ class Daemon:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=seconds,
             check=False,
         )
 
-    def json(self, *arguments: str, seconds: float = 120):
+    def json(self, *arguments: str):
         """What a command answers with ``--json``."""
-        done = self.cli(*arguments, "--json", seconds=seconds)
+        done = self.cli(*arguments, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 
-    def wait_for(self, holds: Callable[[], object], seconds: float, what: str) -> float:
-        """Wait until *holds* is true and say how many seconds that took."""
-        begun = time.monotonic()
-        while not holds():
-            alive = self.process is not None and self.process.poll() is None
-            late = time.monotonic() - begun > seconds
-            if late or not alive:
-                state = f"after {seconds} s" if alive else "before the daemon ended"
-                pytest.fail(f"waited for the daemon {what}: not {state}\n{self.log[-6000:]}")
-            time.sleep(POLL_SECONDS)
-        return time.monotonic() - begun
+    def wait_for(self, holds: Callable[[], object], what: str) -> float:
+        """Wait until *holds* is true and say how many seconds that took; see `wait_until`."""
+
+        def alive_and_holds() -> object:
+            ended = self.process is None or self.process.poll() is not None
+            assert not ended, f"the daemon ended before it was seen {what}"
+            return holds()
+
+        try:
+            return wait_until(alive_and_holds, f"the daemon {what}")
+        except AssertionError as error:
+            pytest.fail(f"{error}\n{self.log[-6000:]}")
 
     def stop(self, number: int = signal.SIGINT) -> tuple[int, float]:
-        """Ask the daemon to stop; its exit code, and the seconds it took."""
+        """Ask the daemon to stop; its exit code, and the seconds it would have taken alone."""
         begun = time.monotonic()
         self.process.send_signal(number)
-        code = self.process.wait(timeout=30)
-        return code, time.monotonic() - begun
+        wait_until(lambda: self.process.poll() is not None, "the daemon to end")
+        return self.process.returncode, (time.monotonic() - begun) / crowding()
 
     def kill9(self) -> None:
         """End the daemon alone, as the kernel would when memory runs out."""
@@ -233,24 +235,44 @@ def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
     return daemon
 
 
-@pytest.fixture
-def training(daemon: Daemon) -> Daemon:
-    """A daemon whose quick agent trains without end, in FP16 on the CPU, past its overflows.
+@pytest.fixture(scope="session")
+def train_without_end() -> Callable[[Daemon], Daemon]:
+    """Have a daemon's quick agent train without end, in FP16 on the CPU, past its overflows.
 
     The loss scale begins far too high, so the first steps overflow and it backs off: the
     overflows are real. Then it stays, since growth is far away.
     """
-    daemon.configure(
-        GENESIS_CPU_HALF="true",
-        FP16_LOSS_SCALE=2.0**34,
-        FP16_GROWTH_INTERVAL=10_000_000,
-        GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
-        GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=500,
-    )
-    daemon.start()
-    daemon.wait_for(
-        lambda: daemon.metrics().value("genesis_fp16_training_steps_total", agent="quick") > 100,
-        120,
-        "to train in FP16",
-    )
-    return daemon
+
+    def steps(daemon: Daemon) -> float:
+        return daemon.metrics().value("genesis_fp16_training_steps_total", agent="quick")
+
+    def train(daemon: Daemon) -> Daemon:
+        daemon.configure(
+            ENABLE_FP16_TRAINING="true",
+            GENESIS_CPU_HALF="true",
+            FP16_LOSS_SCALE=2.0**34,
+            FP16_GROWTH_INTERVAL=10_000_000,
+            GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"',
+            GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
+            GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=500,
+        )
+        if daemon.process is None or daemon.process.poll() is not None:
+            daemon.start()
+        daemon.wait_for(lambda: steps(daemon) > 100, "to train in FP16")
+        return daemon
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory, quick_plugin: Path) -> Iterator[Daemon]:
+    """A daemon for the tests of a module, not yet started: a start and a run take seconds."""
+    daemon = Daemon(tmp_path_factory.mktemp("shared") / "daemon", python_path=quick_plugin)
+    yield daemon
+    daemon.clean_up()
+
+
+@pytest.fixture
+def training(shared_daemon: Daemon, train_without_end: Callable[[Daemon], Daemon]) -> Daemon:
+    """The module's daemon, whose one run trains; a test leaves it so, or stopped."""
+    return train_without_end(shared_daemon)

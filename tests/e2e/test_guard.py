@@ -57,13 +57,12 @@ def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
     daemon.configure(FP16_BACKOFF_FACTOR=0.99)
     daemon.start()
     assert state(daemon, "stormy") == ["watching"]
-    daemon.wait_for(lambda: state(daemon, "stormy") == ["tripped"], 120, "to see the storm")
-    daemon.wait_for(lambda: in_force(daemon, "stormy") == [("fp32", "guard")], 20, "to be in FP32")
+    daemon.wait_for(lambda: state(daemon, "stormy") == ["tripped"], "to see the storm")
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == [("fp32", "guard")], "to be in FP32")
     steps = "genesis_training_steps_total"
     applied = daemon.metrics().value(steps, agent="stormy", outcome="applied")
     daemon.wait_for(
         lambda: daemon.metrics().value(steps, agent="stormy", outcome="applied") > applied + 500,
-        60,
         "to train on in FP32",
     )
     metrics = daemon.metrics()
@@ -95,10 +94,8 @@ def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
 
     daemon.start()
     assert state(daemon, "stormy") == ["tripped"]
-    daemon.wait_for(
-        lambda: in_force(daemon, "stormy") == [("fp32", "guard")], 60, "to resume in FP32"
-    )
-    daemon.wait_for(lambda: in_force(daemon, "quick"), 60, "to resume the neighbour")
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == [("fp32", "guard")], "to resume in FP32")
+    daemon.wait_for(lambda: in_force(daemon, "quick"), "to resume the neighbour")
     assert in_force(daemon, "quick") == [("fp16", "default")]
     assert state(daemon, "quick") == ["watching"]
 
@@ -106,7 +103,6 @@ def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
     assert done.returncode == 0, done.stderr
     daemon.wait_for(
         lambda: daemon.metrics().value("genesis_guard_trips_total", agent="stormy") == 1,
-        60,
         "to relapse",
     )
     assert state(daemon, "stormy") == ["tripped"]
@@ -133,31 +129,31 @@ def test_a_fallback_of_the_worker_is_adopted(daemon) -> None:
         FP16_MIN_LOSS_SCALE=64,
     )
     daemon.start()
-    daemon.wait_for(lambda: in_force(daemon, "stormy") == fallback, 120, "to fall back")
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == fallback, "to fall back")
 
     precision("set", "fp32", "--agent", "quick")
     precision("clear", "--agent", "quick")
     daemon.configure(GENESIS_PRECISION="bf16", ENABLE_FP16_TRAINING="false")
-    daemon.wait_for(lambda: in_force(daemon, "stormy") == flag, 60, "to obey the flag")
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == flag, "to obey the flag")
     daemon.configure(GENESIS_PRECISION="fp16", ENABLE_FP16_TRAINING="true")
-    daemon.wait_for(lambda: in_force(daemon, "stormy") == fallback, 60, "to remember the fallback")
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == fallback, "to remember the fallback")
 
     assert daemon.stop()[0] == 0
     daemon.start()
-    daemon.wait_for(lambda: in_force(daemon, "stormy") == fallback, 120, "to resume in FP32")
+    daemon.wait_for(lambda: in_force(daemon, "stormy") == fallback, "to resume in FP32")
     in_order = ["default", "floor_policy", "flag", "floor_policy"]
     assert acknowledged(daemon) == in_order, "no half precision since the fallback"
 
     precision("set", "fp16", "--agent", "stormy")
     in_order += ["operator", "floor_policy"]
-    daemon.wait_for(lambda: acknowledged(daemon) == in_order, 60, "to fall back again")
+    daemon.wait_for(lambda: acknowledged(daemon) == in_order, "to fall back again")
 
     daemon.configure(GENESIS_GUARD_ENABLED="true")
     reloads = "genesis_config_reloads_total"
-    daemon.wait_for(lambda: daemon.metrics().labels(reloads, result="applied"), 60, "to reload")
+    daemon.wait_for(lambda: daemon.metrics().labels(reloads, result="applied"), "to reload")
     precision("set", "fp16", "--agent", "stormy")
     in_order += ["operator", "floor_policy", "guard"]
-    daemon.wait_for(lambda: acknowledged(daemon) == in_order, 60, "to be stopped by the guard")
+    daemon.wait_for(lambda: acknowledged(daemon) == in_order, "to be stopped by the guard")
     metrics = daemon.metrics()
     rollbacks = "genesis_precision_rollbacks_total"
     assert metrics.value(rollbacks, agent="stormy", reason="floor_policy") == 2

@@ -25,10 +25,11 @@ def _rank(daemon, rank: int) -> psutil.Process:
 
 
 @pytest.fixture
-def daemon(daemon):
-    """Its quick agent trains on two processes; see `training`."""
+def training(make_daemon, train_without_end):
+    """A daemon whose quick agent trains on two processes."""
+    daemon = make_daemon()
     daemon.configure(GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2)
-    yield daemon
+    yield train_without_end(daemon)
     for process in _processes(daemon):
         process.kill()
 
@@ -42,19 +43,19 @@ def test_an_agent_on_two_processes_from_flip_to_success(training) -> None:
 
     for flag, expected in (("false", ("fp32", "flag")), ("true", ("fp16", "default"))):
         training.configure(ENABLE_FP16_TRAINING=flag)
-        training.wait_for(lambda expected=expected: in_precision(*expected), 20, str(expected))
-    training.wait_for(lambda: training.events("checkpoint_saved"), 60, "to checkpoint")
+        training.wait_for(lambda expected=expected: in_precision(*expected), str(expected))
+    training.wait_for(lambda: training.events("checkpoint_saved"), "to checkpoint")
     assert len(training.events("started")) == 1
     steps = training.events("step_stats")
     assert sum(event.attempted for event in steps) == steps[-1].step
 
     checkpoint = training.events("checkpoint_saved")[-1].step
     _rank(training, 1).kill()
-    training.wait_for(lambda: training.events("resumed"), 90, "to resume")
+    training.wait_for(lambda: training.events("resumed"), "to resume")
     assert training.events("resumed")[-1].step >= checkpoint
     assert "rank 1 of 2 was ended by SIGKILL" in training.events("finished")[0].error
     trained = len(training.events("step_stats"))
-    training.wait_for(lambda: len(training.events("step_stats")) > trained, 60, "to train on")
+    training.wait_for(lambda: len(training.events("step_stats")) > trained, "to train on")
 
     code, seconds = training.stop(signal.SIGTERM)
     assert (code, _processes(training)) == (0, [])
@@ -67,7 +68,6 @@ def test_an_agent_on_two_processes_from_flip_to_success(training) -> None:
     training.start()
     training.wait_for(
         lambda: training.metrics().value("genesis_runs_total", result="succeeded") > 0,
-        90,
         "to succeed",
     )
     assert training.events("resumed")[1].step == stopped_at

@@ -237,17 +237,17 @@ def storm(
     value = monitoring.value
 
     def told(alert: str, agent: str | None = None) -> None:
-        daemon.wait_for(lambda: receiver.received(alert, agent), 60, f"to cause {alert}")
+        daemon.wait_for(lambda: receiver.received(alert, agent), f"to cause {alert}")
 
     def seen(expr: str) -> None:
-        daemon.wait_for(lambda: value(expr) > 0, 60, f"to be seen by {expr}")
+        daemon.wait_for(lambda: value(expr) > 0, f"to be seen by {expr}")
 
     try:
         begin = time.time()
         monitoring.wait_until_it_scrapes()  # in vain: there is no daemon yet
         daemon.start()
         saved = "genesis_last_checkpoint_bytes"
-        daemon.wait_for(lambda: daemon.metrics().value(saved, agent="storm") > 0, 60, "to save")
+        daemon.wait_for(lambda: daemon.metrics().value(saved, agent="storm") > 0, "to save")
         os.kill(worker_of("storm", daemon), signal.SIGKILL)
         told("GenesisOverflowStorm", "storm")
         daemon.configure(ENABLE_FP16_TRAINING="flase")
