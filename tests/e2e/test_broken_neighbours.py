@@ -71,7 +71,7 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
     daemon = make_daemon(bin_folder=environment / "bin", python_path=None)
     daemon.configure(
         GENESIS_PROBE_TIMEOUT_SECONDS=PROBE_SECONDS,
-        GENESIS_BUDGET_TRANSITIONS=10000,  # 50 episodes: enough groups on each side of the split
+        GENESIS_BUDGET_TRANSITIONS=4000,  # 20 episodes: enough groups on each side of the split
         GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1s"',
         GENESIS_AGENTS__SE_DARWIN__ENABLED="true",
         GENESIS_AGENTS__SE_DARWIN__SCHEDULE='"cron 0 0 29 2 *"',  # its slot is the pendulum's
