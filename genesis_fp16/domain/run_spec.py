@@ -1,4 +1,4 @@
-"""Everything a worker needs to know, in one JSON file: the worker reads no environment."""
+"""Specification of an attempt, in one JSON file: its worker reads no environment."""
 
 from __future__ import annotations
 
@@ -66,33 +66,33 @@ class TrainerOptions(BaseModel):
 
 
 class RunSpec(BaseModel):
-    """One attempt of one run.
+    """Specification of one attempt of one run.
 
     Attributes:
         run_id: Identity of the run.
-        attempt: 1 for the first.
-        incarnation: Random identity of this attempt.
+        attempt: Number of the attempt, from 1.
+        incarnation: Random identity of the attempt.
         agent: Entry-point name.
         entry_point: ``module:attribute``.
-        agent_folder: Persists across runs: replay buffer, published model.
-        run_folder: Persists across attempts: ``checkpoints/``, the data snapshot.
-        repeats: Folder of the run that this one repeats in FP32, on the same data; it publishes
-            nothing. None for a run of its own.
-        attempt_folder: ``spec.json``, ``events.ndjson``, ``worker.log``.
-        seed: Of the run.
+        agent_folder: Folder that persists across runs: replay buffer, published model.
+        run_folder: Folder that persists across attempts: ``checkpoints/``, the data snapshot.
+        repeats: Folder of the run that this one repeats in FP32 on the same data, without
+            publishing a model; None for a run of its own.
+        attempt_folder: Folder of ``spec.json``, ``events.ndjson`` and ``worker.log``.
+        seed: Seed of the run.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         threads: Torch threads; 0 leaves torch's default.
-        precision: The daemon's decision; the worker still answers for its hardware.
-        trainer: See `TrainerOptions`.
+        precision: The daemon's decision; the worker may still fall back for its hardware.
+        trainer: Options of the training step.
         budget_seconds, budget_transitions: What ``collect`` may spend.
         stats_interval_steps: Steps between two reads of the device.
         baseline_interval_steps: Steps between two comparisons with FP32; 0 for none.
         checkpoint_interval_seconds: Longest time between two checkpoints.
-        keep_checkpoints: How many are kept.
+        keep_checkpoints: Number of checkpoints kept.
         profile_steps: Steps to profile; 0 for none.
         processes_per_run: Ranks that train together, each a process on this machine.
-        parallel: How they share the model; see `distribute` in `infrastructure.training`.
-        task: ``train``, or ``preflight`` to measure the job and leave it at that.
+        parallel: How the ranks share the model; see `distribute` in `infrastructure.training`.
+        task: ``train``, or ``preflight`` to measure the job without training.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """
 

@@ -10,7 +10,10 @@ from genesis_fp16.settings import (
     ENV_FILE_VARIABLE,
     VARIABLES,
     AgentSettings,
+    Settings,
+    hot_fields,
     load_settings,
+    variable_name,
 )
 
 NAME = re.compile(r"\b((?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9])\b")
@@ -67,9 +70,10 @@ def test_everything_deployed_and_its_manual_name_settings_that_exist(root: Path)
 
 def test_no_hot_setting_is_deployed_as_environment(root: Path) -> None:
     """Where it could not be changed in a running daemon."""
-    hot = re.compile(r"(?:ENABLE_FP16|FP16_|GENESIS_PRECISION)\w*")
+    hot = "|".join(variable_name(name) for name in hot_fields(Settings))
+    hot += f"|{AGENTS_PREFIX}[A-Z0-9_]+?__PRECISION"
     places = [root / "Dockerfile", *(root / "deploy").rglob("*.yaml")]
     places += [root / "deploy/systemd/genesis-fp16.service"]
-    set_there = re.compile(rf"(?:name: |Environment=|^\s+)({hot.pattern})(?:[:=,]|$)", re.MULTILINE)
+    set_there = re.compile(rf"(?:name: |Environment=|^\s+)({hot})(?:[:=,]|$)", re.MULTILINE)
     found = {str(place): set_there.findall(place.read_text()) for place in places}
     assert {place: names for place, names in found.items() if names} == {}

@@ -81,15 +81,6 @@ def test_every_option_is_a_field_of_the_trainers_configuration() -> None:
     assert names - {"preset"} <= set(FP16TrainingConfig.__dataclass_fields__)
 
 
-def test_a_specification_carries_the_options_unchanged(tmp_path: Path) -> None:
-    settings = Settings(fp16_growth_factor=3.0, max_grad_norm=0.0, fp16_preset="precision-rl")
-    spec = spec_of(settings, tmp_path)
-    read = RunSpec.model_validate_json(spec.model_dump_json())
-    assert read == spec
-    assert type(read.trainer) is TrainerOptions
-    assert read.trainer == settings.trainer_options()
-
-
 @pytest.mark.parametrize(
     ("variables", "interval"),
     [
