@@ -45,12 +45,12 @@ def test_the_person_behind_sudo_is_named(tmp_path: Path, uid: int, name: str, sa
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to stand in for sudo")
-def test_a_program_of_that_name_that_is_not_roots_names_nobody(tmp_path: Path) -> None:
+def test_a_sudo_that_is_not_roots_names_no_person(tmp_path: Path) -> None:
     assert called_by(ANN, "sudo", tmp_path, owner=ANN + 1) == "root"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to act as another")
-def test_the_account_is_the_one_that_acts() -> None:
+def test_the_account_is_the_effective_one() -> None:
     os.seteuid(ANN)
     try:
         said = actor()
@@ -59,7 +59,7 @@ def test_the_account_is_the_one_that_acts() -> None:
     assert said == f"uid {ANN}"
 
 
-def test_where_nothing_is_known_of_the_callers_the_account_alone_is_named() -> None:
+def test_without_visible_callers_only_the_account_is_named() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ended:
         process = psutil.Process(ended.pid)
     assert actor(process) == user_name(os.geteuid())

@@ -34,7 +34,7 @@ def test_error_is_a_message_and_an_exit_code() -> None:
     assert done.stderr == "genesis-fp16: no run has the id 'nope': see genesis-fp16 runs\n"
 
 
-def test_version_and_speed_of_import() -> None:
+def test_the_program_starts_without_heavy_modules() -> None:
     assert program("--version").stdout.startswith("genesis-fp16 ")
     script = "import sys, genesis_fp16.cli.app; print(sorted(sys.modules))"
     modules = subprocess.run(
@@ -44,7 +44,7 @@ def test_version_and_speed_of_import() -> None:
     assert [name for name in heavy if name in modules] == []
 
 
-def test_reader_that_has_seen_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     done = subprocess.run(
         f"{PROGRAM} config show | true; exit ${{PIPESTATUS[0]}}",
         shell=True,

@@ -79,14 +79,14 @@ def test_healthy_machine(look: RunChecks, install_plugin: Callable[..., None]) -
     assert "resolves to FP32" in found["device"][0].found
 
 
-def test_wrong_settings_end_the_examination(look: RunChecks) -> None:
+def test_wrong_settings_end_the_checks(look: RunChecks) -> None:
     found = look(GENESIS_SLOTS="many", GENESIS_SEED="x")
     assert verdicts(found, "settings") == ["fail", "fail"]
     assert "GENESIS_SLOTS=many" in found["settings"][0].found
     assert "home" not in found
 
 
-def test_hot_setting_in_the_environment_is_warned_of(look: RunChecks) -> None:
+def test_a_hot_setting_in_the_environment_gets_a_warning(look: RunChecks) -> None:
     found = look({"FP16_LOSS_SCALE": "8", "GENESIS_PRECISION": "bf16"}, FP16_LOSS_SCALE="4")
     warned = {f.found.split()[0]: f for f in found["settings"] if f.verdict == "warn"}
     assert set(warned) == {"FP16_LOSS_SCALE", "GENESIS_PRECISION"}
@@ -129,7 +129,7 @@ def test_database_states(tmp_path: Path) -> None:
     assert "move it back" in finding.remedy
 
 
-def test_port_of_another_program_fails_and_ours_does_not(tmp_path: Path, free_port: int) -> None:
+def test_a_port_used_by_another_program_fails(tmp_path: Path, free_port: int) -> None:
     settings = Settings(home=tmp_path, metrics_port=free_port)
     assert check_port(settings).verdict == "ok"
     with socket.create_server(("127.0.0.1", free_port)):
@@ -145,7 +145,7 @@ def test_port_of_another_program_fails_and_ours_does_not(tmp_path: Path, free_po
         server.stop()
 
 
-def test_a_daemon_in_trouble_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_a_daemon_in_trouble_is_shown_with_the_remedy(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     with DaemonLock(settings) as lock:
         assert check_lock(settings).found.endswith("which is starting")
@@ -158,7 +158,7 @@ def test_a_daemon_in_trouble_is_told_with_the_remedy(tmp_path: Path) -> None:
     assert finding.remedy == "move it back"
 
 
-def test_a_daemon_that_follows_other_settings_is_told(tmp_path: Path) -> None:
+def test_a_daemon_with_other_settings_gets_a_warning(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text(f"GENESIS_HOME={tmp_path}\nENABLE_FP16_TRAINING=true\n")
     of_its_own = {"ENABLE_FP16_TRAINING": "false"}
@@ -183,7 +183,7 @@ def test_a_daemon_that_follows_other_settings_is_told(tmp_path: Path) -> None:
     assert str(file) in refused.found
 
 
-def test_a_file_that_is_named_in_vain_fails(tmp_path: Path) -> None:
+def test_a_settings_file_that_does_not_exist_fails(tmp_path: Path) -> None:
     [finding] = check_settings(load_settings(tmp_path / "no.env", {"GENESIS_HOME": "x"}))
     assert finding.verdict == "fail"
     assert "no.env (environment): " in finding.found
@@ -208,7 +208,7 @@ def test_plugins() -> None:
     assert (unknown.verdict, unknown.remedy) == ("warn", "did you mean BROKEN?")
 
 
-def test_canaries_that_are_no_agents() -> None:
+def test_canaries_that_are_not_agents() -> None:
     plugins = [
         Plugin(name="good", distribution="d", version="1", entry_point="m:A", state="ready"),
         Plugin(name="off", distribution="d", version="1", entry_point="m:A", state="disabled"),

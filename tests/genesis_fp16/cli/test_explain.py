@@ -79,7 +79,7 @@ def tripped(store: Store) -> Run:
     return run
 
 
-def test_nothing_known_is_no_error(ask: Ask, folder: Path, install_plugin) -> None:
+def test_an_agent_that_never_ran_is_not_an_error(ask: Ask, folder: Path, install_plugin) -> None:
     install_plugin("a")
     result = ask("explain", "a")
     assert result.exit_code == 0
@@ -88,7 +88,7 @@ def test_nothing_known_is_no_error(ask: Ask, folder: Path, install_plugin) -> No
     assert not (folder / ".genesis").exists()
 
 
-def test_a_checkpoint_that_retention_has_removed_is_said_to_be_gone(
+def test_a_checkpoint_removed_by_retention_is_named_with_the_reason(
     ask: Ask, store: Store, tripped: Run
 ) -> None:
     settings = load_settings().model_copy(update={"keep_runs": 1})
@@ -108,15 +108,15 @@ def test_a_checkpoint_that_retention_has_removed_is_said_to_be_gone(
     store.guard.add(Decision(agent="a", state=GuardState.WATCHING, at=store.now()))
     retain()
     assert not weights.exists()
-    told = " ".join(ask("explain", "a").stdout.split())
-    assert "step 90: /ck; removed on " in told
-    assert "not among the agent's newest (GENESIS_KEEP_RUNS=1)" in told
+    output = " ".join(ask("explain", "a").stdout.split())
+    assert "step 90: /ck; removed on " in output
+    assert "not among the agent's newest (GENESIS_KEEP_RUNS=1)" in output
     assert (
         "GENESIS_KEEP_RUNS=1" in json.loads(ask("explain", "a", "--json").stdout)["weights_removed"]
     )
 
 
-def test_a_run_whose_folder_is_gone_still_has_its_story(
+def test_a_run_is_explained_after_its_folder_was_removed(
     ask: Ask, store: Store, tripped: Run
 ) -> None:
     settings = load_settings().model_copy(update={"keep_runs": 1})
@@ -131,20 +131,20 @@ def test_a_run_whose_folder_is_gone_still_has_its_story(
         for _ in range(3):
             retention.tick()
     assert [folder.exists(), newest.exists()] == [False, True]
-    told = " ".join(ask("explain", "a").stdout.split())
-    assert "Run folder removed on " in told
-    assert "step 90: /ck; removed with it" in told
-    assert "All numbers" in told
+    output = " ".join(ask("explain", "a").stdout.split())
+    assert "Run folder removed on " in output
+    assert "step 90: /ck; removed with it" in output
+    assert "All numbers" in output
     folder.mkdir()
-    told = " ".join(ask("explain", "a").stdout.split())
-    assert f"some is left in {folder.absolute()}, see run_files_not_removed; the rest was" in told
+    output = " ".join(ask("explain", "a").stdout.split())
+    assert f"some is left in {folder.absolute()}, see run_files_not_removed; the rest was" in output
     assert (
         "GENESIS_KEEP_RUN_DAYS"
         in json.loads(ask("explain", "a", "--json").stdout)["folder_removed"]
     )
 
 
-def test_a_checkpoint_left_of_a_removed_folder_is_not_said_to_be_gone(
+def test_a_checkpoint_that_remains_of_a_removed_folder_is_shown(
     ask: Ask, store: Store, folder: Path
 ) -> None:
     run, left = finished(store, 0.5, 100, **BY_GUARD), folder / "left.pt"
@@ -159,8 +159,8 @@ def test_a_checkpoint_left_of_a_removed_folder_is_not_said_to_be_gone(
     assert f"step 9: {left}; removed with it\n" in ask("explain", "a").stdout
 
 
-def test_a_trip_is_told_with_its_numbers_and_the_way_back(ask: Ask, tripped: Run) -> None:
-    told = ask("explain", "a").stdout
+def test_a_trip_is_shown_with_its_numbers_and_how_to_undo_it(ask: Ask, tripped: Run) -> None:
+    output = ask("explain", "a").stdout
     for said in (
         f"FP32 (run {tripped.id}, number 1, succeeded); FP16 was requested",
         "Who decided   the guard (reason guard)",
@@ -174,12 +174,12 @@ def test_a_trip_is_told_with_its_numbers_and_the_way_back(ask: Ask, tripped: Run
         "until an operator ends it (GENESIS_GUARD_REENABLE=manual)",
         "genesis-fp16 precision clear --guard a",
     ):
-        assert said in told
-    [line] = [line for line in told.splitlines() if line.startswith("All numbers")]
+        assert said in output
+    [line] = [line for line in output.splitlines() if line.startswith("All numbers")]
     assert json.loads(Path(line.split()[-1]).read_text())["trigger"] == "overflow_storm"
 
 
-def test_with_automatic_return_the_time_is_told(ask: Ask, tripped: Run, folder: Path) -> None:
+def test_an_automatic_return_is_shown(ask: Ask, tripped: Run, folder: Path) -> None:
     (folder / ".env").write_text("GENESIS_GUARD_REENABLE=auto\n")
     assert "tries half precision again" in ask("explain", "a").stdout
     (folder / ".env").write_text("GENESIS_GUARD_ENABLED=false\n")
@@ -200,9 +200,9 @@ def test_a_guard_is_cleared_by_name_once_and_with_evidence(
     assert bundle["ends"]["trigger"] == first.trigger
     [change] = store.overrides.audit()
     assert (change.action, change.subject, change.reason) == ("guard clear", "a", "driver replaced")
-    told = ask("explain", "a").stdout
-    assert "probation since" in told
-    assert f"{last.actor}: guard clear for a: driver replaced" in told
+    output = ask("explain", "a").stdout
+    assert "probation since" in output
+    assert f"{last.actor}: guard clear for a: driver replaced" in output
 
 
 def test_guard_and_override_are_cleared_one_at_a_time(ask: Ask) -> None:
@@ -211,14 +211,14 @@ def test_guard_and_override_are_cleared_one_at_a_time(ask: Ask) -> None:
     assert "not both" in result.output
 
 
-def test_half_precision_and_fp32_stand_side_by_side(ask: Ask, store: Store) -> None:
+def test_half_precision_and_fp32_are_compared(ask: Ask, store: Store) -> None:
     for metric in (0.5, 0.7):
         finished(store, metric, 100, **BY_DEFAULT)
     finished(store, 0.4, 0, **{**BY_GUARD, "reason": "canary"})
     finished(store, 0.6, 50, **BY_DEFAULT)
     finished(store, None, 95, **BY_DEFAULT)
-    told = [line.split() for line in ask("explain", "a").stdout.splitlines()]
-    [half, fp32, mixed] = [line for line in told if line and line[0] in ("half", "fp32", "mixed")]
+    output = [line.split() for line in ask("explain", "a").stdout.splitlines()]
+    [half, fp32, mixed] = [line for line in output if line and line[0] in ("half", "fp32", "mixed")]
     assert half[:5] == ["half", "3", "0.6", "0.5", "0.7"]
     assert half[5:] == ["#5", "not", "finite,", "#2", "0.7,", "#1", "0.5"]
     assert fp32[:3] == ["fp32", "1", "0.4"]
@@ -233,24 +233,24 @@ def test_half_precision_and_fp32_stand_side_by_side(ask: Ask, store: Store) -> N
     ]
 
 
-def test_what_operators_said_is_told(ask: Ask, tripped: Run, install_plugin) -> None:
+def test_overrides_and_the_audit_trail_are_shown(ask: Ask, tripped: Run, install_plugin) -> None:
     install_plugin("a")
     ask("set", "bf16", "--agent", "a", "--next-run", "--for", "2h", "--reason", "try it")
-    told = ask("explain", "a").stdout
-    assert "Override      bf16 for a until" in told
-    assert "for runs begun since" in told
-    assert "precision set for a: try it" in told
+    output = ask("explain", "a").stdout
+    assert "Override      bf16 for a until" in output
+    assert "for runs begun since" in output
+    assert "precision set for a: try it" in output
 
 
 def test_an_override_for_the_next_run_is_stored_as_such(ask: Ask, store: Store) -> None:
-    told = ask("set", "fp32", "--next-run", "--reason", "x").stdout
-    assert "fp32 for all agents, in runs that begin from now on" in told
+    output = ask("set", "fp32", "--next-run", "--reason", "x").stdout
+    assert "fp32 for all agents, in runs that begin from now on" in output
     assert [each.next_run for each in store.overrides.in_force()] == [True]
     ask("set", "fp32", "--now", "--reason", "x")
     assert [each.next_run for each in store.overrides.in_force()] == [False]
 
 
-def test_only_what_concerns_the_agent_is_told(
+def test_only_what_concerns_the_agent_is_shown(
     ask: Ask, store: Store, tripped: Run, install_plugin
 ) -> None:
     install_plugin("a")
@@ -258,26 +258,24 @@ def test_only_what_concerns_the_agent_is_told(
     ask("set", "fp32", "--agent", "b", "--reason", "for b")
     ask("set", "bf16", "--reason", "everyone")
     store.enqueue("a", first_seed=1)  # nobody has acknowledged anything in that one
-    told = ask("explain", "a").stdout
-    assert "for b" not in told
-    assert told.count("everyone") == 2, "the override, and that it was said"
-    assert f"FP32 (run {tripped.id}, number 1, succeeded); FP16 was requested" in told
-    assert re.search(r"^decided +state +trigger +trips", told, re.MULTILINE)
+    output = ask("explain", "a").stdout
+    assert "for b" not in output
+    assert output.count("everyone") == 2, "the override, and that it was said"
+    assert f"FP32 (run {tripped.id}, number 1, succeeded); FP16 was requested" in output
+    assert re.search(r"^decided +state +trigger +trips", output, re.MULTILINE)
 
 
-def test_where_all_is_as_asked_for_there_is_nothing_to_undo(ask: Ask, store: Store) -> None:
+def test_without_a_trip_there_is_nothing_to_undo(ask: Ask, store: Store) -> None:
     finished(store, 0.5, 100, **BY_DEFAULT)
-    told = ask("explain", "a").stdout
-    assert "FP16 (run " in told
-    assert "nobody demands FP32, and GENESIS_PRECISION chose it (reason default)" in told
-    assert "no decision yet" in told
+    output = ask("explain", "a").stdout
+    assert "FP16 (run " in output
+    assert "nobody demands FP32, and GENESIS_PRECISION chose it (reason default)" in output
+    assert "no decision yet" in output
     for absent in ("was requested", "How to undo", "Last trip"):
-        assert absent not in told
+        assert absent not in output
 
 
-def test_after_the_trip_it_is_on_trial_and_the_last_scales_are_shown(
-    ask: Ask, store: Store, folder: Path
-) -> None:
+def test_probation_and_the_last_loss_scales_are_shown(ask: Ask, store: Store, folder: Path) -> None:
     run = finished(store, 0.5, 100, **BY_GUARD)
     guard = Guard(store, load_settings())
     for number in range(12):
@@ -289,27 +287,27 @@ def test_after_the_trip_it_is_on_trial_and_the_last_scales_are_shown(
         ask("explain", "a").stdout
     )
     ask("clear", "--guard", "a", "--reason", "replaced")
-    told = ask("explain", "a").stdout
-    assert "What now      half precision on probation" in told
-    assert "How to undo" not in told
-    assert "Last trip     overflow_storm" in told
+    output = ask("explain", "a").stdout
+    assert "What now      half precision on probation" in output
+    assert "How to undo" not in output
+    assert "Last trip     overflow_storm" in output
     (folder / ".env").write_text("GENESIS_GUARD_ENABLED=false\n")
     assert "no effect: GENESIS_GUARD_ENABLED is false" in ask("explain", "a").stdout
 
 
-def test_a_long_story_is_cut(ask: Ask, store: Store, tripped: Run, install_plugin) -> None:
+def test_long_histories_are_cut(ask: Ask, store: Store, tripped: Run, install_plugin) -> None:
     install_plugin("a")
     for number in range(5):
         ask("set", "fp32", "--agent", "a", "--reason", f"word {number}")
     for number in range(12):
         store.guard.add(Decision(agent="a", state=GuardState.WATCHING, at=1e9 + number))
-    told = ask("explain", "a").stdout
-    assert told.count("By hand") == 3
-    assert len(re.findall(r"^2001-09-09 01:46:\d\dZ +watching", told, re.MULTILINE)) == 8
+    output = ask("explain", "a").stdout
+    assert output.count("By hand") == 3
+    assert len(re.findall(r"^2001-09-09 01:46:\d\dZ +watching", output, re.MULTILINE)) == 8
 
 
 def test_runs_whose_metric_is_not_finite_are_counted(ask: Ask, store: Store) -> None:
     for _ in range(2):
         finished(store, math.nan, 100, **BY_DEFAULT)
-    told = ask("explain", "a").stdout
-    assert re.search(r"^half +2 +not finite +not finite +not finite", told, re.MULTILINE)
+    output = ask("explain", "a").stdout
+    assert re.search(r"^half +2 +not finite +not finite +not finite", output, re.MULTILINE)

@@ -7,7 +7,7 @@ import pytest
 from genesis_fp16.cli.output import LONGEST_CELL, moment, print_line, print_table
 
 
-def test_cells_are_clean_and_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cells_are_clean_and_bounded(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["why"], [["\x1b[2J" + "x" * 5000]])
     print_table(["why"], [["y" * 1000]], longest=2000)
     cut, whole = capsys.readouterr().out.split("why\n")[1:]
@@ -16,11 +16,11 @@ def test_cells_are_clean_and_end(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("timestamp", [1e18, -1e18, 9e15, math.nan, math.inf, -math.inf])
-def test_a_time_beyond_the_calendar_is_said_to_be_so(timestamp: float) -> None:
+def test_a_time_beyond_the_calendar_is_unreadable(timestamp: float) -> None:
     assert moment(timestamp) == "unreadable time"
 
 
-def test_a_line_obeys_no_terminal_code_and_stays_a_line(
+def test_a_line_has_no_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     print_line("a\x1b[2J\nb\ud800")

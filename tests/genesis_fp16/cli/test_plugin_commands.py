@@ -119,14 +119,14 @@ def plain() -> None:
     print("plain")
 
 @command.command()
-def told(context: CommandContext) -> None:
+def as_json(context: CommandContext) -> None:
     print(context.as_json)
 """
     install_command("several", WITH_CONTEXT + source)
     assert ask("several", "plain").stdout == "plain\n"
-    assert ask("several", "told", "--json").stdout == "True\n"
-    assert ask("several", "told").stdout == "False\n"
-    assert "told" in ask("several", "--help").stdout
+    assert ask("several", "as-json", "--json").stdout == "True\n"
+    assert ask("several", "as-json").stdout == "False\n"
+    assert "as-json" in ask("several", "--help").stdout
 
 
 @pytest.mark.parametrize(

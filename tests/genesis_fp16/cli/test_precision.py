@@ -74,26 +74,26 @@ def database(store: Store) -> Iterator[sqlite3.Connection]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(content=BUNDLES)
-def test_evidence_of_any_shape_costs_only_itself(bundle: Path, content: object) -> None:
+def test_malformed_evidence_does_not_hide_the_rest(bundle: Path, content: object) -> None:
     bundle.write_text(json.dumps(content))
-    told = ask("explain", "a")
-    assert told.exit_code == 0
-    assert "underflow at" in told.stdout
-    assert ("All numbers" in told.stdout) != (f"{bundle} cannot be read: " in told.stdout)
+    result = ask("explain", "a")
+    assert result.exit_code == 0
+    assert "underflow at" in result.stdout
+    assert ("All numbers" in result.stdout) != (f"{bundle} cannot be read: " in result.stdout)
     answer = json.loads(ask("explain", "a", "--json").stdout, parse_constant=pytest.fail)
     assert (answer["evidence"] is None) == bool(answer["evidence_trouble"])
 
 
-def test_evidence_that_is_gone_is_said_to_be(bundle: Path) -> None:
+def test_missing_evidence_is_named(bundle: Path) -> None:
     bundle.unlink()
     os.mkfifo(bundle)
-    told = ask("explain", "a").stdout
-    assert f"No numbers    {bundle} cannot be read: not a regular file" in told
-    assert "How to undo   genesis-fp16 precision clear --guard a" in told
+    result = ask("explain", "a").stdout
+    assert f"No numbers    {bundle} cannot be read: not a regular file" in result
+    assert "How to undo   genesis-fp16 precision clear --guard a" in result
 
 
 @pytest.mark.parametrize("at", [1e18, -1e18, 9e999])
-def test_a_row_with_a_time_that_is_none_costs_only_itself(
+def test_a_row_with_an_invalid_time_does_not_hide_the_others(
     bundle: Path, database: sqlite3.Connection, at: float, install_plugin
 ) -> None:
     install_plugin("a")
@@ -103,15 +103,15 @@ def test_a_row_with_a_time_that_is_none_costs_only_itself(
         oldest = f"id = (SELECT min(id) FROM {table})"
         database.execute(f'UPDATE {table} SET "{column}" = ? WHERE {oldest}', (at,))
     for command in (["show"], ["explain", "a"]):
-        told = ask(*command)
-        assert told.exit_code == 0
-        assert "unreadable time" in told.stdout
-        assert "second" in told.stdout
+        result = ask(*command)
+        assert result.exit_code == 0
+        assert "unreadable time" in result.stdout
+        assert "second" in result.stdout
         json.loads(ask(*command, "--json").stdout, parse_constant=pytest.fail)
     assert "on probation" in ask("clear", "--guard", "a").stdout
 
 
-def test_overrides_that_say_nothing_sensible_demand_fp32_and_are_told_on_stderr(
+def test_unreadable_overrides_demand_fp32_and_are_reported_on_stderr(
     database: sqlite3.Connection, install_plugin
 ) -> None:
     install_plugin("a")
@@ -119,18 +119,18 @@ def test_overrides_that_say_nothing_sensible_demand_fp32_and_are_told_on_stderr(
         ask("set", "fp32", "--agent", "a", "--next-run", "--reason", reason)
     database.execute("UPDATE overrides SET precision = 'fp8' WHERE reason = 'first'")
     database.execute("UPDATE overrides SET created_at = 'noon' WHERE reason = 'second'")
-    told = ask("show", "--json")
-    overrides = json.loads(told.stdout)["overrides"]
+    result = ask("show", "--json")
+    overrides = json.loads(result.stdout)["overrides"]
     assert [each["reason"] for each in overrides if "cannot be read" not in each["reason"]] == [
         "third"
     ]
     said = " ".join(ask("show").stdout.split())
     for number, reason in enumerate(("first", "second"), start=1):
         assert f"override {number} cannot be read; correct or clear it ({reason})" in said
-    assert told.stderr.count("row_unreadable") == 2
+    assert result.stderr.count("row_unreadable") == 2
 
 
-def test_a_name_that_nobody_has_is_refused_with_the_one_that_was_meant(install_plugin) -> None:
+def test_an_unknown_agent_is_refused_with_a_suggestion(install_plugin) -> None:
     install_plugin("pendulum")
     for arguments in (
         ["explain", "pendulom"],
@@ -148,7 +148,7 @@ def test_a_name_that_nobody_has_is_refused_with_the_one_that_was_meant(install_p
 
 
 @pytest.mark.parametrize("name", ["", " ", "A", "ä\u202e", "\udcff", "x" * 10_000, "a\x1b[2J"])
-def test_a_name_that_is_none_is_refused(name: str, folder: Path) -> None:
+def test_a_malformed_name_is_refused(name: str, folder: Path) -> None:
     for arguments in (["explain", name], ["clear", "--guard", name], ["clear", "--agent", name]):
         result = ask(*arguments)
         assert result.exit_code == 2
@@ -158,7 +158,7 @@ def test_a_name_that_is_none_is_refused(name: str, folder: Path) -> None:
     assert not (folder / ".genesis").exists()
 
 
-def test_an_agent_that_is_gone_can_be_explained_and_cleared(
+def test_an_uninstalled_agent_can_be_explained_and_cleared(
     bundle: Path, database: sqlite3.Connection, install_plugin
 ) -> None:
     install_plugin("b")
@@ -170,29 +170,29 @@ def test_an_agent_that_is_gone_can_be_explained_and_cleared(
     assert "on probation" in ask("clear", "--guard", "a").stdout
 
 
-def test_overrides_of_an_agent_that_never_ran_are_told(install_plugin) -> None:
+def test_overrides_of_an_agent_that_never_ran_are_shown(install_plugin) -> None:
     install_plugin("a")
     ask("set", "fp32", "--agent", "a", "--reason", "not yet")
     ask("set", "bf16", "--reason", "for all")
-    told = ask("explain", "a").stdout
-    assert "a has not run yet" in told
-    assert "fp32 for a, by" in told
-    assert "bf16 for all agents, by" in told
-    assert "precision set for a: not yet" in told
+    result = ask("explain", "a").stdout
+    assert "a has not run yet" in result
+    assert "fp32 for a, by" in result
+    assert "bf16 for all agents, by" in result
+    assert "precision set for a: not yet" in result
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("1.5h", 5400), ("1d12h", 129600), (" 2h30m ", 9000)]
 )
 def test_a_duration_may_have_several_parts(text: str, seconds: float) -> None:
-    told = json.loads(ask("set", "fp32", "--reason", "x", "--for", text, "--json").stdout)
-    assert told["expires_at"] - told["created_at"] == pytest.approx(seconds)
+    result = json.loads(ask("set", "fp32", "--reason", "x", "--for", text, "--json").stdout)
+    assert result["expires_at"] - result["created_at"] == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     "text", ["", "12h1d", "1h1h", "5", "-5h", "1e3h", "0.5s", "nan s", "inf", "9" * 500 + "d", "٣h"]
 )
-def test_a_duration_that_is_none_is_refused(text: str, folder: Path) -> None:
+def test_a_malformed_duration_is_refused(text: str, folder: Path) -> None:
     assert ask("set", "fp32", "--reason", "x", "--for", text).exit_code == 2
     assert not (folder / ".genesis").exists()
 
@@ -227,7 +227,7 @@ def test_a_locked_database_ends_every_change_with_a_message(
 
 
 @pytest.mark.process
-def test_of_many_that_speak_at_once_one_is_in_force_and_all_are_audited(store: Store) -> None:
+def test_of_concurrent_overrides_one_is_in_force_and_all_are_audited(store: Store) -> None:
     voices = [start("precision", "set", "fp32", "--reason", f"voice {n}") for n in range(8)]
     assert [voice.communicate(timeout=60)[1] for voice in voices] == [""] * 8
     assert len(store.overrides.in_force()) == 1
@@ -235,7 +235,7 @@ def test_of_many_that_speak_at_once_one_is_in_force_and_all_are_audited(store: S
 
 
 @pytest.mark.process
-def test_one_who_is_killed_has_said_all_or_nothing(store: Store) -> None:
+def test_a_killed_command_has_stored_all_or_nothing(store: Store) -> None:
     for n in range(6):
         voice = start("precision", "set", "fp32", "--next-run", "--reason", f"voice {n}")
         time.sleep(0.3 + 0.1 * n)  # from before its import to after its end
@@ -249,9 +249,9 @@ def test_override_is_set_shown_audited_and_cleared(
     install_plugin: Callable[..., None],
 ) -> None:
     install_plugin("fine")
-    told = ask("set", "fp32", "--reason", "odd loss", "--for", "2h")
-    assert told.exit_code == 0, told.output
-    assert "fp32 for all agents until" in told.stdout
+    result = ask("set", "fp32", "--reason", "odd loss", "--for", "2h")
+    assert result.exit_code == 0, result.output
+    assert "fp32 for all agents until" in result.stdout
     ask_json("set", "bf16", "--agent", "fine", "--reason", "try it")
     for_all, for_one = ask_json("show")["overrides"]
     assert (for_all["agent"], for_all["precision"], for_all["reason"]) == (None, "fp32", "odd loss")
@@ -297,7 +297,7 @@ def test_a_reason_is_one_plain_line() -> None:
     assert len(override["reason"]) <= 500
 
 
-def test_flag_that_outranks_an_override_is_said(folder: Path) -> None:
+def test_a_flag_that_outranks_an_override_is_shown(folder: Path) -> None:
     (folder / ".env").write_text("ENABLE_FP16_TRAINING=false\n")
     result = ask("set", "fp16", "--reason", "x")
     assert "FP32 stays in force" in result.stderr

@@ -50,7 +50,7 @@ def test_runs_are_listed(ask: Ask, ask_json: Callable[..., object], run: Run) ->
     assert run.id in ask("runs", "--agent", "a").stdout
 
 
-def test_an_agent_without_runs_is_told_apart_from_none_at_all(
+def test_an_agent_without_runs_is_distinguished_from_an_unknown_one(
     ask: Ask, ask_json: Callable[..., object], run: Run, install_plugin
 ) -> None:
     install_plugin("young")
@@ -97,7 +97,7 @@ def test_a_run_whose_folder_was_removed_says_so(
     assert "worker.log" not in text
 
 
-def test_of_a_folder_removed_in_part_the_rest_is_shown(ask: Ask, store: Store, run: Run) -> None:
+def test_what_remains_of_a_removed_folder_is_shown(ask: Ask, store: Store, run: Run) -> None:
     store.record_folder_removed(run.id, "removed on a day, for a reason")
     text = ask("runs", "show", run.id).stdout
     folder = Path(".genesis/runs").absolute() / run.id
@@ -105,7 +105,7 @@ def test_of_a_folder_removed_in_part_the_rest_is_shown(ask: Ask, store: Store, r
     assert str(folder / "attempts" / "1" / "worker.log") in text
 
 
-def test_files_that_are_not_there_or_no_files_are_said_to_be_so(
+def test_missing_and_irregular_files_are_named(
     ask: Ask, ask_json: Callable[..., object], run: Run, folder: Path
 ) -> None:
     attempt = folder / ".genesis" / "runs" / run.id / "attempts" / "1"

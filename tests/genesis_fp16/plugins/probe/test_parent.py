@@ -32,7 +32,7 @@ def test_good_plugin_is_ready(install_plugin: Callable[..., None]) -> None:
     assert "fine_plugin" not in sys.modules
 
 
-def test_a_name_without_end_is_quarantined_by_its_beginning(
+def test_a_long_name_is_cut_and_quarantined(
     install_plugin: Callable[..., None],
 ) -> None:
     install_plugin("a" * 200, distribution="long", factory="AnyAgent")
@@ -92,7 +92,7 @@ def ends(pid: int) -> bool:
     return False
 
 
-def test_hanging_plugin_meets_its_deadline_and_leaves_nothing_behind(
+def test_a_hanging_plugin_is_killed_with_its_children(
     install_plugin: Callable[..., None], tmp_path: Path
 ) -> None:
     pid_file = tmp_path / "pid"
@@ -138,7 +138,7 @@ def test_agent_that_breaks_the_contract_is_quarantined(
     assert {plugins[name].state for name in names} == {"quarantined"}
 
 
-def test_operator_settings_are_held_against_the_agents_model(
+def test_the_operators_settings_are_validated_by_the_agents_model(
     install_plugin: Callable[..., None], any_agent: Callable[[str], str]
 ) -> None:
     model = (
@@ -195,7 +195,7 @@ def test_module_from_elsewhere_is_shadowed(
     assert "is shadowed: expected below" in load()["hidden"].reason
 
 
-def test_hardware_is_asked_of_torch_in_a_child() -> None:
+def test_torch_describes_the_hardware_in_a_child() -> None:
     hardware = probe_hardware(Settings(device="cpu"))
     assert (hardware.device, hardware.fp16, hardware.bf16) == ("cpu", False, False)
     assert hardware.torch_version
@@ -206,7 +206,7 @@ def test_missing_device_names_the_remedy() -> None:
         probe_hardware(Settings(device="cuda:99"))
 
 
-def test_reason_of_a_plugin_is_clean_and_ends(install_plugin: Callable[..., None]) -> None:
+def test_the_reason_is_clean_and_bounded(install_plugin: Callable[..., None]) -> None:
     install_plugin("loud", "raise RuntimeError('\\x1b[31m' + 'x' * 50_000)")
     install_plugin("dead", "import os; print('\\x1b[2Jgone', flush=True); os._exit(3)")
     found = load()
