@@ -1,4 +1,4 @@
-"""One agent: does it learn, in which precision, how fast, and what holds it up."""
+"""One agent: precision, loss, overflows, speed, checkpoints."""
 
 from deploy.grafana.fleet import GUARD_STATES, PRECISION_STATES
 from deploy.grafana.panels import BLUE, Lines, Query, Timeline
@@ -8,7 +8,7 @@ IN_STATE = {0: (" ", "transparent"), 1: ("now", BLUE)}
 PANELS = (
     Timeline(
         title="Precision in force",
-        why="Requested, effective, and who decided. Acknowledged by the worker, not wished.",
+        why="Requested and effective precision, and the reason, as the worker acknowledged.",
         queries=[
             Query(
                 expr='genesis_precision_info{agent=~"$agent", effective="fp32"} '
@@ -27,8 +27,8 @@ PANELS = (
     ),
     Lines(
         title="Loss",
-        why="Mean finite loss of the last steps; and one frozen batch in both precisions, whose "
-        "two lines should lie on each other.",
+        why="Mean finite loss of the last steps, and the loss of one frozen batch in both "
+        "precisions. The last two lines should coincide.",
         queries=[
             Query(expr='genesis_training_loss{agent=~"$agent"}', legend="training"),
             Query(expr='genesis_fp32_baseline_loss{agent=~"$agent"}', legend="frozen batch, FP32"),
@@ -37,9 +37,9 @@ PANELS = (
     ),
     Lines(
         title="Loss scale, and overflows",
-        why="A red point: FP16 steps have just overflowed, at that scale or below. The scale "
-        "halves at each and doubles after a growth interval; a scale that keeps falling is a "
-        "reason to roll back. Under FP32 the scale is 1.",
+        why="A red point marks overflows of FP16 steps at that scale or below. Each one halves the "
+        "scale; it doubles after a growth interval. A scale that keeps falling is a reason to "
+        "roll back. In FP32 the scale is 1.",
         queries=[
             Query(expr='genesis_fp16_loss_scale{agent=~"$agent"} > 0', legend="loss scale"),
             Query(
@@ -54,7 +54,7 @@ PANELS = (
     ),
     Lines(
         title="Steps not applied",
-        why="Share of all steps, by cause: gradients or the loss were not finite.",
+        why="Share of all steps, by cause: the gradients or the loss were not finite.",
         queries=[
             Query(
                 expr="sum by (outcome) (rate(genesis_training_steps_total"
@@ -69,7 +69,7 @@ PANELS = (
     ),
     Lines(
         title="FP16 steps that overflow",
-        why="Share of the FP16 steps; what GenesisOverflowStorm and the guard look at.",
+        why="Share of all FP16 steps; GenesisOverflowStorm and the guard use it.",
         queries=[
             Query(
                 expr='rate(genesis_fp16_overflow_steps_total{agent=~"$agent"}[$__rate_interval]) '
@@ -82,7 +82,7 @@ PANELS = (
     ),
     Lines(
         title="Losses that were not finite",
-        why="Not overflows: a smaller scale does not help. Look at the data or the model.",
+        why="Not overflows: a smaller scale does not help. Check the data and the model.",
         queries=[
             Query(
                 expr='increase(genesis_nonfinite_loss_total{agent=~"$agent"}[$__rate_interval])'
@@ -95,12 +95,12 @@ PANELS = (
     ),
     Lines(
         title="Gradient norm",
-        why="The last finite one: unscaled, before clipping.",
+        why="The last finite norm, unscaled and before clipping.",
         queries=[Query(expr='genesis_training_grad_norm{agent=~"$agent"}', legend="norm")],
     ),
     Lines(
         title="Throughput",
-        why="Samples and optimizer steps a second.",
+        why="Samples and optimizer steps per second.",
         queries=[
             Query(
                 expr='rate(genesis_training_samples_total{agent=~"$agent"}[$__rate_interval])',
@@ -116,7 +116,7 @@ PANELS = (
     ),
     Lines(
         title="Duration of a step",
-        why="Mean, and the slowest twentieth, by the precision in force.",
+        why="Mean and 95th percentile, by the precision in force.",
         queries=[
             Query(
                 expr="sum by (precision) (rate(genesis_training_step_duration_seconds_sum"
@@ -136,7 +136,7 @@ PANELS = (
     ),
     Lines(
         title="GPU memory",
-        why="Peak of the last steps.",
+        why="Peak memory of the last steps.",
         queries=[
             Query(expr='genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0', legend="peak")
         ],
@@ -145,7 +145,7 @@ PANELS = (
     ),
     Timeline(
         title="The guard",
-        why="Tripped: the guard holds the agent in FP32. Probation: half precision on trial.",
+        why="Tripped: the guard keeps the agent in FP32. Probation: half precision on trial.",
         queries=[
             Query(
                 expr='max by (agent) (genesis_guard_state{agent=~"$agent", state="watching"} '
@@ -158,7 +158,7 @@ PANELS = (
     ),
     Lines(
         title="Age of the newest checkpoint",
-        why="What a lost worker would have to repeat, while a run trains.",
+        why="While a run trains: the work that is lost if its worker dies now.",
         queries=[
             Query(
                 expr='time() - (genesis_last_checkpoint_timestamp_seconds{agent=~"$agent"} > 0)',
@@ -169,7 +169,7 @@ PANELS = (
     ),
     Lines(
         title="Writing a checkpoint",
-        why="Mean duration.",
+        why="Mean time to write a checkpoint.",
         queries=[
             Query(
                 expr="rate(genesis_checkpoint_duration_seconds_sum"
@@ -183,13 +183,13 @@ PANELS = (
     ),
     Lines(
         title="Size of a checkpoint",
-        why="The newest one.",
+        why="Size of the newest checkpoint.",
         queries=[Query(expr='genesis_last_checkpoint_bytes{agent=~"$agent"}', legend="size")],
         unit="bytes",
     ),
     Lines(
         title="Training time of a run",
-        why="Mean of the runs that ended, without collecting and evaluating.",
+        why="Mean over the runs that ended, without collection and evaluation.",
         queries=[
             Query(
                 expr='rate(genesis_training_duration_seconds_sum{agent=~"$agent"}[$__rate_interval])'

@@ -1,4 +1,4 @@
-"""FP16 beside FP32: the same batch under both, and agents in either."""
+"""FP16 and FP32 compared: the same batch in both, and agents in each."""
 
 from deploy.grafana.panels import Lines, Query
 
@@ -7,7 +7,7 @@ IN_FORCE = "on (agent, instance, job) group_left (effective) genesis_precision_i
 PANELS = (
     Lines(
         title="One frozen batch, two precisions",
-        why="Same weights, same random numbers: what differs is rounding.",
+        why="Weights and random numbers are the same, so the difference is rounding.",
         queries=[
             Query(expr='genesis_fp32_baseline_loss{agent=~"$agent"}', legend="{{agent}}, FP32"),
             Query(expr='genesis_half_baseline_loss{agent=~"$agent"}', legend="{{agent}}, half"),
@@ -15,8 +15,8 @@ PANELS = (
     ),
     Lines(
         title="Half loss off FP32",
-        why="Distance of the two as a share of FP32's loss or, if that is more, of a hundredth of "
-        "the run's largest, as the guard judges it. Above 5 % GenesisLossOffBaseline fires.",
+        why="Difference of the two, divided by FP32's loss or, if larger, by a hundredth of the "
+        "run's largest; the guard uses it. GenesisLossOffBaseline fires above 5 %.",
         queries=[
             Query(expr='genesis_half_loss_error_ratio{agent=~"$agent"}', legend="{{agent}}"),
         ],
@@ -25,7 +25,7 @@ PANELS = (
     ),
     Lines(
         title="Half gradient off FP32",
-        why="Length of the difference by the length of FP32's gradient, on the same batch.",
+        why="Length of the difference divided by the length of FP32's gradient, on the same batch.",
         queries=[
             Query(
                 expr='genesis_half_gradient_error_ratio{agent=~"$agent"}',
@@ -36,7 +36,7 @@ PANELS = (
     ),
     Lines(
         title="Time of a pass",
-        why="Forward and backward pass of that batch.",
+        why="Time of the forward and backward pass of that batch.",
         queries=[
             Query(
                 expr='genesis_baseline_pass_seconds{agent=~"$agent"}',
@@ -47,8 +47,8 @@ PANELS = (
     ),
     Lines(
         title="Speed-up of a pass",
-        why="FP32's time by half's while it trains, of each the shortest of late: a single "
-        "pass is at the mercy of whatever else runs. Below 1 half precision costs time. On a "
+        why="FP32's time divided by half's while a run trains. Each is the shortest of the last "
+        "passes, since other load slows single ones. Below 1, half precision costs time. On a "
         "CPU it proves nothing.",
         queries=[
             Query(
@@ -63,7 +63,7 @@ PANELS = (
     ),
     Lines(
         title="Duration of a step",
-        why="Mean of all steps taken in each precision.",
+        why="Mean time of the steps in each precision.",
         queries=[
             Query(
                 expr="sum by (agent, precision) (rate(genesis_training_step_duration_seconds_sum"
@@ -77,7 +77,7 @@ PANELS = (
     ),
     Lines(
         title="Steps in each precision",
-        why="Optimizer steps a second over the chosen agents.",
+        why="Optimizer steps per second over the chosen agents.",
         queries=[
             Query(
                 expr="sum by (precision) (rate(genesis_training_step_duration_seconds_count"
@@ -89,7 +89,7 @@ PANELS = (
     ),
     Lines(
         title="Agents in each precision",
-        why="By what is in force: the share of a canary.",
+        why="Number of agents by precision in force; it shows the share of a canary.",
         queries=[
             Query(
                 expr='sum by (effective) (genesis_precision_info{agent=~"$agent"})',
@@ -99,7 +99,7 @@ PANELS = (
     ),
     Lines(
         title="Throughput by precision",
-        why="Samples a second of the agents in each precision.",
+        why="Samples per second of the agents in each precision.",
         queries=[
             Query(
                 expr="sum by (effective) (rate(genesis_training_samples_total"
@@ -111,7 +111,7 @@ PANELS = (
     ),
     Lines(
         title="Training loss by precision",
-        why="Of each agent, under the precision that is in force.",
+        why="Loss of each agent, by the precision in force.",
         queries=[
             Query(
                 expr=f'genesis_training_loss{{agent=~"$agent"}} * {IN_FORCE}',
@@ -134,7 +134,7 @@ PANELS = (
     ),
     Lines(
         title="FP16 steps that overflow",
-        why="Share of the FP16 steps over the chosen agents.",
+        why="Share of all FP16 steps over the chosen agents.",
         queries=[
             Query(
                 expr="sum (rate(genesis_fp16_overflow_steps_total"

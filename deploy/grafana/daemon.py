@@ -1,4 +1,4 @@
-"""The daemon's own health: is it there, does it come round, can it write, what does it cost."""
+"""The daemon's own health: process, loop, database, schedules, disk."""
 
 from deploy.grafana.panels import BLUE, GREEN, RED, Lines, Number, Query, Timeline
 
@@ -7,7 +7,7 @@ GOOD = {0: ("no", RED), 1: ("yes", GREEN)}
 PANELS = (
     Number(
         title="Version",
-        why="Of genesis-fp16 and of Python.",
+        why="Version of genesis-fp16 and of Python.",
         queries=[
             Query(expr="genesis_build_info", legend="{{version}}, Python {{python}}"),
         ],
@@ -17,7 +17,7 @@ PANELS = (
     ),
     Number(
         title="Up for",
-        why="Since the daemon's process began.",
+        why="Time since the daemon's process started.",
         queries=[
             Query(
                 expr='time() - process_start_time_seconds{job="genesis-fp16"}',
@@ -30,7 +30,8 @@ PANELS = (
     ),
     Number(
         title="Loop came round",
-        why="Time since; it does so five times a second. Above 30 s GenesisLoopStalled fires.",
+        why="Time since the loop's last round; there are five a second. GenesisLoopStalled fires "
+        "above 30 s.",
         queries=[
             Query(expr="time() - genesis_loop_last_tick_timestamp_seconds", legend="{{instance}}")
         ],
@@ -40,7 +41,7 @@ PANELS = (
     ),
     Number(
         title="Disk free",
-        why="Share of the file system under GENESIS_HOME.",
+        why="Free share of the file system of GENESIS_HOME.",
         queries=[
             Query(expr="genesis_home_free_bytes / genesis_home_size_bytes", legend="{{instance}}")
         ],
@@ -50,8 +51,8 @@ PANELS = (
     ),
     Timeline(
         title="All well?",
-        why="It answers, holds the lock, its database works, the last edit of its settings was "
-        "good.",
+        why="Whether the daemon answers and holds the lock, its database works, and the last edit "
+        "of the settings was applied.",
         queries=[
             Query(expr='up{job="genesis-fp16"}', legend="answers"),
             Query(expr="genesis_leader", legend="leads"),
@@ -62,13 +63,13 @@ PANELS = (
     ),
     Timeline(
         title="Plugins",
-        why="no: quarantined, see genesis-fp16 agents.",
+        why="no: the plugin is quarantined; see genesis-fp16 agents.",
         queries=[Query(expr="genesis_plugin_up", legend="{{agent}}")],
         states=GOOD,
     ),
     Lines(
         title="Slots and queue",
-        why="Runs that wait while a slot is free should not be.",
+        why="No run should wait while a slot is free.",
         queries=[
             Query(expr="genesis_slots", legend="slots {{state}}"),
             Query(expr="genesis_queue_depth", legend="runs waiting"),
@@ -76,7 +77,7 @@ PANELS = (
     ),
     Lines(
         title="Edits of the settings",
-        why="Applied, or refused with the old ones staying in force.",
+        why="Edits applied, or refused: then the previous settings stay in force.",
         queries=[
             Query(
                 expr="round(increase(genesis_config_reloads_total[$__rate_interval])) > 0",
@@ -87,7 +88,7 @@ PANELS = (
     ),
     Lines(
         title="Until the next run",
-        why="Until each agent is due; below 0 it is late.",
+        why="Time until each agent's next run; below 0 it is late.",
         queries=[
             Query(expr="genesis_schedule_next_fire_timestamp_seconds - time()", legend="{{agent}}")
         ],
@@ -95,19 +96,19 @@ PANELS = (
     ),
     Lines(
         title="Period of the schedules",
-        why="Longest gap between the next fires of each agent's schedule.",
+        why="Longest gap between the next scheduled runs of each agent.",
         queries=[Query(expr="genesis_schedule_period_seconds", legend="{{agent}}")],
         unit="s",
     ),
     Lines(
         title="Lag of the schedules",
-        why="How late each agent's last due time was noticed.",
+        why="How late each agent's last scheduled run was noticed.",
         queries=[Query(expr="genesis_schedule_lag_seconds", legend="{{agent}}")],
         unit="s",
     ),
     Lines(
         title="Rounds that failed",
-        why="Rounds of the loop that ended in an unexpected error. Should be none.",
+        why="Rounds of the loop that ended in an unexpected error. There should be none.",
         queries=[
             Query(
                 expr="increase(genesis_rounds_failed_total[$__rate_interval]) > 0",
@@ -119,7 +120,8 @@ PANELS = (
     ),
     Lines(
         title="Memory of the daemon",
-        why="Resident. It imports no torch, so it should stay below 100 MB and level.",
+        why="Resident memory. The daemon does not import torch, so it should stay constant, below "
+        "100 MB.",
         queries=[
             Query(expr='process_resident_memory_bytes{job="genesis-fp16"}', legend="{{instance}}")
         ],
@@ -127,7 +129,7 @@ PANELS = (
     ),
     Lines(
         title="CPU of the daemon",
-        why="Share of one core; workers are processes of their own.",
+        why="Share of one core, without the workers.",
         queries=[
             Query(
                 expr='rate(process_cpu_seconds_total{job="genesis-fp16"}[$__rate_interval])',
@@ -138,12 +140,12 @@ PANELS = (
     ),
     Lines(
         title="Open files of the daemon",
-        why="Should be level.",
+        why="Open files; their number should stay constant.",
         queries=[Query(expr='process_open_fds{job="genesis-fp16"}', legend="{{instance}}")],
     ),
     Lines(
         title="Disk space",
-        why="Free under GENESIS_HOME.",
+        why="Free space on the file system of GENESIS_HOME.",
         queries=[Query(expr="genesis_home_free_bytes", legend="{{instance}}")],
         unit="bytes",
     ),

@@ -1,4 +1,4 @@
-"""Our dashboards, from code: ``python -m deploy.grafana.dashboards`` writes their JSON anew."""
+"""The dashboards as code: ``python -m deploy.grafana.dashboards`` writes their JSON."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Page:
     """A dashboard.
 
     Attributes:
-        uid: In its address, and the name of its file.
-        title: In words.
-        panels: From the top, in reading order.
+        uid: Identity in its address and in the name of its file.
+        title: Title of the dashboard.
+        panels: Panels in reading order.
         of_agents: Whether it has a variable ``agent``: ``one``, ``several`` or ``none``.
     """
 
@@ -92,7 +92,7 @@ def _agent_variable(*, several: bool) -> QueryVariable:
 
 
 def main() -> None:
-    """Write every dashboard into its file."""
+    """Write every dashboard to its file."""
     FOLDER.mkdir(exist_ok=True)
     for page in PAGES:
         (FOLDER / f"{page.uid}.json").write_text(render(page))

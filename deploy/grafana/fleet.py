@@ -1,4 +1,4 @@
-"""The fleet at a glance: who trains in which precision, who suffers, what waits."""
+"""All agents: precision in force, overflows, rollbacks, runs and queue."""
 
 from deploy.grafana.panels import BLUE, GREEN, GREY, RED, YELLOW, Lines, Number, Query, Timeline
 
@@ -8,14 +8,14 @@ GUARD_STATES = {1: ("watching", GREEN), 2: ("tripped", RED), 3: ("probation", YE
 PANELS = (
     Number(
         title="Plugins up",
-        why="Agents that can be trained. Quarantined ones are not among them.",
+        why="Agents that can be trained, without quarantined ones.",
         queries=[Query(expr="sum(genesis_plugin_up)", legend="up")],
         span=6,
         steps={None: RED, 1: GREEN},
     ),
     Number(
         title="Plugins quarantined",
-        why="Agents whose plugin failed its probe: genesis-fp16 agents says why.",
+        why="Agents whose plugin failed its probe; genesis-fp16 agents shows the reason.",
         queries=[Query(expr="count(genesis_plugin_up) - sum(genesis_plugin_up)", legend="down")],
         span=6,
         steps={None: GREEN, 1: RED},
@@ -36,7 +36,7 @@ PANELS = (
     ),
     Timeline(
         title="Precision in force",
-        why="What each agent's worker has acknowledged. The page of one agent says by whom.",
+        why="What each agent's worker has acknowledged. One agent's dashboard shows the reason.",
         queries=[
             Query(
                 expr='max by (agent) (genesis_precision_info{effective="fp32"} '
@@ -49,7 +49,7 @@ PANELS = (
     ),
     Timeline(
         title="The guard",
-        why="Tripped: the guard holds the agent in FP32. Probation: half precision on trial.",
+        why="Tripped: the guard keeps the agent in FP32. Probation: half precision on trial.",
         queries=[
             Query(
                 expr='max by (agent) (genesis_guard_state{state="watching"} '
@@ -62,7 +62,7 @@ PANELS = (
     ),
     Lines(
         title="FP16 steps that overflow",
-        why="Share of the FP16 steps. Above 30 % GenesisOverflowStorm fires.",
+        why="Share of all FP16 steps. GenesisOverflowStorm fires above 30 %.",
         queries=[
             Query(
                 expr="sum by (agent) (rate(genesis_fp16_overflow_steps_total[$__rate_interval])) "
@@ -75,7 +75,7 @@ PANELS = (
     ),
     Lines(
         title="Steps not applied",
-        why="Steps a second that changed nothing, by cause, over all agents.",
+        why="Steps per second that did not change the model, by cause, over all agents.",
         queries=[
             Query(
                 expr="sum by (outcome) "
@@ -87,7 +87,7 @@ PANELS = (
     ),
     Lines(
         title="Rollbacks to FP32",
-        why="By agent and by whoever decided: flag, operator, guard, agent, hardware.",
+        why="By agent and reason, such as flag, operator, guard, or floor_policy (the worker).",
         queries=[
             Query(
                 expr="round(sum by (agent, reason) "
@@ -99,7 +99,7 @@ PANELS = (
     ),
     Lines(
         title="Guard trips",
-        why="Times the guard demanded FP32, by what it saw.",
+        why="Times the guard demanded FP32, by trigger.",
         queries=[
             Query(
                 expr="round(sum by (agent, trigger) "
@@ -111,7 +111,7 @@ PANELS = (
     ),
     Lines(
         title="Throughput",
-        why="Training samples a second.",
+        why="Training samples per second.",
         queries=[
             Query(
                 expr="sum by (agent) (rate(genesis_training_samples_total[$__rate_interval]))",
@@ -122,7 +122,7 @@ PANELS = (
     ),
     Lines(
         title="Runs that ended",
-        why="By result, over all agents.",
+        why="Runs that ended, by result, over all agents.",
         queries=[
             Query(
                 expr="round(sum by (result) (increase(genesis_runs_total[$__rate_interval]))) > 0",
@@ -133,7 +133,7 @@ PANELS = (
     ),
     Lines(
         title="Since the last success",
-        why="Time since a run of the agent succeeded; agents that never did are missing.",
+        why="Time since a run of the agent succeeded; agents without a successful run are missing.",
         queries=[
             Query(
                 expr="time() - (genesis_last_success_timestamp_seconds > 0)",
@@ -144,7 +144,7 @@ PANELS = (
     ),
     Lines(
         title="Attempts resumed",
-        why="Attempts that went on from a checkpoint: each one is an attempt that ended early.",
+        why="Attempts that resumed from a checkpoint: before each, an attempt ended early.",
         queries=[
             Query(
                 expr="round(sum by (agent) "

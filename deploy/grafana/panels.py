@@ -1,4 +1,4 @@
-"""The kinds of panel our dashboards are made of, on Grafana's own typed builders."""
+"""The kinds of panel of the dashboards, built with Grafana's typed builders."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Query:
     """One query of a panel.
 
     Attributes:
-        expr: PromQL.
+        expr: Query in PromQL.
         legend: Name of its series, with ``{{label}}`` for the value of a label.
-        marks: Drawn as points over the lines of the other queries.
+        marks: Whether it is drawn as points over the lines of the other queries.
     """
 
     expr: str
@@ -44,15 +44,15 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """What every kind of panel has.
+    """Fields of every kind of panel.
 
     Attributes:
-        title: In words.
-        why: What it shows and when to worry; the panel's description.
-        queries: At most 26.
-        nothing: What the panel says where its queries answer nothing; empty for "No data".
+        title: Title of the panel.
+        why: Description: what it shows and when to worry.
+        queries: At most 26 queries.
+        nothing: Text of a panel whose queries return nothing; empty for "No data".
         unit: Grafana's name of the unit.
-        span: Width, of 24.
+        span: Width in columns, at most 24.
     """
 
     title: str
@@ -69,8 +69,8 @@ class Lines(Panel):
 
     Attributes:
         log_base: Base of a logarithmic axis; 0 for a linear one.
-        bars: Bars for counts within each interval, in place of lines.
-        warn_above: Drawn as a red line; None for none.
+        bars: Whether counts within each interval are drawn as bars instead of lines.
+        warn_above: Limit that is drawn as a red line; None for none.
     """
 
     log_base: int = 0
@@ -117,7 +117,7 @@ class Timeline(Panel):
     """States over time: one row a series.
 
     Attributes:
-        states: Value to the word and the colour it is shown by.
+        states: Value to the text and the colour that show it.
     """
 
     states: Mapping[int, tuple[str, str]]
