@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from genesis_fp16.daemon.listeners import Listeners
 from genesis_fp16.daemon.precision_resolver import PrecisionResolver
 from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.domain.guard import Decision
 from genesis_fp16.domain.listener import EventListener
+from genesis_fp16.domain.run import RunState
 from genesis_fp16.executors import LocalExecutor
 from genesis_fp16.guard import Fallbacks, Guard
 from genesis_fp16.runs.dispatcher import Dispatcher
@@ -21,6 +21,7 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.settings.reload import Reload, SettingsReloader
 from genesis_fp16.store import Store, StoreError
 from genesis_fp16.system.signals import Signals
+from infrastructure.events import Event
 
 TICK_SECONDS = 0.2
 STORE_BUSY_MILLISECONDS = 300  # a locked store must not hold up a change of precision
@@ -69,6 +70,38 @@ class StoreHealth:
             if self.problem:
                 log.info("store_recovered")
             self.problem, self._log_at = "", 0.0
+
+
+class Listeners:
+    """Passes everything on to each of several listeners, even if another one raises an error.
+
+    Each error is logged once: a listener that fails at one event is likely to fail at the next.
+
+    Args:
+        listeners: Listeners, in the order in which they are called.
+    """
+
+    def __init__(self, listeners: Sequence[EventListener]) -> None:
+        self._listeners = tuple(listeners)
+        self._logged: set[str] = set()
+
+    def on_event(self, agent: str, run_id: str, event: Event) -> None:
+        """See `EventListener`."""
+        self._notify(lambda listener: listener.on_event(agent, run_id, event))
+
+    def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
+        """See `EventListener`."""
+        self._notify(lambda listener: listener.on_run_state(agent, run_id, state))
+
+    def _notify(self, call: Callable[[EventListener], None]) -> None:
+        for listener in self._listeners:
+            try:
+                call(listener)
+            except Exception as error:  # an error in a listener must not fail a run
+                failure = f"{type(listener).__name__}: {error!r}"
+                if failure not in self._logged:
+                    self._logged.add(failure)
+                    log.exception("listener_failed", failure=failure)
 
 
 class RunLoop:

@@ -23,41 +23,15 @@ from infrastructure.events.event import (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Deadlines:
-    """Seconds that an attempt may take.
-
-    Attributes:
-        start: From its beginning to the report that its worker has started.
-        no_progress: From one event to the next.
-        run: In all; what earlier attempts of the run have used is deducted.
-        stop: From the request to stop until it is killed.
-    """
-
-    start: float
-    no_progress: float
-    run: float
-    stop: float
-
-    @classmethod
-    def of(cls, settings: Settings, used_seconds: float) -> Deadlines:
-        """The deadlines in *settings*, for a run that has used *used_seconds* already."""
-        return cls(
-            start=settings.start_timeout_seconds,
-            no_progress=settings.no_progress_timeout_seconds,
-            run=max(0.0, settings.run_timeout_seconds - used_seconds),
-            stop=settings.stop_timeout_seconds,
-        )
-
-
 class AttemptProgress:
     """What the events of one attempt say about it.
 
     Args:
         path: The attempt's event file; need not exist yet.
         summary: Summary of the run's earlier attempts.
-        deadlines: See `Deadlines`.
+        settings: Settings with the deadlines.
         now: Monotonic seconds at which the attempt began.
+        used_seconds: Seconds that earlier attempts have used of the run's deadline.
         seen_bytes: How much of the file an earlier daemon has passed on already.
 
     Attributes:
@@ -70,16 +44,19 @@ class AttemptProgress:
         self,
         path: Path,
         summary: RunSummary,
-        deadlines: Deadlines,
+        settings: Settings,
         now: float,
+        *,
+        used_seconds: float = 0.0,
         seen_bytes: int = 0,
     ) -> None:
         self.summary = summary
         self.started = False
         self.reported_exit_code: int | None = None
         self._tail = EventTail(path)
-        self._deadlines = deadlines
+        self._settings = settings
         self._began_at = self._last_event_at = now
+        self._run_deadline = now + max(0.0, settings.run_timeout_seconds - used_seconds)
         self._seen_bytes = seen_bytes
 
     @property
@@ -110,12 +87,12 @@ class AttemptProgress:
 
     def overdue(self, now: float) -> StopCause | None:
         """The deadline that has passed by the monotonic time *now*, if one has."""
-        if now - self._began_at >= self._deadlines.run:
+        if now >= self._run_deadline:
             return StopCause.RUN_TIMEOUT
         if not self.started:
-            late = now - self._began_at >= self._deadlines.start
+            late = now - self._began_at >= self._settings.start_timeout_seconds
             return StopCause.START_TIMEOUT if late else None
-        silent = now - self._last_event_at >= self._deadlines.no_progress
+        silent = now - self._last_event_at >= self._settings.no_progress_timeout_seconds
         return StopCause.NO_PROGRESS if silent else None
 
     def _apply(self, event: Event) -> None:
@@ -185,8 +162,9 @@ class ActiveAttempt:
         progress = AttemptProgress(
             events_path(settings.home, attempt),
             RunSummary.of(run),
-            Deadlines.of(settings, run.active_seconds),
+            settings,
             now,
+            used_seconds=run.active_seconds,
             seen_bytes=attempt.events_offset,
         )
         run = replace(run, started_at=run.started_at or attempt.started_at)

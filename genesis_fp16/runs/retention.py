@@ -1,7 +1,7 @@
 """Retention: keeps an agent's newest ended runs; the others lose their weights, then their folder.
 
 The weights in a run's folder only serve to resume that run, and an ended run is never resumed; the
-model in use is a copy in the agent's folder. Logs and events stay longer. Permanent records lie
+model in use is a copy in the agent's folder. Logs and events stay longer. Permanent records are
 elsewhere: transitions with the agent, evidence with the guard, the outcome of a run in the store.
 """
 

@@ -63,7 +63,7 @@ def delete(path: Path) -> int:
         elif not stat.S_ISLNK(found.st_mode):
             each.unlink()
             freed += found.st_size
-    for folder in reversed(folders):  # what lies in a folder comes before it
+    for folder in reversed(folders):  # a folder comes after its content
         if not any(folder.iterdir()):
             folder.rmdir()
     return freed

@@ -17,10 +17,15 @@ from genesis_fp16.domain.run import Outcome
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.plugins.agent_folder import write_preflight
 from genesis_fp16.plugins.loading import load_agent, validate_settings
-from genesis_fp16.worker.channel import CommandInbox, Emit, ProgressReporter, run_logger
+from genesis_fp16.worker.channel import (
+    CommandInbox,
+    Emit,
+    PacedEvents,
+    ProgressReporter,
+    run_logger,
+)
 from genesis_fp16.worker.collection import Collection, check_type, repeated_snapshot
 from genesis_fp16.worker.config import trainer_config
-from genesis_fp16.worker.pacing import PacedEvents
 from infrastructure.agent_contract import (
     Agent,
     EvaluationReport,

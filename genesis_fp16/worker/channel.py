@@ -1,4 +1,4 @@
-"""The worker's channel to its parent: commands in, progress and notices out."""
+"""The worker's channel to its parent: commands in; progress, statistics and notices out."""
 
 from __future__ import annotations
 
@@ -18,14 +18,73 @@ from pydantic import ValidationError
 from infrastructure.agent_contract.run_context import RunLogger
 from infrastructure.events import COMMAND_ADAPTER, Command
 from infrastructure.events.command import Stop
-from infrastructure.events.event import BaseEvent, Notice, Phase, Progress
+from infrastructure.events.event import (
+    BaseEvent,
+    BaselineCompared,
+    Evaluated,
+    Notice,
+    Phase,
+    Progress,
+    StepStats,
+)
 
 Emit = Callable[[BaseEvent], None]
 
 _ORPHAN_SECONDS = 60.0
 _PROGRESS_SECONDS = 0.5
 _NOTICE_SECONDS = 1.0
+_STATISTICS_SECONDS = 1.0
 _LONGEST_FIELD = 500
+
+
+class PacedEvents:
+    """Passes events on: `StepStats` and `Evaluated` at most once a second.
+
+    Statistics in between are merged, so that no step is lost; of evaluations the last one is
+    kept. Other events pass at once, after those held back; `BaselineCompared`, whose rate is
+    limited elsewhere, passes without sending them. The end of the ``with`` block sends the rest.
+
+    Args:
+        emit: Called with the events.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
+        self._emit, self._clock = emit, clock
+        self._stats: StepStats | None = None
+        self._evaluated: Evaluated | None = None
+        self._due = 0.0
+
+    def __call__(self, event: BaseEvent) -> None:
+        """Pass *event* on, or hold it back."""
+        match event:
+            case StepStats():
+                self._stats = event if self._stats is None else self._stats.merged_with(event)
+            case Evaluated():
+                self._evaluated = event
+            case BaselineCompared():
+                self._emit(event)
+                return
+            case _:
+                self.flush()
+                self._emit(event)
+                return
+        if self._clock() >= self._due:
+            self.flush()
+
+    def __enter__(self) -> PacedEvents:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        """Send the events held back."""
+        for held in (self._stats, self._evaluated):
+            if held is not None:
+                self._emit(held)
+                self._due = self._clock() + _STATISTICS_SECONDS
+        self._stats = self._evaluated = None
 
 
 class CommandInbox:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from genesis_fp16.domain.run import RunSummary, StopCause
-from genesis_fp16.runs.active_attempt import AttemptProgress, Deadlines
+from genesis_fp16.runs.active_attempt import AttemptProgress
 from genesis_fp16.settings import Settings
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import (
@@ -18,7 +18,9 @@ from infrastructure.events.event import (
     StepStats,
 )
 
-DEADLINES = Deadlines(start=10.0, no_progress=20.0, run=100.0, stop=5.0)
+SETTINGS = Settings(
+    start_timeout_seconds=10, no_progress_timeout_seconds=20, run_timeout_seconds=100
+)
 STARTED = Started(pid=1, device="cpu", torch_version="2")
 STEP = StepStats(step=7, applied=7, loss_scale=1.0, precision="fp32")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -36,7 +38,7 @@ def emit(path: Path):
 
 
 def follow(path: Path, seen_bytes: int = 0, summary: RunSummary | None = None) -> AttemptProgress:
-    return AttemptProgress(path, summary or RunSummary(), DEADLINES, 0.0, seen_bytes)
+    return AttemptProgress(path, summary or RunSummary(), SETTINGS, 0.0, seen_bytes=seen_bytes)
 
 
 def test_the_summary_of_a_run(path: Path, emit) -> None:
@@ -125,8 +127,8 @@ def test_silence_has_a_deadline(path: Path, emit) -> None:
 
 
 def test_a_run_has_a_deadline_over_all_its_attempts(path: Path, emit) -> None:
-    deadlines = Deadlines.of(Settings(run_timeout_seconds=100, no_progress_timeout_seconds=50), 70)
-    progress = AttemptProgress(path, RunSummary(), deadlines, 1000.0)
+    settings = Settings(run_timeout_seconds=100, no_progress_timeout_seconds=50)
+    progress = AttemptProgress(path, RunSummary(), settings, 1000.0, used_seconds=70)
     emit(STARTED)
     list(progress.read(1029.0))
     assert progress.overdue(1029.9) is None
