@@ -35,7 +35,7 @@ def _transition(**fields):
 
 
 @given(_TRANSITIONS)
-def test_what_was_written_is_read(transition):
+def test_a_record_is_read_as_it_was_written(transition):
     line = encode_record(transition)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -57,7 +57,7 @@ def test_any_cut_and_any_flipped_bit_is_noticed(transition, data):
 
 
 @given(st.binary(max_size=200))
-def test_foreign_bytes_are_no_record(line):
+def test_foreign_bytes_are_refused(line):
     with pytest.raises(RecordError):
         decode_record(line)
 
@@ -76,7 +76,7 @@ def test_foreign_bytes_are_no_record(line):
         b'"terminated":false,"propensity":null,"info":{}}}',
     ],
 )
-def test_a_checksum_alone_makes_no_transition(payload):
+def test_a_valid_checksum_does_not_make_a_transition(payload):
     import zlib
 
     line = b'{"v":1,"crc":"%08x","transition":%b' % (zlib.crc32(payload[:-1]), payload)
@@ -97,7 +97,7 @@ def test_arrays_are_taken_as_lists():
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [[1.0]], [1, "a"], np.zeros((2, 2)), object()])
-def test_what_could_not_be_read_back_is_not_written(value):
+def test_values_that_cannot_be_read_back_are_refused(value):
     with pytest.raises(ValueError, match=r"observation\.x must be"):
         encode_record(_transition(observation={"x": value}))
 

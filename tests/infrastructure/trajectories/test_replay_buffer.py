@@ -161,7 +161,7 @@ def test_a_segment_that_has_gone_is_named_and_the_rest_read(buffer, segment, ski
 def test_a_segment_that_cannot_be_read_is_named_and_the_rest_read(buffer, skips, tmp_path):
     buffer.append(_transition(0))
     unreadable = tmp_path / "replay" / "00000009-1-x.jsonl"
-    unreadable.mkdir()  # as good as another user's file, for root too
+    unreadable.mkdir()  # unreadable for root too, unlike another user's file
     assert _numbers(buffer.read()) == [0]
     assert skips == [(unreadable, 0, "cannot be read: Is a directory")]
 
@@ -226,7 +226,7 @@ def test_many_writers_and_a_reader_at_once(buffer, skips, tmp_path):
         writer.stdout.close()
 
 
-def test_a_full_disk_is_an_error_that_names_path_and_remedy_and_harms_nothing(buffer, tmp_path):
+def test_a_full_disk_is_reported_with_path_and_remedy_and_loses_nothing_recorded(buffer, tmp_path):
     writer = _writer(
         tmp_path / "replay",
         """

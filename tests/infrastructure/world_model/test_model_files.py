@@ -23,7 +23,7 @@ def _weights(folder):
     return sorted(folder.glob("weights-*.pt"))
 
 
-def test_what_was_saved_answers_alike(fitted, saved, record):
+def test_a_loaded_model_predicts_the_same(fitted, saved, record):
     observations = [t.observation for t in record()[:50]]
     actions = [t.action for t in record()[:50]]
     read = WorldModel.load(saved)
@@ -34,7 +34,7 @@ def test_what_was_saved_answers_alike(fitted, saved, record):
     assert read.predict_batch(observations, actions) == before
 
 
-def test_a_model_of_before_ranges_were_kept_answers_alike(fitted, saved, record):
+def test_a_model_saved_without_ranges_predicts_the_same(fitted, saved, record):
     """Format 2 first had no ``low`` and ``high``: absurd numbers are recognised without them."""
     index = json.loads((saved / "model.json").read_text())
     for part in ("encoder", "codec"):
@@ -55,8 +55,8 @@ def test_a_model_of_before_ranges_were_kept_answers_alike(fitted, saved, record)
 SAVED = Path(__file__).parent / "saved_format_2"
 
 
-def test_a_model_saved_before_the_rooms_were_built_answers_alike():
-    """Written by commit 5f38b5b, with what it predicted then, out-of-distribution rows included."""
+def test_a_model_saved_by_a_former_version_predicts_the_same():
+    """Written by commit 5f38b5b with its predictions, including out-of-distribution rows."""
     rows = json.loads((SAVED / "predictions.json").read_text())
     model = WorldModel.load(SAVED)
     answers = model.predict_batch(
@@ -75,7 +75,7 @@ def test_a_model_saved_before_the_rooms_were_built_answers_alike():
 
 
 def test_a_saved_model_has_the_keys_that_former_versions_read(saved):
-    """So that a rollback to a former version finds the model it knows."""
+    """A deployment can be rolled back without losing its published model."""
     before, now = (json.loads((folder / "model.json").read_text()) for folder in (SAVED, saved))
     assert (now["format"], now.keys()) == (before["format"], before.keys())
     assert now["model"].keys() == before["model"].keys()
@@ -154,7 +154,7 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, within):
         WorldModel.load(file / within)
 
 
-def test_an_index_of_another_version_is_refused_whatever_is_in_it(saved):
+def test_an_index_of_another_version_is_refused_regardless_of_its_content(saved):
     index = saved / "model.json"
     description = json.loads(index.read_text())["model"]
     for key in set(description) - {"extra", "network"}:
@@ -166,7 +166,7 @@ def test_an_index_of_another_version_is_refused_whatever_is_in_it(saved):
                 WorldModel.load(saved)
 
 
-def test_weights_do_not_pile_up(fitted, saved, small_models):
+def test_old_weights_are_removed(fitted, saved, small_models):
     for model in (*small_models, fitted):
         model.save(saved)
     assert len(_weights(saved)) == 2  # the one in use, and the one a reader may be opening

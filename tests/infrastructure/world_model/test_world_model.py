@@ -33,7 +33,7 @@ def test_shuffled_labels_give_chance_accuracy(spec, record):
 
 
 def test_prediction_encodes_and_computes_as_training_did(fitted, spec, record):
-    """Train/serve skew: the training tensors and the public entrance give one answer."""
+    """No train/serve skew: the training tensors and the public method give the same prediction."""
     data = prepare_training_data(spec, record())
     model, rows = fitted.fitted_model, len(data.train.features)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_ranking_puts_the_best_action_first(fitted):
     assert fitted.rank(observation, []) == []
 
 
-def test_confidence_falls_where_nothing_was_seen(fitted, record):
+def test_confidence_falls_outside_the_training_data(fitted, record):
     inside = fitted.predict_batch(
         [t.observation for t in record()[:200]], [t.action for t in record()[:200]]
     )

@@ -34,7 +34,7 @@ def _one_thread():
 
 
 class RepairAgent(WorldModelAgent):
-    """Learns a planted signal: the word decides whether a high or a low number is good."""
+    """Learns a planted signal: the word determines whether a high or a low number is good."""
 
     name = "repair"
     training_steps = 400
@@ -57,7 +57,7 @@ class RepairAgent(WorldModelAgent):
         rows = []
         for number in range(self._groups * 20):
             depth, word = generator.gauss(0, 1), generator.choice(["swap", "drop", "add"])
-            sign = 1 if word == "swap" else -1  # no linear model can tell
+            sign = 1 if word == "swap" else -1  # a linear model cannot learn this
             score = 2 * sign * depth + (word == "swap") - 0.5 + generator.gauss(0, 0.3)
             rows.append([f"task-{number // 20}", depth, word, score])
         if self._shuffled:

@@ -43,7 +43,7 @@ def test_real_half_precision_on_the_cpu_trains_as_well(
 ):
     half = run_once(repair_agent(), make_context("run-2"), precision="fp16")
     skill = first_publication.metrics["ensemble.nll_skill"]
-    assert half.metrics["ensemble.nll_skill"] != skill  # it did run in half precision
+    assert half.metrics["ensemble.nll_skill"] != skill  # it ran in half precision
     assert half.metrics["ensemble.nll_skill"] == pytest.approx(skill, rel=0.05)
 
 

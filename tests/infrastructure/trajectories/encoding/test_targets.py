@@ -48,7 +48,7 @@ def test_targets_are_changes_labels_and_standardised_numbers(codec):
     assert encoded["outcome"].tolist() == [0, 1] * 5
 
 
-def test_what_never_varied_is_not_learned():
+def test_constant_targets_are_not_learned():
     codec = TargetCodec.fit(SPEC, [_transition(0) for _ in range(10)])
     assert codec.heads == {}
     assert codec.constant == ("x", "reward", "terminated", "outcome")

@@ -6,7 +6,7 @@ import pytest
 
 
 class Skipped(list[tuple[str, int, str]]):
-    """What a reader reported: file name, line, reason."""
+    """Reports of a reader: file name, line, reason."""
 
     def __call__(self, path: Path, line: int, reason: str) -> None:
         self.append((path.name, line, reason))

@@ -50,8 +50,8 @@ def test_success_begins_at_genesis_own_threshold(
     assert input_problem(SPEC, made.observation, made.action) is None
 
 
-def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped: Any) -> None:
-    """Two cases that differ in every field left out, and in the outcome, look the same."""
+def test_fields_that_reveal_the_outcome_are_not_inputs(tmp_path: Path, skipped: Any) -> None:
+    """Two cases that differ in every excluded field, and in the outcome, look the same."""
     bad = CASE | {"action": "Safe: False", "reward": 0.1, "embedding": [9.0], "case_id": "x"}
     bad |= {"metadata": CASE["metadata"] | {"iterations": 9, "safe": False, "safety_score": 0.0}}  # type: ignore[operator]
     good, worse = read_casebank(write(tmp_path / "casebank.jsonl", CASE, bad), skipped)
@@ -63,7 +63,7 @@ def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped:
     assert not used & set(EXCLUDED_FIELDS)
 
 
-def test_one_state_is_one_group_however_it_is_spaced(tmp_path: Path, skipped: Any) -> None:
+def test_spaces_and_case_do_not_change_the_group(tmp_path: Path, skipped: Any) -> None:
     states = ("Test problem", " test\n  Problem ", "other", "")
     cases = [CASE | {"state": state} for state in states]
     groups = [t.group for t in read_casebank(write(tmp_path / "casebank.jsonl", *cases), skipped)]
@@ -83,7 +83,7 @@ def test_damaged_lines_are_skipped_and_named(tmp_path: Path, skipped: Any) -> No
     assert "state" in skipped[3][2]
 
 
-def test_a_byte_order_mark_costs_no_case(tmp_path: Path, skipped: Any) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path, skipped: Any) -> None:
     path = write(tmp_path / "casebank.jsonl", CASE, CASE)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert len(list(read_casebank(path, skipped))) == 2

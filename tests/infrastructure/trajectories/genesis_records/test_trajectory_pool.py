@@ -79,7 +79,7 @@ def test_other_problems_are_other_groups_and_unnamed_ones_are_one(
     assert groups[2] == groups[3] == f"unnamed, in {tmp_path.name}"
 
 
-def test_what_tells_the_outcome_never_reaches_the_input(tmp_path: Path, skipped: Any) -> None:
+def test_fields_that_reveal_the_outcome_are_not_inputs(tmp_path: Path, skipped: Any) -> None:
     worse = ROOT | {"success_score": 0.1, "status": "success", "test_results": {}}
     path = write(tmp_path / "pool.json", {"a": ROOT, "b": worse})
     first, second = read_trajectory_pool(path, skipped)

@@ -45,8 +45,8 @@ def test_it_finds_the_regression_that_made_the_data():
     assert predicted["label"].probabilities[:, 1].tolist() == pytest.approx(expected, abs=0.05)
 
 
-def test_it_ranks_rivals_even_where_states_differ_more_than_actions():
-    """Most success is owed to the state; only the choice among rivals teaches what to do."""
+def test_it_ranks_actions_even_if_states_differ_more_than_actions():
+    """Success depends mostly on the state; only comparisons within a state rank the actions."""
     generator = random.Random(2)
     transitions = []
     for state in range(300):
@@ -78,7 +78,7 @@ def test_it_ranks_rivals_even_where_states_differ_more_than_actions():
     assert (odds[1:] - odds[:-1]).tolist() == pytest.approx([1.5, 1.5], abs=0.6)
 
 
-def test_its_fast_gradient_is_that_of_the_network():
+def test_the_fast_gradient_equals_that_of_the_network():
     spec = TransitionSpec(
         observation={"words": Text(buckets=16)},
         action={},

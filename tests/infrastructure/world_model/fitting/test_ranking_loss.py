@@ -15,7 +15,7 @@ def _transition(group, **observation):
     return Transition(group=group, observation=observation, action={})
 
 
-def test_actions_tried_in_the_same_state_are_rivals():
+def test_states_are_equal_where_group_and_observation_are():
     transitions = [
         _transition("a", x=1.0, text=["p", "q"]),
         _transition("a", text=["p", "q"], x=1.0),
@@ -33,7 +33,7 @@ def test_only_states_with_success_and_failure_count():
     assert float(ranking_nll(odds, succeeded, state)) == pytest.approx(math.log(3.0))
 
 
-def test_a_constant_per_state_changes_nothing_and_no_choice_costs_nothing():
+def test_a_constant_per_state_has_no_effect_and_without_success_the_loss_is_zero():
     generator = torch.Generator().manual_seed(0)
     odds = torch.randn(50, generator=generator, dtype=torch.float64)
     succeeded = torch.rand(50, generator=generator) < 0.3
@@ -45,7 +45,7 @@ def test_a_constant_per_state_changes_nothing_and_no_choice_costs_nothing():
     assert float(ranking_nll(odds, torch.zeros(50, dtype=torch.bool), state)) == 0.0
 
 
-def test_its_gradient_raises_what_succeeded_over_its_rivals_alone():
+def test_the_gradient_raises_successes_over_competing_actions_only():
     odds = torch.zeros(4, requires_grad=True)
     ranking_nll(
         odds, torch.tensor([True, False, False, True]), torch.tensor([0, 0, 1, 1])

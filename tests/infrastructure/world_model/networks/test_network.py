@@ -73,7 +73,7 @@ def test_half_precision_computes_between_float32_ends_and_agrees(network, inputs
         assert torch.allclose(tensor, full[name], atol=0.02)
 
 
-def test_bf16_makes_good_what_it_cuts_off_the_weights(network):
+def test_bf16_corrects_the_rounding_of_the_weights(network):
     inputs = Features(
         dense=torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)),
         texts={"action.code": Tokens.of([[]] * 1000)},
@@ -118,7 +118,7 @@ def _halved(tensor):
 
 
 class DtypesOfProducts(TorchDispatchMode):
-    """Notes in what dtype each batched product is computed."""
+    """Records the dtype of each batched product."""
 
     def __init__(self):
         super().__init__()
@@ -130,7 +130,7 @@ class DtypesOfProducts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_text_weighs_the_same_however_long_it_is():
+def test_the_magnitude_of_a_text_does_not_depend_on_its_length():
     torch.manual_seed(0)
     embedding = TextEmbedding(2048, 64)
     torch.nn.init.normal_(embedding.bag.weight)
