@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from itertools import islice
 
 import torch
@@ -23,7 +24,7 @@ def first_batches(job: TrainingJob, device: torch.device, count: int = 1) -> lis
     """
     batches = iter(job.batches(0))
     taken = [to_device(batch, device) for batch in islice(batches, count)]
-    if hasattr(batches, "close"):
+    if isinstance(batches, Generator):
         batches.close()
     if not taken:
         raise ValueError("the training job yields no batches for epoch 0")

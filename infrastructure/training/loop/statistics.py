@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
@@ -16,21 +15,6 @@ from infrastructure.training.step_record import StepReading
 
 _SHORTEST_WINDOW_SECONDS = 0.25  # fast steps must not flood the event file
 _LONGEST_WINDOW_SECONDS = 2.0  # slow steps must not look like no progress
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Window:
-    """The host's counters for some steps, and the pending read of the device's."""
-
-    attempted: int
-    fp16: int
-    no_gradient: int
-    samples: int
-    seconds: float
-    step: int
-    epoch: int
-    cuda_memory_allocated_bytes: int | None
-    read: Callable[[], StepReading | None]
 
 
 class StatsReporter:
@@ -48,7 +32,7 @@ class StatsReporter:
         stats = trainer.get_stats()
         self._overflow = int(stats["overflow_steps"])
         self._nonfinite = int(stats["nonfinite_loss_steps"])
-        self._pending: _Window | None = None
+        self._pending: tuple[StepStats, Callable[[], StepReading | None]] | None = None
         self._samples = 0
         self._begin_window()
 
@@ -98,17 +82,21 @@ class StatsReporter:
 
     def _close_window(self, epoch: int) -> None:
         trainer = self._trainer
-        self._pending = _Window(
-            attempted=trainer.training_steps - self._step,
+        no_gradient = trainer.record.no_gradient_steps - self._no_gradient
+        stats = StepStats(
+            step=trainer.training_steps,
+            total_steps=self.total_steps,
+            epoch=epoch,
+            applied=trainer.training_steps - self._step - no_gradient,  # until the read arrives
+            no_gradient=no_gradient,
             fp16=trainer.record.fp16_steps - self._fp16,
-            no_gradient=trainer.record.no_gradient_steps - self._no_gradient,
             samples=self._samples,
             seconds=max(0.0, time.monotonic() - self._begun),
-            step=trainer.training_steps,
-            epoch=epoch,
+            loss_scale=1.0,
+            precision=trainer.precision.value,
             cuda_memory_allocated_bytes=_peak_memory(trainer.device),
-            read=trainer.start_reading(),
         )
+        self._pending = stats, trainer.start_reading()
         self._begin_window()
 
     def _wait(self) -> StepStats | None:
@@ -117,32 +105,24 @@ class StatsReporter:
         return self._poll()
 
     def _poll(self) -> StepStats | None:
-        window = self._pending
-        reading = window.read() if window else None
-        if window is None or reading is None:
+        """Emit the pending window once the device's counters have arrived."""
+        if self._pending is None or (reading := self._pending[1]()) is None:
             return None
-        self._pending = None
+        stats, self._pending = self._pending[0], None
         overflow = reading.overflow_steps - self._overflow
         nonfinite = reading.nonfinite_loss_steps - self._nonfinite
         self._overflow += overflow
         self._nonfinite += nonfinite
-        stats = StepStats(
-            step=window.step,
-            total_steps=self.total_steps,
-            epoch=window.epoch,
-            applied=window.attempted - overflow - nonfinite - window.no_gradient,
-            overflow=overflow,
-            nonfinite_loss=nonfinite,
-            consecutive_nonfinite_losses=reading.consecutive_nonfinite_losses,
-            no_gradient=window.no_gradient,
-            fp16=window.fp16,
-            samples=window.samples,
-            seconds=window.seconds,
-            loss=_finite(reading.loss),
-            grad_norm=_finite(reading.grad_norm),
-            loss_scale=reading.loss_scale,
-            precision=self._trainer.precision.value,
-            cuda_memory_allocated_bytes=window.cuda_memory_allocated_bytes,
+        stats = stats.model_copy(
+            update={
+                "applied": stats.applied - overflow - nonfinite,
+                "overflow": overflow,
+                "nonfinite_loss": nonfinite,
+                "consecutive_nonfinite_losses": reading.consecutive_nonfinite_losses,
+                "loss": _finite(reading.loss),
+                "grad_norm": _finite(reading.grad_norm),
+                "loss_scale": reading.loss_scale,
+            }
         )
         self._emit(stats)
         return stats

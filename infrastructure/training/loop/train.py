@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch.nn import Module
 
 from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import Command, PrecisionState
-from infrastructure.events.event import BaseEvent, Notice
+from infrastructure.events.event import BaseEvent, Evaluated, Notice
 from infrastructure.training.checkpoints import CheckpointFolder
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.cuda_graphs import GraphedTrainer
@@ -40,11 +41,10 @@ from infrastructure.training.loop.auto_precision import AutoPrecision
 from infrastructure.training.loop.baseline import BaselineObserver
 from infrastructure.training.loop.boundary import StepBoundary, StepObserver
 from infrastructure.training.loop.divergence import DivergenceHandler
-from infrastructure.training.loop.evaluation import evaluate_held_out
 from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
-from infrastructure.training.precision import Precision, resolve
+from infrastructure.training.precision import Precision, PrecisionForward, resolve
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,20 +256,32 @@ class _TrainingLoop:
         return shares
 
     def _evaluate(self) -> None:
+        """Evaluate in FP32, the precision of a published model, and emit the result."""
         begun = time.monotonic()
         self._distributed.update_plain(self._ranks, self._device)
         if self._ranks.is_rank_zero:
-            self._evaluation, event = evaluate_held_out(
-                self._job,
-                self._distributed.plain,
-                self._first_batch,
-                self._device,
-                self._progress.epoch,
-            )
-            self._progress.record_fp32_loss(event.fp32_baseline_loss or 0.0)
-            self._emit(event)
+            self._evaluation = self._evaluate_plain(self._distributed.plain)
         self._evaluation = self._ranks.broadcast(self._evaluation)
         self._reporter.exclude(time.monotonic() - begun)
+
+    def _evaluate_plain(self, model: Module) -> Evaluation:
+        forward = PrecisionForward(model, self._device, Precision.FP32)
+        model.eval()
+        with torch.no_grad():
+            with forward.without_autocast():
+                evaluation = self._job.evaluate(forward)
+            baseline = forward.compute_loss(self._job.loss, self._first_batch).item()
+        self._progress.record_fp32_loss(baseline)
+        self._emit(
+            Evaluated(
+                epoch=self._progress.epoch,
+                metrics=dict(evaluation.metrics),
+                primary=evaluation.primary,
+                higher_is_better=evaluation.higher_is_better,
+                fp32_baseline_loss=baseline,
+            )
+        )
+        return evaluation
 
 
 def _discard(_event: BaseEvent) -> None:
