@@ -63,7 +63,6 @@ def test_scripts_run_from_anywhere(tmp_path, name):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
         check=True,
     )
     assert "--device" in done.stdout

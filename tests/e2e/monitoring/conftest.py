@@ -135,7 +135,7 @@ class Monitoring:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
-            process.wait(timeout=20)
+            process.wait(timeout=120)
         self._log.close()
 
     def ask(self, path: str, **parameters: object) -> Any:

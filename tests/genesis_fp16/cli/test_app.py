@@ -17,7 +17,6 @@ def program(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
         [PROGRAM, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
         env={**os.environ, **environ},
     )

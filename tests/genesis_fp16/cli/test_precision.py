@@ -216,7 +216,7 @@ def test_a_locked_database_ends_every_change_with_a_message(
     ]
     assert "stays" in ask("show").stdout
     for change in changes:
-        output, error = change.communicate(timeout=60)
+        output, error = change.communicate()
         assert (change.returncode, output) == (65, "")
         assert "database is locked" in error
         assert "Traceback" not in error
@@ -229,7 +229,7 @@ def test_a_locked_database_ends_every_change_with_a_message(
 @pytest.mark.process
 def test_of_concurrent_overrides_one_is_in_force_and_all_are_audited(store: Store) -> None:
     voices = [start("precision", "set", "fp32", "--reason", f"voice {n}") for n in range(8)]
-    assert [voice.communicate(timeout=60)[1] for voice in voices] == [""] * 8
+    assert [voice.communicate()[1] for voice in voices] == [""] * 8
     assert len(store.overrides.in_force()) == 1
     assert len(store.overrides.audit()) == 8
 

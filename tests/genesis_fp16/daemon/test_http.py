@@ -49,7 +49,7 @@ def ask(
     url = f"http://127.0.0.1:{server.port}{path}"
     request = urllib.request.Request(url, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return response.status, response.headers["Content-Type"], response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -110,7 +110,7 @@ def test_other_paths_and_methods_are_refused(server: ObservabilityServer) -> Non
 
 def said(server: ObservabilityServer, request: bytes) -> bytes:
     """All that is answered."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(request + b" HTTP/1.0\r\n\r\n")
         return b"".join(iter(lambda: client.recv(4096), b""))
 
@@ -136,7 +136,7 @@ def test_it_listens_on_an_address_of_ipv6_too(metrics: Metrics) -> None:
         )
     except ListenError as error:
         pytest.skip(f"this machine has no IPv6: {error}")
-    with socket.create_connection(("::1", server.port), timeout=10) as client:
+    with socket.create_connection(("::1", server.port), timeout=60) as client:
         client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.0 200 OK")
     server.stop()
@@ -160,10 +160,10 @@ def test_slow_client_is_cut_at_its_deadline(
     server: ObservabilityServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observability, "REQUEST_SECONDS", 0.3)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.setblocking(False)
         cut = False
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + 300
         while not cut and time.monotonic() < give_up:
             try:
                 client.sendall(b"x")  # one byte now and then would outlive any read timeout
