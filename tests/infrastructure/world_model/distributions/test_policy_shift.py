@@ -58,7 +58,7 @@ def test_the_weight_of_an_improbable_action_is_bounded():
 
 def test_predictions_carry_the_warning_and_it_is_saved(tmp_path):
     spec = TransitionSpec(
-        observation={"state": Text()},
+        observation={"state": Text(buckets=16)},
         action={},
         targets={"success": Discrete(values=("false", "true"))},
         success=("success", "true"),
@@ -73,7 +73,7 @@ def test_predictions_carry_the_warning_and_it_is_saved(tmp_path):
         )
         for row in range(600)
     ]
-    model = WorldModel(spec)
+    model = WorldModel(spec, members=2, hidden=8)
     model.fit(transitions, epochs=1)
     [prediction] = model.predict_batch([{"state": "good"}], [{}])
     assert "propensities were not recorded" in prediction.reasoning
