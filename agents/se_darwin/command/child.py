@@ -83,7 +83,7 @@ def answer(request: ChildRequest) -> ChildAnswer:
     """Load the agent and let it evolve; a refusal of the agent is an answer too."""
     try:
         evolve_solution = _load(request)
-    except Exception as error:  # plugin code may raise anything
+    except (Exception, SystemExit) as error:  # plugin code may raise anything
         refused = f"agent {request.agent} cannot be used: {type(error).__name__}: {error}; "
         return ChildAnswer(
             refused=f"{' '.join(refused.split())} see genesis-fp16 agents", exit_code=os.EX_CONFIG

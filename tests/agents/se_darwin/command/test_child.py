@@ -17,6 +17,11 @@ class Refusing:
         raise RuntimeError("no\nluck")
 
 
+class Exiting:
+    def __init__(self) -> None:
+        raise SystemExit(0)
+
+
 class Failing:
     async def evolve_solution(self, problem: str, context: dict[str, object]) -> object:
         raise {"value": ValueError, "runtime": RuntimeError}[problem]("as told")
@@ -28,6 +33,7 @@ class Failing:
         ("no_such_module:A", "", "No module named 'no_such_module'", os.EX_CONFIG),
         (f"{__name__}:Mute", "", "does not evolve programs", os.EX_CONFIG),
         (f"{__name__}:Refusing", "", "RuntimeError: no luck", os.EX_CONFIG),
+        (f"{__name__}:Exiting", "", "SystemExit", os.EX_CONFIG),
         (f"{__name__}:Failing", "value", "as told", os.EX_DATAERR),
         (f"{__name__}:Failing", "runtime", "as told", os.EX_UNAVAILABLE),
     ],
