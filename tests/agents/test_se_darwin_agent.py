@@ -122,7 +122,7 @@ def test_another_run_collects_other_transitions(context: RunContext) -> None:
 
 
 @pytest.mark.process
-def test_the_published_model_chooses_the_candidates(context: RunContext) -> None:
+def test_the_published_model_ranks_the_candidates(context: RunContext) -> None:
     agent = SEDarwinAgent()
     model = WorldModel(SPEC)
     with warnings.catch_warnings():
@@ -189,7 +189,7 @@ def test_evolve_solution_does_not_claim_what_it_cannot_do() -> None:
     assert result["pool_statistics"]["evaluations"] <= 60
 
 
-def test_evolve_solution_says_what_it_needs() -> None:
+def test_evolve_solution_names_missing_fields() -> None:
     with pytest.raises(ValueError, match=r"(?s)code.*function"):
         asyncio.run(SEDarwinAgent().evolve_solution("nothing given"))
 

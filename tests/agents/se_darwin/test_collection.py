@@ -40,5 +40,5 @@ def test_the_same_seed_gives_the_same_transitions(sandbox: Sandbox) -> None:
     assert collect(sandbox, 3, 60) == collect(sandbox, 3, 60) != collect(sandbox, 4, 60)
 
 
-def test_stop_is_obeyed(sandbox: Sandbox) -> None:
+def test_a_stop_request_ends_the_stream(sandbox: Sandbox) -> None:
     assert list(evolve_tasks(sandbox, Random(0), SEDarwinSettings(), stop=lambda: True)) == []

@@ -22,7 +22,7 @@ def test_loops_with_a_fused_optimizer_read_nothing(start, train, build, precisio
     assert count_reads(loop.optimizer, lambda: train(loop, steps=8), CPU) == 0
 
 
-def test_step_counters_on_the_host_are_no_reads_of_the_device():
+def test_step_counters_on_the_host_are_not_device_reads():
     """AdamW without ``fused`` reads its own counters, which live on the host."""
     model = nn.Linear(4, 4)
     optimizer = loops.adamw(model, fused=False)
@@ -44,7 +44,7 @@ def test_effective_precision_is_that_of_the_products(start, train, loop, precisi
     assert effective_precision(lambda: train(running, steps=1), CPU) == precision
 
 
-def test_mixed_and_absent_products_are_said():
+def test_mixed_and_absent_products_are_reported():
     a = torch.ones(2, 2)
     assert effective_precision(lambda: (a @ a, a.half() @ a.half()), CPU) == "fp16+fp32"
     assert effective_precision(lambda: a + a, CPU) == "none"

@@ -24,7 +24,7 @@ def test_every_block_runs_once_a_round_in_changing_order():
     assert len(costs) == 6
 
 
-def test_garbage_is_collected_again_whatever_the_work_does():
+def test_garbage_collection_resumes_even_if_the_work_fails():
     def fail() -> None:
         assert not gc.isenabled()
         raise RuntimeError("stop")

@@ -21,7 +21,7 @@ def test_promised_scenarios():
     assert {n: (s.epochs, s.trajectories) for n, s in SCENARIOS.items()} == promised
 
 
-def test_fp32_beside_fp32_is_called_no_speed_up(tmp_path, capsys):
+def test_a_speed_up_of_fp32_over_fp32_is_refused(tmp_path, capsys):
     try:
         main(
             ["--device", "cpu", "--scenario", "warmup", "--rounds", "1", "--output", str(tmp_path)]

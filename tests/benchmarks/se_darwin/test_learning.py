@@ -70,7 +70,7 @@ def test_every_case_is_in_one_part(fold, cases):
     assert len(fold.test) + len(fold.calibration) < len(cases)
 
 
-def test_what_is_encoded_by_saw_no_held_out_module(fold):
+def test_the_encoder_was_fitted_without_held_out_modules(fold):
     """Statistics, label frequencies and moments of targets are of what is trained on."""
     statistics = fold.data.encoder.to_json()["standardisers"]["observation.size"]
     assert statistics["high"][0] < 1.0

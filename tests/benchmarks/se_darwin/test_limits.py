@@ -18,7 +18,7 @@ def test_precision_is_decided_by_the_bound_not_by_the_mean():
     assert check.row()["verdict"] == "MISSED"
 
 
-def test_calibration_is_held_to_its_limits_on_policy_only():
+def test_calibration_has_limits_on_policy_only():
     rows = Rows(
         probability=torch.tensor([0.5, 0.5]),
         repaired=torch.tensor([False, True]),

@@ -15,7 +15,7 @@ def test_related_functions_count_as_one():
     assert apart.high - apart.low < 0.5 * (copied.high - copied.low)
 
 
-def test_intervals_cover_as_often_as_they_say():
+def test_intervals_have_their_nominal_coverage():
     rng = np.random.default_rng(0)
     hits = 0
     for trial in range(200):

@@ -1,11 +1,9 @@
-import pytest
 import torch
 
 from benchmarks.step import cases
-from benchmarks.step.loops import LOSS_SCALE, MAX_NORM, Setup
+from benchmarks.step.loops import Setup
 from benchmarks.step.measure import measure
-from benchmarks.step.models import SIZES, build_model
-from benchmarks.step.optimizer_phase import _gradients, _ours, _textbook, compare_optimizer_phases
+from benchmarks.step.models import SIZES
 from benchmarks.step.results import Case, Measured, NotRun
 
 CPU = torch.device("cpu")
@@ -13,13 +11,13 @@ TINY = SIZES["tiny"]
 
 
 def test_cases_of_a_size_share_their_rounds():
-    asked = [
+    requested = [
         Case(size="tiny", loop=loop, precision=precision)
         for loop in ("textbook", "ours")
         for precision in ("fp32", "tf32", "fp16")
     ]
-    results = measure(TINY, asked, CPU, rounds=2, seed=0)
-    assert set(results) == set(asked)
+    results = measure(TINY, requested, CPU, rounds=2, seed=0)
+    assert set(results) == set(requested)
     for case, result in results.items():
         if case.precision == "tf32":
             assert isinstance(result, NotRun)
@@ -40,28 +38,3 @@ def test_a_loop_that_fails_is_a_row_with_its_error(monkeypatch):
     case = Case(size="tiny", loop="fabric", precision="fp16")
     result = measure(TINY, [case], CPU, rounds=1, seed=0)[case]
     assert result == NotRun(case=case, reason="NotImplementedError: no such clipping")
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_optimizer_phases_do_the_same_work(precision):
-    updated = []
-    for prepare in (_ours, _textbook):
-        model = build_model(TINY, CPU, seed=0)
-        update = prepare(Setup(model=model, device=CPU, precision=precision))
-        for _ in range(3):
-            grads = _gradients(model, seed=0)
-            norm = torch.nn.utils.get_total_norm(grads) / LOSS_SCALE
-            assert norm > MAX_NORM, "clipping would have nothing to do"
-            for parameter, grad in zip(model.parameters(), grads, strict=True):
-                parameter.grad = grad
-            update(torch.zeros((), requires_grad=True) * 1.0)
-        updated.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    torch.testing.assert_close(*updated, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("precision", "limit"), [("fp16", 0.80), ("fp32", None)])
-def test_optimizer_phase_has_a_figure_and_its_limit(precision, limit):
-    figure = compare_optimizer_phases(CPU, precision, rounds=2, seed=0)
-    assert figure.at_most == limit
-    assert figure.spread is not None
-    assert "3.3 M" in figure.what

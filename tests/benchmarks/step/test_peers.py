@@ -13,7 +13,7 @@ from benchmarks.step.models import SIZES, build_batches, build_model
 
 CPU = torch.device("cpu")
 INSTALL = "not installed: pip install --constraint constraints.txt --editable '.[peers]'"
-pytestmark = pytest.mark.filterwarnings("ignore")  # theirs are not ours to mend
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the peers
 
 
 @pytest.mark.parametrize("name", ["fabric", "accelerate"])
@@ -36,7 +36,7 @@ def test_peers_clip_as_the_textbook_does(start, train, name, monkeypatch):
 
 
 def test_accelerate_keeps_its_precision_beside_another(start, train):
-    """Its state is global; `enter` puts it back."""
+    """Its state is global; `enter` restores it."""
     pytest.importorskip("accelerate", reason=INSTALL)
     half = start(peers.accelerate, "bf16")
     full = start(peers.accelerate, "fp32")
@@ -48,13 +48,13 @@ def test_accelerate_keeps_its_precision_beside_another(start, train):
     assert AcceleratorState().mixed_precision == "bf16"
 
 
-def test_accelerate_on_a_cpu_computes_fp32_where_fp16_was_asked(start, train):
+def test_accelerate_on_a_cpu_computes_fp32_instead_of_fp16(start, train):
     pytest.importorskip("accelerate", reason=INSTALL)
     loop = start(peers.accelerate, "fp16")
     assert effective_precision(lambda: train(loop, steps=1), CPU) == "fp32"
 
 
-def test_fabric_runs_fp16_unfused_and_says_so(start, train):
+def test_fabric_runs_fp16_unfused_and_notes_it(start, train):
     pytest.importorskip("lightning", reason=INSTALL)
     loop = start(peers.fabric, "fp16")
     assert effective_precision(lambda: train(loop, steps=1), CPU) == "fp16"
@@ -62,7 +62,7 @@ def test_fabric_runs_fp16_unfused_and_says_so(start, train):
 
 
 def test_fabric_refuses_what_the_note_says(start):
-    """Should it ever clip with a fused optimizer, the comparison must be made with one."""
+    """If Fabric ever clips with a fused optimizer, the comparison must use one."""
     pytest.importorskip("lightning", reason=INSTALL)
     from lightning.fabric import Fabric
     from lightning.fabric.plugins import MixedPrecision
@@ -79,7 +79,7 @@ def test_fabric_refuses_what_the_note_says(start):
 @pytest.mark.parametrize(
     ("name", "module"), [("fabric", "lightning.fabric"), ("accelerate", "accelerate")]
 )
-def test_absent_peer_is_a_reason(start, monkeypatch, name, module):
+def test_a_missing_peer_gives_a_reason(start, monkeypatch, name, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(NotRunError, match="pip install"):
         start(getattr(peers, name), "fp32")

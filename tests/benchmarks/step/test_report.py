@@ -1,10 +1,5 @@
 import csv
-import sys
 
-import pytest
-
-from benchmarks.measuring.not_run import NotRunError
-from benchmarks.measuring.plot import plot_bars
 from benchmarks.measuring.spread import Spread
 from benchmarks.measuring.table import write_csv
 from benchmarks.step import report
@@ -50,7 +45,7 @@ def test_csv_rows_name_device_torch_and_both_precisions(tmp_path):
     assert second["remark"] == "TF32 exists elsewhere"
 
 
-def test_table_says_what_did_not_run_and_why():
+def test_the_table_names_cases_not_run_with_the_reason():
     text = report.format_steps(RESULTS, MACHINE)
     assert "fp32" in text.splitlines()[1]
     assert text.splitlines()[-1] == (
@@ -59,35 +54,22 @@ def test_table_says_what_did_not_run_and_why():
     )
 
 
-def test_findings_end_in_limit_and_verdict():
+def test_figures_end_in_limit_and_verdict():
     text = report.format_figures(
         [
-            Figure(what="held", spread=Spread.of([0.7]), at_most=0.8),
+            Figure(what="passed", spread=Spread.of([0.7]), at_most=0.8),
             Figure(what="missed", spread=Spread.of([0.9]), at_most=0.8),
-            Figure(what="seen", spread=Spread.of([0.9])),
+            Figure(what="unlimited", spread=Spread.of([0.9])),
             Figure(what="refused", at_most=0.8, reason="refused: both computed fp32"),
-            Figure(what="of no interest", reason="not run: no limit, no figure"),
+            Figure(what="not shown", reason="not run: no limit, no figure"),
         ]
     )
     header, *lines = text.splitlines()
     assert header.endswith("limit")
-    assert [line.split()[0] for line in lines] == ["held", "missed", "seen", "refused"]
+    assert [line.split()[0] for line in lines] == ["passed", "missed", "unlimited", "refused"]
     assert [line[header.index("limit") :] for line in lines] == [
         "0.8   pass",
         "0.8   miss",
         "-     no limit",
         "0.8   refused: both computed fp32",
     ]
-
-
-def test_plot_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib", reason="not installed: the extra 'bench' has it")
-    path = tmp_path / "step.png"
-    plot_bars(path, "title", "ms", {"tiny": {"a": 1.0, "b": 2.0}, "small": {"a": 3.0}})
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_plot_without_matplotlib_says_so(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(NotRunError, match="bench"):
-        plot_bars(tmp_path / "step.png", "title", "ms", {"tiny": {"a": 1.0}})

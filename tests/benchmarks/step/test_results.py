@@ -25,7 +25,7 @@ def find(*results: Measured | NotRun, compares: str, **options: object) -> Figur
 
 
 def test_ratio_is_taken_in_each_round_before_the_median():
-    """A disturbed round counts once, on both sides: the ratio of medians would say 1.0."""
+    """A disturbed round counts once, on both sides: the ratio of medians would be 1.0."""
     figure = find(
         measured(OURS, "fp16", 1.0, 10.0, 2.0),
         measured(THEIRS, "fp16", 2.0, 20.0, 2.0),
@@ -70,7 +70,7 @@ def test_loops_that_computed_differently_are_not_compared():
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_what_did_not_run_is_said_not_left_out(missing):
+def test_cases_not_run_are_reported(missing):
     results = [measured(OURS, "fp16", 1.0), measured(THEIRS, "fp16", 2.0)]
     results[missing] = NotRun(case=results[missing].case, reason="for a reason")
     figure = find(*results, compares="loops", at_most=0.8)

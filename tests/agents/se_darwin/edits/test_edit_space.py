@@ -123,15 +123,16 @@ def test_every_edit_of_the_corpus_compiles_and_is_undone() -> None:
 
 @pytest.mark.process
 def test_edits_have_inverses_in_the_space_of_what_they_make() -> None:
-    """Not all: what stood in a string or a constant may be forgotten, and ``+ 1`` is taken away
-    everywhere but put only where indices stand."""
-    forgetful = ("string", "constant", "assignment")
+    """Except edits of strings and constants, which lose the old value, and removals of ``+ 1``
+    in places where it is not inserted."""
+    lossy = ("string", "constant", "assignment")
     for space in corpus_spaces():
         for edit in space.edits[::40]:
             elsewhere = edit.kind == "offset" and edit.path[0] not in ("slice", "lower", "upper")
-            if edit.kind not in forgetful and not elsewhere:
+            if edit.kind not in lossy and not elsewhere:
                 made = EditSpace(space.program([edit]), space.function)
-                assert any(made.program([back]) == space.source for back in made.edits), edit
+                nearest = sorted(made.edits, key=lambda back: abs(back.node - edit.node))
+                assert any(made.program([back]) == space.source for back in nearest), edit
 
 
 def test_sets_of_edits_apply_in_any_order() -> None:

@@ -47,7 +47,7 @@ def test_reads_and_assignments_are_those_before_the_line(space: EditSpace) -> No
     assert early["new_is_unread"] == 1.0
 
 
-def test_a_value_nobody_reads_is_suspicious_to_leave_out(space: EditSpace) -> None:
+def test_an_assigned_value_that_is_not_read_is_reported(space: EditSpace) -> None:
     assert numbers(space, "wanted", "spare", 5)["new_value_is_unread"] == 1.0
     assert numbers(space, "wanted", "found", 5)["new_value_is_unread"] == 0.0
 
@@ -59,7 +59,7 @@ def test_tokens_of_other_kinds_are_counted(space: EditSpace) -> None:
     assert made["old_reads"] == made["name_similarity"] == 0.0
 
 
-def test_similar_names_are_told_from_others(space: EditSpace) -> None:
+def test_similar_names_are_distinguished_from_others(space: EditSpace) -> None:
     other = EditSpace("def f(left_end, right_end, x):\n    return left_end + right_end - x", "f")
     near = numbers(other, "left_end", "right_end", 2)["name_similarity"]
     far = numbers(other, "left_end", "x", 2)["name_similarity"]

@@ -36,22 +36,22 @@ def test_every_step_meets_the_spec(root: Evaluation, two_faults: RepairTask) -> 
         assert input_problem(SPEC, observation, features.describe(step)) is None
 
 
-def test_the_observation_tells_how_the_program_fails(
-    root: Evaluation, two_faults: RepairTask
-) -> None:
+def test_the_observation_contains_the_symptoms(root: Evaluation, two_faults: RepairTask) -> None:
     observation = observe(two_faults.space, root)
     assert observation["pass_rate"] == root.score
     assert observation["symptoms"] == list(dict.fromkeys(root.symptoms))
     assert observation["unfinished"] == 0.0
 
 
-def test_suspicion_is_that_of_the_edited_line(root: Evaluation, two_faults: RepairTask) -> None:
+def test_suspiciousness_is_that_of_the_edited_line(
+    root: Evaluation, two_faults: RepairTask
+) -> None:
     features = StepFeatures(two_faults.space, root)
     for edit in two_faults.space.edits:
         assert numbers_of(features, edit)["suspiciousness"] == features.suspiciousness(edit.line)
 
 
-def test_name_columns_tell_what_the_variables_do(root: Evaluation, two_faults: RepairTask) -> None:
+def test_name_columns_describe_the_variables(root: Evaluation, two_faults: RepairTask) -> None:
     features = StepFeatures(two_faults.space, root)
     [edit] = [
         edit

@@ -23,7 +23,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_the_text_says_exactly_what_the_value_is(value: object) -> None:
+def test_the_text_of_a_plain_value_is_its_literal(value: object) -> None:
     assert ast.literal_eval(canonical(value)) == value
 
 
@@ -37,7 +37,7 @@ def test_different_values_have_different_texts(first: object, second: object) ->
     [
         (0.1 + 0.2, 0.3),
         (2.0, 2),
-        ({0, 8}, {8, 0}),  # which hash alike, so that they stand as they came
+        ({0, 8}, {8, 0}),  # equal hashes: iteration order differs
         ({0.1 + 0.2: 1}, {0.3: 1}),
         ({"b": 2, "a": [1]}, {"a": [1], "b": 2}),
         ([{(2,): 0, 1: {}}], [{1: {}, (2,): 0}]),
@@ -68,7 +68,7 @@ def test_what_differs_in_type_differs(first: object, second: object) -> None:
     assert canonical(first) != canonical(second)
 
 
-def test_an_object_cannot_speak_for_itself() -> None:
+def test_an_objects_own_repr_and_equality_are_ignored() -> None:
     class Liar:
         def __repr__(self) -> str:
             return "42"

@@ -46,7 +46,7 @@ def test_nothing_passes_without_an_output() -> None:
         "{",
     ],
 )
-def test_a_line_that_is_no_result_costs_nothing_else(line: str) -> None:
+def test_an_invalid_line_does_not_affect_other_results(line: str) -> None:
     first, second = parse(f'{line}\n[1, "value", "1", "()", [3]]').outputs
     assert first is None
     assert second == Output(kind="value", text="1", arguments="()", lines=frozenset({3}))
@@ -72,6 +72,6 @@ def test_limits_are_above_zero(name: str) -> None:
         Limits(**{name: 0})
 
 
-def test_more_time_is_more_of_both_and_no_more_memory() -> None:
+def test_times_scales_both_times_but_not_memory() -> None:
     given = Limits(cpu_seconds=0.5, wall_seconds=2.0, memory_bytes=9)
     assert given.times(4) == Limits(cpu_seconds=2.0, wall_seconds=8.0, memory_bytes=9)

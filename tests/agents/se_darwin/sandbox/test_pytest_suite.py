@@ -221,7 +221,7 @@ def solve(items, names, seen):
     assert output.text == "passed"
 
 
-def test_a_candidate_cannot_lend_the_programs_classes_its_own_equality(sandbox: Sandbox) -> None:
+def test_a_candidate_cannot_replace_the_equality_of_the_programs_classes(sandbox: Sandbox) -> None:
     tests = "import mod\ndef test_a():\n    assert mod.solve('point', 1) == mod.Point(9)"
     lenient = PROGRAM.replace(
         "    x: int\n", "    x: int\n    def __eq__(self, other):\n        return True\n"

@@ -47,7 +47,7 @@ def test_neutral_moves_share_a_part_of_the_first_ones_weight() -> None:
     assert sum(neutral) == pytest.approx(NEUTRAL_SHARE * root)
 
 
-def test_the_exhausted_are_chosen_no_more() -> None:
+def test_exhausted_members_are_not_selected() -> None:
     archive = Archive(ROOT)
     better = program("better", 1, 1, 1, 0)
     archive.add(better, ROOT)
@@ -66,7 +66,7 @@ def test_parents_are_drawn_by_weight() -> None:
     assert drawn["better"] / 500 == pytest.approx(weights[1] / sum(weights), abs=0.05)
 
 
-def test_all_but_what_is_worse_is_kept() -> None:
+def test_all_but_worse_candidates_are_kept() -> None:
     archive = Archive(ROOT)
     assert archive.add(program("better", 1, 1, 0, 0), ROOT)
     assert archive.add(program("other tests", 0, 0, 1, 0), ROOT)
@@ -80,7 +80,7 @@ def test_all_but_what_is_worse_is_kept() -> None:
     ]
 
 
-def test_a_source_is_new_once_and_edits_are_tried_once() -> None:
+def test_sources_and_edits_are_registered_once() -> None:
     archive = Archive(ROOT)
     edits = program("other", 1, 1, 1, 1).edits
     assert not archive.is_untried(ROOT.edits)
@@ -107,7 +107,7 @@ def test_a_mate_passes_what_the_parent_fails() -> None:
     assert archive.choose_mate(Random(0), first) is second
 
 
-def test_a_mate_has_something_to_give() -> None:
+def test_a_mate_contributes_edits_and_passed_tests() -> None:
     archive = Archive(ROOT)
     parent = program("parent", 1, 1, 0, 0)
     archive.add(parent, ROOT)

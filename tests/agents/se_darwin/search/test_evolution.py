@@ -82,7 +82,9 @@ def test_no_program_is_run_twice(sandbox: Sandbox) -> None:
     assert len(set(sources)) == len(sources)
 
 
-def test_a_ranker_is_asked_whom_to_run_first(sandbox: Sandbox, two_faults: RepairTask) -> None:
+def test_the_ranker_decides_which_candidates_run_first(
+    sandbox: Sandbox, two_faults: RepairTask
+) -> None:
     policy = Policy(ranker=KnowsTheAnswer(), batch=2, epsilon=1e-9)
     evolution = Evolution(two_faults, sandbox, Random(0), policy=policy)
     outcomes = run_out(evolution, 40)
@@ -131,8 +133,15 @@ def test_needless_edits_are_dropped(sandbox: Sandbox, two_faults: RepairTask) ->
     assert evolution.evaluations >= 4, "two are dropped, and neither of the others can be"
 
 
-def test_an_exhausted_parent_gives_way(sandbox: Sandbox, two_faults: RepairTask) -> None:
-    evolution = Evolution(two_faults, sandbox, Random(0), policy=Policy(batch=10_000))
+def test_an_exhausted_parent_is_not_selected(sandbox: Sandbox) -> None:
+    task = RepairTask(
+        name="increment",
+        function="solve",
+        module=None,
+        space=EditSpace("def solve(x):\n    return x - 1", "solve"),
+        tests=(TestCase.returning((3,), 8), TestCase.returning((4,), 0)),
+    )
+    evolution = Evolution(task, sandbox, Random(0), policy=Policy(batch=10_000))
     root = evolution.archive.members[0]
     while evolution.archive.weights()[0]:
         evolution.run_generation()
@@ -140,14 +149,14 @@ def test_an_exhausted_parent_gives_way(sandbox: Sandbox, two_faults: RepairTask)
 
 
 class Backwards:
-    """A ranker that likes the last best."""
+    """Ranks the last candidate first."""
 
     def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
         return sorted(range(len(actions)), reverse=True)
 
 
 @pytest.mark.parametrize("node_decay", [False, True])
-def test_a_ranking_lasts_and_gives_way_where_a_node_has_failed(
+def test_a_ranking_is_cached_and_decays_at_nodes_that_failed(
     sandbox: Sandbox, two_faults: RepairTask, node_decay: bool
 ) -> None:
     policy = Policy(ranker=Backwards(), batch=1, epsilon=1e-9, node_decay=node_decay)
@@ -160,14 +169,14 @@ def test_a_ranking_lasts_and_gives_way_where_a_node_has_failed(
         assert order == sorted(order, reverse=True)
 
 
-class Silent:
-    """A proposer that has no idea."""
+class EmptyProposer:
+    """Proposes nothing."""
 
     def propose(self, parent: Evaluation, archive: Archive, rng: Random) -> list[Step]:
         return []
 
 
 def test_a_search_without_candidates_ends(sandbox: Sandbox, two_faults: RepairTask) -> None:
-    evolution = Evolution(two_faults, sandbox, Random(0), Policy(), proposer=Silent())
+    evolution = Evolution(two_faults, sandbox, Random(0), Policy(), proposer=EmptyProposer())
     assert evolution.run_generation() == evolution.run_generation() == []
     assert evolution.archive.choose_parent(Random(0)) is None

@@ -8,7 +8,7 @@ import pytest
 from agents.se_darwin.search.policy import Policy, choose_ranked, choose_weighted, decay_ranks
 
 
-def test_a_ranking_is_followed_but_for_a_share_of_chance() -> None:
+def test_a_ranking_is_followed_except_for_random_choices() -> None:
     order = [3, 1, 0, 2]
     assert [c.index for c in choose_ranked(Random(0), order, 4, 0.0)] == order
     first = Counter(choose_ranked(Random(n), order, 1, 0.4)[0].index for n in range(2000))
@@ -53,7 +53,7 @@ def test_a_policy_without_chance_is_refused() -> None:
             Policy(**wrong)  # type: ignore[arg-type]
 
 
-def test_candidates_fall_back_where_others_of_their_node_have_failed() -> None:
+def test_failures_at_a_node_lower_the_rank_of_its_candidates() -> None:
     assert decay_ranks([2, 0, 1], [0, 0, 0]) == [2, 0, 1]
     assert decay_ranks([2, 0, 1], [0, 0, 2]) == [0, 2, 1]  # places 2, 3 and 3: ties as they came
     assert decay_ranks([2, 0, 1], [0, 0, 9]) == [0, 1, 2]

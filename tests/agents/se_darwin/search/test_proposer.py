@@ -10,7 +10,7 @@ from agents.se_darwin.tasks import RepairTask
 
 
 def archive_of(task: RepairTask, sandbox: Sandbox) -> Archive:
-    """The root, and for each of the two faults a member that mends it; one changes no outcome."""
+    """The root and a repair of each fault; one of them changes no test's outcome."""
     space = task.space
     repairs = [
         frozenset({edit})
@@ -18,15 +18,15 @@ def archive_of(task: RepairTask, sandbox: Sandbox) -> Archive:
         if (edit.kind, edit.old, edit.new) in {("comparison", "Lt", "LtE"), ("constant", "1", "0")}
     ]
     programs = [(edits, space.program(edits)) for edits in (frozenset(), *repairs)]
-    root, *mended = task.evaluate(sandbox, programs)
+    root, *repaired = task.evaluate(sandbox, programs)
     archive = Archive(root)
-    for child in mended:
+    for child in repaired:
         archive.register(child.edits, child.source)
         assert archive.add(child, root)
     return archive
 
 
-def test_all_three_operators_come_and_each_alone(sandbox: Sandbox, two_faults: RepairTask) -> None:
+def test_every_proposal_is_by_one_operator(sandbox: Sandbox, two_faults: RepairTask) -> None:
     archive = archive_of(two_faults, sandbox)
     proposer = EditProposer(two_faults.space)
     seen = set()
@@ -35,7 +35,7 @@ def test_all_three_operators_come_and_each_alone(sandbox: Sandbox, two_faults: R
         steps: list[Step] = proposer.propose(parent, archive, Random(seed))
         assert len({step.operator for step in steps}) == 1
         seen.add(steps[0].operator)
-    assert seen == {"revision", "recombination"}  # of a single edit nothing can be taken away
+    assert seen == {"revision", "recombination"}  # refinement needs two edits
 
 
 def test_recombination_makes_the_repair_of_both_faults(

@@ -32,7 +32,7 @@ def evaluate(tests: list[TestCase], outputs: list[Output | None]) -> Evaluation:
         (3, None, "unfinished"),
     ],
 )
-def test_symptoms_say_how_a_test_failed(wanted: object, got: Output | None, symptom: str) -> None:
+def test_symptoms_describe_the_failure(wanted: object, got: Output | None, symptom: str) -> None:
     assert evaluate([TestCase.returning((), wanted)], [got]).symptoms == (symptom,)
 
 
@@ -48,7 +48,7 @@ def test_score_and_fixed() -> None:
     assert evaluate(tests, [output(str(number)) for number in range(4)]).fixed
 
 
-def test_suspicion_is_ochiai() -> None:
+def test_suspiciousness_is_ochiai() -> None:
     tests = [TestCase.returning((), 0)] * 4
     lines = [(1, 2), (1, 2), (1, 3), (1, 2, 3)]
     texts = ["0", "0", "9", "9"]

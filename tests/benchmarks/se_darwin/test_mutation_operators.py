@@ -1,0 +1,45 @@
+import ast
+
+import pytest
+
+from agents.se_darwin.edits import EditSpace
+from benchmarks.se_darwin.mutation_operators import OPERATORS, out_of_grammar_mutants
+
+SOURCE = """
+def f(items, low):
+    total = 0
+    log = ['start', 'end']
+    for item in items:
+        if item > low and item < 50:
+            total += abs(item) + low * 4
+            log.append(str(item))
+        if total > 100:
+            return total
+    return len(log) + total
+"""
+
+
+@pytest.fixture(scope="module")
+def mutants():
+    return list(out_of_grammar_mutants(SOURCE, "f"))
+
+
+def test_every_operator_makes_mutants_that_are_programs(mutants):
+    assert {kind for kind, _ in mutants} == set(OPERATORS)
+    for _, source in mutants:
+        ast.parse(source)
+    assert len(set(mutants)) == len(mutants)
+
+
+def test_no_single_edit_of_the_agent_undoes_them(mutants):
+    original = ast.unparse(ast.parse(SOURCE))
+    for kind, source in mutants:
+        space = EditSpace(source, "f")
+        undone = [str(edit) for edit in space.edits if space.program({edit}) == original]
+        assert undone == [], kind
+
+
+def test_only_the_named_function_is_mutated():
+    other = "def g(x):\n    print('hello')\n    return x\n"
+    mutants = list(out_of_grammar_mutants(SOURCE + other, "f"))
+    assert all("print('hello')" in source for _, source in mutants)
