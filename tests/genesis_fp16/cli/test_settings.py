@@ -1,4 +1,4 @@
-"""Commands of an emergency: settings that are wrong, a daemon that follows others or is deaf."""
+"""Commands in an emergency: wrong settings, and a daemon with other settings or a lost store."""
 
 import json
 import os
@@ -58,38 +58,38 @@ def refused(kind: type[GenesisError], *arguments: str) -> str:
     return str(result.exception)
 
 
-def said(home: Path) -> list[str]:
+def reasons(home: Path) -> list[str]:
     with closing(Store.open(Settings(home=home))) as store:
         return [override.reason for override in store.overrides.in_force()]
 
 
 @pytest.mark.parametrize("wrong", [b"ENABLE_FP16_TRAINING=flase\n", LATIN_1, b"\xff\xfe\0\x1b[2J"])
-def test_a_wrong_file_does_not_stand_in_the_way(home: Path, folder: Path, wrong: bytes) -> None:
+def test_a_wrong_file_does_not_stop_a_command(home: Path, folder: Path, wrong: bytes) -> None:
     with (folder / ".env").open("ab") as file:
         file.write(wrong)
     for arguments in (SET, *READING, ("precision", "clear", "--json")):
-        told = ask(*arguments)
-        assert told.exit_code == 0, told.output
-        [line] = told.stderr.splitlines()
+        result = ask(*arguments)
+        assert result.exit_code == 0, result.output
+        [line] = result.stderr.splitlines()
         assert line.startswith("warning: ")
         assert ".env" in line
         assert f"; no daemon serves {home}" in line
         assert "\x1b" not in line
         if arguments == SET:
-            assert said(home) == ["hurry"]
-            assert f"no daemon serves {home} now" in told.stdout
+            assert reasons(home) == ["hurry"]
+            assert f"no daemon serves {home} now" in result.stdout
     assert "ENABLE_FP16_TRAINING is unknown" in ask("precision").stdout
-    assert said(home) == []
+    assert reasons(home) == []
 
 
-def test_it_is_told_what_the_daemon_keeps(daemon: DaemonLock, folder: Path) -> None:
+def test_the_warning_names_what_the_daemon_keeps(daemon: DaemonLock, folder: Path) -> None:
     with (folder / ".env").open("a") as file:
         file.write("ENABLE_FP16_TRAINING=flase\nGENESIS_SLOTS=many\n")
-    told = ask(*SET)
-    assert told.stdout.startswith("fp32 for all agents; a running daemon ")
-    assert "ENABLE_FP16_TRAINING=flase (.env line 2)" in told.stderr
-    assert "; and 1 more; the daemon (pid " in told.stderr
-    assert "keeps ENABLE_FP16_TRAINING=true, GENESIS_PRECISION=fp16" in told.stderr
+    result = ask(*SET)
+    assert result.stdout.startswith("fp32 for all agents; a running daemon ")
+    assert "ENABLE_FP16_TRAINING=flase (.env line 2)" in result.stderr
+    assert "; and 1 more; the daemon (pid " in result.stderr
+    assert "keeps ENABLE_FP16_TRAINING=true, GENESIS_PRECISION=fp16" in result.stderr
     assert "ENABLE_FP16_TRAINING allows half precision (default)" in ask("precision").stdout
 
 
@@ -102,17 +102,17 @@ def test_it_is_told_what_the_daemon_keeps(daemon: DaemonLock, folder: Path) -> N
         "GENESIS_HOME=/größe\n".encode("latin-1"),
     ],
 )
-def test_where_the_store_is_must_be_right(home: Path, folder: Path, wrong: bytes) -> None:
+def test_the_location_of_the_store_must_be_valid(home: Path, folder: Path, wrong: bytes) -> None:
     with (folder / ".env").open("ab") as file:
         file.write(b"GENESIS_SLOTS=many\n" + wrong)
     for arguments in (SET, *READING):
         message = refused(SettingsError, *arguments)
         assert message.startswith("1 setting is wrong:")
         assert "GENESIS_SLOTS" not in message
-    assert said(home) == []
+    assert reasons(home) == []
 
 
-def test_wrong_settings_make_no_database(folder: Path) -> None:
+def test_wrong_settings_create_no_database(folder: Path) -> None:
     """The wrong line may be the one that says where it is."""
     (folder / ".env").write_text("GENESIS_SLOTS=many\n")
     assert "GENESIS_SLOTS=many" in refused(SettingsError, *SET)
@@ -138,21 +138,21 @@ def test_commands_refuse_a_database_that_a_daemon_would_not_look_into(
     assert ask(*SET).exit_code == (1 if wrong else 0)
 
 
-def test_a_daemon_that_may_not_hear_is_warned_of(daemon: DaemonLock, folder: Path) -> None:
+def test_a_daemon_that_may_miss_the_change_is_warned_of(daemon: DaemonLock, folder: Path) -> None:
     daemon.write_status(load_settings(), trouble="the store fails: it was replaced; move it back")
-    told = ask(*SET)
-    assert told.exit_code == 0
-    assert "the store fails: it was replaced; move it back" in told.stderr
-    assert f"set ENABLE_FP16_TRAINING=false in {folder / '.env'}" in told.stderr
+    result = ask(*SET)
+    assert result.exit_code == 0
+    assert "the store fails: it was replaced; move it back" in result.stderr
+    assert f"set ENABLE_FP16_TRAINING=false in {folder / '.env'}" in result.stderr
 
 
-def test_what_is_shown_is_what_the_daemon_follows(daemon: DaemonLock, folder: Path) -> None:
+def test_the_settings_shown_are_those_the_daemon_follows(daemon: DaemonLock, folder: Path) -> None:
     with (folder / ".env").open("a") as file:
         file.write("ENABLE_FP16_TRAINING=true\nGENESIS_AGENTS__A__PRECISION=bf16\n")
     its = load_settings(environ={"ENABLE_FP16_TRAINING": "false", "GENESIS_PRECISION": "bf16"})
     daemon.write_status(its)
-    told = ask("precision")
-    lines = told.stdout.splitlines()
+    result = ask("precision")
+    lines = result.stdout.splitlines()
     assert lines[0].startswith(f"the daemon (pid {os.getpid()} on ")
     assert lines[0].endswith(f" {folder / '.env'}")
     assert lines[1] == "ENABLE_FP16_TRAINING demands FP32 for all (environment)"
@@ -160,17 +160,19 @@ def test_what_is_shown_is_what_the_daemon_follows(daemon: DaemonLock, folder: Pa
     assert "ENABLE_FP16_TRAINING: False -> True" in lines[3]
     assert "GENESIS_PRECISION: bf16 -> fp16" in lines[4]
     assert lines[5:] == ["setting of a: bf16"]
-    assert told.stderr == ""
+    assert result.stderr == ""
     answer = json.loads(ask("precision", "--json").stdout)
     assert answer["flag"] == {"value": False, "source": "environment"}
     assert answer["daemon"]["pid"] == os.getpid()
     assert "so FP32 stays in force" in ask("precision", "set", "bf16", "--reason", "x").stderr
-    assert ask(*SET).stderr == "", "that is what FP32 was asked for, and the daemon hears it"
+    assert ask(*SET).stderr == "", "the daemon sees the override"
     daemon.write_status(load_settings(), trouble="starting")
-    assert ask("precision", "set", "bf16", "--reason", "x").stderr == "", "it may, and will hear it"
+    assert ask("precision", "set", "bf16", "--reason", "x").stderr == "", (
+        "a starting daemon sees it"
+    )
 
 
-def test_a_file_that_is_gone_changes_nothing_that_is_shown(
+def test_a_missing_file_changes_nothing_that_is_shown(
     daemon: DaemonLock, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / ".env").write_text("ENABLE_FP16_TRAINING=false\nGENESIS_GUARD_ENABLED=false\n")
@@ -185,16 +187,16 @@ def test_a_file_that_is_gone_changes_nothing_that_is_shown(
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"pid": "x"}', '{"hot": {"precision": "fp8"}}'])
-def test_a_daemon_whose_word_cannot_be_read_is_said_to_serve(
+def test_a_daemon_with_an_unreadable_status_is_shown_as_serving(
     daemon: DaemonLock, home: Path, folder: Path, content: str
 ) -> None:
     (home / "daemon.json").write_text(content)
     with (folder / ".env").open("a") as file:
         file.write("ENABLE_FP16_TRAINING=true\n")
-    told = ask("precision").stdout
-    assert told.startswith("the daemon (")
-    assert "it has not reported its settings" in told
-    assert "ENABLE_FP16_TRAINING allows half precision (.env line 2)" in told
+    result = ask("precision").stdout
+    assert result.startswith("the daemon (")
+    assert "it has not reported its settings" in result
+    assert "ENABLE_FP16_TRAINING allows half precision (.env line 2)" in result
     assert "a running daemon " in ask(*SET).stdout
     with (folder / ".env").open("a") as file:
         file.write("GENESIS_SLOTS=many\n")
@@ -207,7 +209,7 @@ def test_a_start_needs_no_file(folder: Path) -> None:
     assert load_daemon_settings().enable_fp16_training
 
 
-def test_a_start_refuses_a_file_that_is_named_in_vain(
+def test_a_start_refuses_a_missing_file_that_the_environment_names(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GENESIS_ENV_FILE", str(folder / "typo.env"))

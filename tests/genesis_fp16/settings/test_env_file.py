@@ -30,7 +30,7 @@ def test_variables_and_their_lines(tmp_path: Path, content: bytes, expected: dic
     assert problems == []
 
 
-def test_what_is_no_text_file_is_a_problem(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_a_problem(tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
     huge = tmp_path / "huge"
@@ -43,7 +43,7 @@ def test_what_is_no_text_file_is_a_problem(tmp_path: Path) -> None:
         assert str(path) in problems[0]
 
 
-def test_others_may_share_the_file() -> None:
+def test_names_of_other_programs_are_ignored() -> None:
     assert is_ours("ENABLE_FP61_TRAINING")
     assert not is_ours("OPENAI_API_KEY")
     assert not is_ours("ENABLE_TELEMETRY")

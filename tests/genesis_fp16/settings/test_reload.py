@@ -1,4 +1,4 @@
-"""What a running daemon takes over from a changed file, and what it does not."""
+"""What a running daemon applies from a changed file, and what it does not."""
 
 import os
 from pathlib import Path
@@ -13,14 +13,14 @@ from genesis_fp16.settings.reload import CONFIRM_SECONDS, POLL_SECONDS, Reload, 
 
 
 class Running:
-    """A daemon's view of its file, with a clock that is told the time."""
+    """A daemon's view of its file, with a clock that the test sets."""
 
     def __init__(self, path: Path, environ: dict[str, str]) -> None:
         self.path, self.now = path, 100.0
         self.reloader = SettingsReloader(load_settings(path, environ), environ)
-        assert self.look() is None, "nothing has changed yet"
+        assert self.poll() is None, "nothing has changed yet"
 
-    def look(self) -> Reload | None:
+    def poll(self) -> Reload | None:
         """Poll until a change that rests would have been seen."""
         found = None
         for _ in range(3):
@@ -30,14 +30,14 @@ class Running:
 
     def write(self, text: str) -> Reload | None:
         self.path.write_text(text)
-        return self.look()
+        return self.poll()
 
 
-def told(outcome: Reload) -> list[str]:
-    """What is logged of it."""
-    with capture_logs() as said:
+def logged(outcome: Reload) -> list[str]:
+    """Events that *outcome* logs."""
+    with capture_logs() as entries:
         outcome.log_outcome()
-    return [each["event"] for each in said]
+    return [each["event"] for each in entries]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_hot_settings_change(running: Running) -> None:
         "GENESIS_AGENTS__SE_DARWIN__PRECISION": "None -> fp32",
     }
     assert outcome.cold == ()
-    assert running.look() is None
+    assert running.poll() is None
 
 
 def test_guard_and_canary_change(running: Running) -> None:
@@ -80,7 +80,7 @@ def test_cold_settings_wait_for_a_restart(running: Running) -> None:
     assert outcome.settings.for_agent("a").enabled
     assert outcome.changed == {}
     assert outcome.cold == ("GENESIS_SLOTS", "GENESIS_AGENTS__A__ENABLED")
-    assert told(outcome) == ["settings_reloaded", "settings_deferred"]
+    assert logged(outcome) == ["settings_reloaded", "settings_deferred"]
 
 
 def test_a_wrong_file_changes_nothing(running: Running) -> None:
@@ -88,8 +88,8 @@ def test_a_wrong_file_changes_nothing(running: Running) -> None:
     assert outcome is not None
     assert "FP16_LOSS_SCALE=lots" in str(outcome.error)
     assert outcome.settings.enable_fp16_training
-    assert told(outcome) == ["settings_refused"]
-    assert running.look() is None, "told once"
+    assert logged(outcome) == ["settings_refused"]
+    assert running.poll() is None, "reported once"
     outcome = running.write("ENABLE_FP16_TRAINING=false\n")
     assert outcome is not None
     assert not outcome.settings.enable_fp16_training
@@ -107,7 +107,7 @@ def test_a_file_that_is_lost_does_not_undo_the_rollback(running: Running, lost: 
         path.symlink_to("nowhere")
     if lost == "with its folder":
         path.parent.rename(path.parent.with_name("elsewhere"))
-    outcome = running.look()
+    outcome = running.poll()
     assert outcome is not None
     assert "missing or empty" in str(outcome.error)
     assert not outcome.settings.enable_fp16_training
@@ -119,19 +119,19 @@ def test_a_file_that_is_lost_does_not_undo_the_rollback(running: Running, lost: 
     assert outcome.settings.enable_fp16_training
 
 
-def test_a_file_may_come_where_there_was_none_but_not_go_again(tmp_path: Path) -> None:
+def test_a_file_may_appear_but_not_disappear_again(tmp_path: Path) -> None:
     running = Running(tmp_path / ".env", {})
     outcome = running.write("ENABLE_FP16_TRAINING=false\n")
     assert outcome is not None
     assert not outcome.settings.enable_fp16_training
     running.path.unlink()
-    outcome = running.look()
+    outcome = running.poll()
     assert outcome is not None
     assert "missing or empty" in str(outcome.error)
     assert not outcome.settings.enable_fp16_training
 
 
-def test_it_looks_every_half_second_and_soon_again_at_what_is_new(running: Running) -> None:
+def test_it_polls_every_half_second_and_confirms_a_change_sooner(running: Running) -> None:
     running.path.write_text("ENABLE_FP16_TRAINING=false\n")
     begun = running.now
     seen = [
@@ -163,12 +163,12 @@ def test_a_half_written_file_switches_nothing(running: Running) -> None:
     running.path.write_text("ENABLE_FP16_TRAINING=false\n# written\n")  # and goes on
     running.now += CONFIRM_SECONDS
     assert running.reloader.poll(running.now) is None
-    outcome = running.look()
+    outcome = running.poll()
     assert outcome is not None
     assert not outcome.settings.enable_fp16_training
 
 
-def test_a_change_between_loading_and_the_first_look_is_seen(tmp_path: Path) -> None:
+def test_a_change_between_loading_and_the_first_poll_is_seen(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     settings = load_settings(path, {})
     path.write_text("ENABLE_FP16_TRAINING=false\n")
@@ -180,36 +180,36 @@ def test_a_change_between_loading_and_the_first_look_is_seen(tmp_path: Path) -> 
     assert [o.cold for o in map(reloader.poll, (1.0, 2.0, 3.0)) if o] == [("GENESIS_SLOTS",)]
 
 
-def test_what_the_environment_shadows_is_told(tmp_path: Path) -> None:
+def test_shadowed_variables_are_reported(tmp_path: Path) -> None:
     running = Running(tmp_path / ".env", {"FP16_LOSS_SCALE": "4"})
     outcome = running.write("FP16_LOSS_SCALE=8\n")
     assert outcome is not None
     assert outcome.changed == {}
     assert outcome.shadowed == ("FP16_LOSS_SCALE",)
-    assert told(outcome) == ["settings_reloaded", "settings_shadowed"]
+    assert logged(outcome) == ["settings_reloaded", "settings_shadowed"]
 
 
-def test_asked_for_it_reloads_an_unchanged_file_too(running: Running) -> None:
+def test_a_requested_reload_reads_an_unchanged_file_too(running: Running) -> None:
     outcome = running.reloader.reload()
     assert outcome.error is None
     assert outcome.changed == {}
 
 
-def test_a_folder_in_its_place_is_told_and_leaks_nothing(running: Running) -> None:
+def test_a_folder_in_its_place_is_reported_and_leaks_nothing(running: Running) -> None:
     running.path.unlink()
     running.path.mkdir()
     before = psutil.Process().num_fds()
-    outcome = running.look()
+    outcome = running.poll()
     assert outcome is not None
     assert "cannot be read" in str(outcome.error)
     assert psutil.Process().num_fds() == before
 
 
-def test_what_is_no_file_of_settings_changes_nothing(running: Running) -> None:
+def test_a_pipe_or_an_oversized_file_changes_nothing(running: Running) -> None:
     running.write("ENABLE_FP16_TRAINING=false\n")
     running.path.unlink()
     os.mkfifo(running.path)
-    outcome = running.look()
+    outcome = running.poll()
     assert outcome is not None
     assert "not a regular file" in str(outcome.error)
     assert not outcome.settings.enable_fp16_training

@@ -1,4 +1,4 @@
-"""What each setting may be, what it is by default, and that .env.example tells the truth."""
+"""Values and defaults of the settings, and that .env.example agrees with them."""
 
 import re
 from pathlib import Path
@@ -37,14 +37,14 @@ def test_a_database_in_memory_is_refused(env_file: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "maybe", "2", "truefalse"])
-def test_what_is_no_truth_value_is_refused(env_file: Path, text: str) -> None:
+def test_a_text_that_is_not_a_truth_value_is_refused(env_file: Path, text: str) -> None:
     env_file.write_text(f"GENESIS_CPU_HALF={text}\n")
     with pytest.raises(SettingsError, match="GENESIS_CPU_HALF"):
         load_settings(env_file, {})
 
 
 @pytest.mark.parametrize("cron", ["cron 0 3 * * 1", "cron 99 * * * *", "cron 0 3 * *", "every 0s"])
-def test_a_schedule_that_cannot_be_kept_is_refused(env_file: Path, cron: str) -> None:
+def test_an_invalid_schedule_is_refused(env_file: Path, cron: str) -> None:
     env_file.write_text(f"GENESIS_AGENTS__A__SCHEDULE={cron}\n")
     with pytest.raises(SettingsError, match="GENESIS_AGENTS__A__SCHEDULE"):
         load_settings(env_file, {})
@@ -73,7 +73,7 @@ def test_describe_redacts_and_names_each_source(env_file: Path) -> None:
 
 
 def _wrong(path: Path, **variables: object) -> str:
-    """What is said against *variables*."""
+    """Error message for *variables*."""
     with pytest.raises(SettingsError) as caught:
         load_settings(path, {name: str(value) for name, value in variables.items()})
     return str(caught.value)
@@ -182,7 +182,7 @@ def test_settings_may_be_equal_to_their_bound(env_file: Path) -> None:
         ("GENESIS_AGENTS__A__SETTINGS__\udcff", "1", "not a setting"),
     ],
 )
-def test_what_would_fail_later_is_refused_here(
+def test_values_that_would_fail_later_are_refused(
     env_file: Path, name: str, text: str, why: str
 ) -> None:
     message = _wrong(env_file, **{name: text})
@@ -258,7 +258,7 @@ def test_env_example_documents_every_setting_once() -> None:
     assert fields == {name: _comment(AgentSettings, name) for name in AgentSettings.model_fields}
 
 
-def test_the_example_of_an_agents_own_setting_is_one() -> None:
+def test_the_example_of_an_agents_own_setting_is_valid() -> None:
     prefix = f"{AGENTS_PREFIX}SE_DARWIN__SETTINGS__"
     own = {n.removeprefix(prefix): v[1] for n, v in _documented().items() if n.startswith(prefix)}
     assert own

@@ -52,7 +52,7 @@ def test_the_environment_outranks_the_file(env_file: Path) -> None:
         ("off", "1", False),
     ],
 )
-def test_any_voice_against_fp16_wins(
+def test_false_in_either_place_wins(
     env_file: Path, file: str, environment: str, expected: bool
 ) -> None:
     env_file.write_text(f"ENABLE_FP16_TRAINING={file}\n")
@@ -60,7 +60,7 @@ def test_any_voice_against_fp16_wins(
     assert settings.enable_fp16_training is expected
 
 
-def test_a_misspelt_rollback_is_refused_even_where_the_environment_outranks(env_file: Path) -> None:
+def test_a_misspelt_rollback_is_refused_even_if_the_environment_outranks_it(env_file: Path) -> None:
     env_file.write_text("ENABLE_FP16_TRAINING=flase\n")
     with pytest.raises(SettingsError, match="flase"):
         load_settings(env_file, {"ENABLE_FP16_TRAINING": "true"})
@@ -75,7 +75,7 @@ def test_the_file_is_named_by_the_environment_only(env_file: Path, tmp_path: Pat
         load_settings(env_file, {})
 
 
-def test_every_wrong_setting_is_told_at_once(env_file: Path) -> None:
+def test_all_problems_are_reported_at_once(env_file: Path) -> None:
     env_file.write_text(
         "\n# a comment\n\nGENESIS_SLOTS=0\nexport FP16_GROWTH_FACTOR = 1.0\n"
         "GENESIS_SLOT=1\nno assignment here\n"
@@ -116,19 +116,19 @@ def test_a_misspelt_name_is_never_ignored(env_file: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["ENABLE_FP16", "DISABLE_FP16", "ENABLE_FP16_TRAIN", "FP16_ENABLE", "TRAIN_IN_FP16"]
 )
-def test_what_may_mean_the_rollback_is_refused_with_its_name(env_file: Path, name: str) -> None:
+def test_a_name_like_the_rollback_flag_is_refused_with_its_name(env_file: Path, name: str) -> None:
     env_file.write_text(f"{name}=false\n")
     with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
         load_settings(env_file, {})
 
 
-def test_of_the_environment_only_our_prefixes_are_ours(env_file: Path) -> None:
+def test_other_names_in_the_environment_are_ignored(env_file: Path) -> None:
     with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
         load_settings(env_file, {"DISABLE_FP16": "true"})
     assert load_settings(env_file, {"DS_FP16_MODE": "1"}) == Settings(env_file=env_file)
 
 
-def test_an_agent_without_a_part_is_told_which_there_are(env_file: Path) -> None:
+def test_an_agent_without_a_setting_is_refused_with_the_settings(env_file: Path) -> None:
     env_file.write_text("GENESIS_AGENTS__SE_DARWIN=x\n")
     with pytest.raises(SettingsError, match="GENESIS_AGENTS__SE_DARWIN__ followed by ENABLED"):
         load_settings(env_file, {})
@@ -145,7 +145,7 @@ def test_a_setting_whole_and_in_parts_is_refused(
         load_settings(env_file, {})
 
 
-def test_a_flood_of_names_costs_little(env_file: Path) -> None:
+def test_many_unknown_names_are_counted_not_listed(env_file: Path) -> None:
     with pytest.raises(SettingsError, match="950 more names"):
         load_settings(env_file, {f"GENESIS_X{number}": "1" for number in range(1000)})
 

@@ -89,7 +89,7 @@ def test_every_option_is_a_field_of_the_trainers_configuration() -> None:
         ({"FP16_PRESET": ""}, 2000),
     ],
 )
-def test_what_is_set_outranks_the_preset(tmp_path: Path, variables, interval: int) -> None:
+def test_a_set_value_outranks_the_preset(tmp_path: Path, variables, interval: int) -> None:
     assert config_of(tmp_path, **variables).growth_interval == interval
 
 
@@ -121,7 +121,7 @@ def report(scale: float | None, name: str) -> PreflightReport:
         ({"FP16_MIN_LOSS_SCALE": "4096"}, 1024.0, device_name(CPU), 4096.0),
     ],
 )
-def test_preflight_names_the_scale_where_the_operator_does_not(
+def test_preflight_sets_the_scale_unless_the_operator_does(
     tmp_path: Path, variables, recommended: float | None, name: str, expected: float
 ) -> None:
     folder = tmp_path / "agents" / "a"
