@@ -79,7 +79,7 @@ def check_policy_shift(
     ece = expected_calibration_error(probability_N, happened_N, weight_N)
     warning = ""
     if effective < MIN_EFFECTIVE_SAMPLE_SIZE:
-        warning = f"random actions are worth {effective:.0f} rows, too few to check other policies"
+        warning = f"effective sample of {effective:.0f} rows is too few to check other policies"
     elif ece > MAX_ECE:
         warning = f"under a uniform policy its probabilities are off by {ece:.2f} on average"
     return PolicyShiftCheck(ece=ece, effective_sample_size=effective, warning=warning)
