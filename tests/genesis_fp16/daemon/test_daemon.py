@@ -162,18 +162,18 @@ def test_one_daemon_per_home_and_per_port(start, until) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        code, said = start(settings=f"GENESIS_METRICS_PORT={port}\n").end()
+        code, log = start(settings=f"GENESIS_METRICS_PORT={port}\n").end()
         assert code == 78
-        assert f"127.0.0.1:{port}" in said
-        assert "GENESIS_METRICS_PORT" in said
-        assert "Traceback" not in said
+        assert f"127.0.0.1:{port}" in log
+        assert "GENESIS_METRICS_PORT" in log
+        assert "Traceback" not in log
 
     first = start()
     first.wait_for("listener_started")
-    code, said = start(first.folder).end()
+    code, log = start(first.folder).end()
     assert code == 73
-    assert f"pid {first.process.pid}" in said
-    assert "Traceback" not in said
+    assert f"pid {first.process.pid}" in log
+    assert "Traceback" not in log
 
 
 def test_a_stop_during_the_start_does_not_wait_for_a_hanging_plugin(start, install_plugin) -> None:
@@ -219,11 +219,11 @@ def test_a_corrupt_database_is_named_and_left_alone(start, tmp_path: Path) -> No
     home = tmp_path / "daemon0" / ".genesis"
     home.mkdir(parents=True)
     (home / "genesis.db").write_text("not a database, and long enough to be read as one" * 50)
-    code, said = start().end()
+    code, log = start().end()
     assert code == 65
-    assert "genesis.db" in said
-    assert "move it away" in said
-    assert "Traceback" not in said
+    assert "genesis.db" in log
+    assert "move it away" in log
+    assert "Traceback" not in log
 
 
 def test_no_new_database_is_created_if_one_is_missing(start, tmp_path: Path) -> None:
@@ -231,11 +231,11 @@ def test_no_new_database_is_created_if_one_is_missing(start, tmp_path: Path) -> 
     home = tmp_path / "daemon0" / ".genesis"
     run = home / "runs" / "20261121T112607-4bb90ed8"
     run.mkdir(parents=True)
-    code, said = start().end()
+    code, log = start().end()
     assert code == 65
-    assert f"database {home}/genesis.db is gone, but {run} belongs to a run" in said
-    assert "move it back" in said
-    assert "Traceback" not in said
+    assert f"database {home}/genesis.db is gone, but {run} belongs to a run" in log
+    assert "move it back" in log
+    assert "Traceback" not in log
     assert not (home / "genesis.db").exists()
 
 
@@ -263,7 +263,9 @@ def test_a_locked_database_delays_neither_rollback_nor_exit(start, install_plugi
 def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> None:
     daemon = start()
     home = daemon.folder / ".genesis"
-    until(lambda: (told := find_daemon(home)) and not told.trouble)  # its status file is written
+    until(
+        lambda: (status := find_daemon(home)) and not status.trouble
+    )  # its status file is written
     if lost == "home":
         home.rename(daemon.folder / "gone")
     else:
@@ -271,10 +273,10 @@ def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> 
     if lost == "replaced":
         (home / "daemon.lock").touch()
         (home / "daemon.json").write_text("another's")
-    code, said = daemon.end()
+    code, log = daemon.end()
     assert code == 65
-    assert "daemon.lock was removed or replaced" in said
-    assert "Traceback" not in said
+    assert "daemon.lock was removed or replaced" in log
+    assert "Traceback" not in log
     if lost == "replaced":
         assert (home / "daemon.json").read_text() == "another's"
 
@@ -292,9 +294,9 @@ def test_a_database_that_was_moved_or_replaced_is_reported(start, until, how: st
         file.rename(away / file.name)
     if how == "replaced":
         Store.open(Settings(home=home)).close()
-    said = daemon.wait_for("store_failed")["error"]
-    assert f"{home}/genesis.db was moved, removed or replaced" in said
-    assert "move it back, or restart" in said
+    error = daemon.wait_for("store_failed")["error"]
+    assert f"{home}/genesis.db was moved, removed or replaced" in error
+    assert "move it back, or restart" in error
     until(lambda: "move it back, or restart" in daemon.get("/readyz"))
     until(lambda: "genesis_store_up 0.0" in daemon.get("/metrics"))
     until(lambda: "move it back" in find_daemon(home).trouble)
@@ -313,23 +315,23 @@ def test_commands_see_which_settings_the_daemon_follows(start, until) -> None:
     daemon = start(settings="GENESIS_PRECISION=bf16\n", ENABLE_FP16_TRAINING="false")
     home, file = daemon.folder / ".genesis", daemon.folder / ".env"
     until(lambda: find_daemon(home) and find_daemon(home).trouble == "")
-    told = find_daemon(home)
-    assert (told.pid, told.env_file, told.refused) == (daemon.process.pid, str(file), "")
-    assert told.hot["enable_fp16_training"] is False
-    assert told.sources["ENABLE_FP16_TRAINING"] == "environment"
-    assert told.settings_in_force(Settings(slots=7)).precision == "bf16"
-    assert told.settings_in_force(Settings(slots=7)).slots == 7
+    status = find_daemon(home)
+    assert (status.pid, status.env_file, status.refused) == (daemon.process.pid, str(file), "")
+    assert status.hot["enable_fp16_training"] is False
+    assert status.sources["ENABLE_FP16_TRAINING"] == "environment"
+    assert status.settings_in_force(Settings(slots=7)).precision == "bf16"
+    assert status.settings_in_force(Settings(slots=7)).slots == 7
 
     file.write_text("\nGENESIS_PRECISION=auto\nGENESIS_AGENTS__A__PRECISION=fp32\n")
     until(lambda: find_daemon(home).hot["precision"] == "auto")
-    told = find_daemon(home)
-    assert told.sources["GENESIS_PRECISION"] == f"{file} line 2"
-    assert told.hot["agents"]["a"] == {"precision": "fp32"}
+    status = find_daemon(home)
+    assert status.sources["GENESIS_PRECISION"] == f"{file} line 2"
+    assert status.hot["agents"]["a"] == {"precision": "fp32"}
 
     file.unlink()
     until(lambda: "missing or empty" in find_daemon(home).refused)
-    assert find_daemon(home).hot == told.hot
-    assert find_daemon(home).sources == told.sources
+    assert find_daemon(home).hot == status.hot
+    assert find_daemon(home).sources == status.sources
     daemon.process.kill()
     daemon.end()
     assert find_daemon(home) is None, "even though the file is still there"

@@ -101,21 +101,21 @@ def test_other_paths_and_methods_are_refused(server: ObservabilityServer) -> Non
     assert ask(server, "/metrics/../etc/passwd")[0] == 404
     assert ask(server, "/metrics", "POST")[0] == 405
     assert ask(server, "/healthz", "DELETE")[0] == 405
-    assert b"\r\nAllow: GET, HEAD\r\n" in said(server, b"POST /metrics")
+    assert b"\r\nAllow: GET, HEAD\r\n" in raw_answer(server, b"POST /metrics")
     for path in (b"/metrics", b"/healthz"):
-        answer = said(server, b"HEAD " + path)
+        answer = raw_answer(server, b"HEAD " + path)
         assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\n"), "no body"
 
 
-def said(server: ObservabilityServer, request: bytes) -> bytes:
-    """All that is answered."""
+def raw_answer(server: ObservabilityServer, request: bytes) -> bytes:
+    """The whole answer."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(request + b" HTTP/1.0\r\n\r\n")
         return b"".join(iter(lambda: client.recv(4096), b""))
 
 
-def test_requests_and_clients_that_hang_up_are_not_told(
+def test_requests_and_clients_that_hang_up_are_not_logged(
     server: ObservabilityServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert ask(server, "/metrics")[0] == 200
@@ -129,7 +129,7 @@ def test_requests_and_clients_that_hang_up_are_not_told(
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this Python knows no IPv6")
-def test_it_listens_on_an_address_of_ipv6_too(metrics: Metrics) -> None:
+def test_it_listens_on_ipv6(metrics: Metrics) -> None:
     try:
         server = start_http(
             ANY_PORT.model_copy(update={"metrics_host": "::1"}), metrics, Readiness()
@@ -156,7 +156,7 @@ def test_hostile_clients_do_not_stall_it(server: ObservabilityServer) -> None:
         client.close()
 
 
-def test_slow_client_is_cut_at_its_deadline(
+def test_a_slow_client_is_disconnected_at_its_deadline(
     server: ObservabilityServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observability, "REQUEST_SECONDS", 0.3)

@@ -1,4 +1,4 @@
-"""Lines for programs and for people, each in a process of its own: logging is global."""
+"""Lines for programs and for people, in separate processes because logging is global."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-TALK = """
+LOG_SCRIPT = """
 import logging, sys, warnings
 import structlog
 from genesis_fp16.daemon.log import configure_logging
@@ -28,7 +28,7 @@ except RuntimeError:
 
 def talk(form: str, level: str = "info") -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", TALK, form, level], capture_output=True, text=True, check=True
+        [sys.executable, "-c", LOG_SCRIPT, form, level], capture_output=True, text=True, check=True
     )
     assert done.stdout == "", "stdout belongs to answers"
     return done.stderr.splitlines()
@@ -36,7 +36,7 @@ def talk(form: str, level: str = "info") -> list[str]:
 
 @pytest.mark.parametrize("form", ["json", "auto"])
 def test_json_lines_begin_alike(form: str) -> None:
-    """auto means JSON where stderr is no terminal."""
+    """auto means JSON if stderr is not a terminal."""
     lines = [json.loads(line) for line in talk(form)]
     assert [list(line)[:3] for line in lines] == [["timestamp", "level", "event"]] * 4
     assert [(line["level"], line["event"]) for line in lines[:2]] == [

@@ -72,7 +72,7 @@ class LineAgent:
 
 @pytest.fixture(autouse=True)
 def folder(folder: Path) -> Path:
-    """A working folder in which the built-in agent is off."""
+    """A working folder in which the built-in agent is disabled."""
     (folder / ".env").write_text("GENESIS_DEVICE=cpu\nGENESIS_AGENTS__SE_DARWIN__ENABLED=false\n")
     return folder
 
@@ -107,17 +107,17 @@ def test_measures_in_a_worker_and_records_nothing_but_the_report(
     assert list((home / "preflights").iterdir()) == []
 
 
-def test_tells_it_in_tables_and_says_what_to_train_in(install_line: Callable[..., None]) -> None:
+def test_prints_tables_and_the_recommended_precision(install_line: Callable[..., None]) -> None:
     install_line()
-    told = ask("preflight", "line")
-    assert told.exit_code == 0, told.output
-    lines = told.stdout.splitlines()
+    result = ask("preflight", "line")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
     assert lines[2].split()[:3] == ["precision", "usable", "step"]
     assert [line.split()[0] for line in lines[3:6]] == ["fp32", "fp16", "bf16"]
     assert any(line.startswith("0 (Linear)") for line in lines)
     assert any(line.startswith("loss scale: no overflow up to 2^") for line in lines)
     assert any(line.startswith("train in ") for line in lines)
-    assert "a step takes" in told.stdout
+    assert "a step takes" in result.stdout
 
 
 def test_doctor_recommends_what_was_measured(
@@ -145,7 +145,7 @@ def test_unknown_agent() -> None:
     assert not Path(".genesis").exists()
 
 
-def test_failure_is_told_with_its_cause_and_its_log_is_kept(
+def test_a_failure_is_reported_with_its_cause_and_keeps_its_log(
     install_line: Callable[..., None], folder: Path
 ) -> None:
     install_line(later="raise RuntimeError('the simulator is gone')")
@@ -157,7 +157,7 @@ def test_failure_is_told_with_its_cause_and_its_log_is_kept(
     assert str(kept / "worker.log") in str(e.value)
 
 
-def test_too_little_data_is_told(install_line: Callable[..., None]) -> None:
+def test_too_little_data_is_reported(install_line: Callable[..., None]) -> None:
     install_line(needed=100)
     with pytest.raises(PreflightError, match="6 transitions recorded, 100 needed"):
         run_preflight(load_settings(), "line")
@@ -178,15 +178,15 @@ def test_ctrl_c_leaves_no_worker_behind(
     try:
         until(lambda: (folder / "PID").exists() and (folder / "PID").read_text())
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate()
+        _, stderr = process.communicate()
     finally:
         process.kill()
     assert process.returncode == os.EX_TEMPFAIL
-    assert said == "genesis-fp16: interrupted: nothing was measured\n"
+    assert stderr == "genesis-fp16: interrupted: nothing was measured\n"
     worker = int((folder / "PID").read_text())
     deadline = time.monotonic() + 300
     while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
         if "State:\tZ" in Path(f"/proc/{worker}/status").read_text():
-            break  # whoever reaps orphans here is slow
+            break  # a slow init process reaps orphans here
         time.sleep(0.05)
     assert time.monotonic() < deadline

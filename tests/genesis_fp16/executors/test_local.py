@@ -54,7 +54,7 @@ def spec(home_settings: Settings) -> Callable[..., RunSpec]:
 
 @pytest.fixture
 def started(executor: LocalExecutor, spec, until):
-    """Start a worker and wait until it is up; all are gone afterwards."""
+    """Start a worker and wait until it has started; all are gone afterwards."""
     handles: list[Handle] = []
 
     def start(**how: object) -> tuple[RunSpec, Handle]:
@@ -101,7 +101,7 @@ def test_a_worker_runs_to_its_end(executor, spec, until) -> None:
     ("how", "status"),
     [({"exit": 78}, ExitStatus(exit_code=78)), ({"kill": 11}, ExitStatus(signal=11))],
 )
-def test_how_it_ended_is_told(executor, spec, until, how, status: ExitStatus) -> None:
+def test_the_exit_status_is_reported(executor, spec, until, how, status: ExitStatus) -> None:
     assert ended(executor, executor.submit(spec(**how)), until) == status
 
 
@@ -119,20 +119,20 @@ def test_a_stop_is_obeyed(executor, started, until) -> None:
     assert acknowledged == [FP16, FP32]
 
 
-def test_the_worker_is_in_a_session_of_its_own(executor, started) -> None:
+def test_the_worker_is_in_its_own_session(executor, started) -> None:
     _, handle = started(hang=True)
     assert os.getsid(handle.pid) == os.getpgid(handle.pid) == handle.pid
 
 
-def test_a_worker_that_does_not_listen_stalls_nobody(executor, started) -> None:
-    """The pipe holds 64 KiB; what it does not take waits, and nothing blocks."""
+def test_a_worker_that_does_not_read_blocks_nothing(executor, started) -> None:
+    """The pipe holds 64 KiB; the rest is kept for later, and nothing blocks."""
     _, handle = started(ignore_all=True, hang=True)
     for _ in range(3000):
         executor.send(handle, SetPrecision(state=FP32))
     assert executor.poll(handle) is None
 
 
-def test_a_kill_takes_all_descendants_along(executor, started, until) -> None:
+def test_a_kill_ends_all_descendants(executor, started, until) -> None:
     made, handle = started(descendants=True, ignore_all=True, hang=True)
     until((made.attempt_folder / "descendants").exists)
     pids = json.loads((made.attempt_folder / "descendants").read_text())
@@ -142,8 +142,8 @@ def test_a_kill_takes_all_descendants_along(executor, started, until) -> None:
     until(lambda: all(gone(pid) for pid in pids))
 
 
-def test_what_a_worker_leaves_behind_goes_with_it(executor, started, until) -> None:
-    """Even a child in a session of its own, once the executor has seen it."""
+def test_descendants_end_with_their_worker(executor, started, until) -> None:
+    """Even a child in its own session, once the executor has listed it."""
     made, handle = started(descendants=True, hang=True)
     until((made.attempt_folder / "descendants").exists)
     pids = json.loads((made.attempt_folder / "descendants").read_text())
@@ -172,7 +172,7 @@ def test_a_later_process_with_the_same_pid_is_not_the_worker(executor) -> None:
 
 
 def test_the_end_of_the_daemon_is_the_end_of_stdin(spec, standin_command, until) -> None:
-    """A daemon killed outright leaves a worker that checkpoints and stops by itself."""
+    """When the daemon is killed, its worker checkpoints and stops by itself."""
     made = spec(steps=10**9)
     (made.run_folder / "spec.in").write_text(made.model_dump_json())
     daemon = (
@@ -192,6 +192,6 @@ def test_the_end_of_the_daemon_is_the_end_of_stdin(spec, standin_command, until)
     assert int(Path(made.run_folder / "step").read_text()) > 0
 
 
-def test_a_program_that_is_not_there_is_an_os_error(spec) -> None:
+def test_a_missing_program_is_an_os_error(spec) -> None:
     with pytest.raises(OSError, match="no-such-program"):
         LocalExecutor(["no-such-program"]).submit(spec())

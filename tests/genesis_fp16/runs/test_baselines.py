@@ -1,4 +1,4 @@
-"""After how many runs a twin is queued, of which run, and what it is."""
+"""When a twin is queued, which run it repeats, and what it is."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from genesis_fp16.store import Store
 
 @pytest.fixture
 def finish(store: Store) -> Callable[..., Run]:
-    """Let a run of agent "a", or the one given, end as told."""
+    """Let a run of agent "a", or the run given, end in a state."""
 
     def finish(
         run: Run | None = None, *, half: int = 100, state: RunState = RunState.SUCCEEDED
@@ -31,7 +31,7 @@ def make_baselines(store: Store) -> Callable[[int], BaselineRuns]:
     return lambda every: BaselineRuns(store, Settings(baseline_every_runs=every))
 
 
-def hear(baselines: BaselineRuns, run: Run) -> None:
+def notify(baselines: BaselineRuns, run: Run) -> None:
     baselines.on_run_state(run.agent, run.id, run.state.value)
     baselines.tick()
 
@@ -43,18 +43,18 @@ def queued(store: Store) -> list[str | None]:
 def test_every_third_run_in_half_precision_gets_a_twin(store, finish, make_baselines) -> None:
     baselines = make_baselines(3)
     for _ in range(2):
-        hear(baselines, finish())
+        notify(baselines, finish())
     assert queued(store) == []
     third = finish()
-    hear(baselines, third)
+    notify(baselines, third)
     [twin] = store.unfinished()
     assert (twin.baseline_of, twin.seed, twin.trigger) == (third.id, third.seed, "baseline")
     for _ in range(2):
-        hear(baselines, finish())
-    hear(baselines, finish(twin, half=0))  # itself counts for nothing
+        notify(baselines, finish())
+    notify(baselines, finish(twin, half=0))  # itself counts for nothing
     assert queued(store) == []
     sixth = finish()
-    hear(baselines, sixth)
+    notify(baselines, sixth)
     assert queued(store) == [sixth.id]
 
 
@@ -63,24 +63,24 @@ def test_a_run_that_was_not_in_half_precision_gets_none(
     store, finish, make_baselines, half
 ) -> None:
     baselines = make_baselines(1)
-    hear(baselines, finish(half=half))
+    notify(baselines, finish(half=half))
     assert queued(store) == []
 
 
 def test_a_run_that_failed_gets_none(store, finish, make_baselines) -> None:
     baselines = make_baselines(1)
-    hear(baselines, finish(state=RunState.FAILED))
+    notify(baselines, finish(state=RunState.FAILED))
     assert queued(store) == []
 
 
 def test_off_by_default(store, finish) -> None:
     baselines = BaselineRuns(store, Settings())
-    hear(baselines, finish())
+    notify(baselines, finish())
     assert queued(store) == []
 
 
-def test_a_new_daemon_counts_on(store, finish, make_baselines) -> None:
-    hear(make_baselines(2), finish())
+def test_a_new_daemon_continues_counting(store, finish, make_baselines) -> None:
+    notify(make_baselines(2), finish())
     second = finish()
-    hear(make_baselines(2), second)
+    notify(make_baselines(2), second)
     assert queued(store) == [second.id]

@@ -24,7 +24,7 @@ FP32 = PrecisionState(requested="fp16", effective="fp32", reason="operator")
 
 
 class Recorder:
-    """A listener that remembers."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
@@ -38,7 +38,7 @@ class Recorder:
 
 
 class World:
-    """A dispatcher with agents a, b and c that behave as told, and a clock that can jump."""
+    """A dispatcher with agents a, b and c, whose behaviour is set, and a clock that can jump."""
 
     def __init__(self, store: Store, settings: Settings, command: tuple[str, ...]) -> None:
         self.store, self.recorder, self.jumped = store, Recorder(), 0.0
@@ -48,7 +48,7 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        """Become a new daemon that knows nothing but the store."""
+        """Become a new daemon that knows only the store."""
         self._executors.append(LocalExecutor(self._command))
         self.dispatcher = Dispatcher(
             self.store,
@@ -64,7 +64,7 @@ class World:
         return self.precision[run.agent]
 
     def end(self) -> bool:
-        """Kill what is left and reap it, for earlier daemons too; whether it is all gone."""
+        """Kill and reap the workers of all daemons so far; return whether all are gone."""
         self.dispatcher.kill_all()
         self.dispatcher.follow_and_record(self.now)
         attempts = [a for run in self.store.runs() for a in self.store.attempts(run.id) if a.pid]
@@ -109,7 +109,7 @@ def world(store: Store, home_settings: Settings, standin_command: tuple[str, ...
 
 @pytest.fixture
 def ticking(world: World, until) -> Callable[[Callable[[], object]], None]:
-    """Go round until something holds."""
+    """Run rounds until a condition holds."""
 
     def tick_until(holds: Callable[[], object]) -> None:
         def step() -> object:
@@ -134,7 +134,7 @@ def steps(world: World, run_id: str) -> int:
     return len(world.events(run_id, "step_stats"))
 
 
-def test_a_run_succeeds_and_all_of_it_is_told_and_stored(world: World, finished) -> None:
+def test_a_run_succeeds_and_its_events_are_passed_on_and_stored(world: World, finished) -> None:
     run_id = world.enqueue()
     run = finished(run_id)
     assert (run.state, run.published, run.reason, run.steps) == ("succeeded", True, "better", 3)
@@ -152,7 +152,7 @@ def test_a_run_succeeds_and_all_of_it_is_told_and_stored(world: World, finished)
     assert attempt.events_offset == events.stat().st_size
 
 
-def test_slots_bound_what_runs_and_the_longest_due_goes_first(world: World, ticking) -> None:
+def test_slots_limit_the_runs_and_the_longest_due_starts_first(world: World, ticking) -> None:
     world.configure(slots=2)
     for agent in "abc":
         world.behave(agent, steps=10**9)
@@ -174,7 +174,7 @@ def test_one_run_of_an_agent_at_a_time(world: World, ticking, finished) -> None:
     assert finished(second).state == finished(first).state == "succeeded"
 
 
-def test_a_failure_is_retried_until_it_is_not(world: World, finished) -> None:
+def test_a_failure_is_retried_until_the_attempts_are_used_up(world: World, finished) -> None:
     world.behave("a", exit=3, failing_attempts=2)
     run = finished(world.enqueue())
     assert (run.state, run.failures, run.error) == ("succeeded", 2, None)
@@ -186,7 +186,7 @@ def test_a_failure_is_retried_until_it_is_not(world: World, finished) -> None:
     assert len(world.store.attempts(run.id)) == 3
 
 
-def test_an_exit_code_of_0_is_no_success_unless_the_worker_says_so(world: World, finished) -> None:
+def test_exit_code_0_without_a_final_event_is_a_failure(world: World, finished) -> None:
     """Agent code can end the process by ``os._exit(0)``."""
     world.behave("a", exit=0)
     run = finished(world.enqueue())
@@ -211,7 +211,7 @@ def test_a_wrong_configuration_is_not_retried(world: World, finished) -> None:
     assert len(world.store.attempts(run.id)) == 1
 
 
-def test_a_killed_worker_goes_on_in_another_attempt(world: World, finished) -> None:
+def test_a_killed_worker_resumes_in_another_attempt(world: World, finished) -> None:
     world.behave("a", kill=signal.SIGKILL)
     run = finished(world.enqueue())
     assert run.state is RunState.SUCCEEDED
@@ -277,7 +277,7 @@ def test_a_queued_run_can_be_cancelled(world: World, finished) -> None:
 
 
 def test_precision_is_decided_for_a_run_that_has_begun(world: World, finished) -> None:
-    """From its first attempt on, and still the same beginning in the next."""
+    """The run begins with its first attempt and keeps that time in the next."""
     world.behave("a", exit=1, failing_attempts=1)
     run_id = world.enqueue()
     world.tick()
@@ -297,7 +297,7 @@ def test_precision_follows_the_decision(world: World, ticking) -> None:
     assert [e.state for e in world.events(run_id, "precision_changed")] == [FP16, FP32, FP16]
 
 
-def test_a_shutdown_stops_at_a_checkpoint_and_the_next_daemon_goes_on(
+def test_a_shutdown_stops_at_a_checkpoint_and_the_next_daemon_resumes(
     world: World, ticking, finished, until
 ) -> None:
     world.configure(max_attempts=1)
@@ -342,10 +342,10 @@ def test_an_orphan_that_hangs_is_killed_and_resumed(world: World, ticking, finis
     ("how", "state", "attempts"),
     [({}, "succeeded", 1), ({"exit": 78}, "failed", 1), ({"exit": 1}, "succeeded", 2)],
 )
-def test_what_an_orphan_said_last_decides(
+def test_the_last_event_of_an_orphan_decides(
     world: World, finished, until, how: dict, state: str, attempts: int
 ) -> None:
-    """It ended while no daemon was there to learn its exit code."""
+    """It ended while no daemon ran, so its exit code is unknown."""
     world.behave("a", **how)
     run_id = world.enqueue()
     world.tick()
@@ -384,10 +384,10 @@ def test_an_error_in_handling_one_run_spares_the_others(world: World, ticking, f
     assert [world.recorder.states[each][-1] for each in (one, other)] == ["failed", "running"]
 
 
-def test_a_run_that_cannot_be_handled_is_given_up_when_the_store_works_again(
+def test_a_run_that_cannot_be_handled_is_given_up_when_the_store_recovers(
     world: World, ticking, finished
 ) -> None:
-    """Else it would stay active there, and keep its agent from ever running again."""
+    """Otherwise it would stay active there and block its agent for ever."""
     world.behave("a", steps=10**9)
     one = world.enqueue("a")
     ticking(lambda: steps(world, one))
@@ -406,12 +406,12 @@ def test_a_run_that_cannot_be_handled_is_given_up_when_the_store_works_again(
     assert finished(world.enqueue("a")).state is RunState.SUCCEEDED
 
 
-def test_lines_that_are_no_events_cost_nothing(world: World, finished) -> None:
+def test_malformed_events_are_skipped(world: World, finished) -> None:
     world.behave("a", garbage=True)
     assert finished(world.enqueue()).state is RunState.SUCCEEDED
 
 
-def test_only_the_run_asked_for_is_started(world: World, until) -> None:
+def test_only_the_requested_run_is_started(world: World, until) -> None:
     one, other = world.enqueue("a"), world.enqueue("b")
 
     def other_finished() -> bool:
@@ -422,19 +422,19 @@ def test_only_the_run_asked_for_is_started(world: World, until) -> None:
     assert world.run(one).state is RunState.QUEUED
 
 
-def test_every_state_told_could_follow_the_one_before(world: World, finished) -> None:
+def test_every_announced_state_may_follow_the_one_before(world: World, finished) -> None:
     world.behave("a", exit=1, failing_attempts=1)
     run_id = world.enqueue()
     finished(run_id)
-    told = [RunState(state) for state in world.recorder.states[run_id]]
-    assert all(after in TRANSITIONS[before] for before, after in pairwise(told))
-    assert told.count(RunState.QUEUED) == 2
+    states = [RunState(state) for state in world.recorder.states[run_id]]
+    assert all(after in TRANSITIONS[before] for before, after in pairwise(states))
+    assert states.count(RunState.QUEUED) == 2
 
 
-def test_a_locked_store_holds_up_neither_precision_nor_the_end(
+def test_a_locked_store_delays_neither_precision_nor_the_end(
     world: World, ticking, until, home_settings: Settings
 ) -> None:
-    """The change reaches the worker, its events are told, and its end waits to be recorded."""
+    """The change reaches the worker, its events are passed on, and its end is recorded later."""
     world.behave("a", steps=10**6)
     run_id = world.enqueue()
     ticking(lambda: world.run(run_id).state == "running")
@@ -443,11 +443,11 @@ def test_a_locked_store_holds_up_neither_precision_nor_the_end(
         other.execute("BEGIN IMMEDIATE")
         world.precision["a"] = FP32
 
-        def told() -> bool:
+        def received() -> bool:
             world.dispatcher.follow(world.now)
             return len(world.events(run_id, "precision_changed")) == 2
 
-        until(told)
+        until(received)
         seen = len(world.recorder.events)
         until(lambda: world.dispatcher.follow(world.now) or len(world.recorder.events) > seen)
         world.dispatcher.stop_all(world.now)
@@ -459,17 +459,17 @@ def test_a_locked_store_holds_up_neither_precision_nor_the_end(
     assert world.recorder.states[run_id][-2:] == ["stopping", "queued"]
 
 
-def test_a_run_that_waits_by_a_clock_set_back_since_is_started(world: World, finished) -> None:
+def test_a_run_that_waits_since_the_clock_was_set_back_is_started(world: World, finished) -> None:
     ahead = Store.open(world.settings, clock=lambda: time.time() + 7200)
     with closing(ahead):
         run_id = ahead.enqueue("a", first_seed=0).id
     assert finished(run_id).state is RunState.SUCCEEDED
 
 
-def test_a_run_beside_one_that_cannot_be_read_fails_and_holds_up_no_other(
+def test_a_run_beside_an_unreadable_one_fails_and_delays_no_other(
     world: World, ticking, finished
 ) -> None:
-    """Once it can be read again, it goes on."""
+    """Once the row can be read again, its run resumes."""
     world.behave("a", steps=10**9)
     lost = world.enqueue("a")
     ticking(lambda: steps(world, lost))
@@ -509,7 +509,7 @@ def test_a_run_whose_attempt_cannot_be_read_fails(world: World, ticking, finishe
         other.execute("UPDATE attempts SET events_offset = 0 WHERE events_offset = 'abc'")
     world.begin()
     world.dispatcher.recover(world.now)
-    assert world.run(run_id).error == run.error, "what has ended stays as it is"
+    assert world.run(run_id).error == run.error, "an ended run does not change"
 
 
 def test_waiting_runs_of_a_disabled_agent_are_cancelled(world: World) -> None:

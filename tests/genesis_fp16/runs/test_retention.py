@@ -1,4 +1,4 @@
-"""Which runs lose their weights, and which all, what stays, and what is never touched."""
+"""Which runs lose their weights or their folder, and what is never removed."""
 
 import os
 import shutil
@@ -118,11 +118,11 @@ def settle(retention: Retention) -> Retention:
 def test_all_but_the_newest_lose_their_weights_and_nothing_else(runs: Runs) -> None:
     old, *newest = [runs.end() for _ in range(3)]
     other = runs.end("b")
-    with capture_logs() as said:
+    with capture_logs() as lines:
         settle(runs.retention(2))
     assert runs.files(old) == sorted([*KEPT, WEIGHTS_REMOVED])
     assert runs.whole(*newest, other) == [True] * 3
-    assert said == [
+    assert lines == [
         {
             "event": "weights_removed",
             "log_level": "info",
@@ -133,20 +133,20 @@ def test_all_but_the_newest_lose_their_weights_and_nothing_else(runs: Runs) -> N
     ]
     assert "GENESIS_KEEP_RUNS=2" in weights_removal_reason(runs.folder / old.id)
     assert weights_removal_reason(runs.folder / other.id) == ""
-    with capture_logs() as said:
+    with capture_logs() as lines:
         settle(runs.retention(2))
-    assert said == []
+    assert lines == []
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled", "timed_out", "crashed"])
-def test_the_end_of_a_run_costs_the_oldest_its_weights(runs: Runs, state: str) -> None:
+def test_the_oldest_run_loses_its_weights_when_another_ends(runs: Runs, state: str) -> None:
     retention, first = settle(runs.retention(1)), runs.end()
     retention.on_run_state("a", first.id, "succeeded")
     settle(retention)
     assert runs.whole(first) == [True]
     second = runs.end(state=RunState(state))
     settle(retention)
-    assert runs.whole(first) == [True], "nobody has told of the second run's end"
+    assert runs.whole(first) == [True], "the end of the second run was not announced"
     retention.on_run_state("a", second.id, state)
     settle(retention)
     assert runs.whole(first, second) == [False, True]
@@ -164,7 +164,7 @@ def test_one_run_at_a_time_the_oldest_first(runs: Runs) -> None:
     assert runs.whole(second, third) == [False, True]
 
 
-def test_runs_that_have_not_ended_neither_lose_theirs_nor_count(runs: Runs, store: Store) -> None:
+def test_unfinished_runs_keep_their_weights_and_do_not_count(runs: Runs, store: Store) -> None:
     interrupted = runs.end(state=RunState.QUEUED)
     ended = runs.end("a")
     waiting, running = runs.write(runs.queue()), runs.write(runs.queue())
@@ -192,7 +192,7 @@ def test_a_run_that_its_twin_waits_to_repeat_keeps_them(runs: Runs, store: Store
     assert runs.whole(repeated, newest, twin) == [False, False, True]
 
 
-def test_what_the_guard_has_named_stays_until_it_watches_again(runs: Runs, store: Store) -> None:
+def test_runs_that_the_guard_names_stay_until_it_watches_again(runs: Runs, store: Store) -> None:
     def decide(state: GuardState, run: Run | None) -> None:
         run_id = run.id if run else ""
         store.guard.add(Decision(agent="a", state=state, at=store.now(), run_id=run_id))
@@ -230,43 +230,43 @@ def test_links_are_neither_followed_nor_removed(runs: Runs, tmp_path: Path) -> N
     (runs.folder / only_link.id / "best-epoch.pt").symlink_to(treasure)
     runs.end()
     settle(runs.retention(1))
-    assert runs.files(only_link) == ["best-epoch.pt"], "nothing is said to be removed"
+    assert runs.files(only_link) == ["best-epoch.pt"], "nothing is recorded as removed"
     assert treasure.exists()
     assert inside.is_symlink()
     assert not (runs.folder / old.id / WEIGHTS[0]).exists()
     assert (elsewhere / "checkpoints" / "step-0000000001.pt").exists()
     assert (elsewhere / "run" / "best-epoch.pt").exists()
-    with capture_logs() as said:
+    with capture_logs() as lines:
         settle(runs.retention(1))
-    assert said == []
+    assert lines == []
 
 
 @pytest.fixture
 def refuse(tmp_path: Path) -> Callable[[Path], object]:
-    """Let a folder refuse what retention does there."""
+    """Make a folder refuse writes."""
     if os.geteuid() == 0:  # may delete anything, but makes no file where a link lies
         return lambda folder: (folder / WEIGHTS_REMOVED).symlink_to(tmp_path / "nowhere")
     return lambda folder: folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
 
 
-def test_a_disk_that_refuses_is_told_once_and_costs_no_other_run(runs: Runs, refuse) -> None:
+def test_a_disk_error_is_logged_once_and_affects_no_other_run(runs: Runs, refuse) -> None:
     refused, old, _newest = [runs.end() for _ in range(3)]
     folder = runs.folder / refused.id
     refuse(folder)
     retention = runs.retention(1)
-    with capture_logs() as said:
+    with capture_logs() as lines:
         settle(retention)
         retention.on_run_state("a", old.id, "succeeded")
         settle(retention)
     folder.chmod(0o755)
     assert not (folder / WEIGHTS_REMOVED).exists()
-    [failure] = [each for each in said if each["event"] == "run_files_not_removed"]
+    [failure] = [each for each in lines if each["event"] == "run_files_not_removed"]
     assert failure["folder"] == str(folder)
     assert "delete" in failure["remedy"]
     assert runs.whole(old) == [False]
 
 
-def test_a_store_that_fails_costs_nothing_but_time(runs: Runs, home_settings: Settings) -> None:
+def test_a_failing_store_only_delays_the_removal(runs: Runs, home_settings: Settings) -> None:
     old, _newest = runs.end(), runs.end()
     retention = runs.retention(1)
     retention.tick()
@@ -292,13 +292,13 @@ def test_a_run_that_ended_long_ago_loses_its_folder_and_stays_known(runs: Runs) 
     settle(runs.retention(1))
     assert runs.files(old) == sorted([*KEPT, WEIGHTS_REMOVED]), "not yet"
     runs.clock.pass_days(2)
-    with capture_logs() as said:
+    with capture_logs() as lines:
         settle(runs.retention(1))
     assert runs.there(old, newest) == [False, True]
     assert runs.whole(newest) == [True]
-    [told] = said
-    assert (told["event"], told["run_id"]) == ("run_folder_removed", old.id)
-    assert told["freed_bytes"] > 100 * len(KEPT)
+    [line] = lines
+    assert (line["event"], line["run_id"]) == ("run_folder_removed", old.id)
+    assert line["freed_bytes"] > 100 * len(KEPT)
     [known, other] = [runs.store.run(run.id) for run in (old, newest)]
     assert "removed on 2027-04-16: the run had ended on 2027-01-15" in known.folder_removed
     assert "GENESIS_KEEP_RUN_DAYS=90" in known.folder_removed
@@ -306,26 +306,26 @@ def test_a_run_that_ended_long_ago_loses_its_folder_and_stays_known(runs: Runs) 
     assert known.state == RunState.SUCCEEDED
     assert runs.store.attempts(old.id)
     assert other.folder_removed is None
-    with capture_logs() as said:
+    with capture_logs() as lines:
         settle(runs.retention(1))
-    assert said == []
+    assert lines == []
 
 
-def test_weights_and_folder_may_go_at_once(runs: Runs) -> None:
+def test_weights_and_folder_may_be_removed_together(runs: Runs) -> None:
     old, _newest = runs.end(), runs.end()
     runs.clock.pass_days(91)
     settle(runs.retention(1))
     assert runs.there(old) == [False]
 
 
-def test_at_0_days_no_folder_goes(runs: Runs) -> None:
+def test_at_0_days_no_folder_is_removed(runs: Runs) -> None:
     old, _newest = runs.end(), runs.end()
     runs.clock.pass_days(36500)
     settle(runs.retention(1, days=0))
     assert runs.files(old) == sorted([*KEPT, WEIGHTS_REMOVED])
 
 
-def test_the_newest_runs_and_those_with_weights_to_show_stay(runs: Runs) -> None:
+def test_the_newest_runs_and_those_with_weights_stay(runs: Runs) -> None:
     whole = runs.end()
     failed, failed_last = [runs.end(names=KEPT, state=RunState.FAILED) for _ in range(2)]
     other = runs.end("b", names=KEPT)
@@ -335,7 +335,7 @@ def test_the_newest_runs_and_those_with_weights_to_show_stay(runs: Runs) -> None
     assert runs.whole(whole) == [True]
 
 
-def test_what_somebody_still_refers_to_is_kept_for_however_long(runs: Runs, store: Store) -> None:
+def test_a_run_that_is_referred_to_is_kept_at_any_age(runs: Runs, store: Store) -> None:
     repeated, named, forgotten = [runs.end() for _ in range(3)]
     store.enqueue_baseline(store.run(repeated.id))
     store.guard.add(Decision(agent="a", state=GuardState.TRIPPED, at=store.now(), run_id=named.id))
@@ -347,7 +347,7 @@ def test_what_somebody_still_refers_to_is_kept_for_however_long(runs: Runs, stor
     assert runs.there(forgotten) == [False]
 
 
-def test_the_end_of_a_run_lets_the_folders_go_that_are_old_by_then(runs: Runs) -> None:
+def test_old_folders_are_removed_when_a_run_ends(runs: Runs) -> None:
     old, kept = runs.end(), runs.end()
     retention = settle(runs.retention(1))
     runs.clock.pass_days(91)
@@ -373,14 +373,14 @@ def test_a_folder_with_a_link_loses_the_rest(runs: Runs, tmp_path: Path) -> None
     assert (tmp_path / "run" / "snapshot.json").exists()
     assert runs.store.run(linked.id).folder_removed is None
     runs.clock.pass_days(30)
-    said_first = runs.store.run(old.id).folder_removed
-    with capture_logs() as said:
+    first_record = runs.store.run(old.id).folder_removed
+    with capture_logs() as lines:
         settle(runs.retention(1))
-    assert said == []
-    assert runs.store.run(old.id).folder_removed == said_first
+    assert lines == []
+    assert runs.store.run(old.id).folder_removed == first_record
 
 
-def test_a_store_that_fails_costs_no_folder(runs: Runs, home_settings: Settings) -> None:
+def test_a_failing_store_loses_no_folder(runs: Runs, home_settings: Settings) -> None:
     old, _newest = runs.end(), runs.end()
     runs.clock.pass_days(91)
     retention = runs.retention(1)
@@ -396,18 +396,18 @@ def test_a_store_that_fails_costs_no_folder(runs: Runs, home_settings: Settings)
     assert runs.there(old) == [False]
 
 
-def test_a_folder_that_another_has_removed_meanwhile_is_told(runs: Runs) -> None:
+def test_a_folder_removed_by_somebody_else_is_logged(runs: Runs) -> None:
     old, _newest = runs.end(), runs.end()
     runs.clock.pass_days(91)
     retention = runs.retention(1)
     retention.tick()
     shutil.rmtree(runs.folder / old.id)
-    with capture_logs() as said:
+    with capture_logs() as lines:
         settle(retention)
-    assert [each["event"] for each in said] == ["run_files_not_removed"]
+    assert [each["event"] for each in lines] == ["run_files_not_removed"]
 
 
-def test_what_failed_measurements_left_goes_as_late(runs: Runs) -> None:
+def test_folders_of_failed_measurements_are_removed_at_the_same_age(runs: Runs) -> None:
     preflights = runs.settings.home.absolute() / "preflights"
     old, new = preflights / "a-1", preflights / "a-2"
     for folder, days in ((old, 91), (new, 89)):
@@ -423,28 +423,28 @@ def test_what_failed_measurements_left_goes_as_late(runs: Runs) -> None:
 # Whatever somebody has put there
 
 
-def test_names_that_are_no_runs_are_ignored(runs: Runs) -> None:
+def test_folders_not_named_like_a_run_are_ignored(runs: Runs) -> None:
     old, _newest = runs.end(), runs.end()
     strange = [b"\xff", b"lost+found", old.id.encode() + b".bak"]
     for name in strange:
         (runs.folder / os.fsdecode(name) / "checkpoints").mkdir(parents=True)
-    with capture_logs() as said:
+    with capture_logs() as lines:
         settle(runs.retention(1))
-    assert [each["event"] for each in said] == ["weights_removed"]
+    assert [each["event"] for each in lines] == ["weights_removed"]
     assert all((runs.folder / os.fsdecode(name)).exists() for name in strange)
 
 
-def test_what_is_wrong_with_one_costs_that_one_and_is_told_once(runs: Runs) -> None:
+def test_an_error_in_one_folder_is_logged_once_and_affects_no_other(runs: Runs) -> None:
     old, newest = runs.end(), runs.end()
     unnameable = os.fsdecode(b"\xff")
     (runs.folder / unnameable / "checkpoints").mkdir(parents=True)
     retention = runs.retention(1)
     retention.on_run_state("a", unnameable, RunState.SUCCEEDED)
-    with capture_logs() as said:
+    with capture_logs() as lines:
         settle(retention)
         retention.on_run_state("a", newest.id, RunState.SUCCEEDED)
         settle(retention)
-    assert sorted(each["event"] for each in said) == ["run_files_not_removed", "weights_removed"]
+    assert sorted(each["event"] for each in lines) == ["run_files_not_removed", "weights_removed"]
     assert runs.whole(old, newest) == [False, True]
 
 
@@ -457,17 +457,17 @@ def test_a_run_with_an_impossible_end_keeps_its_folder(
         database.execute("UPDATE runs SET finished_at = ? WHERE id = ?", (finished_at, wrong.id))
         database.commit()
     runs.clock.pass_days(91)
-    with capture_logs() as said:
+    with capture_logs() as lines:
         retention = settle(runs.retention(1))
         retention.on_run_state("a", newest.id, RunState.SUCCEEDED)
         settle(retention)
     assert runs.there(wrong, old, newest) == [True, False, True]
-    [trouble] = [each for each in said if each["event"] == "run_files_not_removed"]
+    [trouble] = [each for each in lines if each["event"] == "run_files_not_removed"]
     assert trouble["folder"] == str(runs.folder / wrong.id)
     assert str(finished_at) in trouble["error"]
 
 
-def test_folders_nested_without_end_go_as_well(runs: Runs) -> None:
+def test_deeply_nested_folders_are_removed(runs: Runs) -> None:
     old, _newest = runs.end(), runs.end()
     deepest = runs.folder / old.id
     for _ in range(1200):
@@ -478,7 +478,7 @@ def test_folders_nested_without_end_go_as_well(runs: Runs) -> None:
     assert runs.there(old) == [False]
 
 
-def test_where_the_store_refuses_a_removal_only_that_waits(
+def test_if_the_store_refuses_a_removal_only_that_removal_waits(
     runs: Runs, home_settings: Settings
 ) -> None:
     old, _newest = runs.end(), runs.end()

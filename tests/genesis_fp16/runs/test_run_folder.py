@@ -1,4 +1,4 @@
-"""What a run's folder says of itself, and how it goes."""
+"""The record of removed weights, and the removal of a folder."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from genesis_fp16.runs.run_folder import (
 )
 
 
-def test_word_of_removed_weights_is_a_file_s(tmp_path: Path) -> None:
+def test_the_reason_for_removed_weights_is_read_from_a_file(tmp_path: Path) -> None:
     word = tmp_path / WEIGHTS_REMOVED
     assert weights_removal_reason(tmp_path) == ""
     word.write_text("removed\n")
@@ -23,7 +23,7 @@ def test_word_of_removed_weights_is_a_file_s(tmp_path: Path) -> None:
     assert weights_removal_reason(tmp_path) == ""
 
 
-def test_what_is_left_of_a_removed_folder_is_told(tmp_path: Path) -> None:
+def test_files_left_of_a_removed_folder_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert describe_removal(folder, None) == ""
     assert describe_removal(folder, "removed on a day") == "removed on a day"

@@ -1,4 +1,4 @@
-"""Due times: anchored, in UTC, caught up on, and what happens when runs overlap."""
+"""Due times: anchored, in UTC, caught up on; and the overlap of runs."""
 
 import math
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def test_no_restart_moves_an_interval(milliseconds: int, one: float, other: floa
     assert abs(beats - round(beats)) * every < 1e-3
 
 
-def test_weekdays_and_hours_are_what_they_are_called_in_utc() -> None:
+def test_weekdays_and_hours_are_in_utc() -> None:
     due = next_due(Schedule(cron="30 2 * * mon"), NOON)
     assert due is not None
     moment = datetime.fromtimestamp(due, UTC)
@@ -156,7 +156,7 @@ def test_a_long_sleep_of_the_machine_is_one_run(store, timetable) -> None:
     assert due_times(store) == [NOON + 5 * HOUR]
 
 
-def test_a_clock_set_back_starves_nobody(store, timetable) -> None:
+def test_a_clock_set_back_delays_no_agent(store, timetable) -> None:
     table = timetable()
     table.add("a", HOURLY, NOON)
     finish_all(store)
@@ -189,7 +189,7 @@ def test_overlap(store, timetable, overlap, expected) -> None:
     assert table.next_runs()["a"] == NOON + 2 * HOUR
 
 
-def test_a_queue_has_an_end(store, timetable) -> None:
+def test_a_queue_is_bounded(store, timetable) -> None:
     table = timetable()
     table.add("a", Schedule(every_seconds=1, overlap="queue"), NOON)
     for second in range(1, MAX_CATCH_UP_RUNS + 5):

@@ -33,7 +33,7 @@ time.sleep(60)
 """
 
 
-def test_inbox_reads_commands_and_leaves_when_nobody_stops_it() -> None:
+def test_the_inbox_reads_commands_and_ends_an_orphaned_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", INBOX],
         input='{"command": "checkpoint"}\nnonsense\n',
@@ -63,7 +63,7 @@ def test_progress_is_bounded_by_time_and_ends_with_the_last() -> None:
     assert events[-1] == Progress(phase="train", done=5)
 
 
-def test_log_lines_reach_the_operator_but_no_flood_does(capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_become_notices_at_a_limited_rate(capfd: pytest.CaptureFixture[str]) -> None:
     events: list[BaseEvent] = []
     logger = run_logger(events.append, "a", "r")
     for number in range(500):
@@ -93,7 +93,7 @@ def test_progress_that_is_not_a_number_is_reported_and_does_not_fail_the_run() -
 
 
 class Paced:
-    """The pace, a clock, and what came through."""
+    """Paced events, a clock, and the events sent."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -128,7 +128,7 @@ def test_an_hour_of_short_epochs_sends_once_a_second(paced: Paced) -> None:
     assert paced.sent[-1] == evaluated(35_999)
 
 
-def test_what_was_held_back_comes_before_other_events_and_at_the_end(paced: Paced) -> None:
+def test_held_back_events_are_sent_before_others_and_at_the_end(paced: Paced) -> None:
     notice = Notice(event="weights_restored")
     with paced.emit as emit:
         for event in (steps(step=10), steps(step=20), evaluated(1), notice, steps(step=30)):
@@ -138,7 +138,7 @@ def test_what_was_held_back_comes_before_other_events_and_at_the_end(paced: Pace
     assert [event.step for event in paced.sent if isinstance(event, StepStats)] == [10, 20, 30]
 
 
-def test_a_comparison_waits_for_nothing(paced: Paced) -> None:
+def test_a_comparison_passes_at_once(paced: Paced) -> None:
     compared = BaselineCompared(step=9, precision="fp16", loss_scale=1.0, loss=1.0, fp32_loss=1.0)
     for event in (steps(), steps(), compared):
         paced.emit(event)
