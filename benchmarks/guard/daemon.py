@@ -129,8 +129,15 @@ class DaemonProcess:
         paths = (self._home / "runs" / run_id).glob("attempts/*/events.ndjson")
         return [event for path in sorted(paths) for event in EventTail(path).read()]
 
-    def wait_for(self, condition: Callable[[], object], seconds: float, expected: str) -> None:
-        """Wait until *condition* is true.
+    def wait_for(
+        self,
+        condition: Callable[[], object],
+        seconds: float,
+        expected: str,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        """Wait until *condition* is true, asked every *poll_seconds*.
 
         Raises:
             DaemonFailedError: It did not become true in time, or the daemon ended.
@@ -139,4 +146,4 @@ class DaemonProcess:
         while not condition():
             if time.monotonic() > deadline or self._process.poll() is not None:
                 raise DaemonFailedError(expected, self.log)
-            time.sleep(POLL_SECONDS)
+            time.sleep(poll_seconds)

@@ -83,6 +83,7 @@ def run_trials(
             lambda: all(_is_finished(daemon, *item, pairs) for item in plans.items()),
             seconds,
             "to finish all agents",
+            poll_seconds=1.0,  # each look queries the database for every agent
         )
         return [_result(daemon, name, plan) for name, plan in plans.items()]
 
