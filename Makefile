@@ -31,7 +31,7 @@ uninstall:  ## Take the service away; PURGE=1 also its settings and data
 drill: $(STAMP)  ## Rehearse the rollback with a real daemon, in a minute
 	$(BIN)/python deploy/drill/drill.py
 
-manifests:  ## Make the Kubernetes rules anew from Prometheus' own
+manifests:  ## Write the Kubernetes rules from Prometheus' own
 	$(PYTHON) deploy/kubernetes/monitoring/prometheusrule.py
 
 boot-test: $(STAMP)  ## The service in a real systemd; root, debootstrap, systemd-nspawn, minutes
