@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from torch import nn
 
 from infrastructure.events import PrecisionState
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
-from infrastructure.training.checkpoints import CheckpointError
 
 FP32_BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -389,61 +387,6 @@ def test_an_optimizer_with_a_closure_is_refused():
         FP16Trainer(model, torch.optim.LBFGS(model.parameters()))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"floor_policy": "hope"},
-        {"nonfinite_loss_patience": 0},
-        {"loss_scale": 0.0},
-        {"loss_scale": math.nan},
-        {"growth_factor": 1.0},
-        {"backoff_factor": 1.0},
-        {"growth_interval": 0},
-        {"max_grad_norm": -1.0},
-        {"min_loss_scale": 0.0},
-        {"accumulate": 0},
-        {"accumulate": 1.5},
-        {"growth_interval": 2.5},
-        {"precision": "half"},
-        {"precision": torch.float16},
-    ],
-)
-def test_a_wrong_configuration_is_named(change):
-    with pytest.raises(ValueError, match=next(iter(change))):
-        FP16TrainingConfig(**change)
-
-
-def test_a_precision_may_be_named():
-    assert FP16TrainingConfig(precision="bf16").precision is Precision.BF16
-
-
-def test_a_preset_is_a_published_recipe():
-    config = FP16TrainingConfig.preset("precision-rl")
-    assert (config.growth_interval, config.loss_scale, config.max_grad_norm) == (400, 65536.0, 1.0)
-    with pytest.raises(ValueError, match=r"'rl'.*'precision-rl'"):
-        FP16TrainingConfig.preset("rl")
-
-
-@pytest.mark.parametrize(
-    ("saved", "loaded"), [("fp16", "fp32"), ("fp32", "fp16"), ("fp16", "fp16")]
-)
-def test_checkpoints_load_under_every_precision(
-    make_trainer, batch, loss_fn, tmp_path: Path, saved, loaded
-):
-    first = run(make_trainer(saved, growth_interval=4), batch, loss_fn, 6)
-    first.save_checkpoint(tmp_path / "a.pt")
-    second = make_trainer(loaded, growth_interval=4, seed=1)
-    second.load_checkpoint(tmp_path / "a.pt")
-    assert torch.equal(weights(first), weights(second))
-    assert second.precision.value == loaded
-    assert second.state_dict()["loss_scale"] == first.state_dict()["loss_scale"]
-    if saved == loaded:
-        run(first, batch, loss_fn, 7)
-        run(second, batch, loss_fn, 7)
-        assert torch.equal(weights(first), weights(second))
-        assert first.get_stats() == second.get_stats()
-
-
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_state_of_a_loop_optimizer_goes_on_fused(batch, loss_fn, kind, steps):
@@ -475,48 +418,6 @@ def test_a_lower_growth_interval_is_met_by_a_scale_that_has_waited_longer(
     assert eager.get_stats()["current_scale"] == 1024.0
 
 
-def test_a_compiled_model_and_a_plain_one_share_checkpoints(
-    make_trainer, batch, loss_fn, tmp_path: Path
-):
-    plain, inner = make_trainer(), make_trainer(seed=1).model
-    compiled = FP16Trainer(
-        torch.compile(inner, backend="eager"),
-        torch.optim.AdamW(inner.parameters(), lr=1e-2, fused=True),
-        FP16TrainingConfig(cpu_half=True),
-    )
-    run(compiled, batch, loss_fn, 2)
-    compiled.save_checkpoint(tmp_path / "a.pt")
-    plain.load_checkpoint(tmp_path / "a.pt")
-    assert torch.equal(weights(plain), weights(compiled))
-    compiled.load_state_dict(plain.state_dict())
-
-
-def test_a_checkpoint_of_another_model_is_refused(make_trainer, tmp_path: Path):
-    make_trainer().save_checkpoint(tmp_path / "a.pt")
-    model = nn.Linear(3, 3)
-    other = FP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(CheckpointError, match=r"a\.pt does not fit"):
-        other.load_checkpoint(tmp_path / "a.pt")
-
-
-def test_read_window_gives_mean_loss_and_last_norm(make_trainer, batch, loss_fn):
-    trainer = make_trainer("fp16", "sgd", loss_scale=64.0)
-    losses = []
-    for _ in range(4):
-        loss = trainer.training_step(batch, loss_fn)
-        losses.append(loss.item())
-        trainer.step(loss)
-    trainer.step(trainer.training_step(batch, lambda f, b: loss_fn(f, b) * math.nan))
-    reading = trainer.start_reading()()
-    assert reading is not None
-    assert reading.loss == pytest.approx(sum(losses) / 4, rel=1e-5)
-    assert reading.nonfinite_loss_steps == 1
-    empty = trainer.start_reading()()
-    assert empty is not None
-    assert math.isnan(empty.loss)
-    assert math.isnan(empty.grad_norm)
-
-
 def test_sparse_gradients_are_refused_by_name():
     model = nn.EmbeddingBag(4, 2, sparse=True)
     trainer = FP16Trainer(model, torch.optim.SparseAdam(model.parameters()))
@@ -524,35 +425,11 @@ def test_sparse_gradients_are_refused_by_name():
         trainer.step(model(torch.tensor([[0, 1]])).mean())
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("loss_scale", "64", "loss_scale must be a number, got '64'"),
-        ("growth_factor", None, "growth_factor must be a number, got None"),
-        ("max_grad_norm", "1", "max_grad_norm must be a number"),
-        ("enabled", "false", "enabled must be True or False, got 'false'"),
-    ],
-)
-def test_a_configuration_of_the_wrong_type_is_named(name, value, words):
-    with pytest.raises(ValueError, match=words):
-        FP16TrainingConfig(**{name: value})
-
-
 @pytest.mark.parametrize("config", [{}, "fp16"])
 def test_what_is_no_configuration_is_refused(config):
     model = nn.Linear(2, 1)
     with pytest.raises(TypeError, match="config must be an FP16TrainingConfig, got"):
         FP16Trainer(model, torch.optim.Adam(model.parameters()), config)
-
-
-def test_what_is_no_state_of_a_trainer_is_refused_before_anything_is_loaded(make_trainer):
-    trainer = make_trainer("fp32")
-    state = trainer.state_dict()
-    del state["loss_scale"], state["record"]
-    with pytest.raises(ValueError, match="lacks loss_scale, record"):
-        trainer.load_state_dict(state)
-    with pytest.raises(ValueError, match="lacks model, optimizer"):
-        trainer.load_state_dict({})
 
 
 def test_adaptive_options_read_nothing_in_the_step(

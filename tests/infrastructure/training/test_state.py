@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the adaptive options."""
+"""The trainer's state in checkpoints: under any precision, of any optimizer option."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from infrastructure.training import FP16Trainer
+from infrastructure.training import FP16Trainer, FP16TrainingConfig
+from infrastructure.training.checkpoints import CheckpointError
 
 
 @pytest.fixture
@@ -46,3 +48,67 @@ def test_a_checkpoint_without_clipping_loads_into_a_clipping_trainer(
     run(clipping, range(3))
     clipping.save_checkpoint(tmp_path / "clipping.pt")
     plain.load_checkpoint(tmp_path / "clipping.pt")
+
+
+def weights(trainer: FP16Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def train(trainer: FP16Trainer, batch, loss_fn, steps: int) -> FP16Trainer:
+    for _ in range(steps):
+        trainer.step(trainer.training_step(batch, loss_fn))
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"), [("fp16", "fp32"), ("fp32", "fp16"), ("fp16", "fp16")]
+)
+def test_checkpoints_load_under_every_precision(
+    make_trainer, batch, loss_fn, tmp_path: Path, saved, loaded
+):
+    first = train(make_trainer(saved, growth_interval=4), batch, loss_fn, 6)
+    first.save_checkpoint(tmp_path / "a.pt")
+    second = make_trainer(loaded, growth_interval=4, seed=1)
+    second.load_checkpoint(tmp_path / "a.pt")
+    assert torch.equal(weights(first), weights(second))
+    assert second.precision.value == loaded
+    assert second.state_dict()["loss_scale"] == first.state_dict()["loss_scale"]
+    if saved == loaded:
+        train(first, batch, loss_fn, 7)
+        train(second, batch, loss_fn, 7)
+        assert torch.equal(weights(first), weights(second))
+        assert first.get_stats() == second.get_stats()
+
+
+def test_a_compiled_model_and_a_plain_one_share_checkpoints(
+    make_trainer, batch, loss_fn, tmp_path: Path
+):
+    plain, inner = make_trainer(), make_trainer(seed=1).model
+    compiled = FP16Trainer(
+        torch.compile(inner, backend="eager"),
+        torch.optim.AdamW(inner.parameters(), lr=1e-2, fused=True),
+        FP16TrainingConfig(cpu_half=True),
+    )
+    train(compiled, batch, loss_fn, 2)
+    compiled.save_checkpoint(tmp_path / "a.pt")
+    plain.load_checkpoint(tmp_path / "a.pt")
+    assert torch.equal(weights(plain), weights(compiled))
+    compiled.load_state_dict(plain.state_dict())
+
+
+def test_a_checkpoint_of_another_model_is_refused(make_trainer, tmp_path: Path):
+    make_trainer().save_checkpoint(tmp_path / "a.pt")
+    model = nn.Linear(3, 3)
+    other = FP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(CheckpointError, match=r"a\.pt does not fit"):
+        other.load_checkpoint(tmp_path / "a.pt")
+
+
+def test_an_incomplete_state_is_refused_before_anything_is_loaded(make_trainer):
+    trainer = make_trainer("fp32")
+    state = trainer.state_dict()
+    del state["loss_scale"], state["record"]
+    with pytest.raises(ValueError, match="lacks loss_scale, record"):
+        trainer.load_state_dict(state)
+    with pytest.raises(ValueError, match="lacks model, optimizer"):
+        trainer.load_state_dict({})
