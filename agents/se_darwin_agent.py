@@ -111,8 +111,8 @@ class SEDarwinAgent(WorldModelAgent):
     def collect(self, context: RunContext) -> Iterator[Transition]:
         """Repair broken standard-library functions until enough candidates ran or time is up.
 
-        Candidates are chosen by the published world model where there is one. The same seed
-        and run give the same transitions, as far as the budget in seconds may_call.
+        The published world model, if any, ranks the candidates. The same seed and run id give the
+        same transitions, unless the time budget ends them earlier.
 
         Raises:
             SandboxUnavailableError: This host cannot isolate candidates; none was run.

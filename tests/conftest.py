@@ -22,6 +22,7 @@ PROCESS_FOLDERS = {"command", "e2e", "probe"}
 PROCESS_FIXTURES = {
     "_preloaded",
     "aftermath",
+    "caching_sandbox",
     "machine",
     "postgres_server",
     "sandbox",

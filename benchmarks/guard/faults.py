@@ -51,7 +51,7 @@ def overflow_forward(x: Tensor, _since: int) -> Tensor:
 
 
 def overflow_backward(x: Tensor, _since: int) -> Tensor:
-    """Do the same to the gradient: a lower loss scale does not help."""
+    """Do the same to the gradient; every loss scale overflows."""
     changed: Tensor = _OverflowBackward.apply(x)
     return changed
 

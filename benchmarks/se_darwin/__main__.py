@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.measuring.machine import describe
-from benchmarks.se_darwin.dataset import FULL, QUICK, build_dataset, open_recording
+from benchmarks.se_darwin.dataset import FULL, QUICK, build_dataset, open_caching_sandbox
 from benchmarks.se_darwin.report import Report
 from benchmarks.se_darwin.run import run_all
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = Report(folder=options.output, quick=options.quick)
     effort = QUICK if options.quick else FULL
     cache = options.output / ".cache" / "executions.sqlite"
-    with closing(open_recording(cache, options.parallel)) as sandbox:
+    with closing(open_caching_sandbox(cache, options.parallel)) as sandbox:
         data = build_dataset(sandbox, effort, options.seed, log)
         log(f"{sandbox.executed} programs run; the results of the others were cached")
         run_all(sandbox, data, effort, options.seed, report, log)

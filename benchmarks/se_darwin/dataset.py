@@ -19,8 +19,8 @@ from benchmarks.se_darwin.bugs import (
     is_repairable,
     out_of_grammar_bugs,
 )
+from benchmarks.se_darwin.caching_sandbox import CachingSandbox
 from benchmarks.se_darwin.handwritten import HANDWRITTEN
-from benchmarks.se_darwin.recording import RecordingSandbox
 from benchmarks.se_darwin.replay import ReplayTask
 
 Log = Callable[[str], None]
@@ -113,17 +113,17 @@ class Dataset:
     functions: int
 
 
-def open_recording(path: Path, parallel: int) -> RecordingSandbox:
+def open_caching_sandbox(path: Path, parallel: int) -> CachingSandbox:
     """Open a caching sandbox in which the whole corpus can run.
 
     Raises:
         SandboxUnavailableError: This host cannot isolate candidates.
     """
     modules = sorted({subject.module for subject in load_subjects()})
-    return RecordingSandbox(path, modules=modules, limits=CORPUS_LIMITS, parallel=parallel)
+    return CachingSandbox(path, modules=modules, limits=CORPUS_LIMITS, parallel=parallel)
 
 
-def build_dataset(sandbox: RecordingSandbox, effort: Effort, seed: int, log: Log) -> Dataset:
+def build_dataset(sandbox: CachingSandbox, effort: Effort, seed: int, log: Log) -> Dataset:
     """Break functions and execute their candidates; cached results are not executed again."""
     subjects = load_subjects()
     stride = max(1, len(subjects) // effort.functions)
@@ -150,7 +150,7 @@ def build_dataset(sandbox: RecordingSandbox, effort: Effort, seed: int, log: Log
     )
 
 
-def _execute(sandbox: RecordingSandbox, bugs: Sequence[Bug], log: Log) -> list[ExecutedBug]:
+def _execute(sandbox: CachingSandbox, bugs: Sequence[Bug], log: Log) -> list[ExecutedBug]:
     cases = []
     for number, bug in enumerate(bugs, 1):
         cases.append(ExecutedBug(bug=bug, replay=ReplayTask.execute(sandbox, bug.task)))

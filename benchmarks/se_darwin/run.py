@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.measuring.not_run import NotRunError
 from benchmarks.se_darwin import limits
+from benchmarks.se_darwin.caching_sandbox import CachingSandbox
 from benchmarks.se_darwin.calibration import study_calibration
 from benchmarks.se_darwin.dataset import Dataset, Effort, Log
 from benchmarks.se_darwin.generalization import generalization_rows
@@ -13,7 +14,6 @@ from benchmarks.se_darwin.pendulum import pendulum_data
 from benchmarks.se_darwin.precision_gap import control_gap, gaps, repair_gap
 from benchmarks.se_darwin.ranking import first_repairs
 from benchmarks.se_darwin.ranking_cost import measure_execution_seconds, measure_ranking_seconds
-from benchmarks.se_darwin.recording import RecordingSandbox
 from benchmarks.se_darwin.report import Report
 from benchmarks.se_darwin.shuffled_labels import measure_on_shuffled_labels
 from benchmarks.se_darwin.statistics import ModuleBootstrap, upper_bound_of_mean
@@ -26,7 +26,7 @@ _TIMED_BUGS = 40
 
 
 def run_all(
-    sandbox: RecordingSandbox, data: Dataset, effort: Effort, seed: int, report: Report, log: Log
+    sandbox: CachingSandbox, data: Dataset, effort: Effort, seed: int, report: Report, log: Log
 ) -> None:
     """Run every part."""
     log("one-edit bugs: learning and ranking")
@@ -69,7 +69,7 @@ def run_all(
 
 
 def _hidden(
-    sandbox: RecordingSandbox,
+    sandbox: CachingSandbox,
     data: Dataset,
     study: Study,
     found: Mapping[str, Sequence[tuple[int, str] | None]],

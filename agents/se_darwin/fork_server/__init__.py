@@ -1,4 +1,4 @@
-"""Code that runs inside the fork server, a bare interpreter: no third-party import, no agent code.
+"""Code inside the fork server, a bare interpreter; it imports the standard library only.
 
-The interpreter imports this room as a top-level package, so its imports are relative.
+The interpreter imports this room as a top-level package, so the imports here are relative.
 """

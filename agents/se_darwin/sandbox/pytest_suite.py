@@ -83,7 +83,7 @@ class PytestSuite:
         )
 
     def to_request(self) -> dict[str, object]:
-        """Return a `agents.se_darwin.fork_server.suite_runner.SuiteRequest`."""
+        """Return the suite as `agents.se_darwin.fork_server.suite_runner.SuiteRequest`."""
         return {
             "program": self.program,
             "module_names": list(self.module_names),

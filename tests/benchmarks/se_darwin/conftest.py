@@ -5,7 +5,7 @@ import pytest
 
 from agents.se_darwin.collection import CORPUS_LIMITS, open_corpus_sandbox
 from agents.se_darwin.sandbox import Sandbox
-from benchmarks.se_darwin.recording import RecordingSandbox
+from benchmarks.se_darwin.caching_sandbox import CachingSandbox
 
 
 @pytest.fixture(scope="module")
@@ -15,8 +15,8 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordingSandbox]:
-    path: Path = tmp_path_factory.mktemp("record") / "executions.sqlite"
-    sandbox = RecordingSandbox(path, modules=["math"], limits=CORPUS_LIMITS, parallel=2)
+def caching_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CachingSandbox]:
+    path: Path = tmp_path_factory.mktemp("cache") / "executions.sqlite"
+    sandbox = CachingSandbox(path, modules=["math"], limits=CORPUS_LIMITS, parallel=2)
     yield sandbox
     sandbox.close()

@@ -1,6 +1,6 @@
 from agents.se_darwin.collection import CORPUS_LIMITS
 from agents.se_darwin.sandbox import Sandbox, TestCase
-from benchmarks.se_darwin.recording import RecordingSandbox
+from benchmarks.se_darwin.caching_sandbox import CachingSandbox
 
 TESTS = (TestCase.returning((3,), 9), TestCase.returning((-1,), 1))
 PROGRAMS = [
@@ -11,13 +11,13 @@ PROGRAMS = [
 ]
 
 
-def test_a_cached_result_equals_the_sandboxs(recorded):
+def test_a_cached_result_equals_the_sandboxs(caching_sandbox):
     with Sandbox(modules=["math"], limits=CORPUS_LIMITS) as plain:
         expected = plain.run(PROGRAMS, TESTS, function="f", coverage=True)
-    before = recorded.executed
-    first = recorded.run(PROGRAMS, TESTS, function="f", coverage=True)
-    again = recorded.run(PROGRAMS[::-1], TESTS, function="f", coverage=True)[::-1]
-    assert recorded.executed == before + len(PROGRAMS)
+    before = caching_sandbox.executed
+    first = caching_sandbox.run(PROGRAMS, TESTS, function="f", coverage=True)
+    again = caching_sandbox.run(PROGRAMS[::-1], TESTS, function="f", coverage=True)[::-1]
+    assert caching_sandbox.executed == before + len(PROGRAMS)
     assert [one.outputs for one in again] == [one.outputs for one in expected]
     assert [(one.outputs, one.end) for one in again] == [(one.outputs, one.end) for one in first]
     assert first[3].outputs[1] is None
@@ -26,7 +26,7 @@ def test_a_cached_result_equals_the_sandboxs(recorded):
 def test_cached_results_outlive_the_process_and_depend_on_the_request(tmp_path):
     def run(tests, **how):
         path = tmp_path / "executions.sqlite"
-        sandbox = RecordingSandbox(path, modules=["math"], limits=CORPUS_LIMITS, parallel=1)
+        sandbox = CachingSandbox(path, modules=["math"], limits=CORPUS_LIMITS, parallel=1)
         before = sandbox.executed  # its own escape probe is not cached
         try:
             sandbox.run(PROGRAMS[:2], tests, function="f", **how)

@@ -19,7 +19,7 @@ from agents.se_darwin.sandbox import Execution, Limits, Output, PytestSuite, San
 _BATCH = 400
 
 
-class RecordingSandbox(Sandbox):
+class CachingSandbox(Sandbox):
     """Executes programs whose results are not cached.
 
     Args:
