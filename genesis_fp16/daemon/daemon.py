@@ -93,15 +93,7 @@ class _Readiness:
 
 
 class Daemon:
-    """The loop of runs with what only the daemon has: schedule, retention, baselines, metrics.
-
-    Args:
-        settings: Settings at the start.
-        store: An open store, locked for this process.
-        probes: Plugins and hardware.
-        metrics: Metrics that the listener shows.
-        run_logger: Logs the progress of each run.
-    """
+    """The run loop, and what only the daemon has: schedule, retention, baselines, metrics."""
 
     def __init__(
         self,

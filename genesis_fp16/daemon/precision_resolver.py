@@ -24,12 +24,8 @@ from infrastructure.events import PrecisionState
 class PrecisionResolver:
     """Resolves the precision of each run, by the rules in `genesis_fp16.domain.precision`.
 
-    Args:
-        store: Keeps the operators' overrides.
-        hardware: What the device can do.
-        settings: Settings in force; assign `settings` after a reload.
-        guard: Guard, which receives the same settings.
-        fallbacks: Runs whose workers fell back to FP32 by themselves.
+    Attributes:
+        settings: Settings in force; assign it after a reload.
     """
 
     def __init__(
@@ -40,7 +36,7 @@ class PrecisionResolver:
         guard: Guard,
         fallbacks: Fallbacks,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._store, self._guard, self._fallbacks = store, guard, fallbacks
         self._device = Device(
             accelerator=not hardware.device.startswith("cpu"),
@@ -50,15 +46,6 @@ class PrecisionResolver:
         )
         self._overrides: Sequence[Override] = ()
         self.refresh()
-
-    @property
-    def settings(self) -> Settings:
-        """Settings in force, here and for the guard."""
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: Settings) -> None:
-        self._settings = self._guard.settings = settings
 
     def refresh(self) -> None:
         """Read the overrides in force, and let the guard store and read decisions; once a round."""
@@ -72,13 +59,13 @@ class PrecisionResolver:
             run.agent,
             began_at,
             fell_back_at=self._fallbacks.fell_back_at(run.id),
-            canary=is_canary(run.agent, run.number, self._settings),
+            canary=is_canary(run.agent, run.number, self.settings),
             baseline=run.baseline_of is not None,
         )
 
     def for_agent(self, agent: str) -> PrecisionState:
         """The precision of runs of *agent* that begin now and are canaries."""
-        return self._decide(agent, math.inf, canary=is_canary(agent, 1, self._settings))
+        return self._decide(agent, math.inf, canary=is_canary(agent, 1, self.settings))
 
     def _decide(
         self,
@@ -91,9 +78,9 @@ class PrecisionResolver:
     ) -> PrecisionState:
         return resolve_precision(
             PrecisionInputs(
-                flag=self._settings.enable_fp16_training,
-                default=self._settings.precision,
-                agent=self._settings.for_agent(agent).precision,
+                flag=self.settings.enable_fp16_training,
+                default=self.settings.precision,
+                agent=self.settings.for_agent(agent).precision,
                 overrides=applicable_overrides(self._overrides, agent, began_at),
                 device=self._device,
                 guard=self._guard.demands_fp32(agent),

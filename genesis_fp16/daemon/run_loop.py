@@ -76,9 +76,6 @@ class Listeners:
     """Passes everything on to each of several listeners, even if another one raises an error.
 
     Each error is logged once: a listener that fails at one event is likely to fail at the next.
-
-    Args:
-        listeners: Listeners, in the order in which they are called.
     """
 
     def __init__(self, listeners: Sequence[EventListener]) -> None:
@@ -117,10 +114,6 @@ class RunLoop:
     Attributes:
         settings: Settings in force.
         settings_error: Why the settings file's latest content is not in force; empty if it is.
-        guard: Takes agents to FP32.
-        resolver: Resolves the precision of each run.
-        dispatcher: Runs the attempts.
-        store_health: Whether the store works.
     """
 
     def __init__(
@@ -162,7 +155,9 @@ class RunLoop:
         if outcome is not None:
             self.settings_error = str(outcome.error or "")
             outcome.log_outcome()
-            self.settings = self.resolver.settings = self.dispatcher.settings = outcome.settings
+            self.settings = outcome.settings
+            self.guard.settings = self.resolver.settings = self.settings
+            self.dispatcher.settings = self.settings
         self.dispatcher.follow(now)
         return outcome
 

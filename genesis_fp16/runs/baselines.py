@@ -19,10 +19,6 @@ class BaselineRuns:
     A twin trains from the same seed on the same data, always in FP32, and publishes nothing. The
     store keeps its held-out metrics beside those of the run it repeats. Only seed and data are
     repeated: if an agent's job depends on more, such as the model in use, the twin may differ.
-
-    Args:
-        store: Counts the runs and queues the twins.
-        settings: Settings with N, the number of runs between two twins.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:

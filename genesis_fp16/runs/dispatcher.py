@@ -36,18 +36,15 @@ log = structlog.get_logger()
 
 
 class Dispatcher:
-    """Owns every attempt from its start to the transition on its run.
+    """Owns every attempt from its start to the next state of its run.
 
     Args:
-        store: The queue and the history.
-        executor: Runs the workers.
-        settings: Settings in force; assign `settings` after a reload.
         agents: Name to entry point of the agents that may run.
         precision: Resolves the precision of a run; called in every round.
-        listener: Receives events and states; it must not raise, see `Listeners`.
+        listener: Receives events and states; it must not raise an error.
 
     Attributes:
-        settings: Settings in force.
+        settings: Settings in force; assign it after a reload.
         queued: Runs that wait, as of the last round.
     """
 

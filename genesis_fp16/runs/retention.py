@@ -52,10 +52,6 @@ class Retention:
     repeat, or that a decision of the guard names since its state was last ``watching``, stay
     whole, too. Links are neither followed nor removed. A daemon's start also removes folders of
     failed pre-flight measurements that are as old.
-
-    Args:
-        store: Knows which runs have ended, and what refers to them.
-        settings: Settings with the home folder and what is kept.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:

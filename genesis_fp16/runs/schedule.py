@@ -13,12 +13,7 @@ log = structlog.get_logger()
 
 
 class Timetable:
-    """Queues a run for every agent that is due.
-
-    Args:
-        store: Keeps the due times and the queue.
-        first_seed: Seed of the first run of each agent.
-    """
+    """Queues a run of every agent that is due; *first_seed* seeds an agent's first run."""
 
     def __init__(self, store: Store, first_seed: int) -> None:
         self._store = store

@@ -67,11 +67,6 @@ class StoppedError(Exception):
 class AttemptRunner:
     """Runs one attempt, from collecting to publishing.
 
-    Args:
-        spec: What to do.
-        emit: Called with each event.
-        inbox: Source of commands.
-
     Attributes:
         activity: What is under way, in words that follow "failed while".
     """

@@ -22,8 +22,6 @@ class Collection:
     """Records what an agent collects, within its budget.
 
     Args:
-        agent: Agent that collects.
-        context: Context of the run.
         progress: Receives the number of transitions, unless the agent reports its own progress.
         begin: Called before anything is collected.
         poll: Called after each transition; an exception that it raises ends the collection.

@@ -117,7 +117,7 @@ def test_the_guard_decides_for_its_agent(store: Store, home_settings: Settings) 
     guard.trip("a", Detection(trigger=Trigger.UNDERFLOW, summary="lost", numbers={}))
     assert resolved(resolver, "a") == ("fp32", "guard")
     assert resolved(resolver, "b") == ("fp16", "default")
-    resolver.settings = home_settings.model_copy(update={"guard_enabled": False})
+    guard.settings = home_settings.model_copy(update={"guard_enabled": False})
     assert resolved(resolver, "a") == ("fp16", "default")
 
 
