@@ -83,7 +83,8 @@ def test_with_an_fsdp2_policy_precision_changes_by_a_restart(start: Start) -> No
     first.until(lambda event: isinstance(event, StepStats))
     first.command(SetPrecision(state=FP32))
     assert first.end() == 75, first.log
-    assert "precision_needs_restart" in [event.event for event in first.of(Notice)]
+    notices = {event.event: event.fields for event in first.of(Notice)}
+    assert notices["precision_needs_restart"]["reason"] == FP32.reason
 
     second = start(2, precision=FP32, settings={"epochs": 1})  # any number of ranks
     assert second.end() == 0, second.log
