@@ -78,11 +78,12 @@ def load_settings(
     environ = os.environ if environ is None else environ
     path = env_file or Path(environ.get(ENV_FILE_VARIABLE) or DEFAULT_ENV_FILE)
     source = FileAndEnvironment(path, environ, only)
-    settings, problems = None, source.problems
+    settings = None
     try:
         settings = Settings(_build_sources=((source,), {}))
     except ValidationError as error:
-        problems += [source.describe_error(details) for details in error.errors()]
+        source.problems += [source.describe_error(details) for details in error.errors()]
+    problems = source.problems
     if only is not None:  # keeps misspelt names and unreadable lines that mention one of them
         problems = [problem for problem in problems if any(name in problem for name in only)]
     if problems or settings is None:
@@ -100,7 +101,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         only: See `load_settings`.
 
     Attributes:
-        variables: Settings found, by name.
+        variables: Texts of the settings found, by name.
         shadowed: Names whose value in the file has no effect.
         problems: What is wrong, a line for each.
     """
@@ -123,9 +124,11 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
             self.problems.append(f"{more} more names are not settings; see .env.example")
         self.variables: dict[str, Variable] = {}
         for name, found in merged.items():
+            if not _is_known(name) or (only is not None and name not in only):
+                continue
             if why := _why_not_text(found.value):
                 self.problems.append(f"{name} ({found.source}): {why}")
-            elif _is_known(name) and (only is None or name in only):
+            else:
                 self.variables[name] = found
         self.shadowed = [k for k, own in in_file.items() if merged[k].value != own.value]
 
