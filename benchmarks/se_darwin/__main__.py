@@ -21,7 +21,7 @@ OUTPUT = Path("benchmark_results")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the CSV files and the plot."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.se_darwin", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="few functions: a preview, not a proof"
     )

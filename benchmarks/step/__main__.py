@@ -73,7 +73,7 @@ def _plot(folder: Path, results: dict[Case, Result]) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(
         "--sizes", nargs="+", choices=SIZES, help="default: all, large on accelerators only"
