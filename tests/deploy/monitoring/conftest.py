@@ -1,4 +1,4 @@
-"""What is deployed beside the daemon: rules, dashboards, and the metrics they are about."""
+"""Rules, dashboards, and the metrics they use."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def declared() -> set[str]:
 def asked(
     rules: list[dict[str, Any]], dashboards: dict[str, dict[str, Any]]
 ) -> dict[str, set[str]]:
-    """Names of the metrics that the rules, and that the dashboards, ask for."""
+    """Names of the metrics that rules and dashboards query."""
     queries = {
         "rules": [rule["expr"] for rule in rules],
         "dashboards": [

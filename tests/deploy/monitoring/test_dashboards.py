@@ -1,4 +1,4 @@
-"""Dashboards: what is committed is what the code makes, and it keeps Grafana's good manners."""
+"""Dashboards: the committed JSON is what the code generates, and is valid for Grafana."""
 
 import re
 from pathlib import Path

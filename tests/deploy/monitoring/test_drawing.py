@@ -1,4 +1,4 @@
-"""Panels drawn from their JSON: what a line, a mark and a state look like."""
+"""Panels drawn from their JSON: lines, marks and states."""
 
 import math
 from typing import Any
@@ -63,7 +63,7 @@ def test_a_gap_stays_a_gap_and_a_mark_is_a_point(axes, dashboards: Dashboards) -
     assert axes.get_yscale() == "log"
 
 
-def test_a_state_has_its_word_and_colour(axes, dashboards: Dashboards) -> None:
+def test_a_state_has_its_text_and_colour(axes, dashboards: Dashboards) -> None:
     states = series("se-darwin", {0.0: 2.0, 10.0: 2.0, 20.0: 1.0, 60.0: 1.0})
     draw(axes, panel(dashboards, "genesis-fleet", "Precision in force"), [states], WINDOW)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["FP16", "FP32"]
@@ -72,12 +72,12 @@ def test_a_state_has_its_word_and_colour(axes, dashboards: Dashboards) -> None:
     assert axes.patches[0].get_facecolor() == pytest.approx(rgba(COLORS["green"]))
 
 
-def test_nothing_is_said_to_be_nothing(axes, dashboards: Dashboards) -> None:
+def test_an_empty_answer_is_shown_as_no_data(axes, dashboards: Dashboards) -> None:
     draw(axes, panel(dashboards, "genesis-fleet", "Guard trips"), [], WINDOW)
     assert [text.get_text() for text in axes.texts] == ["No data"]
 
 
-def test_a_panel_says_why_it_is_empty(axes, dashboards: Dashboards) -> None:
+def test_a_panel_shows_why_it_is_empty(axes, dashboards: Dashboards) -> None:
     draw(axes, panel(dashboards, "genesis-agent", "GPU memory"), [], WINDOW)
     assert [text.get_text() for text in axes.texts] == ["No data: needs a GPU"]
 

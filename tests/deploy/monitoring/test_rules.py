@@ -1,4 +1,4 @@
-"""Alerts: each is tried by promtool, explained in the runbook, and about metrics that exist."""
+"""Alerts: tested by promtool, explained in the runbook, and on metrics that exist."""
 
 import re
 import shutil
@@ -36,7 +36,7 @@ def test_amtool_accepts_the_configuration(root: Path) -> None:
     _run("amtool", "check-config", root / "deploy/alertmanager/alertmanager.yml")
 
 
-def test_alerts_fire_with_their_text_and_else_are_silent(root: Path) -> None:
+def test_alerts_fire_with_their_text_or_stay_silent(root: Path) -> None:
     _run("promtool", "test", "rules", *_tests(root))
 
 
@@ -52,7 +52,7 @@ def test_each_alert_has_a_case_that_fires_and_one_that_does_not(root: Path, aler
     assert firing == silent == alerts.keys()
 
 
-def test_an_alert_says_whom_it_is_about_and_what_to_read(alerts: Alerts) -> None:
+def test_an_alert_names_its_subject_and_its_runbook_entry(alerts: Alerts) -> None:
     for name, alert in alerts.items():
         assert set(alert["labels"]) == {"severity"}, name
         assert alert["labels"]["severity"] in {"critical", "warning", "info"}, name
@@ -72,10 +72,10 @@ def test_the_runbook_has_an_entry_for_each_alert_and_no_other(root: Path, alerts
         assert f"`{alerts[name]['labels']['severity']}`" in entry, name
 
 
-def test_every_metric_is_asked_for_and_every_metric_asked_for_exists(
+def test_rules_and_panels_use_every_metric_and_no_unknown_one(
     declared: set[str], asked: dict[str, set[str]]
 ) -> None:
-    """A metric that no rule and no panel shows is one that nobody sees."""
+    """A metric without a rule or a panel would not be seen."""
     assert asked["rules"] - declared == asked["dashboards"] - declared == set()
     assert declared - asked["rules"] - asked["dashboards"] == set()
 

@@ -46,7 +46,7 @@ def tripped(last: Decision, now: float) -> Decision | None:
     return trip(last, FOUND, AUTO, now=now, run_id="r9", step=7)
 
 
-def test_a_trip_says_why_where_and_for_how_long() -> None:
+def test_a_trip_records_reason_run_and_cooldown() -> None:
     expected = replace(TRIPPED, run_id="r9", step=7, reason="so many", evidence="")
     assert tripped(CLEAN, 1000.0) == expected
 
@@ -68,7 +68,7 @@ def test_each_relapse_doubles_the_cool_down(last: Decision, now: float, hours: i
     assert found.until == now + hours * HOUR
 
 
-def test_what_has_tripped_does_not_trip_again() -> None:
+def test_a_tripped_guard_does_not_trip_again() -> None:
     assert tripped(TRIPPED, 1001.0) is None
 
 
@@ -89,7 +89,7 @@ def test_after_the_cool_down_a_new_run_tries_again() -> None:
     assert start_probation(WATCHING, AUTO, now=over, run_id="r2") is None
 
 
-def test_an_operator_need_not_wait() -> None:
+def test_an_operator_may_clear_a_trip_at_once() -> None:
     found = clear_trip(TRIPPED, now=1001.0, actor="ann", reason="driver mended")
     assert found is not None
     assert (found.state, found.actor, found.reason) == ("probation", "ann", "driver mended")
@@ -99,7 +99,7 @@ def test_an_operator_need_not_wait() -> None:
     assert clear_trip(CLEAN, now=1.0, actor="ann", reason="") is None
 
 
-def test_a_probation_ends_with_a_run_that_proves_something() -> None:
+def test_a_probation_ends_with_a_run_of_enough_half_steps() -> None:
     found = end_probation(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=100)
     assert found is not None
     assert (found.state, found.actor, found.level) == ("watching", "guard", 1)
@@ -115,7 +115,7 @@ STEPS = st.tuples(
 )
 
 
-def climb(steps, rules: GuardSettings, *, operator: bool) -> list[Decision]:
+def decisions_of(steps, rules: GuardSettings, *, operator: bool) -> list[Decision]:
     """All decisions that a history of events leads to."""
     now, number, last, history = 0.0, 0, CLEAN, []
     for name, seconds, half_steps in steps:
@@ -140,8 +140,8 @@ def climb(steps, rules: GuardSettings, *, operator: bool) -> list[Decision]:
 @hypothesis_settings(max_examples=300, deadline=None)
 @given(st.lists(STEPS, max_size=200))
 def test_it_never_flaps(steps) -> None:
-    """Whatever is found: between two trips lies a cool-down, and relapses lengthen it."""
-    history = climb(steps, AUTO, operator=False)
+    """Between any two trips lies a cool-down, and relapses lengthen it."""
+    history = decisions_of(steps, AUTO, operator=False)
     elapsed = sum(seconds for _, seconds, _ in steps)
     trips = [each for each in history if each.state is GuardState.TRIPPED]
     assert len(trips) <= 1 + elapsed / HOUR
@@ -162,15 +162,15 @@ def test_it_never_flaps(steps) -> None:
 
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=100))
-def test_without_an_operator_a_manual_guard_stays_where_it_fell(steps) -> None:
-    assert len(climb(steps, MANUAL, operator=False)) <= 1
+def test_without_an_operator_a_manual_guard_stays_tripped(steps) -> None:
+    assert len(decisions_of(steps, MANUAL, operator=False)) <= 1
 
 
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=100))
-def test_an_operator_gets_one_trip_for_each_word(steps) -> None:
+def test_each_clearing_allows_at_most_one_trip(steps) -> None:
     words = sum(name == "clear" for name, _, _ in steps)
-    trips = [d for d in climb(steps, MANUAL, operator=True) if d.state is GuardState.TRIPPED]
+    trips = [d for d in decisions_of(steps, MANUAL, operator=True) if d.state is GuardState.TRIPPED]
     assert len(trips) <= 1 + words
 
 

@@ -67,13 +67,15 @@ def test_every_state_can_be_reached_and_left() -> None:
         (Ending(), 2, "failed", 0, True),
     ],
 )
-def test_verdicts(ending: Ending, failures: int, state: str, delay: float, failed: bool) -> None:
+def test_what_follows_each_ending(
+    ending: Ending, failures: int, state: str, delay: float, failed: bool
+) -> None:
     verdict = resolve_ending(ending, failures=failures, policy=POLICY)
     assert (verdict.state, verdict.delay_seconds, verdict.failed) == (state, delay, failed)
 
 
 @given(endings, st.integers(0, 1000), policies)
-def test_every_verdict_can_follow_an_active_state(
+def test_transitions_can_follow_active_states(
     ending: Ending, failures: int, policy: RetryPolicy
 ) -> None:
     verdict = resolve_ending(ending, failures=failures, policy=policy)
@@ -105,5 +107,5 @@ def test_failures_end_a_run_after_as_many_attempts_as_allowed(
         (Ending(), "vanished"),
     ],
 )
-def test_endings_in_words(ending: Ending, words: str) -> None:
+def test_endings_as_text(ending: Ending, words: str) -> None:
     assert str(ending) == words

@@ -42,7 +42,7 @@ def test_a_storm_is_more_than_the_limit_in_one_window(overflows, stats, overflow
     assert add_steps(overflows, stats(overflow=overflow)) == expected
 
 
-def test_no_window_is_judged_before_it_is_full(overflows, stats) -> None:
+def test_a_window_is_not_checked_before_it_is_full(overflows, stats) -> None:
     for _ in range(9):
         assert add_steps(overflows, stats(steps=11, overflow=5)) is None
     found = overflows.add(stats(steps=1, overflow=0), SETTINGS, on_probation=False)
@@ -117,7 +117,7 @@ def test_a_scale_at_the_floor_has_nowhere_to_search(overflows, stats) -> None:
     assert add_steps(overflows, stats(overflow=30)) is None, "nor does it owe anything"
 
 
-def test_the_floor_is_as_set(overflows, stats) -> None:
+def test_the_floor_of_the_settings_is_used(overflows, stats) -> None:
     overflows.begin(8.0, LossScaling(floor=4.0))
     assert add_steps(overflows, stats(steps=1, overflow=1, loss_scale=8.0)) is None
     unscaled = stats(steps=1, overflow=1, loss_scale=1.0, precision="bf16")
@@ -137,7 +137,7 @@ def compare():
 
 
 @pytest.mark.parametrize("loss", [0.53, 0.47, 5.0, math.inf, math.nan])
-def test_a_loss_off_by_more_than_the_limit(compare, compared, loss) -> None:
+def test_a_loss_that_differs_by_more_than_the_limit(compare, compared, loss) -> None:
     event = compared(loss=loss)
     assert [compare(event) for _ in range(3)] == [None, None, "loss_drift"]
 
@@ -151,7 +151,7 @@ def test_one_good_comparison_ends_the_row(compare, compared) -> None:
     assert [compare(each) for each in (bad, bad, good, bad, bad, good)] == [None] * 6
 
 
-def test_a_comparison_that_says_nothing_neither_counts_nor_clears(compare, compared) -> None:
+def test_a_comparison_that_proves_nothing_is_ignored(compare, compared) -> None:
     bad = compared(loss=0.6)
     for dumb in (compared(fp32_loss=math.nan), compared(loss=9.0, comparable=False)):
         assert compare(dumb) is None
@@ -160,8 +160,8 @@ def test_a_comparison_that_says_nothing_neither_counts_nor_clears(compare, compa
     assert compare(bad) == "loss_drift"
 
 
-def test_a_loss_that_is_learnt_away_does_not_drift(compare, compared) -> None:
-    """Far below where it began, the rounding of its last digits is all there is.
+def test_a_tiny_loss_does_not_drift(compare, compared) -> None:
+    """A loss far below its first value consists of rounding.
 
     The numbers are of healthy agents, as a daemon had resumed them.
     """
@@ -172,7 +172,7 @@ def test_a_loss_that_is_learnt_away_does_not_drift(compare, compared) -> None:
     assert [compare(wrong) for _ in range(3)] == [None, None, "loss_drift"]
 
 
-def test_a_drift_says_what_it_is_a_share_of(compared) -> None:
+def test_the_summary_of_a_drift_names_its_divisor(compared) -> None:
     summaries = []
     for event in (
         compared(loss=3e-4, fp32_loss=1e-4, largest_fp32_loss=0.25),
@@ -189,7 +189,7 @@ def test_a_loss_of_zero_is_not_a_drift(compare, compared) -> None:
     assert [compare(compared(loss=0.0, fp32_loss=0.0)) for _ in range(4)] == [None] * 4
 
 
-def test_gradients_lost_to_zero(compare, compared) -> None:
+def test_gradients_that_become_zero(compare, compared) -> None:
     event = compared(underflow=0.9, gradient_error=0.8)
     assert [compare(event) for _ in range(3)] == [None, None, "underflow"]
 
@@ -223,7 +223,7 @@ def test_one_slow_comparison_among_fast_ones_is_noise(compare, compared) -> None
     assert [compare(each) for each in (fast, slow, fast, fast, slow, fast)] == [None] * 6
 
 
-def test_equally_fast_is_not_slower(compare, compared) -> None:
+def test_equal_speed_is_not_slower(compare, compared) -> None:
     equal = compared(seconds=0.0101, fp32_seconds=0.010)
     assert [compare(equal) for _ in range(6)] == [None] * 6
 
@@ -239,7 +239,7 @@ def pair(half: float, fp32: float, higher_is_better: bool = False) -> RunPair:
     )
 
 
-def test_the_same_drift_in_every_pair_is_found_with_the_fewest() -> None:
+def test_the_same_drift_in_every_pair_is_detected_with_the_fewest() -> None:
     worse = pair(1.03, 1.0)
     assert detect_metric_drift([worse, worse], SETTINGS) is None
     found = detect_metric_drift([worse] * 3, SETTINGS)
@@ -279,8 +279,8 @@ def test_drift(each: RunPair) -> None:
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1, 0.3])
-def test_runs_that_differ_by_chance_are_left_alone(noise: float) -> None:
-    """Healthy agents, looked at after every pair: hardly one is ever accused."""
+def test_runs_that_differ_by_chance_are_not_detected(noise: float) -> None:
+    """Healthy agents, checked after every pair: at most one in 40 is detected."""
     accused = 0
     for agent in range(40):
         draw = random.Random(agent)
@@ -302,7 +302,7 @@ def test_the_newest_pairs_count() -> None:
     assert detect_metric_drift(lately + long_ago, SETTINGS) is None
 
 
-def test_three_pairs_that_differ_are_less_sure_than_four() -> None:
+def test_three_pairs_that_differ_prove_less_than_four() -> None:
     three = [pair(half, 1.0) for half in (1.10, 1.11, 1.12)]
     assert detect_metric_drift(three, SETTINGS) is None
     assert detect_metric_drift([*three, pair(1.11, 1.0)], SETTINGS) is not None
@@ -343,7 +343,7 @@ def observe(
     return found.trigger if found else None
 
 
-def test_steps_in_fp32_are_nobodys_business(observer, stats) -> None:
+def test_steps_in_fp32_are_ignored(observer, stats) -> None:
     event = stats(overflow=100, precision="fp32", consecutive_nonfinite_losses=99)
     assert observe(observer, event) is None
     assert observer.half_steps == 0
@@ -371,13 +371,13 @@ def test_half_precision_begins_with_a_search(observer, stats) -> None:
     )
 
 
-def test_on_probation_less_is_enough(observer, stats) -> None:
+def test_on_probation_a_single_window_is_enough(observer, stats) -> None:
     assert observe(observer, stats(overflow=15)) is None
     assert observe(observer, stats(overflow=15), on_probation=True) == "overflow_sustained"
 
 
-def test_windows_go_on_from_run_to_run(observer, stats) -> None:
-    """Runs shorter than a window are watched all the same."""
+def test_windows_continue_from_run_to_run(observer, stats) -> None:
+    """Runs shorter than a window are checked too."""
     found = [observe(observer, stats(steps=25, overflow=10), run_id=f"r{n}") for n in range(4)]
     assert found == [None, None, None, "overflow_storm"]
 
@@ -406,7 +406,7 @@ def test_evidence_holds_what_was_seen(observer, stats, compared) -> None:
     assert observer.evidence()["checkpoint"] is None, "of another run"
 
 
-def test_what_led_to_a_decision_counts_no_more(observer, stats, compared) -> None:
+def test_a_reset_forgets_what_led_to_a_decision(observer, stats, compared) -> None:
     observe(observer, stats(steps=90, overflow=90))
     observe(observer, compared(loss=9.0))
     observer.reset()

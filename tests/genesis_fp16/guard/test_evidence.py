@@ -1,4 +1,4 @@
-"""Evidence bundles: whole, readable, where the decision says."""
+"""Evidence bundles: complete, readable, and at the path that the decision names."""
 
 import json
 import math
@@ -79,7 +79,7 @@ def test_a_bundle_that_cannot_be_read_is_named_with_the_reason(
         ("endless", "not a regular file"),
     ],
 )
-def test_what_is_no_file_holds_up_nobody(
+def test_a_path_that_is_not_a_small_file_is_refused_at_once(
     tmp_path: Path, kind: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = write_evidence(tmp_path, DECISION, {})
@@ -104,23 +104,23 @@ def test_what_is_no_file_holds_up_nobody(
 
 
 @pytest.mark.parametrize("name", ["\0", "a" * 5000, "\ud800"])
-def test_a_name_that_is_no_path_is_no_bundle(tmp_path: Path, name: str) -> None:
+def test_an_invalid_path_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(EvidenceError):
         read_evidence(tmp_path, replace(DECISION, evidence=name))
 
 
-def test_no_evidence_is_none(tmp_path: Path) -> None:
+def test_a_decision_without_a_bundle_has_none(tmp_path: Path) -> None:
     assert read_evidence(tmp_path, DECISION) is None
 
 
-def test_the_guards_last_word_is_found_where_the_store_never_heard_of_it(tmp_path: Path) -> None:
+def test_the_guards_last_decision_is_found_if_the_store_lacks_it(tmp_path: Path) -> None:
     known = write_evidence(tmp_path, DECISION, {})
     lost = write_evidence(tmp_path, replace(DECISION, at=DECISION.at + 9, level=2), {"numbers": 1})
     assert list(unrecorded_decisions(tmp_path, {known.evidence})) == [lost]
     assert list(unrecorded_decisions(tmp_path, {known.evidence, lost.evidence})) == []
 
 
-def test_an_operators_word_and_a_torn_file_are_not_taken_for_the_guards(tmp_path: Path) -> None:
+def test_operators_decisions_and_damaged_files_are_not_recovered(tmp_path: Path) -> None:
     assert list(unrecorded_decisions(tmp_path, set())) == []
     write_evidence(tmp_path, replace(DECISION, agent="b", actor="ann"), {})
     bundle_with(tmp_path, b"{torn")

@@ -77,7 +77,7 @@ def test_a_restarted_daemon_reads_the_events_of_unfinished_runs(
     assert Fallbacks(store, home_settings.home).fell_back_at(run.id) == 2.0
 
 
-def test_an_event_file_that_cannot_be_read_stops_no_daemon(
+def test_an_unreadable_event_file_is_ignored(
     run: Run, store: Store, home_settings: Settings
 ) -> None:
     path: Path = home_settings.home / "runs" / run.id / "attempts" / "1" / "events.ndjson"

@@ -1,4 +1,4 @@
-"""The guard with a real store and real files: decisions at once, written down, heard again."""
+"""The guard with a real store and real files: decisions, their records, and restarts."""
 
 import json
 import sqlite3
@@ -32,7 +32,7 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        """A new daemon that knows nothing but the store."""
+        """A new daemon that knows only the store."""
         self.guard = Guard(self.store, self.settings, self.told.append, clock=lambda: self.now)
 
     def configure(self, **update: object) -> None:
@@ -79,7 +79,7 @@ def storm(world: World, stats: Callable[..., StepStats]) -> Callable[[Run], None
     return lambda run: world.guard.on_event("a", run.id, stats(overflow=60))
 
 
-def test_a_trip_is_in_force_at_once_and_then_written_down(world, storm) -> None:
+def test_a_trip_is_in_force_at_once_and_then_recorded(world, storm) -> None:
     run = world.begin()
     assert not world.guard.demands_fp32("a")
     storm(run)
@@ -111,7 +111,7 @@ def test_a_decision_survives_a_restart(world, storm) -> None:
 
 
 def test_a_restart_loses_no_window(world, compared) -> None:
-    """What an earlier daemon heard of a run under way counts once, and judges with what follows."""
+    """Events that an earlier daemon read count once, together with those that follow."""
     run = world.begin()
     [attempt] = world.store.attempts(run.id)
     path = world.settings.home / "runs" / run.id / "attempts" / "1" / "events.ndjson"
@@ -130,7 +130,7 @@ def test_a_restart_loses_no_window(world, compared) -> None:
     assert "in 3 comparisons in a row" in world.guard.decision("a").reason, "none counts twice"
 
 
-def test_a_restart_hears_nothing_that_led_to_a_decision(world, storm, stats, compared) -> None:
+def test_a_restart_ignores_events_before_a_decision(world, storm, stats, compared) -> None:
     run = world.begin()
     [attempt] = world.store.attempts(run.id)
     path = world.settings.home / "runs" / run.id / "attempts" / "1" / "events.ndjson"
@@ -153,7 +153,7 @@ def test_a_restart_hears_nothing_that_led_to_a_decision(world, storm, stats, com
     assert world.state == "watching", "100 clean half-precision steps, 90 before the restart"
 
 
-def test_a_run_that_a_restart_resumes_is_no_new_trial(world, storm) -> None:
+def test_a_run_that_a_restart_resumes_is_not_a_new_trial(world, storm) -> None:
     world.configure(guard_reenable="auto")
     first = world.begin()
     storm(first)
@@ -165,7 +165,7 @@ def test_a_run_that_a_restart_resumes_is_no_new_trial(world, storm) -> None:
     assert world.state == "tripped", "it began in the cool-down"
 
 
-def test_an_operator_is_heard_while_the_daemon_runs(world, storm) -> None:
+def test_an_operators_decision_applies_while_the_daemon_runs(world, storm) -> None:
     storm(world.begin())
     world.guard.refresh()
     [last] = world.store.guard.latest().values()
@@ -179,7 +179,7 @@ def test_an_operator_is_heard_while_the_daemon_runs(world, storm) -> None:
     assert len(world.told) == 2
 
 
-def test_the_whole_ladder_by_itself(world, storm, stats) -> None:
+def test_trip_probation_and_return_without_an_operator(world, storm, stats) -> None:
     world.configure(guard_reenable="auto")
     run = world.begin()
     storm(run)
@@ -205,7 +205,7 @@ def test_the_whole_ladder_by_itself(world, storm, stats) -> None:
     assert len(list((world.settings.home / "guard" / "a").iterdir())) == 5
 
 
-def test_a_retry_of_the_same_run_is_no_new_run(world, storm) -> None:
+def test_a_retry_of_the_same_run_is_not_a_new_run(world, storm) -> None:
     world.configure(guard_reenable="auto")
     first = world.begin()
     storm(first)
@@ -228,7 +228,7 @@ def test_fp32_runs_prove_nothing(world, storm, stats) -> None:
     assert world.state == "probation"
 
 
-def test_the_floor_is_the_one_that_is_set(world, stats) -> None:
+def test_the_guard_uses_the_floor_of_the_settings(world, stats) -> None:
     world.configure(fp16_min_loss_scale=4.0)
     run = world.begin()
     begins = PrecisionChanged(step=0, state=FP16, loss_scale=8.0)
@@ -252,7 +252,7 @@ def test_evidence_names_the_attempt_that_was_under_way(world, storm) -> None:
 
 @pytest.mark.parametrize("hidden", ["runs", "attempts"])
 def test_evidence_needs_no_store(world, storm, hidden: str) -> None:
-    """It is on the disk though nothing can be read, or compared, or written down."""
+    """It is on the disk although the store cannot be read or written."""
     run = world.begin()
     storm(run)
     world.guard.on_run_state("a", run.id, "succeeded")
@@ -267,7 +267,7 @@ def test_evidence_needs_no_store(world, storm, hidden: str) -> None:
     assert world.settings.home / decision.evidence == path
 
 
-def test_a_guard_that_is_switched_off_lets_go(world, storm) -> None:
+def test_a_guard_that_is_switched_off_demands_nothing(world, storm) -> None:
     run = world.begin()
     storm(run)
     world.configure(guard_enabled=False)
@@ -288,7 +288,7 @@ def test_three_worse_pairs_are_a_drift(world) -> None:
     assert [pair["half"] for pair in bundle["numbers"]["pairs"]] == [1.1] * 3
 
 
-def test_pairs_that_led_to_a_decision_count_no_more(world) -> None:
+def test_pairs_before_a_decision_do_not_count_again(world) -> None:
     def pair() -> None:
         run = world.begin()
         world.succeed(run, metric=1.1, half_steps=100)
@@ -361,7 +361,7 @@ def test_a_decision_outlives_a_daemon_that_ends_while_the_store_is_locked(
     assert free.guard.history("a") == [decision], "once is enough"
 
 
-def test_what_the_store_heard_later_outranks_a_bundle_it_never_heard_of(world, storm) -> None:
+def test_a_later_decision_of_the_store_outranks_a_bundle(world, storm) -> None:
     storm(world.begin())
     world.guard.refresh()
     [tripped] = world.store.guard.history("a")

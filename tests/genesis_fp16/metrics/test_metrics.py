@@ -180,7 +180,7 @@ def test_a_frozen_batch_is_compared(metrics: Metrics, value: Value) -> None:
     assert value("genesis_half_loss_error_ratio", agent="a") == pytest.approx(0.002)
 
 
-def test_losses_of_different_moments_are_no_pair(metrics: Metrics, value: Value) -> None:
+def test_losses_of_different_moments_are_not_compared(metrics: Metrics, value: Value) -> None:
     compared = BaselineCompared(step=9, precision="fp16", loss_scale=1.0, loss=0.5, fp32_loss=0.5)
     evaluated = Evaluated(epoch=1, metrics={}, primary="x", fp32_baseline_loss=0.25)
     metrics.on_event("a", "r", compared)
@@ -204,7 +204,7 @@ def test_in_fp32_no_comparison_is_shown(metrics: Metrics, value: Value) -> None:
     assert value("genesis_fp32_baseline_loss", agent="a") == 0.3
 
 
-def test_space_is_asked_at_each_scrape(metrics: Metrics, value: Value, tmp_path: Path) -> None:
+def test_space_is_read_at_each_scrape(metrics: Metrics, value: Value, tmp_path: Path) -> None:
     metrics.watch_home(tmp_path / "not there yet")
     assert math.isnan(value("genesis_home_free_bytes") or 0)
     (tmp_path / "not there yet").mkdir()

@@ -44,7 +44,7 @@ def postgres_server() -> Iterator[Path]:
 
 @pytest.fixture
 def postgres_settings(postgres_server: Path, home_settings: Settings) -> Settings:
-    """Settings that name a new schema of that server: a new database would take a second."""
+    """Settings with a new schema on that server, which is faster than a new database."""
     engine = create_engine(
         f"postgresql+psycopg://postgres@/postgres?host={postgres_server}",
         isolation_level="AUTOCOMMIT",
@@ -59,7 +59,7 @@ def postgres_settings(postgres_server: Path, home_settings: Settings) -> Setting
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 def any_settings(request: pytest.FixtureRequest, home_settings: Settings) -> Settings:
-    """Settings of a home with one kind of database after the other."""
+    """Settings of a home, once with each kind of database."""
     if request.param == "sqlite":
         return home_settings
     return request.getfixturevalue("postgres_settings")

@@ -1,4 +1,4 @@
-"""Which runs may be compared, and what with."""
+"""Which runs are compared, and with which."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def store(any_settings: Settings, clock: list[float]) -> Iterator[Store]:
 
 @pytest.fixture
 def finish(store: Store, clock: list[float]) -> Finish:
-    """Queue a run, or the twin of one, and end it; a second later each time."""
+    """Queue a run, or the baseline of one, and end it; a second later each time."""
 
     def finish(
         twin_of: Run | None = None, state: RunState = RunState.SUCCEEDED, **summary: object
@@ -45,14 +45,14 @@ def finish(store: Store, clock: list[float]) -> Finish:
     return finish
 
 
-def test_a_twin_has_the_number_and_the_seed_of_its_run(store: Store, finish: Finish) -> None:
+def test_a_baseline_has_the_number_and_the_seed_of_its_run(store: Store, finish: Finish) -> None:
     first, second = finish(), finish()
     twin = finish(twin_of=second)
     assert (twin.number, twin.seed, twin.trigger) == (second.number, second.seed, "baseline")
     assert (first.number, second.number, finish().number) == (1, 2, 3), "a twin is not counted"
 
 
-def test_pairs_are_runs_and_their_twins(store: Store, finish: Finish) -> None:
+def test_pairs_are_runs_and_their_baselines(store: Store, finish: Finish) -> None:
     finish()
     first = finish(primary_value=0.7)
     finish(twin_of=first, primary_value=0.6)
@@ -80,7 +80,7 @@ def test_pairs_are_runs_and_their_twins(store: Store, finish: Finish) -> None:
         ({"higher_is_better": None}, {}),
     ],
 )
-def test_what_cannot_be_compared_is_no_pair(store: Store, finish: Finish, half, twin) -> None:
+def test_incomparable_runs_are_left_out(store: Store, finish: Finish, half, twin) -> None:
     finish(twin_of=finish(**half), **twin)
     assert store.compared.pairs("a") == []
 
@@ -91,7 +91,7 @@ def test_a_half_metric_that_is_not_finite_is_compared(store: Store, finish: Fini
     assert math.isnan(pair.half)
 
 
-def test_outcomes_say_what_a_run_trained_in(store: Store, finish: Finish) -> None:
+def test_results_name_the_precision_of_the_training(store: Store, finish: Finish) -> None:
     finish(precision={"reason": "default"})
     finish(half_steps=89)
     finish(half_steps=0, precision={"reason": "canary"})

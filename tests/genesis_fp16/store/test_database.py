@@ -1,4 +1,4 @@
-"""Databases as they are found: none, ours, older, newer, another's, broken."""
+"""Databases that are missing, current, older, newer, foreign or damaged."""
 
 import sqlite3
 import subprocess
@@ -40,7 +40,7 @@ def open_at(path: Path) -> None:
     open_database(make_url(f"sqlite:///{path}")).dispose()
 
 
-def test_a_new_database_is_what_the_tables_say(path: Path) -> None:
+def test_a_new_database_matches_the_schema(path: Path) -> None:
     engine = open_database(make_url(f"sqlite:///{path}"))
     with engine.begin() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -66,7 +66,7 @@ def test_opening_again_migrates_nothing(path: Path) -> None:
     connection.close()
 
 
-def test_a_database_of_the_first_release_is_brought_here(path: Path) -> None:
+def test_a_database_of_the_first_release_is_migrated(path: Path) -> None:
     path.parent.mkdir()
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
@@ -115,7 +115,7 @@ def test_several_processes_may_create_it_at_once(path: Path) -> None:
     open_at(path)
 
 
-def test_a_corrupt_file_is_named_with_the_cure(path: Path) -> None:
+def test_a_corrupt_file_is_named_with_the_remedy(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(StoreError, match=r"genesis\.db cannot be used.*move it away") as caught:
@@ -124,7 +124,7 @@ def test_a_corrupt_file_is_named_with_the_cure(path: Path) -> None:
     assert path.read_bytes().startswith(b"this is no database"), "it must not be touched"
 
 
-def test_a_torn_database_is_named_with_the_cure(path: Path) -> None:
+def test_a_damaged_database_is_named_with_the_remedy(path: Path) -> None:
     open_at(path)
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
@@ -164,7 +164,7 @@ def test_a_server_that_does_not_answer_is_named_without_its_password() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_where_the_database_is(tmp_path: Path) -> None:
+def test_the_url_of_the_database(tmp_path: Path) -> None:
     assert database_url(Settings(home=tmp_path)).database == str(tmp_path / "genesis.db")
     url = database_url(Settings(home=tmp_path, database_url="postgresql://h/d"))
     assert url.drivername == "postgresql+psycopg"
@@ -174,8 +174,8 @@ def test_where_the_database_is(tmp_path: Path) -> None:
     "used", ["runs/20261121T112607-4bb90ed8", "guard/a/1.json", "agents/a/replay"]
 )
 @pytest.mark.parametrize("left", [None, "nothing", "no table"])
-def test_an_empty_database_is_a_lost_one(tmp_path: Path, used: str, left: str | None) -> None:
-    """Else the overrides in it would be forgotten."""
+def test_an_empty_database_counts_as_missing(tmp_path: Path, used: str, left: str | None) -> None:
+    """Otherwise its overrides would be lost."""
     settings = Settings(home=tmp_path)
     (tmp_path / used).mkdir(parents=True)
     path = tmp_path / "genesis.db"

@@ -107,7 +107,7 @@ def test_clearing_one_scope_leaves_the_other(overrides) -> None:
         ("agent", b"\xff", None),
     ],
 )
-def test_one_that_cannot_be_read_demands_fp32_until_it_is_cleared(
+def test_an_unreadable_override_demands_fp32_until_it_is_cleared(
     home_settings: Settings, column: str, value: object, whom: str | None
 ) -> None:
     path = home_settings.home / "genesis.db"
@@ -134,7 +134,7 @@ def test_a_change_that_cannot_be_read_is_left_out(home_settings: Settings) -> No
         assert [each.subject for each in store.overrides.audit()] == ["all"]
 
 
-def test_the_last_decision_on_an_agent_stands(store: Store) -> None:
+def test_the_last_decision_on_an_agent_is_in_force(store: Store) -> None:
     assert store.guard.latest() == {}
     other = replace(TRIPPED, agent="b", trigger=Trigger.UNDERFLOW)
     for decision in (TRIPPED, other, CLEARED):
@@ -144,7 +144,7 @@ def test_the_last_decision_on_an_agent_stands(store: Store) -> None:
     assert store.guard.history("a", limit=1) == [CLEARED]
 
 
-def test_a_reader_hears_each_decision_once(store: Store) -> None:
+def test_a_reader_gets_each_decision_once(store: Store) -> None:
     store.guard.add(TRIPPED)
     entry, heard = store.guard.since(0)
     assert heard == [TRIPPED]
@@ -160,7 +160,7 @@ def test_only_an_operators_decision_is_audited(store: Store) -> None:
     assert (change.actor, change.action, change.subject) == ("ann", "guard clear", "a")
 
 
-def test_a_row_that_nobody_can_read_costs_only_itself(store: Store, any_settings: Settings) -> None:
+def test_an_unreadable_decision_is_left_out(store: Store, any_settings: Settings) -> None:
     store.guard.add(TRIPPED)
     row = {**asdict(TRIPPED), "state": "bogus"}
     engine = open_database(database_url(any_settings))

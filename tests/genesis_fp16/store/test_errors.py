@@ -1,4 +1,4 @@
-"""A database that cannot be used, and what its user is told: real locks, owners and limits."""
+"""Errors of a database that cannot be used: real locks, owners and limits."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ NOBODY = 65534
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """For the block, a user who owns nothing; a test that is not root's is one already."""
+    """Become a user who owns nothing, unless the tests do not run as root anyway."""
     if os.getuid() != 0:
         yield
         return
@@ -62,7 +62,7 @@ def test_a_locked_database_names_who_holds_it(settings: Settings) -> None:
             store.enqueue("a", first_seed=0)
 
 
-def test_a_full_disk_wants_room_and_nothing_was_changed(settings: Settings) -> None:
+def test_the_remedy_for_a_full_disk_is_space(settings: Settings) -> None:
     engine = open_database(database_url(settings))
     with engine.connect() as connection:
         connection.execute(text("PRAGMA max_page_count = 1"))  # no page more than there are
@@ -75,8 +75,8 @@ def test_a_full_disk_wants_room_and_nothing_was_changed(settings: Settings) -> N
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a small disk")
-def test_a_disk_that_fills_up_wants_room(settings: Settings) -> None:
-    """SQLite calls it an error of input and output where its shared memory finds no room."""
+def test_the_remedy_for_a_disk_that_fills_up_is_space(settings: Settings) -> None:
+    """SQLite reports an I/O error if its shared memory has no space."""
     mounted = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(settings.home)]
     if subprocess.run(mounted, stderr=subprocess.DEVNULL, check=False).returncode:
         pytest.skip("this machine lets nobody mount a disk")
@@ -91,7 +91,7 @@ def test_a_disk_that_fills_up_wants_room(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("closed", ["file", "home"])
-def test_one_who_may_not_write_is_told_whose_it_is(settings: Settings, closed: str) -> None:
+def test_a_user_without_access_learns_the_owner(settings: Settings, closed: str) -> None:
     path = settings.home / "genesis.db"
     for each in settings.home.iterdir():
         each.chmod(0o444)
@@ -115,7 +115,7 @@ def test_one_who_may_not_write_is_told_whose_it_is(settings: Settings, closed: s
     assert "backup" not in said
 
 
-def test_a_home_that_may_not_be_made_names_the_folder_above(settings: Settings) -> None:
+def test_a_home_that_cannot_be_created_names_the_folder_above(settings: Settings) -> None:
     settings.home.chmod(0o555)
     inside = Settings(home=settings.home / "new")
     with as_nobody(), pytest.raises(StoreError, match=f"{settings.home} belongs to .* may not"):
@@ -148,13 +148,13 @@ def of_sqlite(code: int) -> sqlite3.Error:
         (of_sqlite(sqlite3.SQLITE_CORRUPT), "restore it from a backup"),
     ],
 )
-def test_what_went_wrong_has_a_remedy(settings: Settings, cause: Exception, remedy: str) -> None:
+def test_each_failure_has_a_remedy(settings: Settings, cause: Exception, remedy: str) -> None:
     said = str(store_error(database_url(settings), cause))
     assert f"; {remedy}" in said
     assert "\n" not in said
 
 
-def test_a_disk_that_cannot_be_looked_at_is_not_called_full(tmp_path: Path) -> None:
+def test_a_disk_of_unknown_space_is_not_called_full(tmp_path: Path) -> None:
     gone = make_url(f"sqlite:///{tmp_path}/gone/genesis.db")
     assert "check the disk of" in str(store_error(gone, of_sqlite(sqlite3.SQLITE_IOERR)))
 
@@ -167,7 +167,7 @@ def test_a_server_is_named_without_its_secrets() -> None:
     assert said.endswith("check that the server runs and GENESIS_DATABASE_URL is right")
 
 
-def test_the_log_beside_the_database_is_looked_at_too(settings: Settings) -> None:
+def test_access_to_the_log_is_checked_too(settings: Settings) -> None:
     path = settings.home / "genesis.db"
     settings.home.chmod(0o777)
     path.chmod(0o666)

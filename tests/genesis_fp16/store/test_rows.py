@@ -1,4 +1,4 @@
-"""A row that somebody else wrote wrongly is left out, and said by name with the remedy."""
+"""Rows that cannot be read are left out and logged with the remedy."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ from genesis_fp16.store.store import count_unreadable_rows
 
 @pytest.fixture
 def store(home_settings: Settings) -> Iterator[Store]:
-    """In SQLite, which takes any value in any column."""
+    """A store in SQLite, which accepts any value in any column."""
     with closing(Store.open(home_settings)) as store:
         yield store
 
 
 @pytest.fixture
 def write(store: Store, home_settings: Settings) -> Callable[[str], None]:
-    """Write into the store's database by other means."""
+    """Write to the store's database directly."""
 
     def write(statement: str) -> None:
         path = home_settings.home / "genesis.db"
@@ -43,7 +43,7 @@ def write(store: Store, home_settings: Settings) -> Callable[[str], None]:
         ("metrics", f"'{'[' * 100_000}'"),
     ],
 )
-def test_one_run_is_left_out_and_named_once(
+def test_an_unreadable_run_is_left_out_and_logged_once(
     store: Store, write: Callable[[str], None], column: str, value: str
 ) -> None:
     wrong, right = (store.enqueue("a", first_seed=0) for _ in range(2))
@@ -64,7 +64,7 @@ def test_one_run_is_left_out_and_named_once(
     assert "correct the row" in line["remedy"]
 
 
-def test_so_is_an_attempt(store: Store, write: Callable[[str], None]) -> None:
+def test_an_unreadable_attempt_is_left_out(store: Store, write: Callable[[str], None]) -> None:
     run = store.enqueue("a", first_seed=0)
     store.begin_attempt(run.id, "one")
     write("UPDATE attempts SET pid = 'none'")
@@ -87,7 +87,7 @@ def succeeded(store: Store) -> Run:
     return run
 
 
-def test_text_that_is_none_costs_only_itself(store: Store, write: Callable[[str], None]) -> None:
+def test_text_of_a_wrong_encoding_is_replaced(store: Store, write: Callable[[str], None]) -> None:
     run = store.enqueue("a", first_seed=0)
     write("UPDATE runs SET error = CAST(x'6f64ff' AS TEXT)")
     assert [(each.id, each.error) for each in store.runs()] == [
@@ -95,7 +95,7 @@ def test_text_that_is_none_costs_only_itself(store: Store, write: Callable[[str]
     ]
 
 
-def test_a_success_whose_time_is_none_is_passed_over(
+def test_a_success_with_an_invalid_time_is_ignored(
     store: Store, write: Callable[[str], None]
 ) -> None:
     one, other = succeeded(store), succeeded(store)
@@ -105,7 +105,7 @@ def test_a_success_whose_time_is_none_is_passed_over(
     assert store.last_success("a") == first.finished_at
 
 
-def test_an_agent_whose_due_time_is_none_counts_as_new(
+def test_an_agent_with_an_invalid_due_time_counts_as_new(
     store: Store, write: Callable[[str], None]
 ) -> None:
     store.record_due("a", 5.0, [], first_seed=0)
@@ -136,7 +136,7 @@ def test_a_comparison_leaves_out_what_cannot_be_read(
     ]
 
 
-def test_a_twin_whose_time_is_none_ends_no_comparison(
+def test_a_baseline_with_an_invalid_time_is_ignored(
     store: Store, write: Callable[[str], None]
 ) -> None:
     store.enqueue_baseline(succeeded(store))
@@ -145,7 +145,7 @@ def test_a_twin_whose_time_is_none_ends_no_comparison(
     assert store.compared.runs_since_baseline("a") == 2
 
 
-def test_what_cannot_be_read_is_counted(
+def test_unreadable_rows_are_counted(
     store: Store, write: Callable[[str], None], home_settings: Settings
 ) -> None:
     engine = open_database(database_url(home_settings))

@@ -1,4 +1,4 @@
-"""The registry of runs: what is refused, what absorbs, what survives."""
+"""The store of runs and attempts: transitions, due times, cancellation."""
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -104,7 +104,7 @@ def test_due_times_and_their_runs_are_recorded_together(store: Store) -> None:
     assert [run.id for run in store.unfinished()] == [run.id for run in runs]
 
 
-def test_cancelling_is_asked_and_audited(store: Store) -> None:
+def test_a_cancellation_is_requested_and_audited(store: Store) -> None:
     run = store.enqueue("a", first_seed=0)
     assert store.request_cancel(run.id, actor="me", reason="too long")
     assert [r.cancel_requested for r in store.unfinished()] == [True]
@@ -126,7 +126,7 @@ def test_newest_first(store: Store) -> None:
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Random calls, some of them wrong: the database itself keeps the rules."""
+    """Random calls, some of them invalid: the database enforces the rules."""
 
     def __init__(self) -> None:
         super().__init__()

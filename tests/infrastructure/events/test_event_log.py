@@ -45,7 +45,7 @@ def test_numbers_that_json_lacks_survive(tmp_path: Path, value):
     assert repr(event.metrics["m"]) == repr(value)
 
 
-def test_a_torn_last_line_waits_and_strangers_are_counted(tmp_path: Path):
+def test_a_partial_last_line_waits_and_unknown_lines_are_counted(tmp_path: Path):
     path = tmp_path / "events.ndjson"
     tail = EventTail(path)
     assert list(tail.read()) == []
@@ -74,7 +74,7 @@ def test_an_endless_line_does_not_stall_the_tail(tmp_path: Path):
     assert events == [STATS]
 
 
-def test_commands_round_trip_and_strangers_are_refused():
+def test_commands_round_trip_and_unknown_ones_are_refused():
     command = SetPrecision(state=STATE)
     assert COMMAND_ADAPTER.validate_json(command.model_dump_json()) == command
     with pytest.raises(ValidationError):
@@ -90,7 +90,7 @@ def test_neither_contract_nor_events_import_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_pipe_that_nobody_writes_into_is_no_event_file(tmp_path: Path):
+def test_a_pipe_is_not_an_event_file(tmp_path: Path):
     os.mkfifo(tmp_path / "events.ndjson")
     with pytest.raises(OSError, match="seek"):
         list(EventTail(tmp_path / "events.ndjson").read())

@@ -1,4 +1,4 @@
-"""What a plugin words ends up on terminals and in the store."""
+"""Text of plugins is made safe for terminals and the store."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_bounded_clean_and_stable(text: str, longest: int) -> None:
     assert "\x1b" not in cleaned
 
 
-def test_events_are_clean_whoever_wrote_them(tmp_path: Path) -> None:
+def test_events_are_cleaned_by_writer_and_reader(tmp_path: Path) -> None:
     long = "x" * 100_000
     path = tmp_path / "events.ndjson"
     with EventWriter(path) as emit:
