@@ -76,7 +76,7 @@ def test_without_a_checkpoint_nothing_is_restored(handler) -> None:
 
 
 def test_a_step_must_have_changed_the_model(make_trainer, checkpoints, batch, loss_fn) -> None:
-    trainer = make_trainer()
+    trainer = make_trainer("fp32")
     handler = DivergenceHandler(trainer, checkpoints, list[BaseEvent]().append)
     handler.require_progress()  # no step was attempted
     trainer.step(trainer.training_step(batch, loss_fn) * torch.nan)

@@ -1,0 +1,98 @@
+"""Tests mirror the modules: each module has a test file at its path, or stands in `TESTED_BY`."""
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOMS = ("genesis_fp16", "infrastructure", "agents")
+
+# Modules (or patterns) without a test file of their own: the test that runs them, and why there.
+TESTED_BY = {
+    # Declarations: they do nothing by themselves.
+    "genesis_fp16/domain/errors.py": "genesis_fp16/cli/test_store.py",
+    "genesis_fp16/domain/listener.py": "genesis_fp16/metrics/test_feed.py",
+    "genesis_fp16/executors/base.py": "genesis_fp16/executors/test_local.py",
+    "genesis_fp16/metrics/series.py": "genesis_fp16/metrics/test_feed.py",
+    "genesis_fp16/settings/types.py": "genesis_fp16/settings/test_settings.py",
+    "genesis_fp16/store/schema.py": "genesis_fp16/store/test_database.py",
+    "genesis_fp16/store/migrations/*.py": "genesis_fp16/store/test_database.py",
+    "infrastructure/events/command.py": "infrastructure/events/test_event_log.py",
+    "infrastructure/events/precision_state.py": "infrastructure/events/test_event_log.py",
+    "infrastructure/events/preflight_report.py": (
+        "infrastructure/training/diagnostics/preflight/test_verdict.py"
+    ),
+    "agents/se_darwin/settings.py": "agents/test_se_darwin_agent.py",
+    # Shells of a command or of a process: run as an operator, or the daemon, runs them.
+    "genesis_fp16/cli/daemon.py": "e2e/test_life_of_a_run.py",
+    "genesis_fp16/cli/doctor.py": "genesis_fp16/cli/test_checks.py",
+    "genesis_fp16/daemon/startup.py": "genesis_fp16/daemon/test_daemon.py",
+    "genesis_fp16/plugins/probe/__main__.py": "genesis_fp16/plugins/probe/test_parent.py",
+    "genesis_fp16/worker/attempt_runner.py": "genesis_fp16/worker/test_main.py",
+    # Parts of `train`: each is seen only in a training that goes on.
+    "infrastructure/training/loop/baseline.py": "infrastructure/training/loop/test_train.py",
+    "infrastructure/training/loop/boundary.py": "infrastructure/training/loop/test_train.py",
+    "infrastructure/training/loop/progress.py": "infrastructure/training/loop/test_train.py",
+    "infrastructure/training/loop/statistics.py": "infrastructure/training/loop/test_train.py",
+    "infrastructure/training/precision/switch.py": "infrastructure/training/test_fp16_trainer.py",
+    "infrastructure/training/diagnostics/job_copy.py": (
+        "infrastructure/training/diagnostics/preflight/test_preflight.py"
+    ),
+    "infrastructure/training/cuda_graphs/*.py": (
+        "infrastructure/training/cuda_graphs/test_graphed_trainer.py"
+    ),
+    # What needs two ranks: one torchrun serves all.
+    "infrastructure/training/checkpoints/shard*.py": (
+        "infrastructure/training/distributed/test_distributed.py"
+    ),
+    "infrastructure/training/distributed/gradients.py": (
+        "infrastructure/training/distributed/test_distributed.py"
+    ),
+    "infrastructure/training/distributed/modules.py": (
+        "infrastructure/training/distributed/test_distributed.py"
+    ),
+    # Programs that SE-Darwin breaks and repairs, and those that run inside its sandbox.
+    "agents/se_darwin/corpus/*.py": "agents/se_darwin/corpus/test_subject.py",
+    "agents/se_darwin/edits/expression_rules.py": "agents/se_darwin/edits/test_edit_space.py",
+    "agents/se_darwin/fork_server/candidate.py": "agents/se_darwin/sandbox/test_sandbox.py",
+    "agents/se_darwin/fork_server/server.py": "agents/se_darwin/sandbox/test_sandbox.py",
+    "agents/se_darwin/fork_server/check.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
+    "agents/se_darwin/fork_server/function_proxy.py": (
+        "agents/se_darwin/sandbox/test_pytest_suite.py"
+    ),
+    "agents/se_darwin/fork_server/suite_runner.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
+    "agents/se_darwin/solution/recording.py": "agents/se_darwin/command/test_evolve.py",
+    "agents/se_darwin/tasks/repair_task.py": "agents/se_darwin/search/test_evolution.py",
+}
+
+
+@pytest.fixture(scope="module")
+def modules(root: Path) -> dict[str, bool]:
+    """Whether each module has a test file at its path; ``__main__`` has ``test_main``."""
+    return {
+        path.relative_to(root).as_posix(): (
+            root / "tests" / path.relative_to(root).with_name(f"test_{path.stem.strip('_')}.py")
+        ).exists()
+        for room in ROOMS
+        for path in sorted((root / room).rglob("*.py"))
+        if path.name != "__init__.py" and "__pycache__" not in path.parts
+    }
+
+
+def test_each_module_has_its_test_file_or_a_test_that_runs_it(modules: dict[str, bool]) -> None:
+    untested = [
+        module
+        for module, has_file in modules.items()
+        if not has_file and not any(fnmatch(module, pattern) for pattern in TESTED_BY)
+    ]
+    assert untested == []
+
+
+def test_the_table_names_only_what_is_there(root: Path, modules: dict[str, bool]) -> None:
+    unused = [
+        pattern
+        for pattern in TESTED_BY
+        if not any(fnmatch(module, pattern) for module, has_file in modules.items() if not has_file)
+    ]
+    assert unused == []
+    assert [test for test in TESTED_BY.values() if not (root / "tests" / test).is_file()] == []
