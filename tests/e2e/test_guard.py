@@ -74,7 +74,7 @@ def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
 
     told = explained(daemon)
     for said in (
-        "stormy was last in FP32",
+        "stormy last trained in FP32",
         "reason guard",
         "overflow_storm at",
         "the limit is 30%",
