@@ -183,7 +183,7 @@ def test_the_scale_grows_after_the_interval_and_stays_put_outside_fp16(
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_fp16_that_was_left_at_its_floor_begins_anew(make_trainer, batch, resumed):
+def test_fp16_left_at_its_floor_starts_from_the_initial_scale(make_trainer, batch, resumed):
     trainer = make_trainer(min_loss_scale=64.0, loss_scale=256.0)
 
     def overflow(forward, batch):
@@ -205,7 +205,7 @@ def test_fp16_that_was_left_at_its_floor_begins_anew(make_trainer, batch, resume
     assert trainer.get_stats()["current_scale"] == 256.0
 
 
-def test_a_flip_changes_what_computes_and_the_counters_tell(make_trainer, batch, loss_fn):
+def test_a_flip_changes_the_compute_dtype_and_the_counters(make_trainer, batch, loss_fn):
     trainer = run(make_trainer("fp16"), batch, loss_fn, 4)
     seen = []
 
@@ -351,7 +351,7 @@ def test_backward_and_step_returns_a_bool(make_trainer, batch, loss_fn):
     assert trainer.backward_and_step(bad) is False
 
 
-def test_the_cpu_resolves_to_fp32_and_says_so():
+def test_the_cpu_resolves_to_fp32_and_logs_the_reason():
     model = nn.Linear(2, 1)
     trainer = FP16Trainer(model, torch.optim.Adam(model.parameters()))
     stats = trainer.get_stats()
@@ -389,7 +389,7 @@ def test_an_optimizer_with_a_closure_is_refused():
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 @pytest.mark.parametrize("steps", [0, 3])
-def test_a_state_of_a_loop_optimizer_goes_on_fused(batch, loss_fn, kind, steps):
+def test_a_state_of_an_unfused_optimizer_continues_fused(batch, loss_fn, kind, steps):
     def made(seed, **options):
         torch.manual_seed(seed)
         model = nn.Linear(4, 1)
@@ -408,9 +408,7 @@ def test_a_state_of_a_loop_optimizer_goes_on_fused(batch, loss_fn, kind, steps):
     torch.testing.assert_close(weights(fused), weights(loop), rtol=1e-5, atol=1e-6)
 
 
-def test_a_lower_growth_interval_is_met_by_a_scale_that_has_waited_longer(
-    make_trainer, batch, loss_fn
-):
+def test_a_scale_that_waited_beyond_a_lower_growth_interval_grows(make_trainer, batch, loss_fn):
     patient = run(make_trainer(growth_interval=50, loss_scale=256.0), batch, loss_fn, 30)
     eager = make_trainer(growth_interval=10, loss_scale=256.0)
     eager.load_state_dict(patient.state_dict())
@@ -426,7 +424,7 @@ def test_sparse_gradients_are_refused_by_name():
 
 
 @pytest.mark.parametrize("config", [{}, "fp16"])
-def test_what_is_no_configuration_is_refused(config):
+def test_a_configuration_of_another_class_is_refused(config):
     model = nn.Linear(2, 1)
     with pytest.raises(TypeError, match="config must be an FP16TrainingConfig, got"):
         FP16Trainer(model, torch.optim.Adam(model.parameters()), config)

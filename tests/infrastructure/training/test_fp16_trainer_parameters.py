@@ -79,7 +79,7 @@ def add_group(model, optimizer):
 @pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-7), ("fp16", 1e-3)])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("change", [freeze, unfreeze, add_group])
-def test_they_are_trained_as_by_hand(change, kind, precision, most):
+def test_changing_parameters_train_as_by_hand(change, kind, precision, most):
     runs = []
     for _ in range(2):
         model = network()
@@ -95,7 +95,7 @@ def test_they_are_trained_as_by_hand(change, kind, precision, most):
 
 
 @pytest.mark.parametrize("change", [unfreeze, add_group])
-def test_their_overflow_is_seen(change):
+def test_an_overflow_of_changed_parameters_is_detected(change):
     model = network()
     model[0].requires_grad_(change is not unfreeze)
     optimizer = KINDS["sgd"]((model[2] if change is add_group else model).parameters())
@@ -138,7 +138,7 @@ def test_no_group_is_added_inside_a_window():
         trainer.step(trainer.training_step(batch(1), loss_of))
 
 
-def test_a_new_group_that_cannot_be_folded_takes_the_documented_path():
+def test_a_new_group_without_fused_takes_the_unfused_step():
     def add(model, optimizer):
         optimizer.add_param_group({"params": list(model[0].parameters()), "fused": False})
         optimizer.zero_grad()

@@ -60,7 +60,7 @@ def test_a_scale_far_too_low_climbs_faster() -> None:
     assert steps_up(AdaptiveLossScale(low, CPU)) <= 16 + 16 + 8 + 4 + 2 + 20
 
 
-def test_coming_down_is_no_reason_to_wait_longer() -> None:
+def test_overflows_while_coming_down_leave_the_interval_alone() -> None:
     scale = AdaptiveLossScale(config(loss_scale=2.0**40), CPU)
     assert len(steps_at_ceiling(scale, 2.0**10, 31)) == 30
     assert scale.interval.item() == 16.0
@@ -110,7 +110,9 @@ OUTCOMES = {"good": (ZERO, ZERO), "overflow": (ONE, ZERO), "bad loss": (ONE, ONE
     ),
     st.integers(1, 5),
 )
-def test_adaptive_scale_is_the_rule_in_words(story: list[tuple[str, int]], interval: int) -> None:
+def test_the_adaptive_scale_follows_the_rule_in_plain_python(
+    story: list[tuple[str, int]], interval: int
+) -> None:
     cfg = config(growth_interval=interval)
     scale, reference = AdaptiveLossScale(cfg, CPU), Reference(cfg)
     for outcome, times in story:
@@ -123,7 +125,7 @@ def test_adaptive_scale_is_the_rule_in_words(story: list[tuple[str, int]], inter
 
 
 @pytest.mark.parametrize("steps", [3, 16, 17, 30, 49, 50, 100])
-def test_a_resumed_scale_goes_on_where_it_was(steps: int) -> None:
+def test_a_resumed_scale_continues_from_its_state(steps: int) -> None:
     """Also right after a growth, while it is not known what becomes of it."""
     whole = AdaptiveLossScale(config(), CPU)
     steps_at_ceiling(whole, 256.0, steps)
@@ -157,7 +159,7 @@ def test_real_fp16_overflows_less_often_with_an_adaptive_interval(
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_the_trainer_tells_the_scale_of_overflows_not_of_values(
+def test_steps_without_overflow_advance_the_tracker_only(
     make_trainer, loss_fn, batch, adaptive: bool
 ) -> None:
     trainer = make_trainer("fp16", loss_scale=64.0, adaptive_growth_interval=adaptive)

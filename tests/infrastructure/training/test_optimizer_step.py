@@ -80,7 +80,7 @@ def ready():
     return parameters, optimizer
 
 
-def test_no_announcement_is_made_where_nobody_listens(ready, monkeypatch):
+def test_without_hooks_torchs_own_step_is_not_called(ready, monkeypatch):
     def announced(_optimizer):
         raise AssertionError
 
@@ -112,7 +112,7 @@ def test_a_profiler_sees_the_step(ready):
     assert any("Optimizer.step#AdamW" in event.key for event in profile.key_averages())
 
 
-def test_an_lr_scheduler_knows_that_the_step_was_taken(ready):
+def test_an_lr_scheduler_sees_that_the_step_was_taken(ready):
     scheduler = LambdaLR(ready[1], lambda epoch: 0.5**epoch)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -193,7 +193,7 @@ def test_a_skipped_step_leaves_the_statistics_alone(bad: float, at: int) -> None
     assert clip(torch.tensor(100.0), ZERO).item() > 10.0
 
 
-def test_an_outlier_does_not_widen_what_is_usual() -> None:
+def test_an_outlier_does_not_widen_the_statistics() -> None:
     """The clipped norm enters the mean: the second of two spikes is clipped as well."""
     clip = AdaptiveClip(CPU)
     for norm in norms(100, {}):

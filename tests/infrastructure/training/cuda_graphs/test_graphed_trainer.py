@@ -139,7 +139,7 @@ def test_repeated_steps_are_the_same_steps(make_trainer, loss_fn, precision, opt
         {"max_grad_norm": None},
     ],
 )
-def test_settings_that_find_themselves_go_on_in_a_graph(make_trainer, loss_fn, options):
+def test_adaptive_options_work_in_a_graph(make_trainer, loss_fn, options):
     trainers = [make_trainer(loss_scale=2.0**15, growth_interval=2, **options) for _ in "ab"]
     graphs, _ = graphed(trainers[0])
     for stepper in (graphs, trainers[1]):
@@ -188,7 +188,7 @@ def test_one_graph_for_each_precision_and_shape(make_trainer, loss_fn):
     assert trainer.training_steps == 24
 
 
-def test_shapes_without_end_run_eagerly_and_are_named(make_trainer, loss_fn):
+def test_too_many_shapes_run_eagerly_and_are_logged(make_trainer, loss_fn):
     trainer = make_trainer("fp32")
     graphs, recorder = graphed(trainer)
     with structlog.testing.capture_logs() as logs:
@@ -210,7 +210,7 @@ def test_another_loss_function_has_a_graph_of_its_own(make_trainer, loss_fn):
     assert trainer.training_steps == 10
 
 
-def test_a_loaded_state_is_what_the_next_graph_works_on(make_trainer, loss_fn):
+def test_the_next_graph_works_on_a_loaded_state(make_trainer, loss_fn):
     trainers = [make_trainer() for _ in "ab"]
     graphs, recorder = graphed(trainers[0])
     for trainer, stepper in zip(trainers, (graphs, trainers[1]), strict=True):
@@ -413,7 +413,7 @@ def test_on_cuda_a_graph_step_waits_for_nothing(cuda, make_optimizer, loss_fn):
 
 
 @pytest.mark.cuda
-def test_on_cuda_a_graph_goes_on_after_a_flip_and_a_load(cuda, make_optimizer, loss_fn):
+def test_on_cuda_a_graph_works_after_a_flip_and_a_load(cuda, make_optimizer, loss_fn):
     trainers = [cuda_trainer(cuda, "fp16", make_optimizer["adamw"]) for _ in range(2)]
     graphs = GraphedTrainer(trainers[0])
     for trainer, stepper in zip(trainers, (graphs, trainers[1]), strict=True):

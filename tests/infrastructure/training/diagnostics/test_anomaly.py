@@ -110,7 +110,7 @@ def test_a_batch_that_is_not_finite_is_named_where_it_enters(anomalies) -> None:
     assert line["forward"] == "addmm.default of a value that was not finite in 0 (Linear)"
 
 
-def test_every_bad_step_is_told_once(anomalies) -> None:
+def test_every_nonfinite_step_is_logged_once(anomalies) -> None:
     lines = anomalies(Broken(lambda x: (x - 1e3).log()), steps=3)
     assert [line["backward_pass"] for line in lines] == [1, 2, 3]
 

@@ -71,7 +71,7 @@ def compare(loss_fn, batch):
 
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
-def test_a_healthy_model_rounds_a_little_and_loses_nothing_to_speak_of(compare, precision):
+def test_a_healthy_model_rounds_a_little_and_hardly_underflows(compare, precision):
     said = compare(net(nn.Dropout(0.5)), precision)
     rounding = torch.finfo(precision.compute).eps
     assert (said.step, said.precision, said.loss_scale) == (7, precision.value, 256.0)

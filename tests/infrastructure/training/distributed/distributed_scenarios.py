@@ -457,7 +457,7 @@ def auto(folder: Path) -> Any:
             wish=begin,
         )
         results[parallel]["calls"] = len(calls)
-        results[parallel]["last_dtype"] = calls[-2]  # the last is the baseline's, on the leader
+        results[parallel]["last_dtype"] = calls[-2]  # the last is the baseline's, on rank 0
     return results
 
 

@@ -111,7 +111,7 @@ def one_process(scenarios: ModuleType, numbers: list[int], precision="fp32", **c
 # -- the step ------------------------------------------------------------------------------------
 
 
-def test_an_overflow_on_one_rank_is_everyones(results) -> None:
+def test_an_overflow_on_one_rank_skips_the_step_on_all(results) -> None:
     for first, second in zip(*results("overflow_on_one_rank"), strict=True):
         assert first == second
         assert (first["overflow_steps"], first["nonfinite_loss_steps"]) == (1, 0), first["case"]
@@ -120,7 +120,7 @@ def test_an_overflow_on_one_rank_is_everyones(results) -> None:
         assert first["moved"]
 
 
-def test_a_loss_that_is_nan_on_one_rank_is_everyones_and_no_overflow(results) -> None:
+def test_a_nan_loss_on_one_rank_skips_the_step_on_all_and_is_not_an_overflow(results) -> None:
     for first, second in zip(*results("nan_loss_on_one_rank"), strict=True):
         assert first == second
         assert (first["overflow_steps"], first["nonfinite_loss_steps"]) == (0, 1), first["case"]
@@ -129,7 +129,7 @@ def test_a_loss_that_is_nan_on_one_rank_is_everyones_and_no_overflow(results) ->
         assert first["moved"]
 
 
-def test_a_nan_on_one_shard_is_everyones(results) -> None:
+def test_a_nan_on_one_shard_skips_the_step_on_all(results) -> None:
     first, second = results("nan_on_one_shard")
     assert first == second
     assert first["kept"]
@@ -176,7 +176,7 @@ def test_replicas_of_shards_count_once_in_the_norm(results, scenarios) -> None:
     assert first["weights"] == pytest.approx(expected["weights"], abs=1e-6)
 
 
-def test_a_policy_holds_the_precision_and_says_so(results) -> None:
+def test_a_policy_pins_the_precision_with_a_reason(results) -> None:
     for result in results("policy"):
         flip, start, cast, fused, partly = result["refusals"]
         assert flip.startswith("PinnedPrecisionError: FSDP2's MixedPrecisionPolicy holds the model")
@@ -279,11 +279,11 @@ def test_two_ranks_resume_bit_for_bit_from_shards(results) -> None:
         assert 0 < result["stopped"]["steps"] < result["whole"]["steps"]
         assert result["resumed"]["steps"] == result["whole"]["steps"]
         assert result["resumed"]["mse"] == result["whole"]["mse"]
-    first, _ = results("resume_fsdp2")  # the leader's plain model has the trained weights
+    first, _ = results("resume_fsdp2")  # rank 0's plain model has the trained weights
     assert first["resumed"]["weights"] == first["whole"]["weights"]
 
 
-def test_one_process_goes_on_where_two_ranks_stopped(
+def test_one_process_resumes_from_two_ranks(
     results, scenarios, folder: Path, tmp_path: Path
 ) -> None:
     stopped, _ = results("stop_for_one")
@@ -294,7 +294,7 @@ def test_one_process_goes_on_where_two_ranks_stopped(
     assert done["mse"] < 1.5 * scenarios.run(scenarios.job(), tmp_path)["mse"]
 
 
-def test_two_ranks_go_on_where_one_process_stopped(results) -> None:
+def test_two_ranks_resume_from_one_process(results) -> None:
     first, second = results("go_on_from_one")
     assert of(first, "resumed")[0]["step"] == 1
     assert first["steps"] == second["steps"] == 1 + 4 + 4  # seven batches are left, then eight

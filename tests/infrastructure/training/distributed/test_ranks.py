@@ -39,7 +39,7 @@ def rank(number: int, count: int) -> Ranks:
     start=st.integers(0, 20),
     by_number=st.booleans(),
 )
-def test_every_batch_is_dealt_once_and_every_rank_gets_as_many(batches, count, start, by_number):
+def test_every_batch_is_taken_once_and_every_rank_gets_as_many(batches, count, start, by_number):
     start = min(start, batches)
     hands = []
     for number in range(count):
@@ -59,7 +59,7 @@ def test_every_batch_is_dealt_once_and_every_rank_gets_as_many(batches, count, s
     assert sum(share.taken for share in hands[0]) == batches - start
 
 
-def test_alone_everything_is_agreed_at_once():
+def test_one_process_agrees_with_itself_at_once():
     alone = Ranks()
     assert (alone.rank, alone.count, alone.is_rank_zero, alone.control) == (0, 1, True, None)
     assert alone.broadcast("word") == "word"
@@ -67,7 +67,7 @@ def test_alone_everything_is_agreed_at_once():
     assert alone.agree(lambda: ["order"]) == ["order"]
 
 
-def test_passing_over_batches_happens_before_the_first_is_asked_for():
+def test_batches_are_skipped_before_the_first_is_requested():
     drawn = []
 
     def stream():

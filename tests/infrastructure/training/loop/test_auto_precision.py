@@ -68,7 +68,7 @@ def keep(folder: Path, precision: str, device: str = WHERE) -> None:
     (folder / "precision-choice.json").write_text(json.dumps(choice))
 
 
-def test_auto_is_what_was_measured(training, tmp_path: Path) -> None:
+def test_auto_becomes_the_measured_precision(training, tmp_path: Path) -> None:
     _, events = training(AUTO, cpu_half=False)
     (report,) = reports(events)
     verdict = report.report.verdict
@@ -79,7 +79,7 @@ def test_auto_is_what_was_measured(training, tmp_path: Path) -> None:
     assert kept["device"] == WHERE
 
 
-def test_a_kept_choice_is_not_measured_again(training, tmp_path: Path) -> None:
+def test_a_saved_choice_is_not_measured_again(training, tmp_path: Path) -> None:
     """BF16 on a CPU without cpu_half: only a measurement may choose it."""
     keep(tmp_path, "bf16")
     _, events = training(AUTO, cpu_half=False)
@@ -87,14 +87,14 @@ def test_a_kept_choice_is_not_measured_again(training, tmp_path: Path) -> None:
     assert [state.effective for state in states(events)] == ["bf16"]
 
 
-def test_another_device_is_measured_anew(training, tmp_path: Path) -> None:
+def test_another_device_is_measured_again(training, tmp_path: Path) -> None:
     keep(tmp_path, "bf16", device="NVIDIA H100, 1 threads")
     _, events = training(AUTO)
     assert len(reports(events)) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"precision": "auto"}', "nul"])
-def test_an_unreadable_choice_is_said_and_measured_anew(
+def test_an_unreadable_choice_is_reported_and_measured_again(
     training, tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "precision-choice.json").write_text(text)
@@ -103,13 +103,13 @@ def test_an_unreadable_choice_is_said_and_measured_anew(
     assert "precision_choice_unreadable" in [e.event for e in events if isinstance(e, Notice)]
 
 
-def test_who_demands_fp32_or_a_half_type_has_it_unmeasured(training) -> None:
+def test_a_demanded_precision_is_not_measured(training) -> None:
     _, events = training(BY_FLAG, FP16)
     assert reports(events) == []
     assert states(events) == [BY_FLAG, FP16]
 
 
-def test_auto_in_mid_run_is_measured_once_and_disturbs_nothing(training, tmp_path: Path) -> None:
+def test_auto_in_mid_run_is_measured_once_without_side_effects(training, tmp_path: Path) -> None:
     job, events = training(BY_FLAG, AUTO, BY_FLAG, AUTO)
     assert len(reports(events)) == 1
     chosen = reports(events)[0].report.verdict
@@ -125,7 +125,7 @@ def test_auto_in_mid_run_is_measured_once_and_disturbs_nothing(training, tmp_pat
         assert torch.equal(one, other)
 
 
-def test_a_disk_that_refuses_costs_only_the_memory(make_job, tmp_path: Path) -> None:
+def test_a_full_disk_loses_only_the_saved_choice(make_job, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     events: list[BaseEvent] = []
     config = FP16TrainingConfig()

@@ -33,7 +33,7 @@ def scheduled(trainer, counts):
 
 
 @pytest.mark.parametrize("counts", ["attempted", "applied"])
-def test_a_schedule_counts_the_steps_it_is_told_to(make_trainer, counts):
+def test_a_schedule_counts_the_configured_steps(make_trainer, counts):
     trainer = make_trainer("fp32")
     scheduler, schedule = scheduled(trainer, counts)
     for batch in batches(60):
@@ -70,7 +70,7 @@ def test_skipped_steps_are_read_every_sixteen_steps(make_trainer, read_counter, 
 
 
 @pytest.mark.parametrize("stop_at", [5, 15, 16, 17, 33, 47])
-def test_a_resumed_schedule_owes_what_it_owed(make_job, tmp_path: Path, stop_at):
+def test_a_resumed_schedule_keeps_its_pending_pauses(make_job, tmp_path: Path, stop_at):
     def job():
         return dataclasses.replace(
             make_job(epochs=7, loss=at_times_infinite), scheduler_counts="applied"

@@ -136,7 +136,7 @@ def test_a_flip_takes_effect_at_the_next_step_and_loses_none(make_job, tmp_path:
     assert all(e.fp16 in {0, e.attempted} for e in daemon.of(StepStats))
 
 
-def test_on_a_plain_cpu_the_answer_is_fp32_for_want_of_an_accelerator(make_job, tmp_path: Path):
+def test_on_a_plain_cpu_fp32_is_acknowledged_with_no_accelerator(make_job, tmp_path: Path):
     daemon = Daemon()
     train(
         make_job(epochs=1),
@@ -276,7 +276,7 @@ def nan_between(first, last):
 
 
 @pytest.mark.usefixtures("every_step_is_read")
-def test_losses_gone_for_good_go_back_to_the_last_good_checkpoint(make_job, tmp_path: Path):
+def test_losses_that_stay_nonfinite_restore_the_last_good_checkpoint(make_job, tmp_path: Path):
     job = make_job(epochs=3, loss=nan_between(9, 13))
     daemon = Daemon(step6=SaveCheckpoint())
     result, _ = run(
@@ -301,7 +301,7 @@ def test_restored_weights_that_do_not_help_fail_with_the_remedy(make_job, tmp_pa
 
 
 @pytest.mark.usefixtures("every_step_is_read")
-def test_a_bad_moment_replaces_no_good_checkpoint(make_job, tmp_path: Path):
+def test_a_nonfinite_loss_does_not_replace_a_good_checkpoint(make_job, tmp_path: Path):
     _, daemon = run(
         make_job(epochs=1, loss=nan_between(3, 999)),
         tmp_path,

@@ -75,7 +75,7 @@ def test_the_weight_is_cast_once_for_all_calls_of_a_step():
     assert casts.count == 1
 
 
-def test_structures_are_cast_through_and_strangers_refused():
+def test_structures_are_cast_and_other_objects_refused():
     half = torch.ones(2, dtype=torch.float16)
     whole = torch.ones(2, dtype=torch.int64)
     result = to_float32({"a": [half, whole], "b": Pair(half, 1), "c": Heads(half, "n"), "d": None})
@@ -87,7 +87,7 @@ def test_structures_are_cast_through_and_strangers_refused():
         to_float32(torch.distributions.Normal(0.0, 1.0))
 
 
-def test_reaching_past_the_precision_raises():
+def test_bypassing_the_precision_raises():
     forward = PrecisionForward(Model(), CPU, Precision.FP16)
     with pytest.raises(AttributeError, match=r"forward\.method\('linear', \.\.\.\)"):
         forward.linear(torch.randn(2, 3))

@@ -28,7 +28,7 @@ def test_storage_and_results_are_float32_always():
 
 
 @pytest.mark.parametrize("half", ["fp16", "bf16"])
-def test_a_cpu_answers_fp32_unless_forced(half):
+def test_a_cpu_resolves_to_fp32_unless_forced(half):
     assert resolve(wish(half), CPU, cpu_half=False) == wish("fp32", "no_accelerator")
     assert resolve(wish(half), CPU, cpu_half=True) == wish(half)
 

@@ -128,7 +128,7 @@ def test_underflow_is_what_fp16_flushes() -> None:
         assert ranges.underflow(scale) == pytest.approx(expected, abs=1e-9)
 
 
-def test_loss_that_is_not_finite_in_fp32_is_said(bench: Bench) -> None:
+def test_a_loss_that_is_not_finite_in_fp32_is_reported(bench: Bench) -> None:
     def loss(forward, batch):
         return forward(batch["x"]).pow(2).mean() / 0.0
 

@@ -47,7 +47,7 @@ def test_choosing_by_it_costs_at_most_five_per_cent(true_ratio: float, noise: fl
     assert takes_half or true_ratio >= 0.93
 
 
-def test_a_machine_that_slows_down_does_not_bend_the_ratio() -> None:
+def test_a_machine_that_slows_down_does_not_change_the_ratio() -> None:
     """Timed one after the other, the second would look slower."""
     machine = Machine({FP32: 0.002, BF16: 0.002}, drift=0.2)
     assert machine.measure()[BF16].ratio == pytest.approx(1.0, abs=0.03)
@@ -60,7 +60,7 @@ def test_noise_costs_more_rounds() -> None:
     assert noisy.steps[BF16] > 2 * quiet.steps[BF16]
 
 
-def test_the_hopeless_is_not_measured_again() -> None:
+def test_a_precision_that_is_too_slow_is_not_measured_further() -> None:
     machine = Machine({FP32: 0.01, FP16: 0.5, BF16: 0.005})
     timings = machine.measure()
     assert machine.steps[FP16] == 4
@@ -68,7 +68,7 @@ def test_the_hopeless_is_not_measured_again() -> None:
     assert timings[BF16].ratio == pytest.approx(0.5)
 
 
-def test_budget_ends_it() -> None:
+def test_the_budget_ends_the_measurement() -> None:
     machine = Machine({FP32: 3.0, BF16: 2.9}, noise=0.1)
     machine.measure(budget=5.0)
     assert machine.now < 60.0

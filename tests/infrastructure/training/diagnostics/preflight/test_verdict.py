@@ -34,7 +34,7 @@ def test_verdict(halves: list[PrecisionMeasurement], on_cpu: bool, verdict: str)
 
 
 @pytest.mark.parametrize("fp16_ratio", [0.49, 0.51])
-def test_of_two_equally_fast_the_more_exact(fp16_ratio: float) -> None:
+def test_of_two_equally_fast_the_more_exact_is_chosen(fp16_ratio: float) -> None:
     halves = [
         found("fp16", fp16_ratio, gradient_error=0.0005),
         found("bf16", 0.5, gradient_error=0.004),
