@@ -44,7 +44,9 @@ def endless(folder: Path) -> Iterator[Popen]:
         time.sleep(0.02)
     yield process
     process.kill()
-    process.communicate()
+    process.wait()
+    assert process.stderr is not None
+    process.stderr.close()
 
 
 def test_a_function_is_repaired_and_the_diff_applies(
