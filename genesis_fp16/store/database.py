@@ -43,8 +43,8 @@ def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) 
         busy_milliseconds: How long a statement waits for SQLite's write lock.
 
     Raises:
-        StoreError: It is corrupt, belongs to something else or to a newer release, or does
-            not answer.
+        StoreError: It is corrupt, belongs to another program or a newer release, or does not
+            answer.
     """
     try:
         if url.get_backend_name() == "sqlite" and url.database:

@@ -47,7 +47,7 @@ runs = Table(
     Column("seed", BigInteger, nullable=False),
     Column("due_at", Float, nullable=False),
     Column("created_at", Float, nullable=False),
-    Column("available_at", Float, nullable=False),  # not before: backoff
+    Column("available_at", Float, nullable=False),  # earliest start, after a backoff
     Column("started_at", Float),
     Column("finished_at", Float),
     Column("active_seconds", Float, nullable=False),  # over its finished attempts
@@ -56,14 +56,14 @@ runs = Table(
     Column("published", Boolean),
     Column("reason", Text),  # of the publication or its refusal
     Column("metrics", JSON),
-    Column("primary_metric", Text),  # that decides; NULL until evaluated
+    Column("primary_metric", Text),  # its name; NULL until evaluated
     Column("primary_value", Float),  # of the last evaluation
-    Column("higher_is_better", Boolean),  # of it
+    Column("higher_is_better", Boolean),  # direction of the primary metric
     Column("steps", Integer, nullable=False),
-    Column("half_steps", Integer, nullable=False),  # of them in half precision
+    Column("half_steps", Integer, nullable=False),  # steps in half precision
     Column("precision", JSON),  # as the worker last acknowledged it
     Column("error", Text),
-    Column("folder_removed", Text),  # why; NULL while it is there
+    Column("folder_removed", Text),  # why; NULL while the folder exists
     CheckConstraint(_any_of("state", frozenset(RunState)), name="known_state"),
     Index("runs_by_agent", "agent", "created_at"),
     Index("runs_by_state", "state"),
@@ -88,7 +88,7 @@ attempts = Table(
     Column("finished_at", Float),
     Column("exit_code", Integer),
     Column("signal", Integer),
-    Column("ending", Text),  # in words: exit code 1, stopped: no_progress
+    Column("ending", Text),  # as text: exit code 1, stopped: no_progress
     Column("events_offset", BigInteger, nullable=False),
 )
 
@@ -103,10 +103,10 @@ overrides = Table(
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),
     Column("withdrawn_at", Float),
-    Column("next_run", Boolean, nullable=False),  # runs begun before it are left alone
+    Column("next_run", Boolean, nullable=False),  # runs that began before it are unaffected
 )
 
-guard_decisions = Table(  # only ever added to; the last of an agent stands
+guard_decisions = Table(  # rows are added and never changed; an agent's last is in force
     "guard_decisions",
     metadata,
     Column("id", Integer, primary_key=True),
