@@ -116,10 +116,10 @@ def is_canary(agent: str, number: int, settings: GuardSettings) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detection:
-    """Numbers that speak against half precision.
+    """A trigger whose condition was met.
 
     Attributes:
-        trigger: Name of the rule that they meet.
+        trigger: Name of the trigger.
         summary: One sentence with the numbers.
         numbers: The numbers, for the evidence.
     """

@@ -17,8 +17,8 @@ class Fallbacks:
     """Remembers until the end of a run that its worker fell back; an `EventListener`.
 
     Args:
-        store: Names the unfinished runs, whose event files are read once: an earlier daemon may
-            have seen their workers fall back.
+        store: Store of the unfinished runs. Their event files are read once, since their workers
+            may have fallen back under an earlier daemon.
         home: ``GENESIS_HOME``.
     """
 
