@@ -125,7 +125,7 @@ class SEDarwinAgent(WorldModelAgent):
         model = self.published_model(context)
         with open_corpus_sandbox(settings.parallel_candidates) as sandbox:
             context.logger.info("sandbox_ready", **sandbox.layers)
-            ranker = "model" if model else "suspiciousness"
+            ranker = "model" if model else "suspicion"
             context.logger.info("ranker_selected", ranker=ranker)
             transitions = evolve_tasks(
                 sandbox,
@@ -223,7 +223,7 @@ class SEDarwinAgent(WorldModelAgent):
         if self._policy.ranker is not None:
             return self._policy, "world model given"
         if request.agent_folder is None:
-            return self._policy, "suspiciousness"
+            return self._policy, "suspicion"
         try:
             model = WorldModel.load(request.agent_folder / "published", self.build_model)
         except FileNotFoundError:

@@ -98,7 +98,7 @@ def test_collect_keeps_the_budget_of_transitions_and_reports(context: RunContext
     assert isinstance(context.report_progress, Progress)
     assert [report[0] for report in context.report_progress.reports] == [50, 100, 120]
     assert isinstance(context.logger, Log)
-    assert context.logger.events["ranker_selected"] == {"ranker": "suspiciousness"}
+    assert context.logger.events["ranker_selected"] == {"ranker": "suspicion"}
     assert "landlock" in context.logger.events["sandbox_ready"]
 
 
