@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import genesis_fp16
 from genesis_fp16.domain.errors import GenesisError
 from infrastructure.agent_contract.agent import AGENT_NAME
 from infrastructure.events.plain_text import plain
@@ -122,7 +121,7 @@ def check_not_shadowed() -> None:
     Raises:
         ShadowedPackageError: It is another distribution's, or missing.
     """
-    expected = Path(genesis_fp16.__file__).resolve().parents[1]
+    expected = Path(__file__).resolve().parents[2]
     try:
         spec = find_spec("infrastructure.training")
     except ImportError as error:
