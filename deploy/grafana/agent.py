@@ -20,7 +20,7 @@ PANELS = (
         states=PRECISION_STATES,
     ),
     Timeline(
-        title="The run",
+        title="Run state",
         why="Runs of the agent in each state.",
         queries=[Query(expr='genesis_run_state{agent=~"$agent"}', legend="{{state}}")],
         states=IN_STATE,
@@ -36,7 +36,7 @@ PANELS = (
         ],
     ),
     Lines(
-        title="Loss scale, and overflows",
+        title="Loss scale and overflows",
         why="A red point marks overflows of FP16 steps at that scale or below. Each one halves the "
         "scale; it doubles after a growth interval. A scale that keeps falling is a reason to "
         "roll back. In FP32 the scale is 1.",
@@ -53,7 +53,7 @@ PANELS = (
         log_base=2,
     ),
     Lines(
-        title="Steps not applied",
+        title="Skipped steps",
         why="Share of all steps, by cause: the gradients or the loss were not finite.",
         queries=[
             Query(
@@ -68,7 +68,7 @@ PANELS = (
         warn_above=0.3,
     ),
     Lines(
-        title="FP16 steps that overflow",
+        title="FP16 overflow rate",
         why="Share of all FP16 steps; GenesisOverflowStorm and the guard use it.",
         queries=[
             Query(
@@ -81,7 +81,7 @@ PANELS = (
         warn_above=0.3,
     ),
     Lines(
-        title="Losses that were not finite",
+        title="Non-finite losses",
         why="Not overflows: a smaller scale does not help. Check the data and the model.",
         queries=[
             Query(
@@ -115,7 +115,7 @@ PANELS = (
         log_base=10,
     ),
     Lines(
-        title="Duration of a step",
+        title="Step duration",
         why="Mean and 95th percentile, by the precision in force.",
         queries=[
             Query(
@@ -168,7 +168,7 @@ PANELS = (
         unit="s",
     ),
     Lines(
-        title="Writing a checkpoint",
+        title="Checkpoint duration",
         why="Mean time to write a checkpoint.",
         queries=[
             Query(
@@ -182,7 +182,7 @@ PANELS = (
         unit="s",
     ),
     Lines(
-        title="Size of a checkpoint",
+        title="Checkpoint size",
         why="Size of the newest checkpoint.",
         queries=[Query(expr='genesis_last_checkpoint_bytes{agent=~"$agent"}', legend="size")],
         unit="bytes",

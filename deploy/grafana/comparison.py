@@ -14,7 +14,7 @@ PANELS = (
         ],
     ),
     Lines(
-        title="Half loss off FP32",
+        title="Loss error of half precision",
         why="Difference of the two, divided by FP32's loss or, if larger, by a hundredth of the "
         "run's largest; the guard uses it. GenesisLossOffBaseline fires above 5 %.",
         queries=[
@@ -24,7 +24,7 @@ PANELS = (
         warn_above=0.05,
     ),
     Lines(
-        title="Half gradient off FP32",
+        title="Gradient error of half precision",
         why="Length of the difference divided by the length of FP32's gradient, on the same batch.",
         queries=[
             Query(
@@ -35,7 +35,7 @@ PANELS = (
         unit="percentunit",
     ),
     Lines(
-        title="Time of a pass",
+        title="Pass duration",
         why="Time of the forward and backward pass of that batch.",
         queries=[
             Query(
@@ -62,7 +62,7 @@ PANELS = (
         ],
     ),
     Lines(
-        title="Duration of a step",
+        title="Step duration",
         why="Mean time of the steps in each precision.",
         queries=[
             Query(
@@ -133,7 +133,7 @@ PANELS = (
         unit="bytes",
     ),
     Lines(
-        title="FP16 steps that overflow",
+        title="FP16 overflow rate",
         why="Share of all FP16 steps over the chosen agents.",
         queries=[
             Query(

@@ -16,7 +16,7 @@ PANELS = (
         name_only=True,
     ),
     Number(
-        title="Up for",
+        title="Uptime",
         why="Time since the daemon's process started.",
         queries=[
             Query(
@@ -29,7 +29,7 @@ PANELS = (
         steps={None: GREEN},
     ),
     Number(
-        title="Loop came round",
+        title="Time since the last loop tick",
         why="Time since the loop's last round; there are five a second. GenesisLoopStalled fires "
         "above 30 s.",
         queries=[
@@ -50,7 +50,7 @@ PANELS = (
         steps={None: RED, 0.1: GREEN},
     ),
     Timeline(
-        title="All well?",
+        title="Health",
         why="Whether the daemon answers and holds the lock, its database works, and the last edit "
         "of the settings was applied.",
         queries=[
@@ -76,7 +76,7 @@ PANELS = (
         ],
     ),
     Lines(
-        title="Edits of the settings",
+        title="Settings reloads",
         why="Edits applied, or refused: then the previous settings stay in force.",
         queries=[
             Query(
@@ -107,7 +107,7 @@ PANELS = (
         unit="s",
     ),
     Lines(
-        title="Rounds that failed",
+        title="Failed rounds",
         why="Rounds of the loop that ended in an unexpected error. There should be none.",
         queries=[
             Query(

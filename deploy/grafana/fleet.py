@@ -61,7 +61,7 @@ PANELS = (
         states=GUARD_STATES,
     ),
     Lines(
-        title="FP16 steps that overflow",
+        title="FP16 overflow rate",
         why="Share of all FP16 steps. GenesisOverflowStorm fires above 30 %.",
         queries=[
             Query(
@@ -74,7 +74,7 @@ PANELS = (
         warn_above=0.3,
     ),
     Lines(
-        title="Steps not applied",
+        title="Skipped steps",
         why="Steps per second that did not change the model, by cause, over all agents.",
         queries=[
             Query(

@@ -52,7 +52,7 @@ def test_a_gap_stays_a_gap_and_a_mark_is_a_point(axes, dashboards: Dashboards) -
     scale = series("loss scale", {0.0: 2.0, 10.0: 4.0, 50.0: 8.0})
     draw(
         axes,
-        panel(dashboards, "genesis-agent", "Loss scale, and overflows"),
+        panel(dashboards, "genesis-agent", "Loss scale and overflows"),
         [scale, series("overflow", {10.0: 4.0}, mark=True)],
         WINDOW,
     )
