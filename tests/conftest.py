@@ -25,6 +25,7 @@ PROCESS_FIXTURES = {
     "caching_sandbox",
     "machine",
     "postgres_server",
+    "ranks",
     "sandbox",
     "standin_command",
 }
@@ -42,13 +43,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A file is run by one worker: one of minutes that came last would keep one core alone.
     """
     for item in items:
-        if PROCESS_FOLDERS.intersection(item.path.parts) or PROCESS_FIXTURES.intersection(
-            getattr(item, "fixturenames", ())
-        ):
+        if _starts_processes(item):
             item.add_marker("process")
     if hasattr(config, "workerinput"):
         long = {item.path for item in items if item.get_closest_marker("process")}
         items.sort(key=lambda item: (item.path not in long, "e2e" not in item.path.parts))
+
+
+def _starts_processes(item: pytest.Item) -> bool:
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    return bool(
+        PROCESS_FOLDERS.intersection(item.path.parts)
+        or PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ()))
+        or (code is not None and "subprocess" in code.co_names)
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

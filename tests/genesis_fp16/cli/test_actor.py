@@ -11,6 +11,8 @@ import pytest
 from genesis_fp16.cli.actor import actor
 from genesis_fp16.store.errors import user_name
 
+pytestmark = pytest.mark.process
+
 ASK = "import sys; sys.stdin.read(); from genesis_fp16.cli.actor import actor; print(actor())"
 CALL = "import subprocess, sys; child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)"
 ANSWER = "child.communicate()"  # which lets the one who asks begin

@@ -32,6 +32,7 @@ from infrastructure.events.event import BaseEvent, Notice, PrecisionChanged
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.training.loop.divergence import TrainingDivergedError
+from tests.infrastructure.training.losses import infinite_gradient, nan_loss
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Tensor]
@@ -106,25 +107,6 @@ def weights(loop: Textbook | FP16Trainer) -> Tensor:
 
 def step(trainer: FP16Trainer, batch: Batch, loss_fn: Loss) -> None:
     trainer.step(trainer.training_step(batch, loss_fn))
-
-
-class InfiniteGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.full_like(grad, math.inf)
-
-
-def infinite_gradient(forward, batch):
-    """A finite loss whose gradient is infinite at any scale."""
-    return InfiniteGradient.apply(forward(batch["x"]).mean())
-
-
-def nan_loss(forward, batch):
-    return forward(batch["x"]).mean() * math.nan
 
 
 def output(forward, batch):

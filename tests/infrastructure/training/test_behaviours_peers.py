@@ -8,7 +8,6 @@ it: then the comparison is to go.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from infrastructure.training import FP16Trainer
+from tests.infrastructure.training.losses import infinite_gradient, nan_loss
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Tensor]
@@ -131,25 +131,6 @@ def weights(model: nn.Module) -> Tensor:
 
 def step(trainer: FP16Trainer, batch: Batch, loss_fn: Loss) -> None:
     trainer.step(trainer.training_step(batch, loss_fn))
-
-
-class InfiniteGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.full_like(grad, math.inf)
-
-
-def infinite_gradient(forward, batch):
-    """A finite loss whose gradient is infinite at any scale."""
-    return InfiniteGradient.apply(forward(batch["x"]).mean())
-
-
-def nan_loss(forward, batch):
-    return forward(batch["x"]).mean() * math.nan
 
 
 def without_gradients(_forward, _batch):

@@ -9,6 +9,7 @@ from torch import nn
 
 from infrastructure.events import PrecisionState
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
+from tests.infrastructure.training.losses import infinite_gradient
 
 FP32_BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -18,21 +19,6 @@ ALL = [*FUSED, "adamw-loop", "rmsprop", "sgd-dampening"]
 
 def weights(trainer: FP16Trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-
-
-class InfiniteGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.full_like(grad, math.inf)
-
-
-def infinite_gradient(forward, batch):
-    """A finite loss whose gradient is infinite at any scale."""
-    return InfiniteGradient.apply(forward(batch["x"]).mean())
 
 
 def overflowing_gradient(forward, batch):

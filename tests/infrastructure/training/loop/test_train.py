@@ -23,6 +23,7 @@ from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.checkpoints import CheckpointError
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.loop.divergence import TrainingDivergedError
+from tests.infrastructure.training.losses import infinite_gradient
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -221,20 +222,6 @@ def test_a_checkpoint_of_another_model_is_fatal_and_named(make_job, tmp_path: Pa
         run(make_job(model=nn.Linear(4, 1)), tmp_path)
 
 
-class InfiniteGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.full_like(grad, math.inf)
-
-
-def endless_overflow(forward, batch):
-    return InfiniteGradient.apply(forward(batch["x"]).mean())
-
-
 @pytest.fixture
 def every_step_is_read(monkeypatch):
     """Windows of one step, so that the reaction does not depend on the machine's speed."""
@@ -249,7 +236,7 @@ def test_overflow_at_the_floor_meets_the_policy(make_job, tmp_path: Path, policy
 
     def overflow_until_the_last(forward, batch):
         if next(calls) < 7:
-            return endless_overflow(forward, batch)
+            return infinite_gradient(forward, batch)
         return forward(batch["x"]).mean()
 
     job = make_job(epochs=1, loss=overflow_until_the_last)
@@ -311,7 +298,7 @@ def test_a_nonfinite_loss_does_not_replace_a_good_checkpoint(make_job, tmp_path:
     assert [event.step for event in daemon.of(CheckpointSaved)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("loss", [nan_between(0, 999), endless_overflow])
+@pytest.mark.parametrize("loss", [nan_between(0, 999), infinite_gradient])
 def test_a_training_that_changed_nothing_is_no_success(make_job, tmp_path: Path, loss):
     with pytest.raises(TrainingDivergedError, match=r"none of 8 steps changed the model"):
         run(make_job(epochs=1, loss=loss), tmp_path)

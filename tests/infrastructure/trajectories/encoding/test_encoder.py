@@ -178,6 +178,7 @@ def test_taking_rows_equals_encoding_them(encoder):
         assert torch.equal(taken[name], tensor)
 
 
+@pytest.mark.process
 def test_text_hashes_are_the_same_in_every_process():
     program = (
         "from infrastructure.trajectories.encoding.encoder import buckets_of;"
