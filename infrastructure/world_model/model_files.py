@@ -41,7 +41,6 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
 
     Args:
         folder: Folder of the model, created if missing.
-        model: Model to save.
         extra: JSON to save with the model (training history, metrics).
 
     Raises:

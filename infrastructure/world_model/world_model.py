@@ -110,9 +110,7 @@ class WorldModel:
     """Predicts the outcome of an action, with calibrated uncertainty.
 
     Args:
-        spec: Declares inputs and targets.
         members: Number of networks in the ensemble.
-        hidden: Hidden width of the networks.
         seed: Seed of weights and shuffles.
         clock: Function that returns Unix time in seconds.
 
@@ -170,7 +168,6 @@ class WorldModel:
             transitions: Recorded experience; split by group into train, calibration and test.
             epochs: Passes over the training groups.
             batch_size: Rows per optimizer step.
-            config: Configuration of the trainer.
             device: Device to train on; the fitted model stays on the CPU.
 
         Raises:

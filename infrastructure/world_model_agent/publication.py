@@ -49,8 +49,6 @@ def gate_publication(
     """Select the candidate on the calibration groups and test it on the test groups.
 
     Args:
-        data: Data of the run.
-        ensemble: Trained network.
         in_use: Folder of the published model; may be empty or damaged.
         build_network: Function that builds the network whose weights are saved there.
     """

@@ -20,13 +20,7 @@ FORMAT_VERSION = 1
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read.
-
-    Args:
-        path: The checkpoint's path.
-        problem: What is wrong with it.
-        remedy: What to do about it.
-    """
+    """A checkpoint that cannot be written or read."""
 
     def __init__(self, path: Path, problem: str, remedy: str) -> None:
         super().__init__(path, problem, remedy)  # as args, which are pickled between ranks

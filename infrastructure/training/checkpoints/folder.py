@@ -22,8 +22,6 @@ class CheckpointFolder:
 
     Args:
         folder: Folder, the same for all ranks; made with the first checkpoint.
-        keep: Number of checkpoints to keep.
-        device: Device tensors are loaded to.
         ranks: The ranks; rank 0 writes and deletes, and each rank writes its own shards.
     """
 

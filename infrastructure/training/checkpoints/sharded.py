@@ -59,8 +59,6 @@ def read_state(
 
     Args:
         path: Path that every rank sees.
-        device: Device for the tensors.
-        ranks: The current ranks.
         like: The current sharded tensors by their place in the state; see `TrainerState.layout`.
             Tensors that belong to one of them are returned sharded like it, all others whole.
 

@@ -49,14 +49,7 @@ def graphs_unavailable_reason(
     fused_step_unavailable_reason: str | None,
     is_distributed: bool,
 ) -> str | None:
-    """Reason none of a trainer's steps can be a CUDA graph, or None.
-
-    Args:
-        config: The trainer's.
-        device: The model's.
-        fused_step_unavailable_reason: See `FP16Trainer`.
-        is_distributed: See `FP16Trainer`.
-    """
+    """Reason none of a trainer's steps can be a CUDA graph, or None."""
     reasons = {
         f"CUDA graphs exist on CUDA only, and the model is on {device}": device.type != "cuda",
         f"the optimizer's step reads the device: {fused_step_unavailable_reason}": (

@@ -19,7 +19,6 @@ class GraphedSettings:
 
     Args:
         optimizer: Fused optimizer.
-        device: Device of its parameters.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device) -> None:

@@ -64,9 +64,7 @@ class Fp32Shadow:
 
     Args:
         model: Model in this process alone, float32, in training mode; not changed.
-        loss: The job's.
         batch: Batch on *device*; the same at every call.
-        device: Device of model and batch.
         clock: Monotonic seconds.
     """
 

@@ -28,7 +28,6 @@ class JobCopy:
 
     Args:
         job: Job whose model is copied and whose first batches are drawn.
-        device: Where to compute.
         batches: Number of micro-batches, at most.
 
     Attributes:

@@ -81,9 +81,7 @@ def distribute(
     """Move *model* to *device* and, with several ranks, distribute it: rank 0's weights on all.
 
     Args:
-        model: Model whose parameters are float32.
         ranks: The ranks; one process keeps the model as it is.
-        device: This rank's.
         parallel: ``ddp``; ``fsdp2``, whose precision is autocast's and can change at any step; or
             ``fsdp2-policy``, which gathers half parameters by a `MixedPrecisionPolicy`: half the
             traffic, but the precision stays until a restart.

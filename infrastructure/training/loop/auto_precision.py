@@ -29,11 +29,8 @@ class AutoPrecision:
 
     Args:
         job: Job whose copies are measured when ``auto`` is first in force.
-        device: Device of this process.
-        config: The training's configuration.
         folder: Folder of the run's checkpoints.
         ranks: The ranks; rank 0 measures, and all use its choice.
-        emit: Receives events.
     """
 
     def __init__(

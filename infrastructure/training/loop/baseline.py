@@ -19,9 +19,7 @@ class BaselineObserver:
     """A `StepObserver` that emits `BaselineCompared` without affecting the training.
 
     Args:
-        shadow: Makes the comparison.
         interval: Steps between two comparisons.
-        emit: Receives events.
         progress: Keeps the largest FP32 loss.
 
     Attributes:

@@ -39,15 +39,9 @@ class StepBoundary:
 
     Args:
         trainer: Trainer, at a step boundary at every call.
-        schedule: Learning-rate schedule, if any.
-        reporter: Emits the statistics.
-        progress: Saves checkpoints.
-        divergence: Reacts to the statistics.
-        auto_precision: Resolves the precision ``auto``.
         observers: Observers, called in this order.
         ranks: The ranks; rank 0 receives commands.
         checkpoint_interval_seconds: Longest time between two checkpoints.
-        emit: Receives events.
         commands: Returns the commands that arrived since the last call.
 
     Attributes:

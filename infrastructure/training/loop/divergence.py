@@ -12,12 +12,7 @@ from infrastructure.training.fp16_trainer import FP16Trainer
 
 
 class TrainingDivergedError(ArithmeticError):
-    """The training cannot continue from its own numbers.
-
-    Args:
-        event: What happened.
-        remedy: What to do about it.
-    """
+    """The training cannot continue from its own numbers."""
 
     def __init__(self, event: str, remedy: str) -> None:
         super().__init__(f"training diverged: {event}. Remedy: {remedy}")
@@ -38,9 +33,7 @@ class DivergenceHandler:
     """Applies ``floor_policy`` and ``nonfinite_loss_patience`` of the trainer's configuration.
 
     Args:
-        trainer: Trainer with the configuration.
         checkpoints: Folder of the last good weights.
-        emit: Receives events.
     """
 
     def __init__(

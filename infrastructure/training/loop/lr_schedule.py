@@ -20,11 +20,6 @@ class LearningRateSchedule:
     pauses once for every skipped step. Only the device knows which steps were skipped: the host
     starts a read every 16 steps and uses its result 16 steps later, so that it does not wait. The
     schedule is correct again 32 steps after a skip, and the same in every run.
-
-    Args:
-        scheduler: Scheduler of the trainer's optimizer.
-        trainer: Trainer whose steps are counted.
-        counts: Which steps count.
     """
 
     def __init__(

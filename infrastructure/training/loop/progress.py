@@ -19,12 +19,9 @@ class SavedProgress:
     """The position in the data, saved together with trainer and schedule.
 
     Args:
-        trainer: Trainer to save and restore.
         schedule: Learning-rate schedule to save and restore, if any.
-        checkpoints: Folder of the checkpoints.
         ranks: The ranks; each calls every method.
         seed: Seed for a resumed training whose number of ranks has changed.
-        emit: Receives events.
 
     Attributes:
         epoch: Epochs finished.

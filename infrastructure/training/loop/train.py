@@ -105,8 +105,6 @@ def train(
         job: See `TrainingJob`; its ``accumulate`` replaces the configuration's.
         device: Device the model is moved to.
         precision: Precision to begin with; commands change it. ``auto`` measures the job.
-        config: See `FP16TrainingConfig`.
-        options: See `LoopOptions`.
         folder: Folder for checkpoints, the same for all ranks; made if it is missing.
         emit: Receives events; called from this thread, on rank 0 only.
         commands: Returns the commands that arrived since the last call; must not block. Called on

@@ -36,11 +36,8 @@ class PrecisionSwitch:
 
     Args:
         model: Model whose parameters are float32.
-        optimizer: Optimizer over *parameters*.
         parameters: Parameters the optimizer updates; the list is changed in place, so that it
             always holds the ones it updates now.
-        device: The model's.
-        cpu_half: See `FP16TrainingConfig`.
         wish: The precision to begin with.
 
     Attributes:

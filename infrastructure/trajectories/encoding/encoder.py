@@ -38,7 +38,6 @@ class FeatureEncoder:
     """Turns observations and actions into `Features`.
 
     Args:
-        spec: Declares the fields.
         standardisers: Statistics of each `Box` field by its key, ``observation.NAME`` or
             ``action.NAME``.
         seen: Flags of each `Discrete` field by its key: whether training data held each declared
@@ -66,7 +65,6 @@ class FeatureEncoder:
         """Compute statistics; fields and dimensions without variance are dropped.
 
         Args:
-            spec: Declares the fields.
             observations: Observations of the *training* groups only, one per row.
             actions: Actions of the same rows.
         """

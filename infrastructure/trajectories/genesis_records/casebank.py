@@ -55,10 +55,6 @@ class _Case(Record):
 def read_casebank(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
     """Read the cases in *path*, grouped by distinct state.
 
-    Args:
-        path: File of JSON lines.
-        on_skip: Callback for each damaged line.
-
     Raises:
         OSError: *path* cannot be read.
     """

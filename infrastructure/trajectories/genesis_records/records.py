@@ -61,8 +61,6 @@ def read_lines(path: Path, kind: type[AnyRecord], on_skip: OnSkip) -> Iterator[A
     """Read one JSON object per line; skip empty lines and a byte order mark silently.
 
     Args:
-        path: File to read.
-        kind: Model of a record.
         on_skip: Callback for each damaged line: file, line number from 1, reason.
 
     Raises:

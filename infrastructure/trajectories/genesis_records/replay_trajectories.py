@@ -70,7 +70,6 @@ def read_replay_trajectories(path: Path, on_skip: OnSkip) -> Iterator[Transition
 
     Args:
         path: File of JSON lines, each a dumped ``Trajectory`` of the buffer.
-        on_skip: Callback for each damaged line.
 
     Raises:
         OSError: *path* cannot be read.

@@ -79,7 +79,6 @@ def read_trajectory_pool(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
     pool: that is coarse, but leaks nothing across the held-out split.
 
     Args:
-        path: File of one JSON object.
         on_skip: Callback for a damaged file, and for each damaged trajectory (as line 1).
 
     Raises:

@@ -127,7 +127,6 @@ def shrink_to_base_rate(
     of the base rate counts as epistemic.
 
     Args:
-        predicted: Predictions of a model.
         base: Base rates of the same rows.
         ood_N: Whether the row is out of distribution, bool.
     """

@@ -106,7 +106,6 @@ def fit_candidates(
     Weight and calibrations are fitted on the calibration groups; the test groups are not read.
 
     Args:
-        data: Training data.
         ensemble: Trained network; is moved to the CPU.
         linear: Linear baseline fitted on the same data; fitted here by default.
     """

@@ -116,7 +116,6 @@ def encode_split(
     """Encode transitions that the caller has split and checked.
 
     Args:
-        spec: Declares the fields.
         split: Transitions of all three parts; no group may be in two of them.
         unusable: Number of excluded transitions by reason.
 

@@ -58,9 +58,7 @@ def training_job(
     metrics; the calibration groups decide which epoch is kept in *best*.
 
     Args:
-        data: Training data.
         network: Network from ``Features.inputs`` to raw head outputs; see `network.py`.
-        plan: Length and hyperparameters.
         best: Receives the weights of the best epoch.
         loss: Function of forward and batch that returns a float32 scalar.
     """

@@ -68,7 +68,6 @@ class EnsembleNetwork(nn.Module):
     the middle layer, eight bits are too few for the weights; see `_affine_in_half`.
 
     Args:
-        shape: Sizes of inputs and outputs.
         members: Number of networks; their disagreement is the epistemic uncertainty.
         hidden: Hidden width. Up to 64, FP16 stays usable on CPUs without FP16 arithmetic.
         embedding: Width of each text field's embedding, per member.
@@ -146,9 +145,6 @@ class LinearNetwork(nn.Module):
     """Multinomial logistic and linear regression: the baseline, as an ensemble of one member.
 
     Its variances are constants, set by `fit_linear`.
-
-    Args:
-        shape: Sizes of inputs and outputs.
     """
 
     log_variance: Tensor

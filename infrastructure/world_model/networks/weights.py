@@ -17,12 +17,7 @@ from infrastructure.files import write_atomically
 
 
 class ModelFileError(ValueError):
-    """A saved model cannot be used.
-
-    Args:
-        path: File that cannot be used.
-        problem: Description of what is wrong with it.
-    """
+    """A saved model cannot be used."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(

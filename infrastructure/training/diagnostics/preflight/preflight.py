@@ -44,8 +44,6 @@ def preflight(
     ranks.
 
     Args:
-        job: Job to measure.
-        device: Device to measure on.
         config: The training's configuration; ``cpu_half`` has FP16 timed on a CPU too.
         batches: Micro-batches to use, at most.
         budget_seconds: Seconds for timing; a round that has started is finished.

@@ -74,7 +74,6 @@ class Ranges:
         """Fraction of gradient elements flushed to zero at *scale*, a power of two.
 
         Args:
-            scale: The loss scale.
             module: Module to count; None for all.
         """
         chosen = self.modules.values() if module is None else [self.modules[module]]

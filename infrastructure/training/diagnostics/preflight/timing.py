@@ -94,8 +94,6 @@ class TrialSteps:
     """Real optimizer steps on a copy of the model, under any precision; see `time_steps`.
 
     Args:
-        job: Job copy with model, batches, loss and optimizer.
-        config: The training's configuration.
         loss_scale: Loss scale for FP16.
         clock: Seconds, of the process or of the wall.
 
