@@ -23,7 +23,7 @@ from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.anomaly import AnomalyDetector
-from infrastructure.training.distributed.gradients import RankGradients
+from infrastructure.training.distributed.gradients import RankGradients, is_shared_by_ranks
 from infrastructure.training.loss_scale import make_loss_scale
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.precision import Precision, checked_loss
@@ -77,7 +77,11 @@ class FP16Trainer:
             raise TypeError(f"config must be an FP16TrainingConfig, got {got}: construct one")
         self.model = model
         self.optimizer = optimizer
-        self.device = _device_of(model)
+        devices = {parameter.device for parameter in model.parameters()}
+        if len(devices) != 1:
+            found = devices or "none"
+            raise ValueError(f"the model's parameters must be on one device, found {found}")
+        (self.device,) = devices
         self._parameters = _float32_parameters(model, optimizer)
         self._group_count = len(optimizer.param_groups)
         self._loss_scale = make_loss_scale(config, self.device)
@@ -86,8 +90,10 @@ class FP16Trainer:
         self.record = StepRecord(self.device)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._optimizer_step = OptimizerStep(optimizer, self._parameters, config)
-        self._ranks = RankGradients.for_model(
-            model, optimizer, self._parameters, config.accumulate, global_norm
+        self._ranks = (
+            RankGradients(model, optimizer, self._parameters, config.accumulate, global_norm)
+            if is_shared_by_ranks(model)
+            else None
         )
         self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
@@ -430,18 +436,6 @@ class FP16Trainer:
         """
         self._require_step_boundary("a state can be loaded")
         self.state.load_file(Path(path), self.device)
-
-
-def _device_of(model: Module) -> torch.device:
-    """The one device that holds the model's parameters.
-
-    Raises:
-        ValueError: The parameters are on several devices, or there are none.
-    """
-    devices = {parameter.device for parameter in model.parameters()}
-    if len(devices) != 1:
-        raise ValueError(f"the model's parameters must be on one device, found {devices or 'none'}")
-    return devices.pop()
 
 
 def _float32_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from infrastructure.training.checkpoints.checkpoint import (
 from infrastructure.training.distributed import Ranks
 
 Index = dict[str, Any]
+Plan = TypeVar("Plan")
 
 
 def write_shards(folder: Path, shards: dict[str, Tensor], ranks: Ranks) -> Index:
@@ -77,26 +78,35 @@ def _first_failure(folder: Path, error: CheckpointException) -> CheckpointError:
     return CheckpointError(folder, f"failed on rank {rank} ({failure!r})", "see that rank's log")
 
 
-class _Writer(StorageWriter):
+class _PlansUnchanged:
+    """What writer and reader share: they serve once, in a given folder, and plan nothing."""
+
+    def reset(self, checkpoint_id: object = None) -> None:
+        """Do nothing: each object serves once."""
+
+    def prepare_local_plan(self, plan: Plan) -> Plan:
+        """Return *plan* unchanged."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[Plan]) -> list[Plan]:
+        """Return *plans* unchanged."""
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
+        """Accept no id: the constructor takes the folder."""
+        return checkpoint_id is None
+
+
+class _Writer(_PlansUnchanged, StorageWriter):
     """Writes one file for each rank; rank 0 keeps the index."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._file = folder, f"rank-{rank}.pt"
         self.index: Index = {}
 
-    def reset(self, checkpoint_id: object = None) -> None:
-        """Do nothing: a writer writes once."""
-
     def set_up_storage_writer(self, is_coordinator: bool, *args: object, **kwargs: object) -> None:
         """Do nothing: `write_checkpoint` makes the folder."""
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return *plan* unchanged."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Return *plans* unchanged."""
-        return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's tensors."""
@@ -141,20 +151,12 @@ class _Writer(StorageWriter):
         size = sum(result.size_in_bytes for result in written)
         self.index = {"folder": self._folder.name, "bytes": size, "tensors": tensors}
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
-        """Accept no id: the constructor takes the folder."""
-        return checkpoint_id is None
 
-
-class _Reader(StorageReader):
+class _Reader(_PlansUnchanged, StorageReader):
     """Opens only the files that hold tensors of this rank's plan, one after the other."""
 
     def __init__(self, folder: Path, index: Index) -> None:
         self._folder, self._tensors = folder, index["tensors"]
-
-    def reset(self, checkpoint_id: object = None) -> None:
-        """Do nothing: a reader reads once."""
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         """The index in torch's classes."""
@@ -182,14 +184,6 @@ class _Reader(StorageReader):
             for chunk in entry["chunks"]
         }
 
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Return *plan* unchanged."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Return *plans* unchanged."""
-        return plans
-
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Copy every piece into its target tensor."""
         wanted: dict[str, list[tuple[str, ReadItem]]] = defaultdict(list)
@@ -208,8 +202,3 @@ class _Reader(StorageReader):
         done: Future[None] = Future()
         done.set_result(None)
         return done
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
-        """Accept no id: the constructor takes the folder."""
-        return checkpoint_id is None

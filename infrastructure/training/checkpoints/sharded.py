@@ -8,9 +8,10 @@ format is not used, since it pickles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from infrastructure.training.checkpoints.checkpoint import (
     write_checkpoint,
 )
 from infrastructure.training.distributed import Ranks
+
+T = TypeVar("T")
 
 _SHARD_KEY = "in_shards"
 
@@ -45,8 +48,8 @@ def write_state(path: Path, state: dict[str, Any], ranks: Ranks) -> int:
         folder = path.with_name(ranks.broadcast(_unused_folder(path).name))
         rest["shards"] = index = write_shards(folder, shards, ranks)
         size = index["bytes"]
-    written = _write_or_error(path, rest if shards else state) if ranks.is_rank_zero else 0
-    outcome = ranks.broadcast(written)
+    write = partial(write_checkpoint, path, rest if shards else state)
+    outcome = ranks.broadcast(_result_or_error(write) if ranks.is_rank_zero else 0)
     if isinstance(outcome, CheckpointError):
         raise outcome
     return size + outcome
@@ -65,7 +68,7 @@ def read_state(
     Raises:
         CheckpointError: It is missing, incomplete, corrupt, or of a newer format; on every rank.
     """
-    state = _read_or_error(path, device)
+    state = _result_or_error(partial(read_checkpoint, path, device))
     for error in ranks.gather(state if isinstance(state, CheckpointError) else None):
         if error is not None:
             raise error
@@ -91,16 +94,9 @@ def _unused_folder(path: Path) -> Path:
     return path.with_name(f"{path.stem}.shards-{number}")
 
 
-def _write_or_error(path: Path, state: dict[str, Any]) -> int | CheckpointError:
+def _result_or_error(call: Callable[[], T]) -> T | CheckpointError:
     try:
-        return write_checkpoint(path, state)
-    except CheckpointError as error:
-        return error
-
-
-def _read_or_error(path: Path, device: torch.device) -> dict[str, Any] | CheckpointError:
-    try:
-        return read_checkpoint(path, device)
+        return call()
     except CheckpointError as error:
         return error
 

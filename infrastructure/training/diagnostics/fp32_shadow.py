@@ -41,18 +41,11 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pass:
-    """One forward and backward pass.
+    """One forward and backward pass."""
 
-    Attributes:
-        loss: Not scaled.
-        gradients: Gradients as autograd returned them, scaled; None for unused parameters.
-        seconds: Wall time, with the device waited for.
-        drew_random: Whether it drew random numbers.
-    """
-
-    loss: float
-    gradients: Sequence[Tensor | None]
-    seconds: float
+    loss: float  # not scaled
+    gradients: Sequence[Tensor | None]  # scaled, as autograd returned them; None if unused
+    seconds: float  # wall time, with the device waited for
     drew_random: bool
 
 
@@ -113,17 +106,19 @@ class Fp32Shadow:
             nonfinite_module = (
                 self._first_nonfinite(precision, loss_scale, before) if nonfinite else ""
             )
+        if not comparable:
+            difference = GradientDifference()
         return BaselineCompared(
             step=step,
             precision=precision.value,
             loss_scale=loss_scale,
             loss=half.loss,
             fp32_loss=exact.loss,
-            gradient_error=difference.error if comparable else None,
-            gradient_cosine=difference.cosine if comparable else None,
-            underflow=difference.underflow if comparable else None,
+            gradient_error=difference.error,
+            gradient_cosine=difference.cosine,
+            underflow=difference.underflow,
             nonfinite_module=nonfinite_module,
-            worst_module=difference.worst_module if comparable else "",
+            worst_module=difference.worst_module,
             seconds=half.seconds,
             fp32_seconds=exact.seconds,
             comparable=comparable,

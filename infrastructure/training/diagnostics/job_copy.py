@@ -7,20 +7,12 @@ import copy
 import torch
 from torch import Tensor, nn
 from torch.nn import Module
+from torch.nn.modules.dropout import _DropoutNd
 
 from infrastructure.agent_contract import TrainingJob
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.training.inputs import first_batches
 from infrastructure.training.precision import Precision, PrecisionForward, checked_loss
-
-_DROPOUT = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
 
 
 class JobCopy:
@@ -31,8 +23,7 @@ class JobCopy:
         batches: Number of micro-batches, at most.
 
     Attributes:
-        job: As given.
-        device: As given.
+        job, device: As given.
         batches: On the device.
 
     Raises:
@@ -61,7 +52,7 @@ def disable_dropout(model: Module) -> None:
     Then passes in two precisions draw the same random numbers.
     """
     for module in model.modules():
-        if isinstance(module, _DROPOUT):
+        if isinstance(module, _DropoutNd):
             module.eval()
         elif isinstance(module, nn.MultiheadAttention | nn.RNNBase):
             module.dropout = 0.0

@@ -135,8 +135,8 @@ def _table(done: profile, times: list[tuple[str, float, float]], steps: int) -> 
     lines = [
         f"Milliseconds per optimizer step, mean of {steps}; step includes the others.",
         "",
+        f"{'phase':<12}{'host':>12}{'device':>12}",
     ]
-    lines.append(f"{'phase':<12}{'host':>12}{'device':>12}")
     for phase, host, device in times:
         lines.append(f"{phase:<12}{1e-3 * host / steps:>12.3f}{1e-3 * device / steps:>12.3f}")
     device_first = any(device for _, _, device in times)

@@ -20,6 +20,28 @@ from torch.optim import Optimizer
 from infrastructure.training.distributed.modules import is_distributed
 
 
+def is_shared_by_ranks(model: Module) -> bool:
+    """Whether *model* is in DDP or sharded, so that its gradients need `RankGradients`.
+
+    Raises:
+        ValueError: Only a part of the model is distributed, or it is by FSDP1.
+    """
+    if is_distributed(model):
+        return True
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise ValueError(
+            "FSDP1 hides which parameters a rank holds: shard the model with fully_shard() "
+            "(FSDP2), or step it by hand with a ShardedGradScaler; see docs/distributed.md"
+        )
+    inner = [name for name, module in model.named_modules() if is_distributed(module)]
+    if inner:
+        raise ValueError(
+            f"{inner[0]!r} is in DDP or sharded but the model around it is not, so the rest "
+            "would get different gradients on each rank: wrap the whole model"
+        )
+    return False
+
+
 class RankGradients:
     """Combines the gradients and losses of the ranks into one step.
 
@@ -31,8 +53,8 @@ class RankGradients:
         norm: Global L2 norm of a list of tensors, ``[]``.
 
     Raises:
-        ValueError: Only a part of the model is distributed, or not over all ranks, or by FSDP1;
-            or torch cannot step sharded parameters with this optimizer.
+        ValueError: The model is not distributed over all ranks, or torch cannot step sharded
+            parameters with this optimizer.
     """
 
     def __init__(
@@ -53,31 +75,6 @@ class RankGradients:
             self._group, self._ranks, self._replicas = _mesh(trained)
             _require_sharded_step(optimizer, trained[0])
         self.begin_micro_batch(0)
-
-    @classmethod
-    def for_model(
-        cls,
-        model: Module,
-        optimizer: Optimizer,
-        parameters: Sequence[Parameter],
-        accumulate: int,
-        norm: Callable[[list[Tensor]], Tensor],
-    ) -> RankGradients | None:
-        """Build one for a distributed model; return None for any other."""
-        if is_distributed(model):
-            return cls(model, optimizer, parameters, accumulate, norm)
-        if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-            raise ValueError(
-                "FSDP1 hides which parameters a rank holds: shard the model with fully_shard() "
-                "(FSDP2), or step it by hand with a ShardedGradScaler; see docs/distributed.md"
-            )
-        inner = [name for name, module in model.named_modules() if is_distributed(module)]
-        if inner:
-            raise ValueError(
-                f"{inner[0]!r} is in DDP or sharded but the model around it is not, so the rest "
-                "would get different gradients on each rank: wrap the whole model"
-            )
-        return None
 
     def begin_micro_batch(self, before: int) -> None:
         """Prepare the micro-batch that follows *before* others of its window.

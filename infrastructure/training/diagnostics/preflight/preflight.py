@@ -74,7 +74,12 @@ class _Trial:
         self._fp16_error = ""
 
     def measure(self, budget_seconds: float) -> tuple[PrecisionMeasurement, ...]:
-        self._measure_ranges()
+        try:
+            self._ranges = measure_ranges(self._job)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # an operation that FP16 lacks on this device
+            self._fp16_error = _first_line(error)
         found = {precision: self._measure_numerics(precision) for precision in Precision}
         clock = _clock(self._device)
         steps = TrialSteps(self._job, self._config, self._recommended_scale or 1.0, clock)
@@ -114,14 +119,6 @@ class _Trial:
             reasons=reasons,
         )
 
-    def _measure_ranges(self) -> None:
-        try:
-            self._ranges = measure_ranges(self._job)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # an operation that FP16 lacks on this device
-            self._fp16_error = _first_line(error)
-
     def _measure_numerics(self, precision: Precision) -> PrecisionMeasurement:
         """Measure everything about one precision except its time."""
         name = precision.value
@@ -130,7 +127,9 @@ class _Trial:
             return PrecisionMeasurement(precision=name, saved_bytes=saved)
         try:
             saved = saved_bytes(self._job, precision)
-            error = self._gradient_error(precision)
+            scale = (self._recommended_scale or 1.0) if precision.scales_loss else 1.0
+            is_timed = self._is_timed(precision)
+            error = gradient_error(self._job, precision, scale) if is_timed else None
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as refusal:
@@ -138,7 +137,7 @@ class _Trial:
             return PrecisionMeasurement(precision=name, usable=False, remarks=(remark,))
         objections = tuple(self._objections(precision, error))
         remarks = objections
-        if not self._is_timed(precision):
+        if not is_timed:
             remarks = (*objections, "not timed: a CPU emulates it (cpu_half=True times it)")
         return PrecisionMeasurement(
             precision=name,
@@ -172,12 +171,6 @@ class _Trial:
             if highest is not None and highest < self._config.min_loss_scale:
                 found.append(f"gradients overflow at any loss scale above {highest:g}")
         return found
-
-    def _gradient_error(self, precision: Precision) -> float | None:
-        if not self._is_timed(precision):
-            return None
-        scale = self._recommended_scale or 1.0
-        return gradient_error(self._job, precision, scale if precision.scales_loss else 1.0)
 
     def _is_timed(self, precision: Precision) -> bool:
         """Whether to time it: a CPU emulates FP16, slowly, so only on request."""

@@ -9,13 +9,13 @@ over the gradients that FP16 would hold, since a power of two scales FP16 number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.training.diagnostics.job_copy import JobCopy
@@ -66,8 +66,7 @@ class Ranges:
         gradient = max((each.gradient for each in self.modules.values()), default=0.0)
         if not 0.0 < gradient < math.inf:
             return None
-        mantissa, exponent = math.frexp(FP16_MAX / gradient)  # in [0.5, 1) * 2**exponent
-        del mantissa
+        _, exponent = math.frexp(FP16_MAX / gradient)  # in [0.5, 1) * 2**exponent
         return math.ldexp(1.0, exponent - 1)
 
     def underflow(self, scale: float, module: str | None = None) -> float:
@@ -142,7 +141,8 @@ def measure_ranges(job: JobCopy) -> Ranges:
     with NameNodes(running), _HalfOperations(running, record.half_forward):
         loss = job.loss(model, job.batches[0], Precision.FP16)
     for node, module in named_nodes(loss):
-        if _is_half(node) and not _is_cast(node):
+        is_half = any(output.dtype == torch.float16 for output in node._input_metadata)
+        if is_half and node.name() != "ToCopyBackward0":  # a cast
             record.half_backward.add((module, node.name()))
     del loss
     finite = True
@@ -153,7 +153,8 @@ def measure_ranges(job: JobCopy) -> Ranges:
         loss.backward()
         for place, parameters in leaves.items():
             _record_gradients(record, place, [parameter.grad for parameter in parameters])
-        finite &= _all_finite([loss, *(p.grad for p in model.parameters())])
+        values = [loss, *(p.grad for p in model.parameters() if p.grad is not None)]
+        finite &= all(bool(value.isfinite().all()) for value in values)
         model.zero_grad(set_to_none=True)
     return Ranges(modules=record.modules(), loss_is_finite=finite)
 
@@ -196,24 +197,18 @@ def _hook_backward(loss: Tensor, record: _Record) -> dict[Place, set[Tensor]]:
         for following, _ in node.next_functions:
             if following is not None and hasattr(following, "variable"):
                 leaves.setdefault(place, set()).add(following.variable)
-        node.register_prehook(_recorder_of_outputs(record, place))
-        node.register_hook(_recorder_of_inputs(record, place))
+        node.register_prehook(partial(_record_gradients, record, place))
+        node.register_hook(partial(_record_largest, record, place))
     return leaves
 
 
-def _recorder_of_outputs(record: _Record, place: Place) -> Callable[..., None]:
-    return lambda gradients: _record_gradients(record, place, gradients)
-
-
-def _recorder_of_inputs(record: _Record, place: Place) -> Callable[..., None]:
-    """Records the largest only: each is an output of another node, or a parameter's gradient."""
-
-    def record_largest(gradients: Iterable[Tensor | None], _: object) -> None:
-        seen = record.at(record.backward, place)
-        for gradient in floating_tensors(gradients):
-            seen.gradient = torch.maximum(seen.gradient, _magnitude(gradient))
-
-    return record_largest
+def _record_largest(
+    record: _Record, place: Place, gradients: Iterable[Tensor | None], _: object
+) -> None:
+    """Record no exponents: each gradient is an output of another node, or a parameter's."""
+    seen = record.at(record.backward, place)
+    for gradient in floating_tensors(gradients):
+        seen.gradient = torch.maximum(seen.gradient, _magnitude(gradient))
 
 
 def _record_gradients(record: _Record, place: Place, gradients: Iterable[Tensor | None]) -> None:
@@ -233,20 +228,8 @@ def _exponents(gradient: Tensor) -> Tensor:
     return torch.bincount((ceiling - _LOWEST).clamp(0, size - 1), minlength=size)
 
 
-def _is_half(node: Node) -> bool:
-    return any(output.dtype == torch.float16 for output in node._input_metadata)
-
-
-def _is_cast(node: Node) -> bool:
-    return node.name() == "ToCopyBackward0"
-
-
 def _magnitude(tensor: Tensor) -> Tensor:
     """Largest magnitude, float32 ``[]``; zero if *tensor* is empty."""
     if tensor.numel() == 0:
         return torch.zeros((), device=tensor.device)
     return tensor.abs().amax().float()
-
-
-def _all_finite(tensors: Iterable[Tensor | None]) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in tensors if tensor is not None)
