@@ -57,31 +57,31 @@ class GuardSettings(BaseModel):
     guard_reenable: Hot[Literal["manual", "auto"]] = "manual"
     """Who allows half precision again after a trip: manual (precision clear --guard) or auto."""
     guard_cooldown_seconds: Hot[Seconds] = 3600.0
-    """Seconds in FP32 before auto tries half precision again; each relapse doubles them."""
+    """Seconds in FP32 (cool-down) before auto tries half precision again; relapses double it."""
     guard_cooldown_limit_seconds: Hot[Seconds] = 86400.0
-    """Longest cool-down in seconds; this long without a trip ends the doubling."""
+    """Longest cool-down in seconds; a trip after this long without one is not a relapse."""
     guard_window_steps: Hot[_Count] = 100
-    """Fewest half-precision steps in a window whose share of overflows is checked."""
+    """Half-precision steps before a window's share of overflows is checked."""
     guard_storm_ratio: Hot[_Share] = 0.3
-    """overflow_storm: more than this share of one window's steps overflows."""
+    """overflow_storm: trips if more than this share of a window's steps overflows."""
     guard_sustained_ratio: Hot[_Share] = 0.1
-    """overflow_sustained: at least this share of steps overflows in consecutive windows."""
+    """overflow_sustained: trips if at least this share overflows in consecutive windows."""
     guard_sustained_windows: Hot[_Few] = 5
     """overflow_sustained: number of consecutive windows; on probation one is enough."""
     guard_nonfinite_losses: Hot[_Count] = 25
-    """nonfinite_loss: number of consecutive losses that are not finite."""
+    """nonfinite_loss: trips after this many consecutive losses that are not finite."""
     guard_comparisons: Hot[_Few] = 3
-    """loss_drift, underflow, slower_than_fp32: number of comparisons with FP32 that agree."""
+    """loss_drift, underflow, slower_than_fp32: number of comparisons with FP32 before a trip."""
     guard_loss_drift: Hot[_Drift] = 0.05
-    """loss_drift: the loss of a frozen batch differs from FP32's by more than this share."""
+    """loss_drift: trips if a frozen batch's loss differs from FP32's by more than this share."""
     guard_underflow: Hot[_Share] = 0.2
-    """underflow: more than this share of the gradient becomes zero, and the rest is wrong."""
+    """underflow: trips if more than this share of the gradient is zero and its error is large."""
     guard_min_speedup: Hot[Annotated[float, Field(ge=0, le=100)]] = 0.95
-    """slower_than_fp32: FP32's step time divided by half's is below this, on accelerators."""
+    """slower_than_fp32: trips if FP32's step time over half precision's is below this, on GPUs."""
     guard_metric_drift: Hot[_Drift] = 0.02
-    """metric_drift: the held-out metric is worse than paired FP32 runs' by more than this share."""
+    """metric_drift: trips if the held-out metric is worse than in FP32 by more than this share."""
     guard_pairs: Hot[Annotated[int, Field(ge=2, le=HISTORY_LIMIT)]] = 3
-    """metric_drift: fewest pairs of runs that are compared."""
+    """metric_drift: fewest pairs of a half-precision run and its FP32 repetition to compare."""
     canary_share: Hot[Annotated[float, Field(ge=0, le=1)]] = 1.0
     """Share of each agent's runs that may use half precision; the others run in FP32."""
     canary_agents: Hot[AgentNames] = ""

@@ -38,27 +38,27 @@ class TrainerOptions(BaseModel):
     fp16_loss_scale: Hot[OrEmpty[_Scale]] = Field(None, validation_alias="FP16_LOSS_SCALE")
     """Initial loss scale of new runs; empty: what preflight recommended, else 65536."""
     fp16_growth_factor: Hot[_Growth] = Field(2.0, validation_alias="FP16_GROWTH_FACTOR")
-    """Factor of the loss scale after a growth interval without overflow."""
+    """The loss scale is multiplied by this after a growth interval without overflow."""
     fp16_backoff_factor: Hot[_Backoff] = Field(0.5, validation_alias="FP16_BACKOFF_FACTOR")
-    """Factor of the loss scale after an overflow."""
+    """The loss scale is multiplied by this after an overflow."""
     fp16_growth_interval: Hot[OrEmpty[Count]] = Field(None, validation_alias="FP16_GROWTH_INTERVAL")
     """Steps without overflow before the scale grows; empty: the preset's, else 2000."""
     fp16_preset: Hot[OrEmpty[_Preset]] = Field(None, validation_alias="FP16_PRESET")
-    """precision-rl (Qi et al. 2025): a growth interval of 400; empty: none."""
+    """Preset: precision-rl (Qi et al. 2025), a growth interval of 400; empty: none."""
     fp16_adaptive_growth_interval: Hot[bool] = Field(
         default=False, validation_alias="FP16_ADAPTIVE_GROWTH_INTERVAL"
     )
-    """Whether the growth interval adapts to the overflows."""
+    """Whether the growth interval adapts to how often the loss scale overflows."""
     fp16_min_loss_scale: Hot[_MinScale] = Field(2.0**-16, validation_alias="FP16_MIN_LOSS_SCALE")
     """Lowest loss scale."""
     fp16_floor_policy: Hot[_Policy] = Field("fallback_fp32", validation_alias="FP16_FLOOR_POLICY")
-    """What to do on overflow at the lowest loss scale: skip the steps, fallback_fp32 or halt."""
+    """Reaction to overflow at the lowest loss scale: skip (the step), fallback_fp32 or halt."""
     max_grad_norm: Hot[Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]] = 1.0
     """Largest global gradient norm, in every precision; larger ones are clipped; 0: no clipping."""
     adaptive_clip: Hot[bool] = False
     """Whether a gradient norm far above the running mean is clipped too."""
     detect_anomaly: Hot[bool] = False
-    """Whether the origin of values that are not finite is logged; several times slower."""
+    """Whether to log where a non-finite value first appears; training is several times slower."""
     cuda_graph: Hot[bool] = False
     """Whether whole steps run as CUDA graphs where possible."""
     cpu_half: bool = False

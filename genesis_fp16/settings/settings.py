@@ -45,11 +45,11 @@ class AgentSettings(BaseModel):
     enabled: bool = True
     """Whether the agent is loaded; false also cancels its waiting runs."""
     schedule: ScheduleText = None
-    """When it runs: for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: its own default."""
+    """Schedule, for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
     precision: Hot[OrEmpty[PrecisionWish]] = None
-    """fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
+    """Precision of this agent: fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
     processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Processes that train together on this machine, one per CUDA device; 1: no torchrun."""
+    """Processes on this machine that train one model, one per CUDA device; 1: no torchrun."""
     parallel: Parallel = "ddp"
     """How the processes share the model: ddp, fsdp2 or fsdp2-policy; see docs/distributed.md."""
     settings: dict[str, JsonValue] = {}
@@ -66,11 +66,11 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     enable_fp16_training: Hot[bool] = Field(default=True, validation_alias=ROLLBACK_FLAG)
     """The rollback switch: false moves every agent to FP32 within 2 seconds."""
     precision: Hot[Literal["fp16", "bf16", "auto"]] = "fp16"
-    """Half type where nothing requires FP32: fp16, bf16, or auto for what measures best."""
+    """Precision unless something demands FP32: fp16, bf16, or auto to measure and choose."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """Device to train on: auto, cpu, cuda or cuda:N."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Number of runs at the same time."""
+    """Largest number of runs at the same time."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of each agent's first run; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1
@@ -84,19 +84,19 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     baseline_interval_steps: CountOrZero = 500
     """Steps between two comparisons of half precision with FP32 on one frozen batch; 0: none."""
     baseline_every_runs: CountOrZero = 0
-    """Runs in half precision after which the last one is repeated in FP32 to compare; 0: never."""
+    """After this many half-precision runs the last is repeated in FP32 to compare; 0: never."""
     checkpoint_interval_seconds: Seconds = 15.0
     """Longest time between two checkpoints, in seconds."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2
     """Number of checkpoints kept per run."""
     keep_runs: Count = 10
-    """Number of each agent's newest ended runs that keep their checkpoints."""
+    """Number of ended runs of each agent, the newest, that keep their checkpoints."""
     keep_run_days: Annotated[int, Field(ge=0, le=36500)] = 90
     """Days after which an ended run, if not among the newest, is deleted with its log; 0: never."""
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
     """Number of attempts before a run counts as failed."""
     retry_backoff_seconds: Seconds = 5.0
-    """Seconds before the first retry; each further retry doubles them."""
+    """Seconds before the first retry; the delay doubles with each further retry."""
     start_timeout_seconds: Seconds = 60.0
     """Seconds in which a worker must report its start."""
     no_progress_timeout_seconds: Seconds = 300.0
@@ -108,7 +108,7 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     probe_timeout_seconds: Seconds = 30.0
     """Seconds in which a plugin must load in its probe; otherwise it is quarantined."""
     profile_steps: Hot[Annotated[int, Field(ge=0, le=1000)]] = 0
-    """Steps of each attempt to profile, into the run's folder; 0: none."""
+    """Number of steps to profile in each attempt; traces are in the run's folder; 0: none."""
     home: HomeFolder = Path(".genesis")
     """Folder of the database, runs, models and the lock."""
     database_url: DatabaseUrl = Field(default=None, repr=False)
@@ -120,9 +120,9 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9464
     """Port of /metrics, /healthz and /readyz; 0: any free port."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """debug, info, warning or error."""
+    """Lowest level that is logged: debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"
-    """console, json, or auto: console on a terminal, JSON elsewhere."""
+    """Format of the log: console, json, or auto (console on a terminal, JSON elsewhere)."""
     agents: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], AgentSettings] = {}
     """Settings of single agents."""
 
