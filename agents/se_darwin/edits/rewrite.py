@@ -21,12 +21,12 @@ class _Change:
 def rewrite(text: str, repaired: str) -> str:
     """Return *text* with minimal changes so that it has the syntax tree of *repaired*.
 
-    Comments, blank lines and layout stay where nothing changed. If that is impossible, *repaired*
-    itself is returned.
+    Comments, blank lines and layout stay where nothing changed. If *text* cannot be changed in
+    place, *repaired* itself is returned.
 
     Args:
         text: Program as its author wrote it.
-        repaired: The same program with other expressions or statements, in any layout.
+        repaired: Repaired program, in any layout.
     """
     old, new = ast.parse(text), ast.parse(repaired)
     line_end = "\r\n" if "\r\n" in text else "\n"
@@ -43,7 +43,7 @@ def rewrite(text: str, repaired: str) -> str:
         end = offsets[(change.old.end_lineno or 0) - 1] + (change.old.end_col_offset or 0)
         write(change.slot, change.new)
         expected = ast.dump(old)
-        for body in _texts(change.new):
+        for body in _spellings(change.new):
             changed = data[:start] + body.replace("\n", line_end).encode() + data[end:]
             if _dump(changed) == expected:
                 data = changed
@@ -53,7 +53,8 @@ def rewrite(text: str, repaired: str) -> str:
     return data.decode()
 
 
-def _texts(node: ast.expr | ast.stmt) -> Iterator[str]:
+def _spellings(node: ast.expr | ast.stmt) -> Iterator[str]:
+    """Yield the source of *node*; of an expression also with parentheses around it."""
     text = ast.unparse(node)
     yield text
     if isinstance(node, ast.expr):
@@ -61,6 +62,7 @@ def _texts(node: ast.expr | ast.stmt) -> Iterator[str]:
 
 
 def _dump(program: bytes) -> str | None:
+    """Return the syntax tree as text; None if *program* does not parse."""
     try:
         return ast.dump(ast.parse(program))
     except SyntaxError:
@@ -68,7 +70,11 @@ def _dump(program: bytes) -> str | None:
 
 
 def _changes(slot: Slot, old: object, new: object) -> list[_Change] | None:
-    """Return the smallest nodes that differ; None if *old* has no text position of its own."""
+    """Return the smallest changes that turn *old* into *new*; None if the parent must change.
+
+    The parent must change if *old* is neither an expression nor a statement, since only these
+    have a position in the text.
+    """
     if not isinstance(old, ast.AST) or not isinstance(new, ast.AST):
         return [] if old == new and type(old) is type(new) else None
     if ast.dump(old) == ast.dump(new):
@@ -84,6 +90,7 @@ def _changes(slot: Slot, old: object, new: object) -> list[_Change] | None:
 
 
 def _changes_below(old: ast.AST, new: ast.AST) -> list[_Change] | None:
+    """Return the changes inside *old*; None if *old* itself must change."""
     found: list[_Change] = []
     for name in old._fields:
         before, after = getattr(old, name), getattr(new, name)

@@ -1,4 +1,4 @@
-"""A program that fails some of its tests, and how candidates for it are evaluated."""
+"""A program to repair, its tests, and the evaluation of candidate repairs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class RepairTask:
     """A program that fails some of its tests.
 
     Attributes:
-        name: Name of the function; the group of its transitions.
-        function: Name by which the tests call it.
-        module: Module whose names the program sees, or None.
-        space: The failing program and its edits.
+        name: Name of the task, and of the group of its transitions: ``prices.total``.
+        function: Name by which the tests call the function.
+        module: Standard-library module whose names the program can use, or None.
+        space: Failing program, and the edits that can be applied to it.
         tests: Tests that a repair must pass.
         hidden_tests: Tests that detect a program that is overfitted to *tests*.
-        fault: Description of the injected fault.
-        limits: Limits of each candidate; None for those of the sandbox.
+        fault: Description of the injected fault; empty if none was injected.
+        limits: Time and memory limits of each candidate; None for the sandbox's own.
         suite: Test suite whose checks are *tests*; None if *tests* are plain calls.
     """
 
@@ -42,7 +42,7 @@ class RepairTask:
         *,
         coverage: bool = False,
     ) -> list[Evaluation]:
-        """Run *programs*, pairs of edits and source, on the visible tests."""
+        """Run *programs*, pairs of edits and source, on `tests`; return an evaluation of each."""
         executions = sandbox.run(
             [source for _, source in programs],
             self.suite or self.tests,

@@ -1,6 +1,6 @@
-"""The training loop: builds its parts, then runs epochs of steps, each with an evaluation.
+"""The training loop: epochs of optimizer steps, with an evaluation after each epoch.
 
-In a process group every rank runs these lines. Rank 0 alone receives commands, emits events,
+In a process group every rank runs this loop. Rank 0 alone receives commands, emits events,
 decides and evaluates; all ranks carry out its decisions after the same step.
 """
 
@@ -50,12 +50,12 @@ from infrastructure.training.precision import Precision, PrecisionForward, resol
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopOptions:
     """Attributes:
-    seed: Seeds Python's and torch's global generators before the first step.
+    seed: Seed of Python's and torch's global random generators; rank N uses *seed* + N.
     stats_interval_steps: Steps between two reads of the device.
     checkpoint_interval_seconds: Longest time between two checkpoints.
     keep_checkpoints: Number of checkpoints kept.
-    profile_steps: Steps to profile at the beginning, into ``profile/`` beside the checkpoints; 0
-        for none. See `StepProfile`.
+    profile_steps: Number of steps to profile at the beginning; 0 for none. The traces are written
+        to ``profile/`` beside the folder of the checkpoints. See `StepProfile`.
     parallel: How several ranks share the model; see `distribute`.
     baseline_interval_steps: Steps between two comparisons of a half precision with FP32; 0 for
         none; see `Fp32Shadow`.
@@ -74,9 +74,9 @@ class LoopOptions:
 class TrainingResult:
     """Attributes:
     outcome: ``done``, or ``stopped`` with a checkpoint written.
-    evaluation: Evaluation of the last epoch; None if stopped before one ended.
-    steps: Optimizer steps attempted over all attempts.
-    epochs: Epochs finished.
+    evaluation: Evaluation of the last epoch; None if training stopped before an epoch ended.
+    steps: Optimizer steps in all attempts of the run, including skipped steps.
+    epochs: Number of finished epochs.
     """
 
     outcome: Literal["done", "stopped"]
@@ -96,23 +96,24 @@ def train(
     emit: Callable[[BaseEvent], None],
     commands: Callable[[], Iterable[Command]],
 ) -> TrainingResult:
-    """Train ``job.model`` in place, from the newest readable checkpoint in *folder*, if any.
+    """Train ``job.model`` in place; resume from the newest readable checkpoint in *folder*, if any.
 
-    On a CPU a resumed training ends bit for bit like an uninterrupted one. In an initialised
-    process group every rank calls this with the same job, and the ranks share its batches.
+    On a CPU a resumed training gives exactly the result of an uninterrupted one. In an initialised
+    process group every rank must call this with the same job; the ranks share its batches.
 
     Args:
-        job: See `TrainingJob`; its ``accumulate`` replaces the configuration's.
+        job: Job to train; its ``accumulate`` replaces the one in *config*.
         device: Device the model is moved to.
-        precision: Precision to begin with; commands change it. ``auto`` measures the job.
-        folder: Folder for checkpoints, the same for all ranks; made if it is missing.
-        emit: Receives events; called from this thread, on rank 0 only.
-        commands: Returns the commands that arrived since the last call; must not block. Called on
-            rank 0 only.
+        precision: Initial precision; commands can change it. ``auto`` measures the job and chooses.
+        folder: Folder for checkpoints, the same for all ranks; created if it is missing.
+        emit: Function that receives the events; called from this thread, on rank 0 only.
+        commands: Function that returns the commands that arrived since the last call, without
+            blocking; called on rank 0 only.
 
     Raises:
-        CheckpointError: The last checkpoint, on stopping, could not be written.
-        TrainingDivergedError: See ``floor_policy`` and ``nonfinite_loss_patience`` of the config.
+        CheckpointError: Training was stopped, and its checkpoint could not be written.
+        TrainingDivergedError: No step changed the model, or training failed according to
+            ``floor_policy`` or ``nonfinite_loss_patience`` of *config*.
         ValueError: The job yields no batches, or `FP16Trainer` refuses its model or optimizer.
     """
     return _TrainingLoop(
@@ -174,7 +175,7 @@ class _TrainingLoop:
         self._divergence = DivergenceHandler(self._trainer, checkpoints, emit)
         observers: list[StepObserver] = []
         if options.baseline_interval_steps and is_sharded(model):
-            fields = {"error": "no rank holds the whole model, which is sharded"}
+            fields = {"error": "the model is sharded, so no rank holds all of it"}
             emit(Notice(event="baseline_not_measured", fields=fields))
         elif options.baseline_interval_steps and ranks.is_rank_zero:
             shadow = Fp32Shadow(self._distributed.plain, job.loss, self._first_batch, device)
@@ -206,10 +207,10 @@ class _TrainingLoop:
             while self._progress.epoch < self._job.epochs and not self._boundary.stopped:
                 self._train_epoch()
         finally:
-            self._profile.finish()  # the training may be shorter than the profile
+            self._profile.finish()  # training may end before all profile_steps are done
         if not self._boundary.stopped:
             self._divergence.require_progress()
-            if self._evaluation is None:  # resumed after the last epoch
+            if self._evaluation is None:  # the run was resumed after its last epoch
                 self._evaluate()
         return TrainingResult(
             outcome="stopped" if self._boundary.stopped else "done",
@@ -240,7 +241,7 @@ class _TrainingLoop:
         self._evaluate()
 
     def _begin_epoch(self) -> Iterator[RankBatch]:
-        """This rank's share of the epoch's batches that have not been taken yet."""
+        """Return this rank's share of the batches that remain in the epoch."""
         trainer = self._trainer
         batches = self._job.batches(self._progress.epoch)
         if isinstance(batches, Sized):
@@ -254,7 +255,7 @@ class _TrainingLoop:
         return shares
 
     def _evaluate(self) -> None:
-        """Evaluate in FP32, the precision of a published model, and emit the result."""
+        """Evaluate in FP32, because models are published in FP32, and emit the result."""
         begun = time.monotonic()
         self._distributed.update_plain(self._ranks, self._device)
         if self._ranks.is_rank_zero:

@@ -1,4 +1,4 @@
-"""The training of a world model as a `TrainingJob`, which `FP16Trainer` runs."""
+"""The `TrainingJob` that trains a world model."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from infrastructure.world_model.networks import BestEpoch, ensemble_loss
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
-    """Length and hyperparameters of a training.
+    """Length and hyperparameters of one training.
 
     Attributes:
         epochs: Number of epochs; each ends with an evaluation.
         steps_per_epoch: Optimizer steps per epoch.
         batch_size: Rows per step.
-        learning_rate: Initial learning rate; it falls along a cosine to a hundredth.
+        learning_rate: Initial learning rate; decays along a cosine to a hundredth of it.
         weight_decay: Weight decay of AdamW.
-        seed: Seed of the shuffles.
+        seed: Seed that shuffles the rows.
         device: Device that the job trains on; evaluation inputs are moved there.
     """
 
@@ -52,14 +52,14 @@ def training_job(
     best: BestEpoch,
     loss: Callable[[Forward, Batch], Tensor] = ensemble_loss,
 ) -> TrainingJob:
-    """Build the job that trains *network* on the training groups.
+    """Build the job that trains *network* on the training groups of *data*.
 
-    Each epoch ends with an evaluation on held-out groups. The test groups give the reported
-    metrics; the calibration groups decide which epoch is kept in *best*.
+    Each epoch ends with an evaluation on two other sets of groups: the calibration groups decide
+    which epoch's weights *best* keeps, and the test groups give the reported metrics.
 
     Args:
-        network: Network from ``Features.inputs`` to raw head outputs; see `network.py`.
-        best: Receives the weights of the best epoch.
+        network: Network that maps ``Features.inputs`` to the raw outputs of its heads.
+        best: Store of the weights of the best epoch.
         loss: Function of forward and batch that returns a float32 scalar.
     """
     batch_size = min(plan.batch_size, len(data.train.features))
@@ -94,7 +94,7 @@ def _evaluate(
 def _predict(
     data: TrainingData, part: DataPart, device: str, forward: Forward
 ) -> TargetDistributions:
-    """Predict with the network alone, uncalibrated."""
+    """Predict with the network alone, without calibrating its uncertainty."""
     inputs = {name: tensor.to(device) for name, tensor in part.features.inputs().items()}
     return predictive_distributions(forward(inputs), data.codec, len(part.features))
 
@@ -108,4 +108,5 @@ def _scheduler(steps: int, optimizer: Optimizer) -> LRScheduler:
 
 
 def _cosine(steps: int, step: int) -> float:
+    """Return the learning rate at *step* as a share of the initial one."""
     return 0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * min(step / steps, 1.0)))

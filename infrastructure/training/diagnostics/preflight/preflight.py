@@ -155,7 +155,7 @@ class _Trial:
         if ranges is not None and not ranges.loss_is_finite:
             found.append("the loss or a gradient is not finite in FP32 either")
         if error is not None and error > LARGEST_GRADIENT_ERROR:
-            found.append(f"its gradient is {error:.0%} off FP32's")
+            found.append(f"its gradient differs from FP32's by {error:.0%}")
         if precision is not Precision.FP16:
             return found
         if self._fp16_error:

@@ -1,4 +1,4 @@
-"""Chooses the precision to train in from the measurements. Pure."""
+"""The choice of the precision to train in, from the measurements of all precisions."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from infrastructure.events import PrecisionName
 from infrastructure.events.preflight_report import PrecisionMeasurement
 from infrastructure.training.diagnostics.preflight.timing import WORTHWHILE
 
-LARGEST_GRADIENT_ERROR = 0.25
+LARGEST_GRADIENT_ERROR = 0.25  # a half type with a larger relative error is not usable
 
 
 def choose_precision(
     measurements: Sequence[PrecisionMeasurement], *, on_cpu: bool
 ) -> tuple[PrecisionName, tuple[str, ...]]:
-    """Choose the fastest usable precision; FP32 unless a half type is clearly worthwhile.
+    """Choose the fastest usable half type if it is clearly faster than FP32, otherwise FP32.
 
-    Of two half types that are equally fast, choose the one with the smaller gradient error.
+    If two half types are about equally fast, choose the one with the smaller gradient error.
 
     Args:
-        measurements: One for each precision, including FP32.
-        on_cpu: Never choose FP16, since a CPU emulates it.
+        measurements: One measurement for each precision, including FP32.
+        on_cpu: Whether the device is a CPU, which emulates FP16: FP16 is never chosen there.
 
     Returns:
-        The precision, and the reasons: one line for each half type.
+        The precision, and the reasons: a line for the choice, then one for each half type.
     """
     halves = [each for each in measurements if each.precision != "fp32"]
     worthwhile = [
@@ -49,5 +49,5 @@ def _reason(measurement: PrecisionMeasurement) -> str:
         error = measurement.ratio_error or 0.0
         remarks.append(f"a step takes {measurement.ratio:.2f} (±{error:.2f}) of FP32's time")
     if measurement.gradient_error is not None:
-        remarks.append(f"its gradient is {measurement.gradient_error:.2g} off")
+        remarks.append(f"relative error of its gradient {measurement.gradient_error:.2g}")
     return f"{measurement.precision}: {'; '.join(remarks)}"

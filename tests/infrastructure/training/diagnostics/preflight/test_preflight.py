@@ -117,7 +117,7 @@ def test_a_wrecked_gradient_makes_a_half_type_unusable(probe_job: Job) -> None:
 
     bf16 = of(quick(probe_job("mlp", loss=loss)), "bf16")
     assert not bf16.usable
-    assert "off FP32's" in bf16.remarks[0]
+    assert "differs from FP32's" in bf16.remarks[0]
 
 
 def test_loss_that_is_not_finite_anywhere(probe_job: Job) -> None:
