@@ -65,9 +65,7 @@ def run_checks(
 ) -> list[CheckResult]:
     """Run every check; those that need settings only if these are valid.
 
-    Args:
-        load: Reads the settings.
-        built_in: Names of the program's own commands.
+    The program's own commands are *built_in*.
     """
     results = [check_versions(), check_library(), *check_commands(built_in)]
     try:

@@ -15,15 +15,14 @@ app = typer.Typer(help="The settings in force.", no_args_is_help=True)
 def show(as_json: JsonFlag = False) -> None:
     """Show every setting in force and where it comes from; secrets are redacted."""
     rows = [
-        {"name": name, "value": "***" if _is_secret(name) else value, "source": source}
+        {
+            "name": name,
+            "value": "***" if is_secret(name.partition("__SETTINGS__")[2]) else value,
+            "source": source,
+        }
         for name, value, source in load_settings().describe()
     ]
     if as_json:
         print_json(rows)
     else:
         print_table(["setting", "value", "source"], [list(row.values()) for row in rows])
-
-
-def _is_secret(variable: str) -> bool:
-    """Whether *variable* is a secret among an agent's own settings."""
-    return is_secret(variable.partition("__SETTINGS__")[2])

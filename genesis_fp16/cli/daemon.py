@@ -18,8 +18,7 @@ def serve() -> None:
     from genesis_fp16.store.database import explain_store_errors
 
     with explain_store_errors(settings):
-        code = serve_until_stopped(settings)
-    raise typer.Exit(code)
+        serve_until_stopped(settings)
 
 
 def run(agent: str, as_json: JsonFlag = False) -> None:

@@ -40,10 +40,7 @@ def print_table(
 ) -> None:
     """Print *rows* under *columns*; long cells wrap on a terminal only.
 
-    Args:
-        columns: Headings.
-        rows: Cells; control characters are left out.
-        longest: Most characters shown of a cell.
+    Control characters are left out, and what exceeds *longest* characters of a cell.
     """
     table = Table(box=None, pad_edge=False)
     for column in columns:

@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Past and present runs, newest first.")
 
 
-class UnknownRunError(GenesisError, KeyError):
+class UnknownRunError(GenesisError, LookupError):
     """No run has this id."""
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"no run has the id {run_id!r}: see genesis-fp16 runs")
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 @app.callback(invoke_without_command=True)
@@ -77,7 +71,7 @@ def show_run(run_id: str, as_json: JsonFlag = False) -> None:
     with open_existing_store(settings) as store:
         run = store.run(run_id) if store is not None else None
         if store is None or run is None:
-            raise UnknownRunError(run_id)
+            raise UnknownRunError(f"no run has the id {run_id!r}: see genesis-fp16 runs")
         attempts = [_attempt(settings, each) for each in store.attempts(run_id)]
     folder = settings.home.absolute() / "runs" / run_id
     answer = {

@@ -34,13 +34,10 @@ REPEAT_ERROR_SECONDS = 60.0
 log = structlog.get_logger()
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then let the workers checkpoint and stop.
 
     A second signal kills the workers; their runs resume from the last checkpoint.
-
-    Returns:
-        The exit code, 0.
 
     Raises:
         GenesisError: The daemon cannot serve; its exit code depends on the cause.
@@ -65,17 +62,17 @@ def serve(settings: Settings) -> int:
         server = start_http(settings, metrics, readiness)
         stack.callback(server.stop)
         log.info(
-            "listener_started", metrics=f"http://{settings.metrics_host}:{server.port}/metrics"
+            "listener_started",
+            metrics=f"http://{settings.metrics_host}:{server.server_port}/metrics",
         )
         try:
             probes = probe_environment(settings, signals)
         except StoppedEarlyError:
-            return 0
+            return
         daemon = Daemon(settings, store, probes, metrics, run_logger)
         daemon.start()
         _run_rounds(daemon, signals, lock, readiness)
     log.info("daemon_stopped")
-    return 0
 
 
 class _Readiness:
@@ -103,7 +100,7 @@ class Daemon:
         metrics: Metrics,
         run_logger: RunLogger,
     ) -> None:
-        self._store, self._probes, self._metrics = store, probes, metrics
+        self._store, self._probes, self.metrics = store, probes, metrics
         self._baselines = BaselineRuns(store, settings)
         self._retention = Retention(store, settings)
         listeners: list[EventListener] = [self._baselines, self._retention, metrics, run_logger]
@@ -117,11 +114,11 @@ class Daemon:
         self.loop.dispatcher.recover(time.monotonic())
         for plugin in self._probes.plugins:
             if plugin.state != "disabled":  # a plugin that an operator has disabled is not down
-                self._metrics.register_agent(plugin.name)
-                self._metrics.set_plugin_up(plugin.name, plugin.state == "ready")
+                self.metrics.register_agent(plugin.name)
+                self.metrics.set_plugin_up(plugin.name, plugin.state == "ready")
                 decision = self.loop.guard.decision(plugin.name)
-                self._metrics.set_guard_state(plugin.name, decision.state)
-                self._metrics.set_last_success(plugin.name, self._store.last_success(plugin.name))
+                self.metrics.set_guard_state(plugin.name, decision.state)
+                self.metrics.set_last_success(plugin.name, self._store.last_success(plugin.name))
             distribution = f"{plugin.distribution} {plugin.version}"
             fields = {"agent": plugin.name, "distribution": distribution}
             if plugin.state == "ready":
@@ -152,9 +149,9 @@ class Daemon:
             write("canaries_not_found", canaries=missing, ready_agents=sorted(ready), effect=effect)
 
     def _guard_decided(self, decision: Decision) -> None:
-        self._metrics.set_guard_state(decision.agent, decision.state)
+        self.metrics.set_guard_state(decision.agent, decision.state)
         if decision.state is GuardState.TRIPPED and decision.trigger is not None:
-            self._metrics.guard_tripped(decision.agent, decision.trigger)
+            self.metrics.guard_tripped(decision.agent, decision.trigger)
 
     def _schedule(self) -> None:
         """Add agents to the timetable; if the store fails, the next round tries again."""
@@ -186,17 +183,12 @@ class Daemon:
     def round(self, now: float, *, reload: bool) -> str:
         """Run one round of the loop; what a rollback needs comes first and needs no store.
 
-        Args:
-            now: Monotonic seconds.
-            reload: Read the settings file even if it has not changed.
-
-        Returns:
-            Why the store does not work; empty if it does.
+        Returns why the store fails, or an empty text; arguments as in `RunLoop.begin_round`.
         """
-        self._metrics.loop_ticked(self._store.now(), now)
+        self.metrics.loop_ticked(self._store.now(), now)
         outcome = self.loop.begin_round(now, reload=reload)
         if outcome is not None:
-            self._metrics.config_reloaded(outcome.error is None)
+            self.metrics.config_reloaded(outcome.error is None)
             if outcome.changed:
                 self._check_canaries()
                 self._log_precision()
@@ -207,22 +199,18 @@ class Daemon:
             self._timetable.tick(self._store.now())
             self._retention.tick()  # last: an error of the store in it must not delay a run
         problem = self.loop.store_health.problem
-        self._metrics.set_store_up(not problem)
+        self.metrics.set_store_up(not problem)
         self._update_metrics()
         return problem
 
-    def count_failed_round(self) -> None:
-        """Count a round that has raised an error."""
-        self._metrics.round_failed()
-
     def _update_metrics(self) -> None:
         dispatcher = self.loop.dispatcher
-        self._metrics.set_queue(dispatcher.queued, dispatcher.busy, self.loop.settings.slots)
+        self.metrics.set_queue(dispatcher.queued, dispatcher.busy, self.loop.settings.slots)
         for agent, due_at in self._timetable.next_runs().items():
             period = self._timetable.period_seconds(agent)
-            self._metrics.set_next_run(agent, math.nan if due_at is None else due_at, period)
+            self.metrics.set_next_run(agent, math.nan if due_at is None else due_at, period)
         for agent, seconds in self._timetable.lags().items():
-            self._metrics.set_schedule_lag(agent, seconds)
+            self.metrics.set_schedule_lag(agent, seconds)
 
 
 def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _Readiness) -> None:
@@ -243,7 +231,7 @@ def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _
                 readiness.problem = daemon.round(now, reload=reload)
             except Exception as error:  # of any kind: the next round may succeed
                 readiness.problem = f"the last round failed: {error!r}"
-                daemon.count_failed_round()
+                daemon.metrics.round_failed()
                 if now >= repeat_error_at:
                     log.exception("round_failed")
                     repeat_error_at = now + REPEAT_ERROR_SECONDS

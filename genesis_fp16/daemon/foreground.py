@@ -37,12 +37,6 @@ class DaemonGoneError(GenesisError, RuntimeError):
 
     exit_code = os.EX_UNAVAILABLE
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(
-            f"the daemon has stopped; run {run_id} continues when it starts again: "
-            "genesis-fp16 serve, or genesis-fp16 run"
-        )
-
 
 def run_once(settings: Settings, agent: str) -> int:
     """Run *agent* once and log the progress; a run of it that waits in the queue is taken.
@@ -128,7 +122,10 @@ def _follow(
         if now >= check_at:
             check_at = now + CHECK_DAEMON_SECONDS
             if _daemon_is_gone(settings):
-                raise DaemonGoneError(run.id)
+                raise DaemonGoneError(
+                    f"the daemon has stopped; run {run.id} continues when it starts again: "
+                    "genesis-fp16 serve, or genesis-fp16 run"
+                )
         current = store.run(run.id) or run  # before the events: all precede the last state
         for attempt in store.attempts(run.id):
             tail = tails.setdefault(attempt.number, EventTail(events_path(settings.home, attempt)))

@@ -49,7 +49,6 @@ def start_http(settings: Settings, metrics: Metrics, ready: Ready) -> Observabil
     """Listen, and serve from a new thread until `ObservabilityServer.stop`.
 
     Args:
-        settings: Settings with host and port.
         metrics: Metrics that ``/metrics`` shows; their last tick decides ``/healthz``.
         ready: Returns whether the daemon accepts work, and why not, for ``/readyz``.
 
@@ -78,11 +77,6 @@ class ObservabilityServer(ThreadingMixIn, WSGIServer):
         self._open: dict[_Request, float] = {}
         self._lock = threading.Lock()
         super().__init__(address, _QuietHandler)
-
-    @property
-    def port(self) -> int:
-        """The port in use."""
-        return self.server_port
 
     def server_bind(self) -> None:
         """Bind; unlike the base class, without a DNS lookup of this machine's name."""

@@ -32,7 +32,13 @@ def configure_logging(settings: Settings) -> None:
             structlog.processors.JSONRenderer(),
         ]
     else:
-        rendering = [_console(colors=sys.stderr.isatty())]
+        rendering = [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(),
+                sort_keys=False,  # fields in the order in which they were written
+                exception_formatter=structlog.dev.plain_traceback,  # rich's shows every local value
+            )
+        ]
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
@@ -61,11 +67,3 @@ def keep_stdout_clear() -> None:
 def _head_first(_logger: object, _name: str, line: EventDict) -> EventDict:
     """Begin each line with the fields that every line has."""
     return {name: line.pop(name) for name in ("timestamp", "level", "event")} | dict(line)
-
-
-def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:
-    return structlog.dev.ConsoleRenderer(
-        colors=colors,
-        sort_keys=False,  # fields in the order in which they were written
-        exception_formatter=structlog.dev.plain_traceback,  # rich's shows every local value
-    )

@@ -105,9 +105,7 @@ class RunLoop:
     """Reloads settings, resolves precision and dispatches runs, round by round.
 
     Args:
-        settings: Settings at the start.
         store: An open store, locked for this process.
-        probes: Plugins and hardware.
         listeners: Receive events and states after the guard.
         on_decision: Called with each new decision of the guard.
 
@@ -144,9 +142,7 @@ class RunLoop:
     def begin_round(self, now: float, *, reload: bool = False) -> Reload | None:
         """Do what a rollback needs and what needs no store: apply settings, follow the attempts.
 
-        Args:
-            now: Monotonic seconds.
-            reload: Read the settings file even if it has not changed.
+        With *reload*, the settings file counts as changed; *now* is in monotonic seconds.
 
         Returns:
             The outcome of a reload; None if the settings file has not changed.
@@ -172,11 +168,7 @@ class RunLoop:
         self.dispatcher.tick(now, only=only)
 
     def drain(self, signals: Signals) -> None:
-        """Stop all attempts and wait for their end; kill them at the deadline or a further signal.
-
-        Args:
-            signals: Signals of this process; a stop after this call kills the workers.
-        """
+        """Stop all attempts and wait for their end; kill them at the deadline or another signal."""
         dispatcher, stop_seconds = self.dispatcher, self.settings.stop_timeout_seconds
         earlier_stops, began_at, store = signals.stop_count, time.monotonic(), StoreHealth()
         if dispatcher.busy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Literal
 
@@ -125,17 +125,8 @@ class RunSummary:
     @classmethod
     def of(cls, run: Run) -> RunSummary:
         """Results of *run*, without the error of an earlier attempt."""
-        return cls(
-            published=run.published,
-            reason=run.reason,
-            metrics=run.metrics,
-            primary_metric=run.primary_metric,
-            primary_value=run.primary_value,
-            higher_is_better=run.higher_is_better,
-            steps=run.steps,
-            half_steps=run.half_steps,
-            precision=run.precision,
-        )
+        known = {field.name: getattr(run, field.name) for field in fields(cls)}
+        return cls(**{**known, "error": None})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,10 +188,7 @@ def resolve_ending(ending: Ending, *, failures: int, policy: RetryPolicy) -> Run
     counted. 6. Anything else failed: queued with exponential backoff until the attempts are used
     up, then ``timed_out``, ``crashed`` (by a signal) or ``failed``.
 
-    Args:
-        ending: How this attempt ended.
-        failures: Number of the run's attempts that failed before this one.
-        policy: Limits of retrying.
+    Before this attempt, *failures* of the run's attempts have failed.
     """
     match ending:
         case Ending(exit_code=0):

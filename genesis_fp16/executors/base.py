@@ -51,9 +51,6 @@ class Executor(Protocol):
     def send(self, handle: Handle, command: Command) -> None:
         """Send *command*; a worker that has closed its stdin does not receive it."""
 
-    def stop(self, handle: Handle, reason: str) -> None:
-        """Ask the worker to checkpoint and exit with 75."""
-
     def kill(self, handle: Handle) -> None:
         """End the worker and all its descendants at once."""
 

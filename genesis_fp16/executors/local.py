@@ -16,7 +16,6 @@ from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
 from genesis_fp16.system.processes import kill, living_descendants
 from infrastructure.events import Command
-from infrastructure.events.command import Stop
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker")
 GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker.group")
@@ -77,10 +76,6 @@ class LocalExecutor:
         child = self._children.get(handle)
         if child is not None:
             child.write(command.model_dump_json().encode() + b"\n")
-
-    def stop(self, handle: Handle, reason: str) -> None:
-        """Send `Stop`; an orphan needs none, since its stdin has ended."""
-        self.send(handle, Stop(reason=reason))
 
     def kill(self, handle: Handle) -> None:
         """End the worker, its descendants and its process group."""

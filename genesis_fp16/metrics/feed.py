@@ -37,7 +37,6 @@ class Metrics:
         clock: Unix time in seconds.
 
     Attributes:
-        registry: Registry of the metrics.
         last_tick: Monotonic seconds at which the loop's last round began; 0 before the first.
     """
 

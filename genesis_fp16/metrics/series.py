@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import platform
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -25,11 +26,7 @@ CHECKPOINT_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
 class Series:
-    """Every metric, registered; `Metrics` updates them.
-
-    Args:
-        registry: Registry of the metrics.
-    """
+    """Every metric, registered; `Metrics` updates them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -68,11 +65,13 @@ class Series:
         for side in ("half", "fp32"):
             self.baseline_seconds.labels(agent, side).set(math.nan)
 
+    # Each metric that these three make belongs to an agent, whose name is its first label.
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self._registry)
+        return Counter(name, text, ("agent", *labels), registry=self._registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, registry=self._registry)
+        return Gauge(name, text, ("agent", *labels), registry=self._registry)
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
@@ -83,22 +82,15 @@ class Series:
         self.steps = self._counter(
             "genesis_training_steps_total",
             "Optimizer steps attempted in every precision, by outcome",
-            "agent",
             "outcome",
         )
         self.nonfinite_loss = self._counter(
-            "genesis_nonfinite_loss_total",
-            "Steps skipped because the loss was NaN or infinite",
-            "agent",
+            "genesis_nonfinite_loss_total", "Steps skipped because the loss was NaN or infinite"
         )
-        self.samples = self._counter(
-            "genesis_training_samples_total", "Training samples seen", "agent"
-        )
-        self.loss = self._gauge("genesis_training_loss", "Mean loss of the last steps", "agent")
+        self.samples = self._counter("genesis_training_samples_total", "Training samples seen")
+        self.loss = self._gauge("genesis_training_loss", "Mean loss of the last steps")
         self.grad_norm = self._gauge(
-            "genesis_training_grad_norm",
-            "Last finite gradient norm, unscaled, before clipping",
-            "agent",
+            "genesis_training_grad_norm", "Last finite gradient norm, unscaled, before clipping"
         )
         self.step_seconds = self._histogram(
             "genesis_training_step_duration_seconds",
@@ -110,34 +102,32 @@ class Series:
             "genesis_training_duration_seconds", "Time a run spent in training", TRAINING_SECONDS
         )
         self.cuda_memory = self._gauge(
-            "genesis_cuda_memory_allocated_bytes", "Peak GPU memory of the last steps", "agent"
+            "genesis_cuda_memory_allocated_bytes", "Peak GPU memory of the last steps"
         )
         self.checkpoint_seconds = self._histogram(
             "genesis_checkpoint_duration_seconds", "Time to write a checkpoint", CHECKPOINT_SECONDS
         )
         self.checkpoint_time = self._gauge(
-            "genesis_last_checkpoint_timestamp_seconds", "Time of the last checkpoint", "agent"
+            "genesis_last_checkpoint_timestamp_seconds", "Time of the last checkpoint"
         )
         self.checkpoint_bytes = self._gauge(
-            "genesis_last_checkpoint_bytes", "Size of the last checkpoint", "agent"
+            "genesis_last_checkpoint_bytes", "Size of the last checkpoint"
         )
 
     def _declare_precision(self) -> None:
         self.fp16_steps = self._counter(
-            "genesis_fp16_training_steps_total", "Optimizer steps attempted in FP16", "agent"
+            "genesis_fp16_training_steps_total", "Optimizer steps attempted in FP16"
         )
         self.fp16_overflows = self._counter(
             "genesis_fp16_overflow_steps_total",
             "Steps in FP16 skipped because a gradient was not finite",
-            "agent",
         )
         self.loss_scale = self._gauge(
-            "genesis_fp16_loss_scale", "Loss scale in force; 1 outside FP16", "agent"
+            "genesis_fp16_loss_scale", "Loss scale in force; 1 outside FP16"
         )
         self.precision = self._gauge(
             "genesis_precision_info",
             "1 for the precision state that the agent's worker last acknowledged",
-            "agent",
             "requested",
             "effective",
             "reason",
@@ -145,102 +135,88 @@ class Series:
         self.rollbacks = self._counter(
             "genesis_precision_rollbacks_total",
             "Times the acknowledged precision was lowered to FP32",
-            "agent",
             "reason",
         )
         self.fp32_baseline_loss = self._gauge(
             "genesis_fp32_baseline_loss",
             "Loss of one frozen batch computed in FP32; NaN until measured",
-            "agent",
         )
         self.half_baseline_loss = self._gauge(
             "genesis_half_baseline_loss",
             "Loss of the same batch under the same weights in half precision; NaN until measured",
-            "agent",
         )
         self.half_loss_error = self._gauge(
             "genesis_half_loss_error_ratio",
             "Difference of that half loss from FP32's, divided by FP32's loss or, if larger, by a "
             "hundredth of the run's largest; the guard uses it; NaN until measured",
-            "agent",
         )
         self.half_gradient_error = self._gauge(
             "genesis_half_gradient_error_ratio",
             "Length of the difference between that batch's half gradient and FP32's, divided by "
             "the length of FP32's; NaN until measured",
-            "agent",
         )
         self.baseline_seconds = self._gauge(
             "genesis_baseline_pass_seconds",
             "Time of the forward and backward pass of that batch; NaN until measured",
-            "agent",
             "precision",
         )
         self.guard_trips = self._counter(
-            "genesis_guard_trips_total", "Times the guard demanded FP32", "agent", "trigger"
+            "genesis_guard_trips_total", "Times the guard demanded FP32", "trigger"
         )
         self.guard_state = self._gauge(
-            "genesis_guard_state", "1 for the guard's current state for the agent", "agent", "state"
+            "genesis_guard_state", "1 for the guard's current state for the agent", "state"
         )
 
     def _declare_runs(self) -> None:
-        self.runs = self._counter("genesis_runs_total", "Runs that ended", "agent", "result")
-        self.run_state = self._gauge(
-            "genesis_run_state", "Unfinished runs in this state", "agent", "state"
-        )
+        self.runs = self._counter("genesis_runs_total", "Runs that ended", "result")
+        self.run_state = self._gauge("genesis_run_state", "Unfinished runs in this state", "state")
         self.resumes = self._counter(
-            "genesis_run_resumes_total", "Attempts that resumed from a checkpoint", "agent"
+            "genesis_run_resumes_total", "Attempts that resumed from a checkpoint"
         )
         self.last_success = self._gauge(
-            "genesis_last_success_timestamp_seconds", "End of the last successful run", "agent"
+            "genesis_last_success_timestamp_seconds", "End of the last successful run"
         )
         self.lag = self._gauge(
-            "genesis_schedule_lag_seconds", "How late the last scheduled run was noticed", "agent"
+            "genesis_schedule_lag_seconds", "How late the last scheduled run was noticed"
         )
         self.period = self._gauge(
-            "genesis_schedule_period_seconds",
-            "Longest gap between the next scheduled runs",
-            "agent",
+            "genesis_schedule_period_seconds", "Longest gap between the next scheduled runs"
         )
         self.next_fire = self._gauge(
-            "genesis_schedule_next_fire_timestamp_seconds",
-            "When the agent's next run is due",
-            "agent",
+            "genesis_schedule_next_fire_timestamp_seconds", "When the agent's next run is due"
         )
-        self.plugin_up = self._gauge("genesis_plugin_up", "0 for a quarantined plugin", "agent")
+        self.plugin_up = self._gauge("genesis_plugin_up", "0 for a quarantined plugin")
 
     def _declare_daemon(self) -> None:
-        self.queue_depth = self._gauge("genesis_queue_depth", "Runs waiting for a slot")
-        self.slots = self._gauge("genesis_slots", "Slots by state", "state")
+        counter = partial(Counter, registry=self._registry)
+        gauge = partial(Gauge, registry=self._registry)
+        self.queue_depth = gauge("genesis_queue_depth", "Runs waiting for a slot")
+        self.slots = gauge("genesis_slots", "Slots by state", ["state"])
         for state in ("busy", "free"):
             self.slots.labels(state)
-        self.reload_success = self._gauge(
+        self.reload_success = gauge(
             "genesis_config_reload_success", "0 if the last change of the settings was refused"
         )
         self.reload_success.set(1)
-        self.reloads = self._counter(
-            "genesis_config_reloads_total", "Changes of the settings file, by result", "result"
+        self.reloads = counter(
+            "genesis_config_reloads_total", "Changes of the settings file, by result", ["result"]
         )
         for result in ("applied", "refused"):
             self.reloads.labels(result)
-        self.tick = self._gauge(
+        self.tick = gauge(
             "genesis_loop_last_tick_timestamp_seconds", "When the daemon's loop last began a round"
         )
-        self.rounds_failed = self._counter(
+        self.rounds_failed = counter(
             "genesis_rounds_failed_total", "Rounds of the loop that ended in an unexpected error"
         )
-        self.store_up = self._gauge(
-            "genesis_store_up", "0 while the database cannot be read or written"
-        )
+        self.store_up = gauge("genesis_store_up", "0 while the database cannot be read or written")
         self.store_up.set(1)
-        self.home_free = self._gauge(
+        self.home_free = gauge(
             "genesis_home_free_bytes",
             "Free space on the file system of GENESIS_HOME; NaN if unknown",
         )
-        self.home_size = self._gauge(
-            "genesis_home_size_bytes", "Size of the file system of GENESIS_HOME"
-        )
-        self.leader = self._gauge("genesis_leader", "1 while this daemon holds the lock")
-        self._gauge(
-            "genesis_build_info", "Version of the daemon and of Python", "version", "python"
+        self.home_size = gauge("genesis_home_size_bytes", "Size of the file system of GENESIS_HOME")
+        self.leader = gauge("genesis_leader", "1 while this daemon holds the lock")
+        gauge(
+            "genesis_build_info", "Version of the daemon and of Python", ["version", "python"]
         ).labels(genesis_fp16.__version__, platform.python_version()).set(1)

@@ -72,9 +72,7 @@ class AttemptProgress:
     def read(self, now: float, *, to_end: bool = False) -> Iterator[Event]:
         """Apply the events that have come; yield those that no daemon has passed on before.
 
-        Args:
-            now: Monotonic seconds.
-            to_end: Read everything; by default one bounded piece of the file.
+        Reads one bounded piece of the file, or everything with *to_end*; *now* is monotonic.
         """
         for event in self._tail.read_to_end() if to_end else self._tail.read():
             self._last_event_at = now

@@ -29,6 +29,7 @@ from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import PrecisionState, SetPrecision
+from infrastructure.events.command import Stop
 
 SAVE_INTERVAL_SECONDS = 1.0
 
@@ -37,6 +38,8 @@ log = structlog.get_logger()
 
 class Dispatcher:
     """Owns every attempt from its start to the next state of its run.
+
+    The time *now* of a round is in monotonic seconds.
 
     Args:
         agents: Name to entry point of the agents that may run.
@@ -86,9 +89,6 @@ class Dispatcher:
 
         A worker that is still alive sees the end of its stdin and stops by itself; at the stop
         deadline it is killed. The attempt of one that is gone ends at once.
-
-        Args:
-            now: Monotonic seconds.
         """
         for run in self._store.unfinished():
             if run.active:
@@ -97,9 +97,7 @@ class Dispatcher:
     def tick(self, now: float, *, only: str | None = None) -> None:
         """One round: follow the attempts under way, then start runs that are due in free slots.
 
-        Args:
-            now: Monotonic seconds.
-            only: Id of the only run that may start; None for any.
+        If *only* is not None, it is the id of the only run that may start.
         """
         for run in self.follow_and_record(now):
             if run.state is not RunState.QUEUED or only not in (None, run.id):
@@ -113,9 +111,6 @@ class Dispatcher:
 
     def follow_and_record(self, now: float) -> list[Run]:
         """Follow the attempts under way and record them, without starting a run.
-
-        Args:
-            now: Monotonic seconds.
 
         Returns:
             Unfinished runs as they were before, the longest due first.
@@ -134,11 +129,7 @@ class Dispatcher:
         return unfinished
 
     def follow(self, now: float) -> None:
-        """Pass on events, send precision, stop and kill: what must not wait for the store.
-
-        Args:
-            now: Monotonic seconds.
-        """
+        """Pass on events, send precision, stop and kill: what must not wait for the store."""
         self._killed = [worker for worker in self._killed if self._executor.poll(worker) is None]
         for active in list(self._active.values()):
             if not active.daemon_error:
@@ -271,7 +262,7 @@ class Dispatcher:
         active.kill_at = now + self.settings.stop_timeout_seconds
         self._announce(active.run, RunState.STOPPING)
         if active.handle is not None:
-            self._executor.stop(active.handle, cause.value)
+            self._executor.send(active.handle, Stop(reason=cause.value))
 
     def _end(self, active: ActiveAttempt, ending: Ending) -> None:
         """Record how the attempt ended, and the next state of its run."""

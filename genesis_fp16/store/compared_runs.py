@@ -39,12 +39,7 @@ class RunResult:
 
 
 class ComparedRuns:
-    """Reads results of runs; a run that changed its precision counts for neither.
-
-    Args:
-        engine: Engine of a migrated database.
-        as_runs: Reader of runs.
-    """
+    """Reads results of runs; a run that changed its precision counts for neither."""
 
     def __init__(self, engine: Engine, as_runs: RowReader[Run]) -> None:
         self._engine = engine
@@ -53,9 +48,7 @@ class ComparedRuns:
     def pairs(self, agent: str, since: float = 0.0) -> list[RunPair]:
         """Runs of *agent* in half precision with their FP32 repetitions, oldest first.
 
-        Args:
-            agent: Name of the agent.
-            since: Unix time; pairs whose half run began earlier are left out.
+        Pairs whose half run began before the Unix time *since* are left out.
         """
         half, fp32 = runs.alias("half"), runs.alias("fp32")
         joined = half.join(fp32, fp32.c.baseline_of == half.c.id)

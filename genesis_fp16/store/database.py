@@ -38,9 +38,7 @@ def database_url(settings: Settings) -> URL:
 def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) -> Engine:
     """Connect to the database, created if it is SQLite and missing, and migrate it.
 
-    Args:
-        url: URL of the database.
-        busy_milliseconds: How long a statement waits for SQLite's write lock.
+    A statement waits *busy_milliseconds* for SQLite's write lock.
 
     Raises:
         StoreError: It is corrupt, belongs to another program or a newer release, or does not
@@ -230,29 +228,3 @@ def file_identity(path: str | os.PathLike[str]) -> FileIdentity | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-class OpenedFile:
-    """The SQLite file of a database that has just been opened; nothing for a server.
-
-    Args:
-        url: URL of the database.
-    """
-
-    def __init__(self, url: URL) -> None:
-        self._url = url
-        self._path = url.database if url.get_backend_name() == "sqlite" else None
-        self._identity = file_identity(self._path) if self._path else None
-
-    def verify(self) -> None:
-        """Check that the path still leads to the file that was opened.
-
-        Raises:
-            StoreError: The file was moved, removed or replaced: commands would open another.
-        """
-        if self._path and file_identity(self._path) != self._identity:
-            raise StoreError(
-                f"database {display_name(self._url)} was moved, removed or replaced while it was "
-                "open: this daemon does not see what commands change now, such as a rollback; "
-                "move it back, or restart"
-            )

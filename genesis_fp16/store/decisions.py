@@ -46,10 +46,6 @@ class Overrides:
 
     An override for the next run leaves the one before it in force for runs under way; both end
     together. An override that cannot be read demands FP32.
-
-    Args:
-        engine: Engine of a migrated database.
-        clock: Unix time in seconds.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
@@ -164,10 +160,6 @@ class GuardDecisions:
     """The guard's decisions: entries are added and never changed; an agent's last is in force.
 
     Safe to use from several processes at once.
-
-    Args:
-        engine: Engine of a migrated database.
-        clock: Unix time in seconds.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:

@@ -6,7 +6,6 @@ import os
 import socket
 import time
 from contextlib import suppress
-from types import TracebackType
 
 import structlog
 from filelock import FileLock, Timeout
@@ -56,11 +55,7 @@ class LockHeldError(GenesisError, RuntimeError):
 
 
 class DaemonLock:
-    """Locks a home while a daemon serves it; the kernel releases the lock if the daemon dies.
-
-    Args:
-        settings: Settings with the home and the database.
-    """
+    """Locks a home while a daemon serves it; the kernel releases the lock if the daemon dies."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -103,10 +98,7 @@ class DaemonLock:
     def write_status(self, settings: Settings, *, trouble: str = "", refused: str = "") -> None:
         """Write the holder's status for commands; after a failed write they see none.
 
-        Args:
-            settings: Settings in force.
-            trouble: Why the holder is not ready; empty if it is.
-            refused: Why the settings file's latest content is not in force.
+        *trouble* and *refused* are those of `DaemonStatus`.
         """
         status = (settings, trouble, refused)
         if status == self._written or not self._file_is_ours():  # otherwise another's file is there
@@ -160,12 +152,7 @@ class DaemonLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.release()
 
     def _file_is_ours(self) -> bool:

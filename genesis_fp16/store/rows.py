@@ -23,10 +23,8 @@ def is_number(column: Column[float]) -> ColumnElement[bool]:
 class RowReader(Generic[Kind]):
     """Makes a *kind* of each row. A row that cannot be read is left out, and logged once.
 
-    Args:
-        table: Table of the rows.
-        kind: Dataclass whose fields are columns of *table*.
-        consequence: What leaving out a row means, for the log.
+    The fields of *kind*, a dataclass, are columns of *table*. The log tells the *consequence* of
+    leaving out a row.
     """
 
     def __init__(self, table: Table, kind: type[Kind], consequence: str) -> None:

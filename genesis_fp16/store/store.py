@@ -43,13 +43,14 @@ from genesis_fp16.store import schema
 from genesis_fp16.store.compared_runs import ComparedRuns
 from genesis_fp16.store.database import (
     BUSY_TIMEOUT_MILLISECONDS,
-    OpenedFile,
     check_not_lost,
     database_url,
+    file_identity,
     open_database,
     read_connection,
 )
 from genesis_fp16.store.decisions import Change, GuardDecisions, Overrides, write_audit
+from genesis_fp16.store.errors import StoreError
 from genesis_fp16.store.rows import RowReader, is_number
 
 MAX_SEED = 2**63
@@ -61,7 +62,7 @@ class Store:
     """The database of one home. Safe to use from several processes at once.
 
     Args:
-        engine: Engine of a migrated database, see `open_database`.
+        engine: Engine of a migrated database, as for all classes of this room.
         clock: Unix time in seconds.
 
     Attributes:
@@ -72,7 +73,8 @@ class Store:
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         self._engine, self._clock = engine, clock
-        self._file = OpenedFile(engine.url)
+        self._path = engine.url.database if engine.dialect.name == "sqlite" else None
+        self._identity = file_identity(self._path) if self._path else None
         self._as_runs = RowReader(schema.runs, Run, "the run is ignored, as if unknown")
         self._as_attempts = RowReader(
             schema.attempts, Attempt, "the attempt is ignored, as if unknown"
@@ -94,10 +96,7 @@ class Store:
     ) -> Store:
         """Open the database of *settings*; create or migrate it if needed.
 
-        Args:
-            settings: Settings with the home and the database.
-            clock: Unix time in seconds.
-            busy_milliseconds: How long a change waits for SQLite's write lock.
+        A change waits *busy_milliseconds* for SQLite's write lock.
 
         Raises:
             StoreError: The database cannot be used or is missing; the message has the remedy.
@@ -115,7 +114,12 @@ class Store:
         Raises:
             StoreError: Its file was moved, removed or replaced.
         """
-        self._file.verify()
+        if self._path and file_identity(self._path) != self._identity:
+            raise StoreError(
+                f"database {self._path} was moved, removed or replaced while it was open: this "
+                "daemon does not see what commands change now, such as a rollback; move it back, "
+                "or restart"
+            )
 
     def close(self) -> None:
         """Close all connections."""
@@ -194,9 +198,23 @@ class Store:
             )
 
     def enqueue_baseline(self, run: Run) -> Run:
-        """Queue a repetition of *run* in FP32 with the same seed, due now."""
+        """Queue a repetition of *run* in FP32, due now, with the same number and seed."""
+        now = self._clock()
+        baseline = Run(
+            id=_new_id(now),
+            agent=run.agent,
+            number=run.number,
+            trigger="baseline",
+            state=RunState.QUEUED,
+            seed=run.seed,
+            due_at=now,
+            created_at=now,
+            available_at=now,
+            baseline_of=run.id,
+        )
         with self._engine.begin() as connection:
-            return _insert_baseline(connection, run, now=self._clock())
+            _insert(connection, baseline)
+        return baseline
 
     def move(self, run_id: str, state: RunState, *, error: str | None = None) -> bool:
         """Move the run to *state* if its state allows it; whether it moved."""
@@ -238,10 +256,7 @@ class Store:
         with self._engine.begin() as connection:
             asked = connection.execute(
                 update(schema.runs)
-                .where(
-                    schema.runs.c.id == run_id,
-                    schema.runs.c.state.in_(UNFINISHED),
-                )
+                .where(schema.runs.c.id == run_id, schema.runs.c.state.in_(UNFINISHED))
                 .values(cancel_requested=True)
             )
             if asked.rowcount:
@@ -283,14 +298,7 @@ class Store:
     def end_attempt(
         self, attempt: Attempt, ending: Ending, transition: RunTransition, *, finished_at: float
     ) -> bool:
-        """Close the attempt and move its run by *transition*; False if it was closed already.
-
-        Args:
-            attempt: Attempt that ended.
-            ending: How it ended.
-            transition: The run's next state.
-            finished_at: Unix time in seconds.
-        """
+        """Close the attempt and move its run by *transition*; False if it was closed already."""
         with self._engine.begin() as connection:
             closed = connection.execute(
                 _of(attempt.incarnation)
@@ -327,16 +335,7 @@ def _of(incarnation: str) -> Update:
 def _insert_run(
     connection: Connection, agent: str, trigger: str, *, now: float, due_at: float, first_seed: int
 ) -> Run:
-    """Queue a run of *agent*.
-
-    Args:
-        connection: Connection in a transaction that writes.
-        agent: Name of the agent.
-        trigger: ``schedule`` or ``manual``.
-        now: Unix time in seconds.
-        due_at: Unix time at which the run was due.
-        first_seed: Seed of the agent's first run; each later run's is one higher.
-    """
+    """Queue a run of *agent*; its first has the seed *first_seed*, each later one 1 more."""
     earlier = connection.scalar(
         select(func.count())
         .select_from(schema.runs)
@@ -355,24 +354,6 @@ def _insert_run(
     )
     _insert(connection, run)
     return run
-
-
-def _insert_baseline(connection: Connection, run: Run, *, now: float) -> Run:
-    """Queue the repetition of *run* in FP32, due *now* in Unix seconds: same number, same seed."""
-    baseline = Run(
-        id=_new_id(now),
-        agent=run.agent,
-        number=run.number,
-        trigger="baseline",
-        state=RunState.QUEUED,
-        seed=run.seed,
-        due_at=now,
-        created_at=now,
-        available_at=now,
-        baseline_of=run.id,
-    )
-    _insert(connection, baseline)
-    return baseline
 
 
 def _insert(connection: Connection, run: Run) -> None:
@@ -394,11 +375,7 @@ _DATACLASSES = (
 
 
 def count_unreadable_rows(engine: Engine) -> dict[str, int]:
-    """Table to the number of its rows that cannot be read; tables without such rows are left out.
-
-    Args:
-        engine: Engine of a migrated database.
-    """
+    """Table to the number of its unreadable rows; tables without such rows are left out."""
     counts = {}
     with read_connection(engine) as connection:
         for table, kind in _DATACLASSES:

@@ -46,7 +46,7 @@ def ask(
     server: ObservabilityServer, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, str, str]:
     """Status, content type and body."""
-    url = f"http://127.0.0.1:{server.port}{path}"
+    url = f"http://127.0.0.1:{server.server_port}{path}"
     request = urllib.request.Request(url, method=method, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -110,7 +110,7 @@ def test_other_paths_and_methods_are_refused(server: ObservabilityServer) -> Non
 
 def raw_answer(server: ObservabilityServer, request: bytes) -> bytes:
     """The whole answer."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
         client.sendall(request + b" HTTP/1.0\r\n\r\n")
         return b"".join(iter(lambda: client.recv(4096), b""))
 
@@ -119,7 +119,7 @@ def test_requests_and_clients_that_hang_up_are_not_logged(
     server: ObservabilityServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert ask(server, "/metrics")[0] == 200
-    with socket.create_connection(("127.0.0.1", server.port)) as client:
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
         client.sendall(b"GET /metrics HTTP/1.0\r\n")
         reset = struct.pack("ii", 1, 0)  # on closing, at once
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
@@ -136,14 +136,14 @@ def test_it_listens_on_ipv6(metrics: Metrics) -> None:
         )
     except ListenError as error:
         pytest.skip(f"this machine has no IPv6: {error}")
-    with socket.create_connection(("::1", server.port), timeout=60) as client:
+    with socket.create_connection(("::1", server.server_port), timeout=60) as client:
         client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.0 200 OK")
     server.stop()
 
 
 def test_hostile_clients_do_not_stall_it(server: ObservabilityServer) -> None:
-    address = ("127.0.0.1", server.port)
+    address = ("127.0.0.1", server.server_port)
     idle = [socket.create_connection(address) for _ in range(200)]
     for number, client in enumerate(idle):
         try:
@@ -160,7 +160,7 @@ def test_a_slow_client_is_disconnected_at_its_deadline(
     server: ObservabilityServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observability, "REQUEST_SECONDS", 0.3)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
         client.setblocking(False)
         cut = False
         give_up = time.monotonic() + 300
@@ -176,6 +176,6 @@ def test_a_slow_client_is_disconnected_at_its_deadline(
 
 
 def test_port_in_use_names_the_setting(server: ObservabilityServer, metrics: Metrics) -> None:
-    taken = Settings(metrics_port=server.port)
+    taken = Settings(metrics_port=server.server_port)
     with pytest.raises(ListenError, match="GENESIS_METRICS_PORT"):
         start_http(taken, metrics, Readiness())

@@ -19,6 +19,7 @@ from genesis_fp16.executors import ExitStatus, Handle, LocalExecutor
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import AgentSettings, Settings
 from infrastructure.events import EventTail, PrecisionState, SetPrecision
+from infrastructure.events.command import Stop
 
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -109,7 +110,7 @@ def test_a_stop_is_obeyed(executor, started, until) -> None:
     made, handle = started(steps=10**9)
     assert executor.poll(handle) is None
     executor.send(handle, SetPrecision(state=FP32))
-    executor.stop(handle, "shutdown")
+    executor.send(handle, Stop(reason="shutdown"))
     assert ended(executor, handle, until) == ExitStatus(exit_code=75)
     acknowledged = [
         event.state
@@ -158,7 +159,7 @@ def test_another_daemons_worker_is_recovered_and_killed(executor, started, until
     successor = LocalExecutor()
     assert successor.recover(handle)
     assert successor.poll(handle) is None
-    successor.stop(handle, "it cannot hear")
+    successor.send(handle, Stop(reason="not received"))
     successor.kill(handle)
     until(lambda: successor.poll(handle) == ExitStatus())
 
