@@ -15,10 +15,8 @@ def actor(process: psutil.Process | None = None) -> str:
     The kernel tells the person: the owner of the process that called root's ``sudo`` above this
     one. This is a convenience, not a proof: where ``sudo`` leaves no process behind or other
     users' processes are hidden, only the account is named. Anyone with that account can write
-    into the database directly, so the record is as trustworthy as the account.
-
-    Args:
-        process: Process to ask about; None for this one.
+    into the database directly, so the record is as trustworthy as the account. The *process* to
+    ask about is this one by default.
     """
     account = user_name(os.geteuid())
     try:

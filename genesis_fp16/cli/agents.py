@@ -66,7 +66,7 @@ def _print_report(report: PreflightReport) -> None:
             [
                 each.precision,
                 "yes" if each.usable else "no",
-                _milliseconds(each.seconds_per_step),
+                "" if each.seconds_per_step is None else f"{each.seconds_per_step * 1e3:.2f} ms",
                 "" if each.ratio is None else f"{each.ratio:.2f} ±{each.ratio_error or 0.0:.2f}",
                 _mebibytes(each.saved_bytes),
                 _mebibytes(each.peak_bytes),
@@ -106,10 +106,6 @@ def _print_ranges(report: PreflightReport) -> None:
             f"{_power(report.recommended_scale)}, which flushes {report.underflow:.2%} of the "
             "gradients to zero"
         )
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1e3:.2f} ms"
 
 
 def _mebibytes(count: int | None) -> str:

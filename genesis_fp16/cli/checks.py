@@ -48,9 +48,7 @@ class CheckResult:
     """Result of one check.
 
     Attributes:
-        check: Name of the check.
         verdict: ``fail`` keeps the daemon, or part of its work, from running.
-        found: What the check found.
         remedy: What to do; empty if nothing.
     """
 

@@ -20,7 +20,6 @@ from genesis_fp16.settings import Settings
 
 if TYPE_CHECKING:
     from genesis_fp16.domain.guard import Decision
-    from genesis_fp16.domain.run import Run
     from genesis_fp16.store import Store
 
 _DECIDED_BY = {
@@ -36,6 +35,7 @@ _DECIDED_BY = {
     "unsupported": "the device lacks this half type",
     "measured": "the worker measured it as best: see genesis-fp16 preflight",
 }
+_RUN_FIELDS = ("id", "number", "state", "precision", "steps", "half_steps")
 _DECISION_COLUMNS = ("state", "trigger", "level", "actor", "run_id", "reason")
 _SHOWN_DECISIONS, _SHOWN_RUNS, _SHOWN_SCALES = 8, 5, 8
 
@@ -69,7 +69,7 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
     home = settings.home.absolute()
     evidence, problem = _evidence(home, last_trip) if last_trip else (None, "")
     return {
-        "run": _run(run) if run else None,
+        "run": {name: getattr(run, name) for name in _RUN_FIELDS} if run else None,
         "decisions": [asdict(decision) for decision in decisions],
         "evidence": evidence,
         "evidence_file": str(home / last_trip.evidence) if last_trip else None,
@@ -110,11 +110,6 @@ def _removed(store: Store, home: Path, run_id: str) -> dict[str, str]:
         "folder_removed": describe_removal(folder, run.folder_removed) if run else "",
         "weights_removed": weights_removal_reason(folder) if run else "",
     }
-
-
-def _run(run: Run) -> dict[str, Any]:
-    shown = ("id", "number", "state", "precision", "steps", "half_steps")
-    return {name: getattr(run, name) for name in shown}
 
 
 def _now(answer: dict[str, Any]) -> Iterator[str]:

@@ -96,13 +96,8 @@ class GuardSettings(BaseModel):
 def is_canary(agent: str, number: int, settings: GuardSettings) -> bool:
     """Whether run *number* of *agent* belongs to the share that may have half precision.
 
-    The same number always has the same answer. The first run of a share is a canary, and
-    canaries are spread evenly: 0.25 takes runs 1, 5, 9.
-
-    Args:
-        agent: Name of the agent.
-        number: Number of the run among the agent's, from 1.
-        settings: Settings with the share, and the agents that may have half precision.
+    The number, from 1, is among the agent's runs; the same one always has the same answer. The
+    first run of a share is a canary, and canaries are spread evenly: 0.25 takes runs 1, 5, 9.
     """
     if settings.canaries and agent not in settings.canaries:
         return False
@@ -119,7 +114,6 @@ class Detection:
     """A trigger whose condition was met.
 
     Attributes:
-        trigger: Name of the trigger.
         summary: One sentence with the numbers.
         numbers: The numbers, for the evidence.
     """
@@ -173,8 +167,6 @@ class Decision:
     """The guard's state for an agent from one moment on.
 
     Attributes:
-        agent: Name of the agent.
-        state: See `GuardState`.
         at: Unix time in seconds; 0 if the guard has never decided anything.
         trigger: Trigger of the last trip; None if there was none.
         level: Trips in a row, which lengthen the cool-down; 0 before the first.
@@ -258,12 +250,7 @@ def end_probation(
 ) -> Decision | None:
     """End the probation after a successful run; None without probation or with too few steps.
 
-    Args:
-        last: Decision in force.
-        settings: Settings; a window of steps is enough.
-        now: Unix time in seconds.
-        run_id: Run that succeeded.
-        half_steps: Steps in half precision since the probation began.
+    A window is enough for the *half_steps*, in half precision since the probation began.
     """
     if last.state is not GuardState.PROBATION or half_steps < settings.guard_window_steps:
         return None

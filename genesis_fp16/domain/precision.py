@@ -53,10 +53,7 @@ def applicable_overrides(
 ) -> list[Override]:
     """The newest override of each scope that applies to a run of *agent*.
 
-    Args:
-        overrides: Overrides in force, oldest first.
-        agent: Name of the run's agent.
-        began_at: Unix time at which the run began.
+    The *overrides* in force are ordered with the oldest first; *began_at* is in Unix seconds.
     """
     found = [override for override in overrides if override.applies_to(agent, began_at)]
     return list({override.agent: override for override in found}.values())

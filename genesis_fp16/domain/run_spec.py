@@ -69,7 +69,6 @@ class RunSpec(BaseModel):
     """Specification of one attempt of one run.
 
     Attributes:
-        run_id: Identity of the run.
         attempt: Number of the attempt, from 1.
         incarnation: Random identity of the attempt.
         agent: Entry-point name.
@@ -79,7 +78,6 @@ class RunSpec(BaseModel):
         repeats: Folder of the run that this one repeats in FP32 on the same data, without
             publishing a model; None for a run of its own.
         attempt_folder: Folder of ``spec.json``, ``events.ndjson`` and ``worker.log``.
-        seed: Seed of the run.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         threads: Torch threads; 0 leaves torch's default.
         precision: The daemon's decision; the worker may still fall back for its hardware.
@@ -88,7 +86,6 @@ class RunSpec(BaseModel):
         stats_interval_steps: Steps between two reads of the device.
         baseline_interval_steps: Steps between two comparisons with FP32; 0 for none.
         checkpoint_interval_seconds: Longest time between two checkpoints.
-        keep_checkpoints: Number of checkpoints kept.
         profile_steps: Steps to profile; 0 for none.
         processes_per_run: Ranks that train together, each a process on this machine.
         parallel: How the ranks share the model; see `distribute` in `infrastructure.training`.

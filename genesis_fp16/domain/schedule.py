@@ -47,13 +47,9 @@ def next_due(schedule: Schedule, after: float) -> float | None:
 
 
 def missed(schedule: Schedule, last_due: float, now: float, catch_up: CatchUp) -> list[float]:
-    """Due times after *last_due* up to *now* that become runs, in Unix seconds.
+    """Due times after *last_due*, the last one handled, up to *now* that become runs.
 
-    Args:
-        schedule: Schedule of the agent.
-        last_due: Last due time that was handled.
-        now: Unix time in seconds.
-        catch_up: ``none``, ``latest``, or ``all`` (the newest `MAX_CATCH_UP_RUNS`).
+    All times are in Unix seconds. A *catch_up* of ``all`` means the newest `MAX_CATCH_UP_RUNS`.
     """
     if catch_up == "none" or last_due > now:
         return []

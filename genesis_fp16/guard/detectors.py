@@ -80,7 +80,7 @@ class AgentObserver:
             run_id: Run of the worker.
             event: Event that the worker reported.
             settings: Settings with the limits.
-            on_probation: Whether a single window is enough.
+            on_probation: Whether one window is enough for `Trigger.OVERFLOW_SUSTAINED`.
             scaling: Loss scaling of attempts that begin now.
         """
         if run_id != self.run_id:
@@ -155,13 +155,7 @@ class OverflowDetector:
     def add(
         self, stats: StepStats, settings: GuardSettings, *, on_probation: bool
     ) -> Detection | None:
-        """Count steps made in half precision.
-
-        Args:
-            stats: Statistics of the steps.
-            settings: Settings with the limits.
-            on_probation: Whether one window is enough for `Trigger.OVERFLOW_SUSTAINED`.
-        """
+        """Count steps made in half precision; arguments as in `AgentObserver.observe`."""
         searching = min(self._search_left, stats.overflow)
         self._search_left = 0 if stats.applied else self._search_left - searching
         self._steps += stats.attempted - searching
@@ -217,13 +211,7 @@ class ComparisonDetector:
     def add(
         self, compared: BaselineCompared, settings: GuardSettings, *, accelerator: bool
     ) -> Detection | None:
-        """Count a comparison.
-
-        Args:
-            compared: The comparison.
-            settings: Settings with the limits.
-            accelerator: False for a CPU, whose times do not count.
-        """
+        """Count a comparison; its times do not count without an *accelerator*, on a CPU."""
         wanted = settings.guard_comparisons
         drift = compared.loss_error
         if not math.isnan(drift):
@@ -294,9 +282,7 @@ def detect_metric_drift(pairs: Sequence[RunPair], settings: GuardSettings) -> De
     difference must exceed what chance makes of such pairs once in 1000 times. A drift that is the
     same in every pair is detected with the fewest pairs.
 
-    Args:
-        pairs: Pairs of runs, oldest first; the newest count.
-        settings: Settings with the limit and the fewest pairs.
+    The *pairs* are ordered with the oldest first; the newest count.
     """
     known = [pair for pair in pairs if math.isfinite(pair.fp32)][-HISTORY_LIMIT:]
     if len(known) < settings.guard_pairs:

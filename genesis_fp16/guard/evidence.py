@@ -56,10 +56,7 @@ class Bundle(_Part):
 def write_evidence(home: Path, decision: Decision, evidence: Mapping[str, object]) -> Decision:
     """Write *decision* and its *evidence*; return the decision with the name of the file.
 
-    Args:
-        home: ``GENESIS_HOME``.
-        decision: Decision without a file yet.
-        evidence: What led to it; numbers that are not finite become text.
+    Numbers that are not finite become text.
 
     Raises:
         OSError: The file could not be written; no partial file is left.
@@ -79,17 +76,22 @@ def read_evidence(home: Path, decision: Decision) -> Bundle | None:
     Raises:
         EvidenceError: The file is missing or not a bundle; names the file and the reason.
     """
-    return _read(home / decision.evidence) if decision.evidence else None
+    if not decision.evidence:
+        return None
+    path = home / decision.evidence
+    try:
+        return Bundle.model_validate(_content(path))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise EvidenceError(path, f"not an evidence bundle: {where}: {first['msg']}") from error
 
 
 def unrecorded_decisions(home: Path, recorded: Set[str]) -> Iterator[Decision]:
     """The guard's last decision on each agent, if it is missing in the store.
 
-    A daemon that ends while its store is locked leaves such a bundle.
-
-    Args:
-        home: ``GENESIS_HOME``.
-        recorded: Files that decisions in the store name.
+    A daemon that ends while its store is locked leaves such a bundle. The files that decisions in
+    the store name are *recorded*.
     """
     for folder in sorted((home / _FOLDER).glob("*/")):
         newest = max(folder.glob("*.json"), default=None)
@@ -109,15 +111,6 @@ def relevant_settings(settings: Settings, agent: str) -> dict[str, object]:
     names += [name for name in type(settings).model_fields if name.startswith("fp16_")]
     found = {name: getattr(settings, name) for name in names}
     return {**found, "agent_precision": settings.for_agent(agent).precision}
-
-
-def _read(path: Path) -> Bundle:
-    try:
-        return Bundle.model_validate(_content(path))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise EvidenceError(path, f"not an evidence bundle: {where}: {first['msg']}") from error
 
 
 def _content(path: Path) -> object:

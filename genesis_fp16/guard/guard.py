@@ -45,12 +45,11 @@ class Guard:
 
     Args:
         store: Store of the decisions; those of earlier daemons stay in force.
-        settings: Settings in force; assign `settings` after a reload.
         on_decision: Called with each new decision, including an operator's.
         clock: Unix time in seconds.
 
     Attributes:
-        settings: Settings in force.
+        settings: Settings in force; assign it after a reload.
     """
 
     def __init__(

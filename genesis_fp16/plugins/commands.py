@@ -36,7 +36,6 @@ class PluginCommand:
     """A command that an installed distribution declares.
 
     Attributes:
-        point: Its entry point.
         problem: Why it cannot be used, as far as metadata shows; empty if nothing is wrong.
     """
 
@@ -47,18 +46,14 @@ class PluginCommand:
 def plugin_commands(built_in: Collection[str]) -> list[PluginCommand]:
     """Commands that plugins declare, sorted by name, read from metadata alone.
 
-    Args:
-        built_in: Names of the program's own commands, which win.
+    The program's own commands, which win, are *built_in*.
     """
     points = installed_entry_points(COMMANDS_GROUP)
     return [PluginCommand(point, _problem(point, points, built_in)) for point in points]
 
 
 def load_command(command: PluginCommand) -> object:
-    """Import a command's code.
-
-    Returns:
-        The object that the entry point names.
+    """Import a command's code; return the object that its entry point names.
 
     Raises:
         CommandUnavailableError: The metadata is wrong, or importing the code failed.

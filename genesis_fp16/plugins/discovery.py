@@ -81,12 +81,9 @@ def installed_entry_points(group: str) -> list[InstalledEntryPoint]:
 def registration_error(
     point: InstalledEntryPoint, group: Sequence[InstalledEntryPoint], kind: str
 ) -> str:
-    """Why *point* cannot be used, as far as metadata shows; empty if it can.
+    """Why *point* of *group* cannot be used, as far as metadata shows; empty if it can.
 
-    Args:
-        point: Entry point to check.
-        group: All entry points of its group.
-        kind: What the group registers: ``agent`` or ``command``.
+    The *kind* of things that the group registers is ``agent`` or ``command``.
     """
     owners = sorted(other.distribution for other in group if other.name == point.name)
     if len(owners) > 1:

@@ -29,13 +29,13 @@ class AttemptProgress:
     Args:
         path: The attempt's event file; need not exist yet.
         summary: Summary of the run's earlier attempts.
-        settings: Settings with the deadlines.
         now: Monotonic seconds at which the attempt began.
         used_seconds: Seconds that earlier attempts have used of the run's deadline.
         seen_bytes: How much of the file an earlier daemon has passed on already.
 
     Attributes:
         summary: Summary of the run so far.
+        tail: Reader of the event file.
         started: Whether the worker has reported that it has started.
         reported_exit_code: Exit code that the worker's last event announces; None without one.
     """
@@ -53,31 +53,21 @@ class AttemptProgress:
         self.summary = summary
         self.started = False
         self.reported_exit_code: int | None = None
-        self._tail = EventTail(path)
+        self.tail = EventTail(path)
         self._settings = settings
         self._began_at = self._last_event_at = now
         self._run_deadline = now + max(0.0, settings.run_timeout_seconds - used_seconds)
         self._seen_bytes = seen_bytes
 
-    @property
-    def offset(self) -> int:
-        """Bytes of the event file that were read."""
-        return self._tail.offset
-
-    @property
-    def malformed(self) -> int:
-        """Lines that are not an event."""
-        return self._tail.malformed
-
     def read(self, now: float, *, to_end: bool = False) -> Iterator[Event]:
         """Apply the events that have come; yield those that no daemon has passed on before.
 
-        Reads one bounded piece of the file, or everything with *to_end*; *now* is monotonic.
+        Reads one bounded piece of the file, or all with *to_end*; *now* is in monotonic seconds.
         """
-        for event in self._tail.read_to_end() if to_end else self._tail.read():
+        for event in self.tail.read_to_end() if to_end else self.tail.read():
             self._last_event_at = now
             self._apply(event)
-            if self._tail.offset > self._seen_bytes:
+            if self.tail.offset > self._seen_bytes:
                 if isinstance(event, StepStats):  # increments, each counted once
                     half_steps = self.summary.half_steps + event.attempted_in_half
                     self.summary = replace(self.summary, half_steps=half_steps)
@@ -130,8 +120,6 @@ class ActiveAttempt:
 
     Attributes:
         run: The run as it was when the attempt began.
-        attempt: The record of the attempt.
-        progress: What its events say.
         handle: Handle of its worker; None if none could be started.
         sent_precision: The precision last sent to its worker.
         stop_cause: Why it was asked to stop; None if it was not.

@@ -245,7 +245,7 @@ class Dispatcher:
 
     def _save(self, active: ActiveAttempt) -> None:
         self._store.update_summary(active.run.id, active.progress.summary)
-        columns: dict[str, float] = {"events_offset": active.progress.offset}
+        columns: dict[str, float] = {"events_offset": active.progress.tail.offset}
         if active.handle is not None:  # again: the store may have failed right after the start
             columns |= {"pid": active.handle.pid, "pid_started_at": active.handle.started_at}
         self._store.update_attempt(active.attempt.incarnation, **columns)
@@ -278,13 +278,15 @@ class Dispatcher:
             worker_log = attempt_folder(home, active.attempt) / "worker.log"
             summary = replace(summary, error=f"{ending}; see {disk}{worker_log}")
         self._store.update_summary(active.run.id, summary)
-        self._store.update_attempt(active.attempt.incarnation, events_offset=active.progress.offset)
+        self._store.update_attempt(
+            active.attempt.incarnation, events_offset=active.progress.tail.offset
+        )
         ended_at = active.ended_at(home, self._store.now())
         self._store.end_attempt(active.attempt, ending, transition, finished_at=ended_at)
         del self._active[active.run.id]
         fields = {"agent": active.run.agent, "run_id": active.run.id}
-        if active.progress.malformed:
-            log.warning("events_malformed", **fields, lines=active.progress.malformed)
+        if active.progress.tail.malformed:
+            log.warning("events_malformed", **fields, lines=active.progress.tail.malformed)
         if transition.state is RunState.QUEUED:
             delay = transition.delay_seconds
             log.info("run_requeued", **fields, ending=str(ending), delay_seconds=delay)

@@ -76,14 +76,10 @@ def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
                 problems.append(f"{source}: not NAME=value: {written!r}; correct or delete it")
         elif binding.key == ENV_FILE_VARIABLE:
             problems.append(f"{ENV_FILE_VARIABLE} ({source}): only the environment can name it")
-        elif binding.key is not None and _is_ours_in_file(binding.key):
-            variables[binding.key] = Variable(binding.value or "", source)
+        elif (key := binding.key) is not None and (is_ours(key) or "FP16" in key.upper()):
+            # Any name with FP16 counts here: the file is the operator's own.
+            variables[key] = Variable(binding.value or "", source)
     return variables
-
-
-def _is_ours_in_file(name: str) -> bool:
-    """Here any name with FP16 counts too: the file is the operator's own."""
-    return is_ours(name) or "FP16" in name.upper()
 
 
 def _line(binding: Binding) -> int:

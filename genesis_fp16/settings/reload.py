@@ -57,9 +57,7 @@ class SettingsReloader:
 
     A missing or empty file (a full disk can empty it) changes nothing: it may have said false.
 
-    Args:
-        settings: Settings in force, which name the file.
-        environ: The environment; by default the process's own.
+    The *settings* in force name the file; the environment is by default the process's own.
     """
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
@@ -75,10 +73,7 @@ class SettingsReloader:
         """Reload if the file has changed and is at rest; at most every `POLL_SECONDS`.
 
         A new content must be seen twice, `CONFIRM_SECONDS` apart: the moment between an editor's
-        truncation and its write must not switch anything.
-
-        Args:
-            now: Monotonic time in seconds.
+        truncation and its write must not switch anything. *now* is in monotonic seconds.
         """
         if now < self._next_poll:
             return None

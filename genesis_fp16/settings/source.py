@@ -95,10 +95,7 @@ def load_settings(
 class FileAndEnvironment(PydanticBaseSettingsSource):
     """Merges the file and the environment, and records where each value stands.
 
-    Args:
-        path: The file, which may be missing.
-        environ: The environment.
-        only: See `load_settings`.
+    Arguments as in `load_settings`.
 
     Attributes:
         variables: Texts of the settings found, by name.

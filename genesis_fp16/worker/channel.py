@@ -43,10 +43,6 @@ class PacedEvents:
     Statistics in between are merged, so that no step is lost; of evaluations the last one is
     kept. Other events pass at once, after those held back; `BaselineCompared`, whose rate is
     limited elsewhere, passes without sending them. The end of the ``with`` block sends the rest.
-
-    Args:
-        emit: Called with the events.
-        clock: Monotonic seconds.
     """
 
     def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
@@ -136,10 +132,6 @@ class CommandInbox:
 
 class ProgressReporter:
     """Turns calls of any frequency into at most two events a second.
-
-    Args:
-        emit: Called with the events.
-        clock: Monotonic seconds.
 
     Attributes:
         reports: Calls since the phase began.

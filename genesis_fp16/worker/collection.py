@@ -41,8 +41,7 @@ class Collection:
     def snapshot(self, folder: Path) -> BufferSnapshot:
         """Collect into *folder*, unless an earlier attempt has: all train on the same data.
 
-        Returns:
-            The part of the replay buffer in *folder* that this run trains on.
+        The snapshot is the part of the replay buffer in *folder* that this run trains on.
         """
         earlier = self._earlier_snapshot()
         if earlier is not None:
@@ -77,7 +76,8 @@ class Collection:
         except ValueError as error:
             reason = f"the file cannot be parsed: {error}"
         useless = (path, self._context.run_folder / "checkpoints")
-        renamed = [self._set_aside(each) for each in useless if each.exists()]
+        ending = f".set-aside-{self._context.attempt}"
+        renamed = [str(each.rename(f"{each}{ending}")) for each in useless if each.exists()]
         if renamed:
             self._context.logger.warning(
                 "snapshot_lost",
@@ -87,9 +87,6 @@ class Collection:
                 consequence="the run collects new data and starts training over",
             )
         return None
-
-    def _set_aside(self, path: Path) -> str:
-        return str(path.rename(f"{path}.set-aside-{self._context.attempt}"))
 
     def _collect(self, buffer: ReplayBuffer) -> None:
         budget = self._context.budget
@@ -138,10 +135,7 @@ def repeated_snapshot(run_folder: Path) -> BufferSnapshot:
 def check_type(value: object, kind: type[Kind], requirement: str) -> Kind:
     """Return *value*, which plugin code gave, if it is a *kind*.
 
-    Args:
-        value: Value to check.
-        kind: Type that the agent contract requires.
-        requirement: Beginning of the error message, such as ``build_job() must return``.
+    The error message begins with the *requirement*, such as ``build_job() must return``.
 
     Raises:
         TypeError: *value* is something else.

@@ -29,12 +29,10 @@ def print_traceback() -> None:
 def describe_failure(error: BaseException, spec: RunSpec, activity: str) -> str:
     """One paragraph: what failed, why, and where to look or what to do.
 
-    Args:
-        error: What was raised.
-        spec: Specification of the attempt.
-        activity: What was under way, in words that follow "failed while".
+    The *activity* that was under way is in words that follow "failed while".
     """
-    full = next((each for each in _chain(error) if _is_disk_full(each)), None)
+    errors = (each for each in _chain(error) if isinstance(each, OSError))
+    full = next((each for each in errors if each.errno in _DISK_FULL), None)
     if full is not None:
         free = psutil.disk_usage(str(spec.attempt_folder)).free >> 20
         return (
@@ -55,10 +53,6 @@ def exit_process(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
-
-
-def _is_disk_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in _DISK_FULL
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -85,10 +85,7 @@ def combine_reports(
 ) -> Finished:
     """Report the attempt as rank 0 did, or, after failures, as the rank that failed first.
 
-    Args:
-        spec: Specification of the attempt.
-        failures: Failures that torchrun has seen, by rank.
-        reports: Exit reports of the ranks.
+    The *failures* that torchrun has seen and the exit *reports* are by rank.
     """
     if failures:
         failed = {
