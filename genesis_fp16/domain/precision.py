@@ -1,4 +1,4 @@
-"""The rule that decides a run's precision: any voice for FP32 wins, and the reason names it."""
+"""The rule that decides a run's precision: any demand for FP32 wins; the reason names it."""
 
 from __future__ import annotations
 

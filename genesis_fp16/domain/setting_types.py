@@ -1,4 +1,4 @@
-"""Types of settings that several rooms declare, and the mark of a hot setting."""
+"""Types of settings that several packages declare, and the mark of a hot setting."""
 
 from __future__ import annotations
 

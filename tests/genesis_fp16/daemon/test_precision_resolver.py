@@ -1,4 +1,4 @@
-"""All voices together: settings, overrides, hardware, guard, fallbacks."""
+"""Everything that decides the precision: settings, overrides, hardware, guard, fallbacks."""
 
 import sqlite3
 from contextlib import closing

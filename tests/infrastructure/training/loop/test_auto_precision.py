@@ -1,4 +1,4 @@
-"""``auto`` in a training: measured once, kept, and never above a voice for FP32."""
+"""``auto`` in a training: measured once, kept, and never above a demand for FP32."""
 
 from __future__ import annotations
 
