@@ -295,6 +295,11 @@ class Notice(BaseEvent):
     event: PlainText
     fields: Mapping[PlainText, PlainText] = {}
 
+    @classmethod
+    def warning(cls, event: str, error: object, **fields: str) -> Notice:
+        """A warning about *error*, which becomes the first of the fields."""
+        return cls(level="warning", event=event, fields={"error": str(error), **fields})
+
 
 class Finished(BaseEvent):
     """The last event of an attempt; missing if its process was killed.

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from pydantic import ValidationError
 
@@ -45,17 +44,8 @@ class EventWriter:
     def __enter__(self) -> EventWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class EventTail:
@@ -82,7 +72,7 @@ class EventTail:
             OSError: The file cannot be read, or is not a regular file: a pipe is not waited for.
         """
         try:
-            with open(self._path, "rb", opener=_open_at_once) as file:
+            with open(self._path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
                 file.seek(self.offset)
                 data = file.read(MAX_READ_BYTES)
         except FileNotFoundError:

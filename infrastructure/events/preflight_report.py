@@ -15,7 +15,6 @@ class PrecisionMeasurement(_Part):
     """One precision, tried on a copy of the job's model.
 
     Attributes:
-        precision: Precision that was tried.
         usable: Whether the job can train in it on this device.
         remarks: Why it is not usable, or was not timed.
         seconds_per_step: Median time of a whole optimizer step; None if it was not timed.
@@ -64,9 +63,7 @@ class PreflightReport(_Part):
 
     Attributes:
         measured_at: Unix time in seconds.
-        device: Torch device.
         device_name: Name that the device reports.
-        torch_version: Version of torch.
         threads: Torch's threads.
         batches: Number of micro-batches that were measured.
         measurements: One for each precision, FP32 first.
@@ -76,7 +73,6 @@ class PreflightReport(_Part):
         recommended_scale: One power of two below it.
         underflow: Fraction of all FP16 gradients' elements flushed to zero at that scale.
         verdict: Precision to train in.
-        reasons: Reasons for the verdict.
     """
 
     measured_at: float

@@ -68,40 +68,26 @@ class FP16TrainingConfig:
             value = getattr(self, field.name)
             if isinstance(field.default, bool):  # else "false" would count as true
                 _require(isinstance(value, bool), field.name, "True or False", self)
-            elif isinstance(field.default, float) and (value, field.name) != (
-                None,
-                "max_grad_norm",
+            elif isinstance(field.default, float) and not (
+                value is None and field.name == "max_grad_norm"
             ):
                 _require(isinstance(value, Real), field.name, "a number", self)
-        _require(0.0 < self.min_loss_scale < math.inf, "min_loss_scale", "finite and above 0", self)
-        _require(
-            self.min_loss_scale <= self.loss_scale <= 2.0**64,
-            "loss_scale",
-            f"between min_loss_scale ({self.min_loss_scale:g}) and 2**64",
-            self,
-        )
+        floor, clip = self.min_loss_scale, self.max_grad_norm
+        _require(0.0 < floor < math.inf, "min_loss_scale", "finite and above 0", self)
+        limits = f"between min_loss_scale ({floor:g}) and 2**64"
+        _require(floor <= self.loss_scale <= 2.0**64, "loss_scale", limits, self)
         _require(1.0 < self.growth_factor <= 1024.0, "growth_factor", "above 1, at most 1024", self)
         _require(0.0 < self.backoff_factor < 1.0, "backoff_factor", "between 0 and 1", self)
         for name in ("growth_interval", "nonfinite_loss_patience", "accumulate"):
             value = getattr(self, name)
-            _require(
-                isinstance(value, int) and value >= 1, name, "a whole number, at least 1", self
-            )
-        _require(
-            self.max_grad_norm is None or 0.0 < self.max_grad_norm < math.inf,
-            "max_grad_norm",
-            "None, or finite and above 0",
-            self,
-        )
-        _require(
-            self.floor_policy in ("skip", "fallback_fp32", "halt"),
-            "floor_policy",
-            "skip, fallback_fp32 or halt",
-            self,
-        )
-        _require(
-            self.precision in ("auto", *Precision), "precision", "fp32, fp16, bf16 or auto", self
-        )
+            is_count = isinstance(value, int) and value >= 1
+            _require(is_count, name, "a whole number, at least 1", self)
+        clips = clip is None or 0.0 < clip < math.inf
+        _require(clips, "max_grad_norm", "None, or finite and above 0", self)
+        known = self.floor_policy in ("skip", "fallback_fp32", "halt")
+        _require(known, "floor_policy", "skip, fallback_fp32 or halt", self)
+        known = self.precision in ("auto", *Precision)
+        _require(known, "precision", "fp32, fp16, bf16 or auto", self)
         if self.precision != "auto":  # its name is accepted too
             object.__setattr__(self, "precision", Precision(self.precision))
 

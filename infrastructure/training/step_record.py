@@ -110,11 +110,7 @@ class StepRecord:
         self._grad_norm = self._nan
 
     def start_reading_skipped(self) -> Callable[[], int]:
-        """Start to read how many steps so far overflowed or had a non-finite loss.
-
-        Returns:
-            A function that waits for the number and returns it.
-        """
+        """Start to read how many steps so far were skipped; the result waits for the number."""
         self._fold()
         copy = _HostCopy((self._overflow_steps + self._nonfinite_loss_steps).reshape(1))
         return lambda: int(copy.wait()[0])

@@ -84,7 +84,9 @@ def to_predictions(
             states[name] = _next_values(name, target, distribution, observations)
     improvement = improvement_target(spec)
     gains = _column(predicted, improvement)
-    confidences = _confidences(spec, predicted)
+    decisive = spec.targets if spec.success is None else (spec.success[0],)
+    epistemic_N = torch.stack([predicted[name].epistemic for name in decisive]).mean(0)
+    confidences: list[float] = (1.0 - epistemic_N).clamp(0.0, 1.0).tolist()
     return [
         Prediction(
             next_state={n: column[row] for n, column in states.items() if n not in _NOT_IN_STATE},
@@ -133,10 +135,3 @@ def _next_values(
 def _column(predicted: TargetDistributions, name: str | None) -> list[float] | None:
     distribution = None if name is None else predicted[name]
     return distribution.mean[:, 0].tolist() if isinstance(distribution, BoxDistribution) else None
-
-
-def _confidences(spec: TransitionSpec, predicted: TargetDistributions) -> list[float]:
-    targets = spec.targets if spec.success is None else (spec.success[0],)
-    epistemic_N = torch.stack([predicted[name].epistemic for name in targets]).mean(0)
-    confidences: list[float] = (1.0 - epistemic_N).clamp(0.0, 1.0).tolist()
-    return confidences

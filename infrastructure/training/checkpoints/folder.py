@@ -29,10 +29,7 @@ class CheckpointFolder:
         self._folder, self._keep, self._device, self._ranks = folder, keep, device, ranks
 
     def save(self, step: int, state: dict[str, Any]) -> tuple[Path, int]:
-        """Write the checkpoint of *step* and delete all but the newest.
-
-        Returns:
-            Its path and size in bytes.
+        """Write the checkpoint of *step*, delete all but the newest; return path and size in bytes.
 
         Raises:
             CheckpointError: It could not be written; the older ones still stand.

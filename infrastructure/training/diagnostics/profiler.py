@@ -77,7 +77,8 @@ class StepProfile:
         done.stop()
         steps = self._seen - _FIRST_STEPS
         if steps == 0:
-            self._report_failure("the training ended before the first profiled step did")
+            problem = "the training ended before the first profiled step did"
+            self._emit(Notice.warning("profile_not_written", problem))
             return
         times = _times(done)
         try:
@@ -85,15 +86,11 @@ class StepProfile:
             done.export_chrome_trace(str(self._folder / "trace.json"))
             (self._folder / "phases.txt").write_text(_table(done, times, steps))
         except OSError as error:  # a full disk must not end a training
-            self._report_failure(str(error))
+            self._emit(Notice.warning("profile_not_written", error))
             return
         means = ", ".join(f"{name} {1e-3 * host / steps:.3f} ms" for name, host, _ in times)
         fields = {"folder": str(self._folder), "steps": str(steps), "host_time_per_step": means}
         self._emit(Notice(event="profile_written", fields=fields))
-
-    def _report_failure(self, error: str) -> None:
-        fields = {"error": error}
-        self._emit(Notice(level="warning", event="profile_not_written", fields=fields))
 
 
 class _MarkedPhases:

@@ -64,15 +64,13 @@ class AutoPrecision:
         """The choice of an earlier attempt on an equal device."""
         try:
             saved = json.loads(self._path.read_text())
-            if saved["device"] != self._describe_device():
-                return None
-            precision = next(name for name in PRECISIONS if name == saved["precision"])
+            if saved["device"] == self._describe_device():
+                return next(name for name in PRECISIONS if name == saved["precision"])
         except FileNotFoundError:
-            return None
+            pass
         except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
-            self._notice("precision_choice_unreadable", repr(error))
-            return None
-        return precision
+            self._emit(Notice.warning("precision_choice_unreadable", repr(error)))
+        return None
 
     def _measure(self) -> PrecisionName:
         report = preflight(self._job, self._device, self._config)
@@ -86,11 +84,8 @@ class AutoPrecision:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, json.dumps(choice, indent=2))
         except OSError as error:  # a resumed attempt measures again
-            self._notice("precision_choice_not_kept", str(error))
+            self._emit(Notice.warning("precision_choice_not_kept", error))
         return report.verdict
 
     def _describe_device(self) -> str:
         return f"{device_name(self._device)}, {torch.get_num_threads()} threads"
-
-    def _notice(self, event: str, error: str) -> None:
-        self._emit(Notice(level="warning", event=event, fields={"error": error}))

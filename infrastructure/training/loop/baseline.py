@@ -52,8 +52,8 @@ class BaselineObserver:
             )
         except RuntimeError as error:  # too little memory, or a model that cannot be copied
             self._shadow = None
-            fields = {"error": str(error), "consequence": "training continues without a baseline"}
-            self._emit(Notice(level="warning", event="baseline_not_measured", fields=fields))
+            consequence = "training continues without a baseline"
+            self._emit(Notice.warning("baseline_not_measured", error, consequence=consequence))
             return
         self._progress.record_fp32_loss(compared.fp32_loss)
         largest = self._progress.largest_fp32_loss

@@ -120,8 +120,7 @@ class StepBoundary:
         try:
             state = self._trainer.set_precision(self._auto_precision.resolve(wish))
         except PinnedPrecisionError as error:
-            fields = {"error": str(error), "reason": wish.reason}
-            self._emit(Notice(level="warning", event="precision_needs_restart", fields=fields))
+            self._emit(Notice.warning("precision_needs_restart", error, reason=wish.reason))
             self._stop()
             return
         self._emit(

@@ -60,7 +60,8 @@ class DivergenceHandler:
                     f"gradients overflow with the loss scale at its floor, {stats.loss_scale:g}",
                     "train in FP32, or fix the cause of the infinite gradients",
                 )
-            self._notice("loss_scale_floor", "gradients still overflow: training continues in FP32")
+            event = "gradients still overflow: training continues in FP32"
+            self._emit(Notice.warning("loss_scale_floor", event))
             requested = self._trainer.precision_state.requested
             fp32 = PrecisionState(requested=requested, effective="fp32", reason="floor_policy")
             actions.append(SetPrecision(state=fp32))
@@ -99,14 +100,12 @@ class DivergenceHandler:
             )
         newest = self._checkpoints.newest(
             self._trainer.state.layout("trainer/"),
-            lambda error: self._notice("checkpoint_unreadable", str(error)),
+            lambda error: self._emit(Notice.warning("checkpoint_unreadable", error)),
         )
         if newest is None:
             raise TrainingDivergedError(f"{event}, and there is no checkpoint to restore", remedy)
         path, state = newest[0], newest[1]["trainer"]
         self._trainer.state.restore_weights(state)
         self._restored_step = state["record"]["training_steps"]
-        self._notice("weights_restored", f"{event}; restored the weights of {path}")
-
-    def _notice(self, event: str, error: str) -> None:
-        self._emit(Notice(level="warning", event=event, fields={"error": error}))
+        restored = f"{event}; restored the weights of {path}"
+        self._emit(Notice.warning("weights_restored", restored))

@@ -90,7 +90,7 @@ class SavedProgress:
             self.save()
         except CheckpointError as error:
             self._saved_at = time.monotonic()
-            self._notice("checkpoint_not_saved", error)
+            self._emit(Notice.warning("checkpoint_not_saved", error))
 
     def resume(self) -> None:
         """Restore the newest readable checkpoint; without one, do nothing.
@@ -100,7 +100,7 @@ class SavedProgress:
         """
         newest = self._checkpoints.newest(
             self._trainer.state.layout("trainer/"),
-            lambda error: self._notice("checkpoint_unreadable", error),
+            lambda error: self._emit(Notice.warning("checkpoint_unreadable", error)),
         )
         if newest is None:
             return
@@ -124,6 +124,3 @@ class SavedProgress:
             restore_random_state(state["random"][rank], self._trainer.device)
         else:  # another number of ranks: new random streams for all
             seed_generators(self._seed + rank + 1_000_003 * steps)
-
-    def _notice(self, event: str, error: CheckpointError) -> None:
-        self._emit(Notice(level="warning", event=event, fields={"error": str(error)}))

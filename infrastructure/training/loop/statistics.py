@@ -46,11 +46,7 @@ class StatsReporter:
         self._begun += seconds
 
     def after_step(self, epoch: int) -> StepStats | None:
-        """Start a read when one is due; emit the previous one when it has arrived; never wait.
-
-        Returns:
-            The emitted event, or None.
-        """
+        """Start a read when due; emit and return the previous one if it has arrived; never wait."""
         emitted = self._poll()
         elapsed = time.monotonic() - self._begun
         steps = self._trainer.training_steps - self._step
@@ -61,11 +57,7 @@ class StatsReporter:
         return emitted
 
     def report(self, epoch: int) -> StepStats | None:
-        """Emit everything so far; wait for the device.
-
-        Returns:
-            The last emitted event, or None.
-        """
+        """Emit everything so far and return the last event, if any; wait for the device."""
         emitted = self._wait()
         if self._trainer.training_steps > self._step:
             self._close_window(epoch)

@@ -53,7 +53,6 @@ class LoopOptions:
     seed: Seed of Python's and torch's global random generators; rank N uses *seed* + N.
     stats_interval_steps: Steps between two reads of the device.
     checkpoint_interval_seconds: Longest time between two checkpoints.
-    keep_checkpoints: Number of checkpoints kept.
     profile_steps: Number of steps to profile at the beginning; 0 for none. The traces are written
         to ``profile/`` beside the folder of the checkpoints. See `StepProfile`.
     parallel: How several ranks share the model; see `distribute`.
@@ -143,7 +142,7 @@ class _TrainingLoop:
     ) -> None:
         self._job, self._device = job, device
         self._ranks = ranks = Ranks()
-        self._emit = emit = emit if ranks.is_rank_zero else _discard
+        self._emit = emit = emit if ranks.is_rank_zero else lambda _event: None
         checkpoints = CheckpointFolder(folder, options.keep_checkpoints, device, ranks)
         seed_generators(options.seed + ranks.rank)
         (self._first_batch,) = first_batches(job, device)
@@ -281,7 +280,3 @@ class _TrainingLoop:
             )
         )
         return evaluation
-
-
-def _discard(_event: BaseEvent) -> None:
-    """Drop an event: only rank 0 emits."""

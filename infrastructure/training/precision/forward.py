@@ -59,11 +59,7 @@ class PrecisionForward:
         return to_float32(result)
 
     def compute_loss(self, loss: Callable[[Any, Any], Tensor], batch: Any) -> Tensor:
-        """Call ``loss(self, batch)`` with autocast off around it.
-
-        Returns:
-            The result of *loss*.
-        """
+        """Call ``loss(self, batch)`` with autocast off around it; return its result."""
         if not self._enabled:
             if not torch.is_autocast_enabled(self._device_type):
                 return loss(self, batch)

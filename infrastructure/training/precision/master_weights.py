@@ -58,11 +58,7 @@ class MasterWeights:
             half.data.copy_(master.data)
 
     def remove(self) -> list[Parameter]:
-        """Restore the model's float32 parameters, and put them back into the optimizer.
-
-        Returns:
-            The model's parameters, in the order of *chosen*.
-        """
+        """Restore the model's float32 parameters, also in the optimizer; return *chosen*."""
         for half, master in self._masters.items():
             half.data = master.data
         for parameter, data in self._others.items():

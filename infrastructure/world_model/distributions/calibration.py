@@ -9,7 +9,7 @@ that makes the 90 % interval cover 90 % (split conformal prediction).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 import torch
@@ -87,11 +87,8 @@ class Calibration:
                 calibrated[name] = tempered
             elif isinstance(distribution, BoxDistribution) and name in self.scales:
                 scale_C = torch.tensor(self.scales[name], dtype=torch.float64)
-                calibrated[name] = BoxDistribution(
-                    mean=distribution.mean,
-                    variance=distribution.variance * scale_C.square(),
-                    epistemic=distribution.epistemic,
-                )
+                variance = distribution.variance * scale_C.square()
+                calibrated[name] = replace(distribution, variance=variance)
         return calibrated
 
     def to_json(self) -> dict[str, object]:
@@ -118,9 +115,7 @@ def _apply_temperature(
     distribution: DiscreteDistribution, temperature: float
 ) -> DiscreteDistribution:
     log_NL = distribution.probabilities.clamp(min=1e-12).log()
-    return DiscreteDistribution(
-        probabilities=(log_NL / temperature).softmax(dim=1), epistemic=distribution.epistemic
-    )
+    return replace(distribution, probabilities=(log_NL / temperature).softmax(dim=1))
 
 
 def _apply_platt(
@@ -131,7 +126,7 @@ def _apply_platt(
     rest_N = (1.0 - distribution.probabilities[:, label]).clamp(min=1e-12)
     scaled_NL = distribution.probabilities * ((1.0 - probability_N) / rest_N)[:, None]
     scaled_NL[:, label] = probability_N
-    return DiscreteDistribution(probabilities=scaled_NL, epistemic=distribution.epistemic)
+    return replace(distribution, probabilities=scaled_NL)
 
 
 def _fit_platt(log_odds_N: Tensor, happened_N: Tensor) -> tuple[float, float]:

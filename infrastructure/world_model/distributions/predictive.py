@@ -7,7 +7,7 @@ Shapes: M members, N rows, C declared and K varying dimensions of a `Box`, L lab
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -109,12 +109,10 @@ def blend(
         if isinstance(first, DiscreteDistribution) and isinstance(second, DiscreteDistribution):
             first_log, second_log = map(_log, (first.probabilities, second.probabilities))
             probabilities = (weight * first_log + (1 - weight) * second_log).softmax(dim=1)
-            mixed[name] = DiscreteDistribution(
-                probabilities=probabilities, epistemic=first.epistemic
-            )
+            mixed[name] = replace(first, probabilities=probabilities)
         elif isinstance(first, BoxDistribution) and isinstance(second, BoxDistribution):
             mean, variance = _mixture_moments(first, second, weight, 1 - weight)
-            mixed[name] = BoxDistribution(mean=mean, variance=variance, epistemic=first.epistemic)
+            mixed[name] = replace(first, mean=mean, variance=variance)
     return mixed
 
 

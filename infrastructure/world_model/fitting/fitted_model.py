@@ -38,7 +38,6 @@ class FittedModel:
         encoder: Encoder that the networks were trained with.
         codec: Targets that the networks were trained on.
         ensemble: Network on the CPU, FP32, in evaluation mode.
-        linear: Linear baseline.
         ensemble_weight: Weight of the ensemble: 0 is the linear model alone, 1 the ensemble alone.
         calibration: Calibration fitted on the calibration groups.
         policy_shift_warning: Why probabilities may be wrong under another policy than the one

@@ -28,7 +28,6 @@ class DataPart:
     """One part of the split.
 
     Attributes:
-        transitions: Transitions as recorded.
         features: Encoded inputs.
         targets: Encoded varying targets.
         outcomes: Targets in recorded units.
@@ -52,7 +51,6 @@ class TrainingData:
     """Encoded data of one fit.
 
     Attributes:
-        spec: Declares inputs and targets.
         encoder, codec: Encoders of inputs and targets, fitted on the training groups only.
         parts: Train, calibration and test data; no group is in two of them.
         unusable: Number of excluded transitions by reason.

@@ -1,25 +1,25 @@
-"""The `TrainingJob` that trains a world model."""
+"""The `TrainingJob` that trains a world model, and the batches it draws."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
-from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.nn import Module
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
 
 from infrastructure.agent_contract import Evaluation, Forward, TrainingJob
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.world_model.distributions import TargetDistributions, predictive_distributions
-from infrastructure.world_model.fitting.batches import BatchStream
 from infrastructure.world_model.fitting.scoring import PRIMARY, measure, selection_loss
 from infrastructure.world_model.fitting.training_data import DataPart, TrainingData
 from infrastructure.world_model.networks import BestEpoch, ensemble_loss
+from infrastructure.world_model.networks.loss import TARGET_PREFIX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,13 +71,72 @@ def training_job(
     )
     return TrainingJob(
         model=network,
-        optimizer=partial(_optimizer, plan),
+        optimizer=partial(AdamW, lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True),
         batches=stream.epoch,
         loss=loss,
         evaluate=partial(_evaluate, data, network, plan.device, best),
         epochs=plan.epochs,
-        scheduler=partial(_scheduler, plan.epochs * plan.steps_per_epoch),
+        scheduler=partial(LambdaLR, lr_lambda=partial(_cosine, plan.epochs * plan.steps_per_epoch)),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchStream:
+    """An endless sequence of shuffled passes over the rows, cut into epochs of equal length.
+
+    Each pass contains every row once; passes may extend across epochs.
+
+    Attributes:
+        part: Rows to draw from.
+        batch_size: Rows per batch.
+        steps_per_epoch: Batches per epoch.
+        seed: Seed of the shuffles.
+    """
+
+    part: DataPart
+    batch_size: int
+    steps_per_epoch: int
+    seed: int
+
+    def epoch(self, epoch: int) -> EpochBatches:
+        """Return the batches of *epoch*, the same in every call."""
+        return EpochBatches(self, epoch)
+
+    def rows(self, step: int) -> Tensor:
+        """Return the row numbers of the batch of *step*, ``[batch_size]`` int64."""
+        count = len(self.part.features)
+        chosen: list[Tensor] = []
+        position, end = step * self.batch_size, (step + 1) * self.batch_size
+        while position < end:
+            pass_number, start = divmod(position, count)
+            stop = min(count, start + end - position)
+            chosen.append(_shuffle(self.seed, pass_number, count)[start:stop])
+            position += stop - start
+        return torch.cat(chosen)
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """Return inputs and targets of *step*; the first tensor has one row per sample."""
+        rows = self.rows(step)
+        batch = self.part.features.take(rows).inputs()
+        for name, target in self.part.targets.items():
+            batch[TARGET_PREFIX + name] = target[rows]
+        return batch
+
+
+class EpochBatches:
+    """One epoch of a `BatchStream`; can be iterated repeatedly and indexed by batch."""
+
+    def __init__(self, stream: BatchStream, epoch: int) -> None:
+        self._stream, self._epoch = stream, epoch
+
+    def __len__(self) -> int:
+        return self._stream.steps_per_epoch
+
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        return self._stream.batch(self._epoch * len(self) + number)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return map(self.__getitem__, range(len(self)))
 
 
 def _evaluate(
@@ -99,14 +158,12 @@ def _predict(
     return predictive_distributions(forward(inputs), data.codec, len(part.features))
 
 
-def _optimizer(plan: TrainingPlan, parameters: Iterable[Parameter]) -> Optimizer:
-    return AdamW(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True)
-
-
-def _scheduler(steps: int, optimizer: Optimizer) -> LRScheduler:
-    return LambdaLR(optimizer, partial(_cosine, steps))
-
-
 def _cosine(steps: int, step: int) -> float:
     """Return the learning rate at *step* as a share of the initial one."""
     return 0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * min(step / steps, 1.0)))
+
+
+@lru_cache(maxsize=4)
+def _shuffle(seed: int, pass_number: int, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + pass_number) % 2**63)
+    return torch.randperm(count, generator=generator)

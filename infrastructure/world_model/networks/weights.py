@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.files import write_atomically
@@ -38,13 +37,6 @@ def read_tensors(path: Path, data: bytes) -> object:
     except Exception as error:  # torch raises many types of exceptions for damaged bytes
         raise ModelFileError(path, f"torch cannot read it ({error})") from error
     return content
-
-
-class _SavedEpoch(TypedDict):
-    """Content of the file."""
-
-    loss: float
-    network: dict[str, Tensor]
 
 
 class BestEpoch:
@@ -88,8 +80,8 @@ class BestEpoch:
             problem = f"the weights are those of another network ({error})"
             raise ModelFileError(self._path, problem) from error
 
-    def _read(self) -> _SavedEpoch:
+    def _read(self) -> dict[str, Any]:
         saved = read_tensors(self._path, self._path.read_bytes())
         if not isinstance(saved, dict) or saved.keys() != {"loss", "network"}:
             raise ModelFileError(self._path, "it does not hold the weights of an epoch")
-        return cast(_SavedEpoch, saved)
+        return saved
