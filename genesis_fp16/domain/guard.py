@@ -57,9 +57,9 @@ class GuardSettings(BaseModel):
     guard_reenable: Hot[Literal["manual", "auto"]] = "manual"
     """Who allows half precision again after a trip: manual (precision clear --guard) or auto."""
     guard_cooldown_seconds: Hot[Seconds] = 3600.0
-    """Seconds in FP32 (cool-down) before auto tries half precision again; relapses double it."""
+    """Cool-down: seconds in FP32 before auto tries half precision; each relapse doubles it."""
     guard_cooldown_limit_seconds: Hot[Seconds] = 86400.0
-    """Longest cool-down in seconds; a trip after this long without one is not a relapse."""
+    """Longest cool-down in seconds; after this long without a trip the doubling starts over."""
     guard_window_steps: Hot[_Count] = 100
     """Half-precision steps before a window's share of overflows is checked."""
     guard_storm_ratio: Hot[_Share] = 0.3
