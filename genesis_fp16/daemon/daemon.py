@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import ExitStack, closing
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import sdnotify
@@ -175,9 +176,7 @@ class Daemon:
                 "precision_resolved",
                 agent=plugin.name,
                 device=self._probes.hardware.device,
-                requested=state.requested,
-                effective=state.effective,
-                reason=state.reason,
+                **asdict(state),
             )
 
     def round(self, now: float, *, reload: bool) -> str:

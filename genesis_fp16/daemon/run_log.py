@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import structlog
@@ -184,12 +184,7 @@ class RunLogger:
         lowered = state.effective == "fp32" and before is not None and before.effective != "fp32"
         write = run.log.warning if lowered else run.log.info
         write(
-            "precision_changed",
-            requested=state.requested,
-            effective=state.effective,
-            reason=state.reason,
-            step=changed.step,
-            loss_scale=changed.loss_scale,
+            "precision_changed", **asdict(state), step=changed.step, loss_scale=changed.loss_scale
         )
 
     def _end_phase(self, run: _RunProgress, name: str = "phase_ended") -> None:

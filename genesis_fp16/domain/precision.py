@@ -17,11 +17,6 @@ from infrastructure.events.precision_state import (
 )
 
 
-def is_agent_name(value: object) -> bool:
-    """Whether *value* could be an agent's name."""
-    return isinstance(value, str) and AGENT_NAME.fullmatch(value) is not None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Override:
     """A precision that an operator has set, as stored.

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
@@ -123,16 +124,14 @@ class Metrics:
         if state == before:
             return
         if before is not None:
-            was = (before.requested, before.effective, before.reason)
-            self._series.precision.remove(agent, *was)
+            self._series.precision.remove(agent, *astuple(before))
             lowered = before.effective != "fp32" and state.effective == "fp32"
             if lowered and state.reason not in NOT_ROLLBACKS:
                 self._series.rollbacks.labels(agent, state.reason).inc()
         if state.effective == "fp32":  # nothing is compared in FP32
             self._compared.pop(agent, None)
             self._series.clear_comparison(agent)
-        now = (state.requested, state.effective, state.reason)
-        self._series.precision.labels(agent, *now).set(1)
+        self._series.precision.labels(agent, *astuple(state)).set(1)
         self._acknowledged[agent] = state
 
     def set_guard_state(self, agent: str, state: GuardState) -> None:

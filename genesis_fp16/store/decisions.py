@@ -18,10 +18,11 @@ from sqlalchemy import (
 )
 
 from genesis_fp16.domain.guard import GUARD, Decision
-from genesis_fp16.domain.precision import Override, is_agent_name
+from genesis_fp16.domain.precision import Override
 from genesis_fp16.store.database import read_connection
 from genesis_fp16.store.rows import RowReader, is_number
 from genesis_fp16.store.schema import audit, guard_decisions, overrides
+from infrastructure.agent_contract.agent import AGENT_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def _fp32_instead(row: RowMapping) -> Override:
     """An override for FP32 instead of one that cannot be read, with its readable fields."""
     agent, created_at, expires_at = row["agent"], row["created_at"], row["expires_at"]
     return Override(
-        agent=agent if is_agent_name(agent) else None,
+        agent=agent if isinstance(agent, str) and AGENT_NAME.fullmatch(agent) else None,
         precision="fp32",
         reason=f"override {row['id']} cannot be read; correct or clear it ({row['reason']})",
         actor=str(row["actor"]),
