@@ -164,7 +164,7 @@ class Daemon:
             except ValueError as error:
                 log.error("schedule_refused", agent=agent, schedule=str(schedule), error=str(error))
             else:
-                next_run = _timestamp(self._timetable.next_runs()[agent])
+                next_run = _timestamp(self._timetable.next_runs[agent])
                 log.info("agent_scheduled", agent=agent, schedule=str(schedule), next_run=next_run)
             del self._unscheduled[agent]
 
@@ -205,10 +205,10 @@ class Daemon:
     def _update_metrics(self) -> None:
         dispatcher = self.loop.dispatcher
         self.metrics.set_queue(dispatcher.queued, dispatcher.busy, self.loop.settings.slots)
-        for agent, due_at in self._timetable.next_runs().items():
-            period = self._timetable.period_seconds(agent)
+        for agent, due_at in self._timetable.next_runs.items():
+            period = self._timetable.periods[agent]
             self.metrics.set_next_run(agent, math.nan if due_at is None else due_at, period)
-        for agent, seconds in self._timetable.lags().items():
+        for agent, seconds in self._timetable.lags.items():
             self.metrics.set_schedule_lag(agent, seconds)
 
 

@@ -13,17 +13,24 @@ log = structlog.get_logger()
 
 
 class Timetable:
-    """Queues a run of every agent that is due; *first_seed* seeds an agent's first run."""
+    """Queues a run of every agent that is due; *first_seed* seeds an agent's first run.
+
+    Attributes:
+        next_runs: Agent to its next due time in Unix seconds; None if it is never due again.
+        periods: Agent to the longest gap in seconds between its next due times; NaN if fewer than
+            two.
+        lags: Agent to how late its last fire was noticed, in seconds.
+    """
 
     def __init__(self, store: Store, first_seed: int) -> None:
         self._store = store
         self._first_seed = first_seed
         self._schedules: dict[str, Schedule] = {}
         self._handled_until: dict[str, float] = {}  # due times
-        self._next_due: dict[str, float | None] = {}
-        self._periods: dict[str, float] = {}
         self._skipped_for: dict[str, str] = {}
-        self._lags: dict[str, float] = {}
+        self.next_runs: dict[str, float | None] = {}
+        self.periods: dict[str, float] = {}
+        self.lags: dict[str, float] = {}
 
     def add(self, agent: str, schedule: Schedule, now: float) -> None:
         """Add *agent* to the timetable and queue the runs it missed while no daemon ran.
@@ -45,25 +52,13 @@ class Timetable:
     def tick(self, now: float) -> None:
         """Queue a run of each agent whose next due time has come."""
         for agent, schedule in self._schedules.items():
-            due_at = self._next_due[agent]
+            due_at = self.next_runs[agent]
             if now < self._handled_until[agent]:  # the clock was set back: count from here
                 self._record(agent, [], now, schedule.overlap)
             elif due_at is not None and due_at <= now:
                 due = missed(schedule, self._handled_until[agent], now, "latest")
-                self._lags[agent] = now - due_at
+                self.lags[agent] = now - due_at
                 self._record(agent, due, now, schedule.overlap)
-
-    def next_runs(self) -> dict[str, float | None]:
-        """Agent to its next due time in Unix seconds."""
-        return dict(self._next_due)
-
-    def period_seconds(self, agent: str) -> float:
-        """The longest gap in seconds between the agent's next due times; NaN if fewer than two."""
-        return self._periods[agent]
-
-    def lags(self) -> dict[str, float]:
-        """Agent to how late its last fire was noticed, in seconds."""
-        return dict(self._lags)
 
     def _record(self, agent: str, due: list[float], now: float, overlap: Overlap) -> None:
         unfinished = self._store.unfinished(agent) if due else []
@@ -79,5 +74,5 @@ class Timetable:
                 )
         self._store.record_due(agent, now, due, first_seed=self._first_seed)
         self._handled_until[agent] = now
-        self._next_due[agent] = next_due(self._schedules[agent], now)
-        self._periods[agent] = longest_gap(self._schedules[agent], now)
+        self.next_runs[agent] = next_due(self._schedules[agent], now)
+        self.periods[agent] = longest_gap(self._schedules[agent], now)

@@ -36,25 +36,25 @@ def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, time
     table.add("a", HOURLY, NOON + 100)
     assert due_times(store) == [NOON + 100]
     finish_all(store)
-    assert table.next_runs() == {"a": NOON + HOUR}
+    assert table.next_runs == {"a": NOON + HOUR}
     table.tick(NOON + HOUR - 1)
     assert due_times(store) == []
     table.tick(NOON + HOUR + 0.2)
     assert due_times(store) == [NOON + HOUR]
-    assert table.lags()["a"] == pytest.approx(0.2)
-    assert table.period_seconds("a") == HOUR
+    assert table.lags["a"] == pytest.approx(0.2)
+    assert table.periods["a"] == HOUR
 
 
 def test_the_period_is_the_longest_gap(timetable) -> None:
     table = timetable()
     table.add("a", Schedule(cron="0 3 * * mon-fri"), NOON)
-    assert table.period_seconds("a") == 72 * HOUR, "from Friday to Monday"
+    assert table.periods["a"] == 72 * HOUR, "from Friday to Monday"
 
 
 def test_the_period_of_a_schedule_without_two_fires_is_unknown(timetable) -> None:
     table = timetable()
     table.add("a", Schedule(cron="0 3 30 2 *"), NOON)
-    assert math.isnan(table.period_seconds("a"))
+    assert math.isnan(table.periods["a"])
 
 
 def test_with_catch_up_none_it_waits_for_its_hour(store, timetable) -> None:
@@ -91,7 +91,7 @@ def test_a_clock_set_back_delays_no_agent(store, timetable) -> None:
     table.add("a", HOURLY, NOON)
     finish_all(store)
     table.tick(NOON - 99 * HOUR)
-    assert table.next_runs()["a"] == NOON - 98 * HOUR
+    assert table.next_runs["a"] == NOON - 98 * HOUR
     table.tick(NOON - 98 * HOUR)
     assert due_times(store) == [NOON - 98 * HOUR]
     finish_all(store)
@@ -116,7 +116,7 @@ def test_overlap(store, timetable, overlap, expected) -> None:
         return run.due_at, run.cancel_requested
 
     assert [seen(run) for run in store.unfinished("a")] == expected
-    assert table.next_runs()["a"] == NOON + 2 * HOUR
+    assert table.next_runs["a"] == NOON + 2 * HOUR
 
 
 def test_a_queue_is_bounded(store, timetable) -> None:
