@@ -1,4 +1,7 @@
-"""Decisions on precision: operators' overrides, the guard's decisions, and the audit trail."""
+"""Decisions on precision: operators' overrides, the guard's decisions, and the audit trail.
+
+An engine is that of a migrated database, and a clock returns Unix time in seconds.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Store:
     """The database of one home. Safe to use from several processes at once.
 
     Args:
-        engine: Engine of a migrated database, as for all classes of this room.
+        engine: Engine of a migrated database, see `open_database`.
         clock: Unix time in seconds.
 
     Attributes:
@@ -189,12 +189,12 @@ class Store:
             query = query.where(schema.runs.c.agent == agent)
         return self._read(self._as_runs, query)
 
-    def enqueue(self, agent: str, *, first_seed: int, trigger: str = "manual") -> Run:
+    def enqueue(self, agent: str, *, first_seed: int) -> Run:
         """Queue a run of *agent* that is due now."""
         now = self._clock()
         with self._engine.begin() as connection:
             return _insert_run(
-                connection, agent, trigger, now=now, due_at=now, first_seed=first_seed
+                connection, agent, "manual", now=now, due_at=now, first_seed=first_seed
             )
 
     def enqueue_baseline(self, run: Run) -> Run:

@@ -43,6 +43,7 @@ class PacedEvents:
     Statistics in between are merged, so that no step is lost; of evaluations the last one is
     kept. Other events pass at once, after those held back; `BaselineCompared`, whose rate is
     limited elsewhere, passes without sending them. The end of the ``with`` block sends the rest.
+    The *clock* returns monotonic seconds, here and below.
     """
 
     def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
