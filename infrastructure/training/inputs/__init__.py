@@ -1,0 +1,20 @@
+"""Inputs of a step besides the weights: batches on their device, and random generators."""
+
+from infrastructure.training.inputs.batches import first_batches, to_device
+from infrastructure.training.inputs.generators import (
+    preserved_generators,
+    random_state,
+    restore_random_state,
+    same_random_state,
+    seed_generators,
+)
+
+__all__ = [
+    "first_batches",
+    "preserved_generators",
+    "random_state",
+    "restore_random_state",
+    "same_random_state",
+    "seed_generators",
+    "to_device",
+]
