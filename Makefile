@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP := $(BIN)/python -m pip install --quiet
+PIP := $(BIN)/python -m pip install --quiet --quiet
 
 .PHONY: run test quick check bench bench-step bench-se-darwin format clean everything install uninstall drill manifests boot-test
 

@@ -227,11 +227,11 @@ class SEDarwinAgent(WorldModelAgent):
         try:
             model = WorldModel.load(request.agent_folder / "published", self.build_model)
         except FileNotFoundError:
-            return self._policy, "suspiciousness: no world model is published yet"
+            return self._policy, "suspicion: no world model is published yet"
         except (ModelFileError, OSError) as error:
-            return self._policy, f"suspiciousness: {error}"
+            return self._policy, f"suspicion: {error}"
         if model.spec != SPEC:
-            return self._policy, "suspiciousness: the published world model has another version"
+            return self._policy, "suspicion: the published world model has another version"
         return replace(self._policy, ranker=model), "published world model"
 
     def _is_success(self, evaluation: Evaluation) -> bool:

@@ -76,7 +76,7 @@ def _rehearse(drill: _Drill) -> None:
     drill.await_precision("fp16", "default", DEADLINE_SECONDS)
 
     drill.announce("See what happened in this run, and why it trains in this precision.")
-    [run] = json.loads(drill.run("runs", "--json"))
+    [run] = json.loads(drill.run("runs", "--agent", "drill", "--json"))
     drill.show("runs", "show", run["id"])
     drill.show("precision", "explain", "drill")
     drill.announce("Stop the daemon; the run checkpoints, and the next start would resume it.")

@@ -138,7 +138,7 @@ def test_the_published_model_ranks_the_candidates(context: RunContext) -> None:
     request = {"code": BROKEN, "function": "area", "tests": TESTS, "max_evaluations": 16}
     for folder, chooser in (
         (context.agent_folder, "published world model"),
-        (context.run_folder, "suspiciousness: no world model is published yet"),
+        (context.run_folder, "suspicion: no world model is published yet"),
     ):
         answer = asyncio.run(agent.evolve_solution("", request | {"agent_folder": folder}))
         assert answer["ranked_by"] == chooser
