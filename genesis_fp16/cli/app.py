@@ -15,6 +15,7 @@ from genesis_fp16.cli.doctor import doctor
 from genesis_fp16.cli.plugin_commands import ProgramGroup
 from genesis_fp16.domain.errors import GenesisError
 from infrastructure.agent_contract.command import CommandError
+from infrastructure.events.plain_text import plain
 
 app = typer.Typer(
     name="genesis-fp16",
@@ -40,8 +41,11 @@ def main() -> None:
     try:
         check_utf8(sys.argv[1:])
         app()
-    except (GenesisError, CommandError) as error:
+    except GenesisError as error:
         sys.stderr.write(f"genesis-fp16: {error}\n")
+        sys.exit(error.exit_code)
+    except CommandError as error:  # the text of a plugin
+        sys.stderr.write(f"genesis-fp16: {' '.join(plain(str(error)).splitlines())}\n")
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader, for example head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

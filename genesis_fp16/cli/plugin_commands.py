@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import os
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -27,7 +28,14 @@ from genesis_fp16.settings import load_settings
 from genesis_fp16.system.signals import Signals
 from infrastructure.agent_contract.command import CommandContext, InstalledAgent
 
-_JSON_PARAMETER = "as_json"
+_JSON_PARAMETER = "genesis_fp16_json"
+_CONTEXT_KEY = "genesis_fp16.command_context"
+_RUN_NOTHING_WHEN_CALLED = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+_LONGEST_TYPO = 100
 
 
 class ProgramGroup(TyperGroup):
@@ -46,9 +54,20 @@ class ProgramGroup(TyperGroup):
         found = self._of_plugins.get(cmd_name)
         return None if found is None else _PluginCommand(found)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that *args* name; a misspelt name is refused with the nearest one."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            names = self.list_commands(ctx)
+            if close := difflib.get_close_matches(name[:_LONGEST_TYPO], names, n=1):
+                ctx.fail(f"there is no command {name!r}; did you mean {close[0]}?")
+        return super().resolve_command(ctx, args)
+
     @functools.cached_property
     def _of_plugins(self) -> dict[str, PluginCommand]:
-        return {each.point.name: each for each in plugin_commands(self.commands)}
+        """Those whose names are valid; doctor names the others, too."""
+        found = plugin_commands(self.commands)
+        return {each.point.name: each for each in found if each.point.valid_name}
 
 
 class _PluginCommand(TyperCommand):
@@ -71,7 +90,8 @@ class _PluginCommand(TyperCommand):
             print_json=print_json,
             defer_interrupts=_defer_interrupts,
         )
-        return command.make_context(info_name, args, parent=parent, obj=context, **extra)
+        parent.meta[_CONTEXT_KEY] = context  # shared by all contexts below; obj is the plugin's
+        return command.make_context(info_name, args, parent=parent, **extra)
 
 
 def _load(found: PluginCommand) -> Any:
@@ -79,7 +99,9 @@ def _load(found: PluginCommand) -> Any:
     loaded = load_command(found)
     try:
         with plugin_code("its parameters cannot be read"):
-            return typer.main.get_command(_to_typer(loaded, found.point.name))
+            command = typer.main.get_command(_to_typer(loaded, found.point.name))
+            _check_json_is_free(command)
+            return command
     except PluginRefusedError as error:
         remedy = f"upgrade or uninstall {found.point.distribution}"
         raise CommandUnavailableError(found.point, f"{error}; {remedy}") from error
@@ -89,9 +111,11 @@ def _to_typer(loaded: object, name: str) -> typer.Typer:
     if isinstance(loaded, typer.Typer):
         _give_context(loaded)
         return loaded
-    if isinstance(loaded, type) or not callable(loaded):
+    if not (inspect.isfunction(loaded) or inspect.ismethod(loaded)):
         kind = "class" if isinstance(loaded, type) else type(loaded).__name__
-        raise PluginRefusedError(f"its entry point is a {kind}, not a function or a typer.Typer")
+        raise PluginRefusedError(
+            f"its entry point must be a function or a typer.Typer, but its type is {kind}"
+        )
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(name)(_with_context(loaded))
     return app
@@ -110,32 +134,99 @@ def _give_context(app: typer.Typer) -> None:
 
 def _with_context(function: Callable[..., Any]) -> Callable[..., Any]:
     """*function* with its parameter of type `CommandContext` filled and an option ``--json``."""
-    signature = inspect.signature(function, eval_str=True)
-    own = dict(signature.parameters)
+    signature = _signature(function)
+    own = signature.parameters
     name = next((name for name, each in own.items() if each.annotation is CommandContext), None)
     if name is None:
         return function
-    given = own | {name: own[name].replace(annotation=typer.Context)}
-    if _JSON_PARAMETER not in own:
-        given[_JSON_PARAMETER] = inspect.Parameter(
-            _JSON_PARAMETER,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False,
-            annotation=Annotated[bool, JSON_OPTION],
-        )
+    # The command-line library fills one parameter with its context; the wrapper fills the others.
+    others = [each.name for each in own.values() if _takes_typer_context(each)]
+    given = {each.name: each for each in own.values() if each.name not in others}
+    given[name] = own[name].replace(annotation=typer.Context)
+    given[_JSON_PARAMETER] = inspect.Parameter(
+        _JSON_PARAMETER,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[bool, JSON_OPTION],
+    )
 
     @functools.wraps(function)
     def command(**arguments: Any) -> Any:
         context: typer.Context = arguments[name]
-        as_json = context.obj.as_json or arguments[_JSON_PARAMETER]
-        context.obj = replace(context.obj, as_json=as_json)
-        if _JSON_PARAMETER not in own:
-            del arguments[_JSON_PARAMETER]
-        return function(**{**arguments, name: context.obj})
+        offered: CommandContext = context.meta[_CONTEXT_KEY]
+        offered = replace(offered, as_json=arguments.pop(_JSON_PARAMETER) or offered.as_json)
+        context.meta[_CONTEXT_KEY] = offered  # a subcommand sees the --json of its group
+        return function(**{**arguments, **dict.fromkeys(others, context), name: offered})
 
     command.__dict__["__signature__"] = signature.replace(parameters=list(given.values()))
     command.__annotations__ = {each.name: each.annotation for each in given.values()}
     return command
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Signature of *function*, which the program must be able to call by parameter names.
+
+    Raises:
+        PluginRefusedError: It cannot be called so; the message names the function and the cause.
+    """
+    called = f"{getattr(function, '__name__', type(function).__name__)}()"
+    if any(check(function) for check in _RUN_NOTHING_WHEN_CALLED):
+        raise PluginRefusedError(
+            f"{called} is asynchronous or a generator, so a call would run nothing: write a plain "
+            "function, which may call asyncio.run"
+        )
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except NameError as error:
+        raise PluginRefusedError(
+            f"an annotation of {called} cannot be read: {error}; import it at run time, not under "
+            "TYPE_CHECKING alone"
+        ) from error
+    own = signature.parameters.values()
+    for each in own:
+        if each.kind not in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}:
+            raise PluginRefusedError(
+                f"{called} takes {each}: each parameter must be one that can be passed by name"
+            )
+        if each.annotation is not CommandContext and _mentions_context(each.annotation):
+            raise PluginRefusedError(
+                f"the type of the parameter {each.name!r} of {called} must be CommandContext "
+                "itself, not a type made from it"
+            )
+    contexts = [each.name for each in own if each.annotation is CommandContext]
+    if len(contexts) > 1:
+        raise PluginRefusedError(
+            f"{called} has several parameters of type CommandContext: keep one of "
+            f"{', '.join(contexts)}"
+        )
+    return signature
+
+
+def _takes_typer_context(parameter: inspect.Parameter) -> bool:
+    kind = parameter.annotation
+    return isinstance(kind, type) and issubclass(kind, typer.Context.__bases__)
+
+
+def _mentions_context(annotation: object) -> bool:
+    return annotation is CommandContext or any(map(_mentions_context, get_args(annotation)))
+
+
+def _check_json_is_free(command: Any) -> None:
+    """Refuse a parameter that takes the place of the program's ``--json``."""
+    names = [each.name for each in command.params]
+    if _JSON_PARAMETER in names:
+        for each in command.params:
+            options = {*each.opts, *each.secondary_opts}
+            if each.name != _JSON_PARAMETER and (
+                each.name in {"json", "as_json"} or "--json" in options
+            ):
+                raise PluginRefusedError(
+                    f"its parameter {each.name!r} takes a name that genesis-fp16 uses: it adds "
+                    "--json to a command with a CommandContext; delete the parameter and read "
+                    "context.as_json, or rename it"
+                )
+    for each in getattr(command, "commands", {}).values():
+        _check_json_is_free(each)
 
 
 def _find_agent(name: str) -> InstalledAgent:

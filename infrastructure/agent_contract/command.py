@@ -17,12 +17,12 @@ class CommandError(RuntimeError):
 
     Args:
         message: What happened, and what to do.
-        exit_code: Exit code of the program; see sysexits.h.
+        exit_code: Exit code of the program; see sysexits.h. Outside 1 to 255, 1 takes its place.
     """
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = exit_code if exit_code in range(1, 256) else 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

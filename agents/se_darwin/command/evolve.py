@@ -41,7 +41,8 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     """Repair FUNCTION of FILE: print a diff that passes TESTS.
 
     Candidates run in a sandbox only. FILE is not changed: pipe the output into "patch -p1".
-    Exit code 0: repaired; 1: not; others: nothing was tried, and why.
+    Exit code 0: repaired; 1: not; 75: interrupted; others: nothing was tried, and why.
+    Candidates run before an interrupt may have been recorded.
     """
     found = RepairTarget.read(target)
     result = _repair(
@@ -112,7 +113,8 @@ def _ask_child(context: CommandContext, request: ChildRequest) -> ChildAnswer:
     request_file = request.folder / "request.json"
     request_file.write_text(request.model_dump_json())
     with request_file.open() as stdin, (request.folder / "answer.json").open("w+") as answers:
-        status = _run_child(context, answers.fileno(), stdin)
+        may_record = bool(request.context["record"])
+        status = _run_child(context, answers.fileno(), stdin, may_record=may_record)
         answers.seek(0)
         try:
             return ChildAnswer.model_validate_json(answers.read())
@@ -123,7 +125,7 @@ def _ask_child(context: CommandContext, request: ChildRequest) -> ChildAnswer:
             ) from None
 
 
-def _run_child(context: CommandContext, answers: int, stdin: TextIO) -> int:
+def _run_child(context: CommandContext, answers: int, stdin: TextIO, *, may_record: bool) -> int:
     """Wait for the child; a signal to this process ends the child's whole process group."""
     with context.defer_interrupts() as interrupted:
         child = _start_child(answers, stdin)
@@ -132,7 +134,10 @@ def _run_child(context: CommandContext, answers: int, stdin: TextIO) -> int:
                 with suppress(subprocess.TimeoutExpired):
                     return child.wait(_POLL_SECONDS)
                 if interrupted():
-                    raise CommandError("interrupted: no file was changed", os.EX_TEMPFAIL)
+                    kept = "; candidates run so far may have been recorded" if may_record else ""
+                    raise CommandError(
+                        f"interrupted: the program was not changed{kept}", os.EX_TEMPFAIL
+                    )
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)

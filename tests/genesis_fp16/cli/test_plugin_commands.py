@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
+from genesis_fp16.plugins.commands import CommandUnavailableError
 
 pytestmark = pytest.mark.process
 
@@ -135,8 +136,13 @@ def as_json(context: CommandContext) -> None:
         ("raises", "raise RuntimeError('no luck')", "RuntimeError: no luck"),
         ("exits", "import sys; sys.exit(0)", "sys.exit(0)"),
         ("lacking", "import no_such_dependency", "'no_such_dependency'"),
-        ("constant", "command = 3", "is a int"),
+        ("constant", "command = 3", "int"),
         ("unreadable", "def command(x: 'Missing') -> None: ...", "Missing"),
+        ("object", "import functools\ncommand = functools.partial(print)", "typer.Typer"),
+        ("async", "async def command(): print('run')", "asynchronous"),
+        ("yields", "def command(): yield print('run')", "generator"),
+        ("arguments", "def command(*many: str): print('run')", "*many"),
+        ("options", "def command(**many: str): print('run')", "**many"),
     ],
 )
 def test_a_broken_command_costs_itself_alone(
@@ -150,6 +156,110 @@ def test_a_broken_command_costs_itself_alone(
     assert cause in line
     assert f"uninstall {name}-plugin" in line
     assert ask("config", "show").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "cause"),
+    [
+        ("json-name", "context: CommandContext, json: bool = False", "'json'"),
+        ("as-json-name", "context: CommandContext, as_json: bool = False", "'as_json'"),
+        (
+            "json-option",
+            "context: CommandContext, machine: bool = typer.Option(False, '--text/--json')",
+            "'machine'",
+        ),
+        ("two-contexts", "context: CommandContext, again: CommandContext", "context, again"),
+        ("optional-context", "context: CommandContext | None = None", "'context'"),
+        ("late-context", "context: 'Later'", "TYPE_CHECKING"),
+    ],
+)
+def test_parameters_that_cannot_be_filled_are_refused_by_name(
+    install_command: Callable[..., None], name: str, parameters: str, cause: str
+) -> None:
+    later = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from infrastructure.agent_contract.command import CommandContext as Later
+"""
+    install_command(name, f"{WITH_CONTEXT}{later}\ndef command({parameters}): print('run')")
+    error = ask(name).exception
+    assert isinstance(error, CommandUnavailableError)
+    assert error.exit_code == os.EX_CONFIG
+    assert cause in str(error)
+    assert len(str(error).splitlines()) == 1
+
+
+def test_a_parameter_named_json_is_refused_in_a_group_too(
+    install_command: Callable[..., None],
+) -> None:
+    source = """
+command = typer.Typer()
+
+@command.command()
+def free(json: bool = False) -> None:
+    print(json)
+
+@command.command()
+def taken(context: CommandContext, json: bool = False) -> None: ...
+"""
+    install_command("taking", WITH_CONTEXT + source)
+    assert "'json'" in str(ask("taking", "free").exception)
+    install_command("leaving", WITH_CONTEXT + source.replace("context: CommandContext, ", ""))
+    assert ask("leaving", "free", "--json").stdout == "True\n"
+
+
+def test_a_command_may_take_the_librarys_context_too(
+    install_command: Callable[..., None],
+) -> None:
+    source = """
+command = typer.Typer()
+
+@command.callback()
+def root(context: CommandContext, parsed: typer.Context) -> None:
+    parsed.obj = "own"
+
+@command.command()
+def show(before: typer.Context, context: CommandContext, number: int = 1) -> None:
+    print(before.info_name, before.obj, context.as_json, number)
+"""
+    install_command("both", WITH_CONTEXT + source)
+    assert ask("both", "show", "--number", "2").stdout == "show own False 2\n"
+    assert ask("both", "--json", "show").stdout == "show own True 1\n"
+
+
+def test_an_error_of_a_command_is_one_line_without_control_characters(
+    install_command: Callable[..., None],
+) -> None:
+    source = """
+def command(context: CommandContext) -> None:
+    raise CommandError("two\\nlines\\x1b[31m", 42)
+"""
+    install_command("coloured", WITH_CONTEXT + source)
+    done = program("coloured")
+    assert (done.returncode, done.stderr) == (42, "genesis-fp16: two lines\n")
+
+
+@pytest.mark.parametrize(("typo", "meant"), [("evolv", "evolve"), ("agent", "agents")])
+def test_a_misspelt_command_is_refused_with_the_nearest_one(typo: str, meant: str) -> None:
+    done = ask(typo)
+    assert done.exit_code == 2
+    assert f"did you mean {meant}?" in done.stderr
+    assert "did you mean" not in ask("xxxxxxxxxxxx").stderr
+
+
+@pytest.mark.parametrize("name", ["--help", "a;rm -rf", "Upper"])
+def test_a_malformed_name_is_shown_by_doctor_alone(
+    install_command: Callable[..., None], name: str
+) -> None:
+    install_command(name, "raise RuntimeError", distribution="strange")
+    names = re.findall(
+        r"^  (\S.*?)  ", ask("--help").stdout.partition("Commands:")[2], re.MULTILINE
+    )
+    assert "evolve" in names
+    assert name not in names
+    assert ask("--", name).exit_code in {0, 2}  # help, or an unknown command: not the plugin
+    found = [each["found"] for each in json.loads(ask("doctor", "--json").stdout)]
+    assert any(name in each and "strange" in each for each in found)
 
 
 def test_of_two_commands_with_one_name_neither_is_loaded(

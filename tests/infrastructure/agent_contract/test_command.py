@@ -13,6 +13,12 @@ def test_an_error_carries_its_exit_code():
     assert str(CommandError("no", 75)) == "no"
 
 
+@pytest.mark.parametrize("exit_code", [0, -1, 256, 1 << 40])
+def test_an_exit_code_that_no_shell_can_show_becomes_one(exit_code):
+    assert CommandError("no", exit_code).exit_code == 1
+    assert CommandError("no", 255).exit_code == 255
+
+
 def test_an_author_can_make_a_context_for_tests():
     answers = []
     context = CommandContext(

@@ -1,5 +1,6 @@
 """``genesis-fp16 evolve`` on real files, with the real agent in a real child."""
 
+import contextlib
 import json
 import os
 import signal
@@ -13,9 +14,10 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
+from agents.se_darwin.command.evolve import _run_child
 from genesis_fp16.cli.app import app
 from genesis_fp16.plugins import UnknownAgentError
-from infrastructure.agent_contract.command import CommandError
+from infrastructure.agent_contract.command import CommandContext, CommandError
 from infrastructure.trajectories import ReplayBuffer
 
 Popen = subprocess.Popen[str]
@@ -184,9 +186,30 @@ def test_an_interruption_leaves_nothing_behind(
     _, errors = endless.communicate()
     assert endless.returncode == os.EX_TEMPFAIL
     assert "interrupted" in errors
+    assert "recorded" not in errors  # GENESIS_HOME does not exist
     assert list(folder.glob("genesis-evolve-*")) == []
     assert children
     assert psutil.wait_procs(children, timeout=120)[1] == []
+
+
+def test_an_interruption_tells_that_candidates_may_have_been_recorded(folder: Path) -> None:
+    answers = folder / "answers"
+    context = CommandContext(
+        find_agent={}.__getitem__,
+        as_json=False,
+        print_json=print,
+        defer_interrupts=lambda: contextlib.nullcontext(lambda: True),
+    )
+    with answers.open("w") as channel, Path(os.devnull).open() as stdin:
+        for may_record in (True, False):
+            with pytest.raises(CommandError) as caught:
+                _run_child(context, channel.fileno(), stdin, may_record=may_record)
+            assert caught.value.exit_code == os.EX_TEMPFAIL
+            assert ("recorded" in str(caught.value)) == may_record
+
+
+def test_the_help_names_the_exit_code_of_an_interruption(evolve: Callable[..., Result]) -> None:
+    assert "75: interrupted" in " ".join(evolve("--help").stdout.split())
 
 
 def test_a_killed_command_leaves_no_process(endless: Popen) -> None:
