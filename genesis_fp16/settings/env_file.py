@@ -12,9 +12,14 @@ from typing import NamedTuple
 
 from dotenv.parser import Binding, parse_stream
 
+from genesis_fp16.domain.redaction import visible
+
 ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
 ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
 MAX_BYTES = 1 << 18  # takes seconds to parse, during which the daemon's loop stands still
+LONGEST_NAME = 80  # characters of a name in a message
+_NAME = re.compile(r"\w+", re.ASCII)
+_LINE_START = re.compile(r"\s*(?:export\s+)?['\"]?(\w{1,80})", re.ASCII)
 _OURS = re.compile(r"GENESIS_|FP16_|(ENABLE|DISABLE)_FP16", re.IGNORECASE)
 
 
@@ -30,6 +35,13 @@ def is_ours(name: str) -> bool:
     if _OURS.match(name):
         return True
     return bool(difflib.get_close_matches(name.upper(), [ROLLBACK_FLAG], cutoff=0.85))
+
+
+def shown_name(name: str) -> str:
+    """*name* for a message: bounded, and cut where it stops being one: a value may follow."""
+    start = _NAME.match(name)
+    cut = "" if start is None else start[0][:LONGEST_NAME]
+    return cut if cut == name else f"{cut}…"
 
 
 def read_bounded(path: Path) -> bytes:
@@ -57,7 +69,7 @@ def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
     A missing file has no variables. If a name occurs twice, the last one counts, as in a shell.
     In a file that is not UTF-8 the lines that are text still count.
     """
-    content, is_text = b"", True
+    content, is_text, shown = b"", True, visible(str(path))
     try:
         content = read_bounded(path)
         content.decode()
@@ -65,21 +77,31 @@ def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         is_text = False
-        problems.append(f"{path} cannot be read: {error}; make it a readable UTF-8 text file")
+        problems.append(f"{shown} cannot be read: {error}; make it a readable UTF-8 text file")
     text = content.decode("utf-8-sig", errors="surrogateescape")
     variables = {}
     for binding in parse_stream(io.StringIO(text)):
-        source = f"{path} line {_line(binding)}"
+        source = f"{shown} line {_line(binding)}"
         if binding.error:
             if is_text:
-                written = binding.original.string.strip()
-                problems.append(f"{source}: not NAME=value: {written!r}; correct or delete it")
+                problems.append(_describe_malformed(binding.original.string, source))
         elif binding.key == ENV_FILE_VARIABLE:
             problems.append(f"{ENV_FILE_VARIABLE} ({source}): only the environment can name it")
         elif (key := binding.key) is not None and (is_ours(key) or "FP16" in key.upper()):
             # Any name with FP16 counts here: the file is the operator's own.
-            variables[key] = Variable(binding.value or "", source)
+            if _NAME.fullmatch(key):
+                variables[key] = Variable(binding.value or "", source)
+            else:  # NAME:value, too, which the parser takes for a name
+                problems.append(_describe_malformed(key, source))
     return variables
+
+
+def _describe_malformed(text: str, source: str) -> str:
+    """What is wrong with the line *text*; shows nothing of it but a name that is ours."""
+    start = _LINE_START.match(text)
+    name = start[1] if start and (is_ours(start[1]) or "FP16" in start[1].upper()) else ""
+    where = f"{name} ({source})" if name else source
+    return f"{where}: not NAME=value, or a quote is not closed; correct or delete the line"
 
 
 def _line(binding: Binding) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from genesis_fp16.domain.redaction import visible
 from genesis_fp16.settings.env_file import read_bounded
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.settings.source import SettingsError, load_settings
@@ -96,7 +97,7 @@ class SettingsReloader:
         try:
             if self._had_content and not _has_content(self._path):
                 remedy = "restore it, or put a comment into it if you want all defaults"
-                raise SettingsError([f"{self._path} is missing or empty; {remedy}"])
+                raise SettingsError([f"{visible(str(self._path))} is missing or empty; {remedy}"])
             found = load_settings(self._path, self._environ)
         except SettingsError as error:
             return Reload(settings=self._settings, changed={}, error=error)

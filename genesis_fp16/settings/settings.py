@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from genesis_fp16.domain.guard import GuardSettings
+from genesis_fp16.domain.redaction import shown, visible, without_userinfo
 from genesis_fp16.domain.run_spec import Parallel, TrainerOptions
 from genesis_fp16.domain.setting_types import Count, CountOrZero, Hot, OrEmpty, Seconds, hot_fields
 from genesis_fp16.settings.env_file import ROLLBACK_FLAG, Variable
@@ -34,7 +34,6 @@ _ORDERED = (  # the first of each pair must not exceed the second
     ("guard_sustained_ratio", "guard_storm_ratio"),
     ("guard_cooldown_seconds", "guard_cooldown_limit_seconds"),
 )
-_CREDENTIALS = re.compile(r"(?<=://).*@")
 
 
 class AgentSettings(BaseModel):
@@ -187,7 +186,7 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
             for name, field in VARIABLES.items()
         ]
         return general + [
-            (name, variable.value, variable.source)
+            (name, display(name, variable.value), variable.source)
             for name, variable in self._variables.items()
             if name.startswith(AGENTS_PREFIX)
         ]
@@ -236,8 +235,10 @@ VARIABLES = {variable_name(name): name for name in Settings.model_fields if name
 
 
 def display(name: str, value: object) -> str:
-    """*value* of the variable *name* as its text, without credentials."""
+    """*value* of the variable *name* as one line of text, without credentials."""
     text = "" if value is None else str(value)
-    if name == variable_name("database_url"):
-        return _CREDENTIALS.sub("***@", text.partition("?")[0])
-    return text.lower() if isinstance(value, bool) else text
+    if name == variable_name("database_url"):  # a password may contain a question mark
+        return visible(without_userinfo(text).partition("?")[0])
+    if isinstance(value, bool):
+        return text.lower()
+    return shown(name.partition("__SETTINGS__")[2], "" if value is None else value)

@@ -22,12 +22,14 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import PydanticBaseSettingsSource
 
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.redaction import visible
 from genesis_fp16.settings.env_file import (
     ENV_FILE_VARIABLE,
     ROLLBACK_FLAG,
     Variable,
     is_ours,
     read_env_file,
+    shown_name,
 )
 from genesis_fp16.settings.settings import (
     AGENTS_PREFIX,
@@ -124,7 +126,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
             if not _is_known(name) or (only is not None and name not in only):
                 continue
             if why := _why_not_text(found.value):
-                self.problems.append(f"{name} ({found.source}): {why}")
+                self.problems.append(f"{shown_name(name)} ({found.source}): {why}")
             else:
                 self.variables[name] = found
         self.shadowed = [k for k, own in in_file.items() if merged[k].value != own.value]
@@ -154,13 +156,14 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
                 continue
             parts = name.split("__")
             if len(parts) > DEEPEST:
-                what = f"{name[:80]}... ({variable.source}): more than {DEEPEST} parts"
+                what = f"{shown_name(name)} ({variable.source}): more than {DEEPEST} parts"
                 self.problems.append(f"{what}; shorten it")
                 continue
             beginnings = ("__".join(parts[:count]) for count in range(1, len(parts)))
             if whole := next((each for each in beginnings if each in self.variables), None):
-                what = f"set both whole, by {whole} ({self.variables[whole].source}), and in parts"
-                self.problems.append(f"{name} ({variable.source}): {what}; keep one")
+                by = f"{shown_name(whole)} ({self.variables[whole].source})"
+                what = f"set both whole, by {by}, and in parts"
+                self.problems.append(f"{shown_name(name)} ({variable.source}): {what}; keep one")
                 continue
             node = tree
             for part in parts[1:-1]:
@@ -168,11 +171,11 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
             try:
                 node[parts[-1].lower()] = _parse_json(variable.value)
             except ValueError as error:
-                self.problems.append(f"{name} ({variable.source}): {error}")
+                self.problems.append(f"{shown_name(name)} ({variable.source}): {error}")
         return tree
 
     def describe_error(self, details: ErrorDetails) -> str:
-        """One line for an error of validation: name, value, source, remedy."""
+        """One line for an error of validation: name, value unless secret, source, remedy."""
         field, *rest = (str(part) for part in details["loc"])
         name, message, remedy = variable_name(field), details["msg"], ""
         if field == "agents":
@@ -187,10 +190,21 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
             for each, variable in self.variables.items()
             if each == name or each.startswith(f"{name}__")
         ]
-        value = display(name, details["input"])
-        value = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}..."
-        message = message.removeprefix("Value error, ")
-        return f"{name}={value} ({', '.join(found) or 'default'}): {message}{remedy}"
+        value = ""
+        if _may_show(field, rest, details["input"]):
+            value = display(name, details["input"])
+            value = f"={value[:LONGEST_SHOWN]}{'...' if len(value) > LONGEST_SHOWN else ''}"
+        message = visible(message.removeprefix("Value error, "))
+        where = ", ".join(found) or "default"
+        return f"{shown_name(name)}{value} ({where}): {message}{remedy}"
+
+
+def _may_show(field: str, rest: list[str], value: object) -> bool:
+    """Whether an error may show the wrong *value*: where it stands tells that it is not secret."""
+    if field == "agents":  # a wrong value of a known field, not an unknown one or SETTINGS
+        known = len(rest) > 1 and rest[1] in AgentSettings.model_fields and rest[1] != "settings"
+        return known and not isinstance(value, list | dict)
+    return field != "database_url"
 
 
 def _is_known(name: str) -> bool:
@@ -198,10 +212,11 @@ def _is_known(name: str) -> bool:
 
 
 def _describe_unknown(name: str, variable: Variable) -> str:
+    name = shown_name(name)
     upper = name.upper()
     if upper.startswith(AGENTS_PREFIX):
         if upper.count("__") >= 2:  # complete, but in lower case
-            meant = upper
+            meant = "" if upper.endswith("…") else upper
         else:
             *fields, last = _AGENT_FIELDS
             meant = f"{upper}__ followed by {', '.join(fields)} or {last}__<KEY>"

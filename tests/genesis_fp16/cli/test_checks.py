@@ -67,6 +67,16 @@ def verdicts(found: dict[str, list[CheckResult]], check: str) -> list[str]:
     return [finding.verdict for finding in found[check]]
 
 
+def test_wrong_settings_are_named_without_secrets(look: RunChecks) -> None:
+    found = look(
+        GENESIS_DATABASE_URL="postgresql:/u:sekret@h/d",
+        GENESIS_AGENTS__A__SETING__API_TOKEN="sekret",
+        GENESIS_SEED="'sekret",
+    )
+    assert verdicts(found, "settings") == ["fail"] * 3
+    assert "sekret" not in str(found)
+
+
 def test_healthy_machine(look: RunChecks, install_plugin: Callable[..., None]) -> None:
     install_plugin("fine")
     found = look()

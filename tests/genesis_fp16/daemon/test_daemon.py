@@ -328,6 +328,11 @@ def test_commands_see_which_settings_the_daemon_follows(start, until) -> None:
     assert status.sources["GENESIS_PRECISION"] == f"{file} line 2"
     assert status.hot["agents"]["a"] == {"precision": "fp32"}
 
+    file.write_text("GENESIS_DATABASE_URL=u:sekret@h/d\nGENESIS_SEED 'sekret\n")
+    until(lambda: "GENESIS_SEED" in find_daemon(home).refused)
+    assert "GENESIS_DATABASE_URL" in find_daemon(home).refused
+    assert "sekret" not in (home / "daemon.json").read_text()
+
     file.unlink()
     until(lambda: "missing or empty" in find_daemon(home).refused)
     assert find_daemon(home).hot == status.hot

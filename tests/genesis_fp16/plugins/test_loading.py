@@ -11,7 +11,6 @@ from genesis_fp16.plugins.loading import (
     PluginRefusedError,
     checked_agent,
     describe_error,
-    is_secret,
     load_agent,
     load_object,
     plugin_code,
@@ -105,8 +104,12 @@ def test_settings_are_validated_by_the_agents_model() -> None:
 
 
 def test_the_value_of_a_secret_is_not_shown() -> None:
-    assert is_secret("API_Token")
-    assert not is_secret("depth")
-    message = refusal(lambda: validate_settings(Tuned(), {"api_token": "hunter2"}))
-    assert "API_TOKEN" in message
-    assert "hunter2" not in message
+    for name, value in {
+        "api_token": "hunter2",
+        "api_tokn": "hunter2",
+        "depth": "https://u:hunter2@h",
+        "Depth": {"password": "hunter2"},
+    }.items():
+        message = refusal(lambda: validate_settings(Tuned(), {name: value}))  # noqa: B023
+        assert name.upper() in message
+        assert "hunter2" not in message

@@ -95,6 +95,18 @@ def test_a_wrong_file_changes_nothing(running: Running) -> None:
     assert not outcome.settings.enable_fp16_training
 
 
+def test_a_refusal_is_logged_without_secrets(running: Running) -> None:
+    outcome = running.write(
+        "GENESIS_DATABASE_URL=u:sekret@h/d\nGENESIS_DATABASE_URL 'sekret\n"
+        'GENESIS_AGENTS__A__SETTINGS={"api_key":"sekret"\n'
+    )
+    assert outcome is not None
+    with capture_logs() as entries:
+        outcome.log_outcome()
+    assert "GENESIS_DATABASE_URL" in entries[0]["error"]
+    assert "sekret" not in str(entries)
+
+
 @pytest.mark.parametrize("lost", ["deleted", "emptied", "dangling", "with its folder"])
 def test_a_file_that_is_lost_does_not_undo_the_rollback(running: Running, lost: str) -> None:
     running.write("ENABLE_FP16_TRAINING=false\n")
