@@ -178,7 +178,8 @@ def validate_settings(agent: Agent, raw: Mapping[str, JsonValue]) -> BaseModel |
             return model.model_validate(raw)
         except ValidationError as error:
             keys = [key.upper() for key in model.model_fields]
-            raise PluginRefusedError(one_line(_wrong_settings(error, prefix, keys))) from error
+            # from None: a traceback would print pydantic's message, which shows every value
+            raise PluginRefusedError(one_line(_wrong_settings(error, prefix, keys))) from None
 
 
 def _wrong_settings(error: ValidationError, prefix: str, keys: Iterable[str]) -> str:

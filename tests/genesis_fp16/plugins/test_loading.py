@@ -1,6 +1,7 @@
 """Plugin code and what it returns, in this process; child processes are tested in `probe`."""
 
 import os
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,3 +114,9 @@ def test_the_value_of_a_secret_is_not_shown() -> None:
         message = refusal(lambda: validate_settings(Tuned(), {name: value}))  # noqa: B023
         assert name.upper() in message
         assert "hunter2" not in message
+
+
+def test_the_traceback_of_wrong_settings_shows_no_secret() -> None:
+    with pytest.raises(PluginRefusedError) as caught:
+        validate_settings(Tuned(), {"api_token": ["hunter2"], "depth": {"password": "hunter2"}})
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
