@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import psutil
@@ -62,12 +63,19 @@ def main() -> None:
             }
         report["restarts"] = sandbox.restarts
         report["layers"] = sandbox.layers
-    report["left"] = [
-        " ".join(process.cmdline())
-        for process in psutil.Process().children(recursive=True)
-        if process.status() != psutil.STATUS_ZOMBIE
-    ]
+    report["left"] = left_behind()
     json.dump(report, sys.stdout)
+
+
+def left_behind() -> list[str]:
+    """Command lines of living descendants; one that was killed is given time to end."""
+    left, dying = [], []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                line = " ".join(process.cmdline())
+                left.append(line) if line else dying.append(process)  # no memory left: it ends
+    return left + [str(process) for process in psutil.wait_procs(dying, timeout=30)[1]]
 
 
 if __name__ == "__main__":
