@@ -102,9 +102,9 @@ class Metrics:
         if event.cuda_memory_allocated_bytes is not None:
             series.cuda_memory.labels(agent).set(event.cuda_memory_allocated_bytes)
         self._training_seconds[run_id] += event.seconds
-        step_seconds = series.step_seconds.labels(agent, event.precision)
-        for _ in range(event.attempted):
-            step_seconds.observe(event.seconds / event.attempted, exemplar)
+        if attempted := event.attempted:
+            step_seconds = series.step_seconds.labels(agent, event.precision)
+            step_seconds.observe(event.seconds / attempted, exemplar, times=attempted)
 
     def _compare(self, agent: str, event: BaselineCompared) -> None:
         series = self._series
@@ -148,10 +148,10 @@ class Metrics:
         self.register_agent(agent)
         before = self._run_states.pop(run_id, None)
         if before is not None:
-            self._series.run_state.labels(*before).dec()
+            self._series.run_state.labels(*before).add(-1)
         if state not in TERMINAL:
             self._run_states[run_id] = (agent, state)
-            self._series.run_state.labels(agent, state).inc()
+            self._series.run_state.labels(agent, state).add(1)
             return
         self._series.runs.labels(agent, state).inc(exemplar={"run_id": run_id})
         if state == RunState.SUCCEEDED:

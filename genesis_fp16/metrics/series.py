@@ -9,11 +9,12 @@ import math
 import platform
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 import genesis_fp16
 from genesis_fp16.domain.guard import Trigger
 from genesis_fp16.domain.run import TERMINAL, RunState
+from genesis_fp16.metrics.family import CounterFamily, GaugeFamily, HistogramFamily
 from infrastructure.events.precision_state import REASONS
 
 STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")
@@ -67,16 +68,17 @@ class Series:
 
     # Each metric that these three make belongs to an agent, whose name is its first label.
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, ("agent", *labels), registry=self._registry)
+    def _counter(self, name: str, text: str, *labels: str) -> CounterFamily:
+        return CounterFamily(name, text, ("agent", *labels), registry=self._registry)
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, ("agent", *labels), registry=self._registry)
+    def _gauge(self, name: str, text: str, *labels: str) -> GaugeFamily:
+        return GaugeFamily(name, text, ("agent", *labels), registry=self._registry)
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
-    ) -> Histogram:
-        return Histogram(name, text, ("agent", *labels), buckets=buckets, registry=self._registry)
+    ) -> HistogramFamily:
+        names = ("agent", *labels)
+        return HistogramFamily(name, text, names, buckets=buckets, registry=self._registry)
 
     def _declare_training(self) -> None:
         self.steps = self._counter(

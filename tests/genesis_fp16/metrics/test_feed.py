@@ -156,6 +156,19 @@ def test_steps_add_up(metrics: Metrics, value: Value) -> None:
         assert value(f"{name}_bucket", **labels, le="0.05") == 0
 
 
+def test_any_number_of_steps_is_counted_at_once(metrics: Metrics, value: Value) -> None:
+    """30 million steps that one event claimed were 30 million observations, 194 seconds."""
+    metrics.on_event("a", "r", stats(applied=3 * 10**15, seconds=3e13))
+    labels = {"agent": "a", "precision": "fp16"}
+    name = "genesis_training_step_duration_seconds"
+    assert value(f"{name}_count", **labels) == 3 * 10**15
+    assert value(f"{name}_sum", **labels) == pytest.approx(3e13)
+    assert value(f"{name}_bucket", **labels, le="0.01") == 3 * 10**15
+    assert value(f"{name}_bucket", **labels, le="0.005") == 0
+    metrics.on_event("a", "r", stats(seconds=1.0))
+    assert value(f"{name}_count", **labels) == 3 * 10**15, "no step, no observation"
+
+
 def test_a_frozen_batch_is_compared(metrics: Metrics, value: Value) -> None:
     assert math.isnan(value("genesis_baseline_pass_seconds", agent="a", precision="half") or 0)
     compared = {"step": 9, "precision": "fp16", "loss_scale": 1024.0}
