@@ -26,6 +26,7 @@ class PrecisionResolver:
 
     Attributes:
         settings: Settings in force; assign it after a reload.
+        overrides: Overrides in force, as of the last `refresh`.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class PrecisionResolver:
             bf16=hardware.bf16,
             cpu_half=settings.cpu_half,
         )
-        self._overrides: Sequence[Override] = ()
+        self.overrides: Sequence[Override] = ()
         self.refresh()
 
     def refresh(self) -> None:
         """Read the overrides in force, and let the guard store and read decisions; once a round."""
-        self._overrides = self._store.overrides.in_force()
+        self.overrides = self._store.overrides.in_force()
         self._guard.refresh()
 
     def __call__(self, run: Run) -> PrecisionState:
@@ -81,7 +82,7 @@ class PrecisionResolver:
                 flag=self.settings.enable_fp16_training,
                 default=self.settings.precision,
                 agent=self.settings.for_agent(agent).precision,
-                overrides=applicable_overrides(self._overrides, agent, began_at),
+                overrides=applicable_overrides(self.overrides, agent, began_at),
                 device=self._device,
                 guard=self._guard.demands_fp32(agent),
                 fell_back_at=fell_back_at,

@@ -19,7 +19,9 @@ from genesis_fp16.guard import Fallbacks, Guard
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.settings import Settings
 from genesis_fp16.settings.reload import Reload, SettingsReloader
+from genesis_fp16.settings.rollback_memory import RollbackMemory
 from genesis_fp16.store import Store, StoreError
+from genesis_fp16.store.decisions import UnreadableOverride
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import Event
 
@@ -138,6 +140,9 @@ class RunLoop:
             self.resolver,
             Listeners([self.guard, fallbacks, *listeners]),
         )
+        self._memory = RollbackMemory(settings)
+        with self.store_health.catch_errors():
+            self._keep_rollbacks()
 
     def begin_round(self, now: float, *, reload: bool = False) -> Reload | None:
         """Do what a rollback needs and what needs no store: apply settings, follow the attempts.
@@ -154,6 +159,7 @@ class RunLoop:
             self.settings = outcome.settings
             self.guard.settings = self.resolver.settings = self.settings
             self.dispatcher.settings = self.settings
+            self._memory.keep(self.settings, self._memory.remembered.overrides)
         self.dispatcher.follow(now)
         return outcome
 
@@ -165,7 +171,26 @@ class RunLoop:
         """
         self._store.verify()
         self.resolver.refresh()
+        self._keep_rollbacks()
         self.dispatcher.tick(now, only=only)
+
+    def _keep_rollbacks(self) -> None:
+        """Restore overrides that vanished from the store, and remember what is in force."""
+        in_force = self.resolver.overrides
+        missing = [each for each in self._memory.remembered.overrides if each not in in_force]
+        if missing and (restored := self._store.overrides.restore(missing)):
+            for each in restored:
+                log.warning(
+                    "override_restored",
+                    agent=each.agent or "all",
+                    precision=each.precision,
+                    actor=each.actor,
+                    reason=each.reason,
+                    remedy="genesis-fp16 precision clear ends it",
+                )
+            self.resolver.refresh()
+        readable = [o for o in self.resolver.overrides if not isinstance(o, UnreadableOverride)]
+        self._memory.keep(self.settings, readable)
 
     def drain(self, signals: Signals) -> None:
         """Stop all attempts and wait for their end; kill them at the deadline or another signal."""

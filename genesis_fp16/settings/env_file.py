@@ -16,6 +16,7 @@ from genesis_fp16.domain.redaction import visible
 
 ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
 ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
+ENVIRONMENT = "environment"  # source of a variable that is not in the file
 MAX_BYTES = 1 << 18  # takes seconds to parse, during which the daemon's loop stands still
 LONGEST_NAME = 80  # characters of a name in a message
 _NAME = re.compile(r"\w+", re.ASCII)

@@ -98,7 +98,7 @@ class SettingsReloader:
             if self._had_content and not _has_content(self._path):
                 remedy = "restore it, or put a comment into it if you want all defaults"
                 raise SettingsError([f"{visible(str(self._path))} is missing or empty; {remedy}"])
-            found = load_settings(self._path, self._environ)
+            found = load_settings(self._path, self._environ, home=self._settings.home)
         except SettingsError as error:
             return Reload(settings=self._settings, changed={}, error=error)
         self._had_content = _has_content(self._path)

@@ -22,7 +22,7 @@ from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.domain.redaction import shown, visible, without_userinfo
 from genesis_fp16.domain.run_spec import Parallel, TrainerOptions
 from genesis_fp16.domain.setting_types import Count, CountOrZero, Hot, OrEmpty, Seconds, hot_fields
-from genesis_fp16.settings.env_file import ROLLBACK_FLAG, Variable
+from genesis_fp16.settings.env_file import ENVIRONMENT, ROLLBACK_FLAG, Variable
 from genesis_fp16.settings.types import DatabaseUrl, HomeFolder, Host, ScheduleText
 from infrastructure.events.precision_state import PrecisionWish
 
@@ -127,6 +127,7 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
 
     _variables: dict[str, Variable] = PrivateAttr(default_factory=dict)
     _shadowed: tuple[str, ...] = PrivateAttr(default=())
+    _said: dict[str, dict[str, str]] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def settings_customise_sources(
@@ -153,9 +154,23 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
                 raise PydanticCustomError("contradiction", f"{message}; change either")
         return value
 
-    def record_sources(self, variables: Mapping[str, Variable], shadowed: Iterable[str]) -> None:
-        """Record the variables that were found, by name, and which of them are `shadowed`."""
-        self._variables, self._shadowed = dict(variables), tuple(shadowed)
+    def record_sources(
+        self,
+        variables: Mapping[str, Variable],
+        shadowed: Iterable[str],
+        said: Mapping[str, dict[str, str]],
+    ) -> None:
+        """Record the variables that were found, which are `shadowed`, and what was `said`."""
+        self._variables, self._shadowed, self._said = dict(variables), tuple(shadowed), dict(said)
+
+    def said(self, name: str) -> Mapping[str, str]:
+        """Texts of the variable *name* by place: ``environment`` or the file's absolute path."""
+        return self._said.get(name, {})
+
+    @property
+    def home_is_named_in_file(self) -> bool:
+        """Whether the settings file names the home, which is lost if that file is."""
+        return bool(self.said(variable_name("home")).keys() - {ENVIRONMENT})
 
     @property
     def shadowed(self) -> tuple[str, ...]:

@@ -25,12 +25,14 @@ from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.redaction import visible
 from genesis_fp16.settings.env_file import (
     ENV_FILE_VARIABLE,
+    ENVIRONMENT,
     ROLLBACK_FLAG,
     Variable,
     is_ours,
     read_env_file,
     shown_name,
 )
+from genesis_fp16.settings.rollback_memory import lost_rollbacks
 from genesis_fp16.settings.settings import (
     AGENTS_PREFIX,
     DEFAULT_ENV_FILE,
@@ -66,31 +68,41 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     *,
     only: Collection[str] | None = None,
+    home: Path | None = None,
 ) -> Settings:
     """Read the settings from the file and the environment.
+
+    A demand for FP32 that the home remembers, and that the settings no longer mention, is wrong.
 
     Args:
         env_file: The file, which may be missing; by default ``GENESIS_ENV_FILE`` or ``.env``.
         environ: The environment; by default the process's own.
         only: Variables to read; all others keep their defaults and may be wrong. By default all.
+        home: Home whose memory counts; by default the one that the settings name.
 
     Raises:
         SettingsError: Something is wrong; the message lists every problem.
     """
     environ = os.environ if environ is None else environ
     path = env_file or Path(environ.get(ENV_FILE_VARIABLE) or DEFAULT_ENV_FILE)
+    with_flag = only is None or ROLLBACK_FLAG in only
+    if only is not None and with_flag:
+        only = {*only, variable_name("home")}
     source = FileAndEnvironment(path, environ, only)
     settings = None
     try:
         settings = Settings(_build_sources=((source,), {}))
     except ValidationError as error:
         source.problems += [source.describe_error(details) for details in error.errors()]
+    else:
+        settings.record_sources(source.variables, source.shadowed, source.said)
+        if with_flag:
+            source.problems += lost_rollbacks(settings, home)
     problems = source.problems
     if only is not None:  # keeps misspelt names and unreadable lines that mention one of them
         problems = [problem for problem in problems if any(name in problem for name in only)]
     if problems or settings is None:
         raise SettingsError(problems)
-    settings.record_sources(source.variables, source.shadowed)
     return settings
 
 
@@ -102,6 +114,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
     Attributes:
         variables: Texts of the settings found, by name.
         shadowed: Names whose value in the file has no effect.
+        said: Texts of the settings by name and place, before they are merged.
         problems: What is wrong, a line for each.
     """
 
@@ -112,8 +125,12 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         self._path = path
         self.problems: list[str] = []
         in_file = read_env_file(path, self.problems)
-        merged = dict(in_file)
-        merged.update((k, Variable(v, "environment")) for k, v in environ.items() if is_ours(k))
+        in_environment = {k: Variable(v, ENVIRONMENT) for k, v in environ.items() if is_ours(k)}
+        merged = {**in_file, **in_environment}
+        self.said: dict[str, dict[str, str]] = {}
+        for place, found in ((str(path.absolute()), in_file), (ENVIRONMENT, in_environment)):
+            for name, variable in found.items():
+                self.said.setdefault(name, {})[place] = variable.value
         flag = in_file.get(ROLLBACK_FLAG)
         if flag is not None and flag.value.lower() not in _TRUE:
             merged[ROLLBACK_FLAG] = flag  # false wins; a value that is not a truth value is refused
@@ -122,13 +139,13 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         if more := len(unknown[MOST_UNKNOWN:]):
             self.problems.append(f"{more} more names are not settings; see .env.example")
         self.variables: dict[str, Variable] = {}
-        for name, found in merged.items():
+        for name, variable in merged.items():
             if not _is_known(name) or (only is not None and name not in only):
                 continue
-            if why := _why_not_text(found.value):
-                self.problems.append(f"{shown_name(name)} ({found.source}): {why}")
+            if why := _why_not_text(variable.value):
+                self.problems.append(f"{shown_name(name)} ({variable.source}): {why}")
             else:
-                self.variables[name] = found
+                self.variables[name] = variable
         self.shadowed = [k for k, own in in_file.items() if merged[k].value != own.value]
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:

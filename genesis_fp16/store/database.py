@@ -98,7 +98,7 @@ def check_not_lost(settings: Settings) -> None:
         raise StoreError(
             f"database {display_name(url)} is {lost}, but {found} belongs to a run it recorded; "
             "move it back or restore it from a backup; to start without history and overrides, "
-            f"move runs, guard and agents of {home} away until a new one exists"
+            f"move runs, guard, agents and rollbacks.json of {home} away until a new one exists"
         )
 
 

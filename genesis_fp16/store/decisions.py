@@ -5,7 +5,7 @@ An engine is that of a migrated database, and a clock returns Unix time in secon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from sqlalchemy import (
@@ -26,6 +26,11 @@ from genesis_fp16.store.database import read_connection
 from genesis_fp16.store.rows import RowReader, is_number
 from genesis_fp16.store.schema import audit, guard_decisions, overrides
 from infrastructure.agent_contract.agent import AGENT_NAME
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnreadableOverride(Override):
+    """Stands for a stored override that cannot be read; demands FP32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,31 @@ class Overrides:
                 write_audit(connection, self._clock(), change)
         return withdrawn
 
+    def restore(self, remembered: Sequence[Override]) -> list[Override]:
+        """Put those of *remembered* in force again whose rows have vanished; audited.
+
+        An override that was withdrawn or has expired stays so.
+        """
+        now, restored = self._clock(), []
+        with self._engine.begin() as connection:
+            for override in remembered:
+                same = overrides.c.created_at == override.created_at
+                known = select(overrides.c.id).where(_scope(override.agent), same)
+                expired = override.expires_at is not None and override.expires_at <= now
+                if expired or connection.execute(known).first() is not None:
+                    continue
+                connection.execute(insert(overrides).values(asdict(override)))
+                change = Change(
+                    override.actor,
+                    "precision restored",
+                    override.agent or "all",
+                    "the daemon remembered it, but the database had lost it",
+                    {"precision": override.precision, "reason": override.reason},
+                )
+                write_audit(connection, now, change)
+                restored.append(override)
+        return restored
+
     def in_force(self) -> list[Override]:
         """Overrides that are neither withdrawn nor expired, oldest first.
 
@@ -143,10 +173,10 @@ class Overrides:
         return bool(found)
 
 
-def _fp32_instead(row: RowMapping) -> Override:
+def _fp32_instead(row: RowMapping) -> UnreadableOverride:
     """An override for FP32 instead of one that cannot be read, with its readable fields."""
     agent, created_at, expires_at = row["agent"], row["created_at"], row["expires_at"]
-    return Override(
+    return UnreadableOverride(
         agent=agent if isinstance(agent, str) and AGENT_NAME.fullmatch(agent) else None,
         precision="fp32",
         reason=f"override {row['id']} cannot be read; correct or clear it ({row['reason']})",

@@ -311,6 +311,29 @@ def test_a_database_that_was_moved_or_replaced_is_reported(start, until, how: st
     assert find_daemon(home) is None
 
 
+def test_a_rollback_survives_the_loss_of_the_settings_file(start, install_plugin) -> None:
+    """The daemon and a run in the foreground refuse to start until a person has decided."""
+    install_plugin("any")
+    daemon = start(settings="ENABLE_FP16_TRAINING=false\n", GENESIS_METRICS_PORT="0")
+    daemon.wait_for("daemon_ready")
+    daemon.process.terminate()
+    assert daemon.end()[0] == 0
+
+    file = daemon.folder / ".env"
+    file.write_text("")
+    for command in (SERVE, [*SERVE[:-1], "run", "any"]):
+        environ = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "PYTHONPATH")}
+        refused = subprocess.run(
+            command, cwd=daemon.folder, env=environ, capture_output=True, text=True, check=False
+        )
+        assert refused.returncode == os.EX_CONFIG
+        assert f"ENABLE_FP16_TRAINING: was false in {file}" in refused.stderr
+
+    again = start(daemon.folder, settings="ENABLE_FP16_TRAINING=true\n")
+    assert again.wait_for("rollback_ended")["said_now"] == {str(file): "true"}
+    again.wait_for("daemon_ready")
+
+
 def test_commands_see_which_settings_the_daemon_follows(start, until) -> None:
     daemon = start(settings="GENESIS_PRECISION=bf16\n", ENABLE_FP16_TRAINING="false")
     home, file = daemon.folder / ".genesis", daemon.folder / ".env"

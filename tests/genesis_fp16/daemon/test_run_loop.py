@@ -1,10 +1,19 @@
-"""Errors of the store and of listeners are logged once and do not end the loop."""
+"""What a round does about errors of the store and of listeners, and about lost rollbacks."""
+
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 from structlog.testing import capture_logs
 
-from genesis_fp16.daemon.run_loop import Listeners, StoreHealth
+from genesis_fp16.daemon.run_loop import Listeners, RunLoop, StoreHealth
+from genesis_fp16.daemon.startup import ProbeResults
+from genesis_fp16.domain.precision import Override
+from genesis_fp16.plugins.probe import Hardware
+from genesis_fp16.settings import Settings
+from genesis_fp16.settings.rollback_memory import MEMORY_FILE
+from genesis_fp16.store import Store
 from infrastructure.events.event import Notice
 
 
@@ -56,3 +65,71 @@ def test_the_others_are_called_and_each_error_is_logged_once() -> None:
         "Broken: RuntimeError('broken')",
         "Broken: KeyError('failed')",
     ]
+
+
+HARDWARE = Hardware(device="cuda", fp16=True, bf16=True, torch_version="2.9")
+ROLLBACK = Override(
+    agent="a", precision="fp32", reason="odd loss", actor="ann", created_at=5.0, expires_at=9e9
+)
+
+
+def rounds(store: Store, settings: Settings) -> tuple[str, list[str]]:
+    """Why agent `a` has its precision in a daemon of that store, and what was logged."""
+    with capture_logs() as lines:
+        loop = RunLoop(settings, store, ProbeResults(plugins=[], hardware=HARDWARE), [])
+        loop.begin_round(0.0)
+        loop.dispatch(0.0)
+        return loop.resolver.for_agent("a").reason, [line["event"] for line in lines]
+
+
+def test_an_override_is_restored_in_another_database(home_settings: Settings) -> None:
+    with closing(Store.open(home_settings)) as store:
+        store.overrides.set(ROLLBACK)
+        assert rounds(store, home_settings) == ("operator", [])
+    other = home_settings.model_copy(update={"database_url": f"sqlite:///{home_settings.home}.db"})
+    with closing(Store.open(other)) as store:
+        assert rounds(store, other) == ("operator", ["override_restored"])
+        assert rounds(store, other) == ("operator", [])
+        assert store.overrides.audit()[0].action == "precision restored"
+        assert store.overrides.clear("a", actor="ann", reason="it was the data")
+        assert rounds(store, other) == ("default", [])
+        assert not (other.home / MEMORY_FILE).exists()
+
+
+def test_an_override_that_is_deleted_under_a_daemon_stays_in_force(
+    store: Store, home_settings: Settings
+) -> None:
+    store.overrides.set(ROLLBACK)
+    loop = RunLoop(home_settings, store, ProbeResults(plugins=[], hardware=HARDWARE), [])
+    engine = create_engine(f"sqlite:///{home_settings.home / 'genesis.db'}")
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM overrides"))
+    engine.dispose()
+    loop.begin_round(0.0)
+    loop.dispatch(0.0)
+    assert loop.resolver.for_agent("a").reason == "operator"
+
+
+def test_a_withdrawn_or_expired_override_stays_so(store: Store, home_settings: Settings) -> None:
+    store.overrides.set(ROLLBACK)
+    rounds(store, home_settings)
+    store.overrides.clear("a", actor="ann", reason="done")
+    assert store.overrides.restore([ROLLBACK]) == []
+    ended = Override(
+        agent="b", precision="fp32", reason="r", actor="ann", created_at=6.0, expires_at=7.0
+    )
+    assert store.overrides.restore([ended]) == []
+
+
+def test_the_flag_is_remembered_while_the_store_fails(
+    home_settings: Settings, tmp_path: Path
+) -> None:
+    """A rollback by the file needs no database, and neither does its memory."""
+    file = tmp_path / ".env"
+    settings = home_settings.model_copy(update={"env_file": file})
+    with closing(Store.open(settings)) as store:
+        loop = RunLoop(settings, store, ProbeResults(plugins=[], hardware=HARDWARE), [])
+        (settings.home / "genesis.db").rename(tmp_path / "away.db")
+        file.write_text("ENABLE_FP16_TRAINING=false\n")
+        loop.begin_round(1.0, reload=True)
+        assert "ENABLE_FP16_TRAINING" in (settings.home / MEMORY_FILE).read_text()
