@@ -26,6 +26,7 @@ from infrastructure.training.diagnostics.anomaly import AnomalyDetector
 from infrastructure.training.distributed.gradients import RankGradients, is_shared_by_ranks
 from infrastructure.training.loss_scale import make_loss_scale
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
+from infrastructure.training.overflow_log import OverflowLog
 from infrastructure.training.precision import Precision, checked_loss
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.state import TrainerState
@@ -105,6 +106,10 @@ class FP16Trainer:
             device=self.device,
             cpu_half=config.cpu_half,
             wish=wish or config.wish,
+        )
+        self._overflow_log = OverflowLog(
+            scale=config.loss_scale if self.precision.scales_loss else 1.0,
+            enabled=self._ranks is None or self._ranks.is_rank_zero,
         )
         self.state = TrainerState(
             model,
@@ -228,18 +233,28 @@ class FP16Trainer:
         self.record.add(norm, loss)
 
     def backward_and_step(self, loss: Tensor) -> bool:
-        """Run `step`, then wait for the device.
+        """Run `step`, then wait for the device; log an overflow.
 
         Returns:
             False if this call's optimizer step was skipped; True otherwise, also where the
             micro-batch was only accumulated.
         """
+        scale = self._scale_in_force().clone()
         self.step(loss)
-        return not (
-            self.at_step_boundary
-            and self._last_step_skipped is not None
-            and bool(self._last_step_skipped.item())
-        )
+        skipped = self._last_step_skipped if self.at_step_boundary else None
+        if skipped is None or not skipped.item():
+            return True
+        if self.record.last_loss_was_finite:
+            self._log_overflow(scale.item())
+        return False
+
+    def _log_overflow(self, scale: float) -> None:
+        """Log that the last step overflowed at the loss scale *scale*; reads the device."""
+        totals = self.record.state_dict()
+        step, overflow = totals["training_steps"], totals["overflow_steps"]
+        self._overflow_log.observe(step=step - 1, overflow_steps=overflow - 1, scale=scale)
+        after = self._scale_in_force().item()
+        self._overflow_log.observe(step=step, overflow_steps=overflow, scale=after)
 
     @property
     def last_step_skipped(self) -> Tensor | None:
@@ -338,8 +353,10 @@ class FP16Trainer:
         self._require_step_boundary("precision can change")
         before = self.precision
         state = self._switch.apply(wish)
-        if self.precision.scales_loss and before is not self.precision:
-            self._loss_scale.leave_floor()
+        if before is not self.precision:
+            self._overflow_log.forget_scale()
+            if self.precision.scales_loss:
+                self._loss_scale.leave_floor()
         return state
 
     def cast_model_to_fp16(self) -> None:
@@ -376,21 +393,35 @@ class FP16Trainer:
     def start_reading(self) -> Callable[[], StepReading | None]:
         """Start to read what happened since the last reading, without waiting for the device.
 
+        Overflows are logged when the reading arrives.
+
         Returns:
             A function that returns the reading, or None until it has arrived.
         """
-        return self.record.start_reading(self._scale_in_force())
+        poll, step = self.record.start_reading(self._scale_in_force()), self.training_steps
+
+        def poll_and_log() -> StepReading | None:
+            reading = poll()
+            if reading is not None:
+                overflow, scale = reading.overflow_steps, reading.loss_scale
+                self._overflow_log.observe(step=step, overflow_steps=overflow, scale=scale)
+            return reading
+
+        return poll_and_log
 
     def get_stats(self) -> dict[str, float | int | bool | str]:
-        """Counters so far; reads the device.
+        """Counters so far; reads the device, and logs new overflows.
 
         ``training_steps`` counts attempts, ``applied_steps`` those that changed the parameters;
         ``overflow_rate`` is overflows divided by attempts.
         """
+        totals, scale = self.record.stats(), self._scale_in_force().item()
+        overflow = int(totals["overflow_steps"])
+        self._overflow_log.observe(step=self.training_steps, overflow_steps=overflow, scale=scale)
         return {
-            **self.record.stats(),
+            **totals,
             "fp16_enabled": self.precision is Precision.FP16,
-            "current_scale": self._scale_in_force().item(),
+            "current_scale": scale,
             **{f"precision_{name}": value for name, value in asdict(self.precision_state).items()},
         }
 
@@ -417,6 +448,7 @@ class FP16Trainer:
         """
         self._require_step_boundary("a state can be loaded")
         self.state.load(state)
+        self._restart_overflow_log()
 
     def save_checkpoint(self, path: Path | str) -> None:
         """Write the state atomically, with its hash beside it; every rank must call it.
@@ -436,6 +468,11 @@ class FP16Trainer:
         """
         self._require_step_boundary("a state can be loaded")
         self.state.load_file(Path(path), self.device)
+        self._restart_overflow_log()
+
+    def _restart_overflow_log(self) -> None:
+        step, overflow = self.training_steps, self.record.state_dict()["overflow_steps"]
+        self._overflow_log.restart(step=step, overflow_steps=overflow)
 
 
 def _float32_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:

@@ -76,6 +76,11 @@ class RankGradients:
             _require_sharded_step(optimizer, trained[0])
         self.begin_micro_batch(0)
 
+    @property
+    def is_rank_zero(self) -> bool:
+        """Whether this process is the first of those that share the model."""
+        return dist.get_rank(self._group) == 0
+
     def begin_micro_batch(self, before: int) -> None:
         """Prepare the micro-batch that follows *before* others of its window.
 
