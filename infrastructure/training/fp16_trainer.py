@@ -462,6 +462,9 @@ class FP16Trainer:
     def load_checkpoint(self, path: Path | str) -> None:
         """Restore a checkpoint written under any precision, on any number of ranks.
 
+        Checkpoints of the original trainer, with ``model_state_dict`` and ``scaler_state_dict``,
+        load too; see `infrastructure.training.checkpoints.original`.
+
         Raises:
             CheckpointError: It is missing, incomplete, corrupt, or belongs to another model.
             RuntimeError: Inside an accumulation window: its gradients belong to other weights.

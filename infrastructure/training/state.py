@@ -12,6 +12,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from infrastructure.training.checkpoints import CheckpointError, read_state, write_state
+from infrastructure.training.checkpoints.original import check_fits, has_manifest, read_original
 from infrastructure.training.distributed import Ranks, is_sharded
 from infrastructure.training.distributed.modules import unwrapped
 from infrastructure.training.loss_scale import LossScale
@@ -107,10 +108,20 @@ class TrainerState:
 
     def load_file(self, path: Path, device: torch.device) -> None:
         """See `FP16Trainer.load_checkpoint`."""
-        state = read_state(path, device, Ranks(), self.layout(""))
         try:
-            self.load(state)
+            if has_manifest(path):
+                self.load(read_state(path, device, Ranks(), self.layout("")))
+            else:
+                self._load_original(path, device)
         except (KeyError, ValueError) as error:
             raise CheckpointError(
                 path, f"does not fit ({error})", "load it into the model it was saved from"
             ) from error
+
+    def _load_original(self, path: Path, device: torch.device) -> None:
+        state = read_original(path, device)
+        if is_sharded(self._model):
+            raise ValueError("a sharded model loads only checkpoints of save_checkpoint()")
+        check_fits(state, self._model, self._optimizer)
+        self.load({"loss_scale": self._loss_scale.state_dict(), **state})
+        log.info("original_checkpoint_loaded", path=str(path), verified=False)
