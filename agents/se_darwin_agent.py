@@ -160,10 +160,12 @@ class SEDarwinAgent(WorldModelAgent):
                 With an ``agent_folder``, the agent learns from the candidates.
 
         Raises:
-            ValueError: *context* lacks a field or has an invalid one; the message names it.
+            EvolutionRequestError: *context* lacks a field or has an invalid one; the message names
+                it and shows a call.
+            ValueError: The tests cannot be used.
             SandboxUnavailableError: This host cannot isolate candidates; none was run.
         """
-        request = EvolutionRequest.model_validate(dict(context or {}))
+        request = EvolutionRequest.from_context(context)
         started = time.monotonic()
         policy, ranked_by = self._policy_for(request)
         with await asyncio.to_thread(request.sandbox) as sandbox:

@@ -18,12 +18,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 import genesis_fp16
 from genesis_fp16.cli.output import moment
-from genesis_fp16.cli.settings import missing_env_file
 from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.commands import plugin_commands
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_agents, probe_hardware
 from genesis_fp16.settings import Settings, SettingsError, hot_fields, load_settings, variable_name
+from genesis_fp16.settings.source import missing_env_file
 from genesis_fp16.store import StoreError
 from genesis_fp16.store.daemon_status import STARTING, find_daemon
 from genesis_fp16.store.database import (

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from genesis_fp16.cli.output import print_warning
 from genesis_fp16.settings import (
-    DEFAULT_ENV_FILE,
-    ENV_FILE_VARIABLE,
     Settings,
     SettingsError,
     load_settings,
     variable_name,
 )
+from genesis_fp16.settings.source import missing_env_file
 
 if TYPE_CHECKING:
     from genesis_fp16.store.daemon_status import DaemonStatus
@@ -91,17 +90,6 @@ def load_daemon_settings() -> Settings:
     if problem := missing_env_file(settings):
         raise SettingsError([problem])
     return settings
-
-
-def missing_env_file(settings: Settings) -> str:
-    """Problem and remedy if the environment names a settings file that is missing; else empty."""
-    path = settings.env_file
-    if path == DEFAULT_ENV_FILE or path.exists():
-        return ""
-    return (
-        f"{ENV_FILE_VARIABLE}={path} (environment): the file does not exist; correct the name, or "
-        "create the file, with a comment in it if you want all defaults"
-    )
 
 
 def _with_daemon(location: Settings, local: Settings | None) -> CommandSettings:

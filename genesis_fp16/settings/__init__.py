@@ -2,6 +2,7 @@
 
 from genesis_fp16.domain.setting_types import hot_fields
 from genesis_fp16.settings.env_file import ENV_FILE_VARIABLE
+from genesis_fp16.settings.library import library_precision
 from genesis_fp16.settings.settings import (
     AGENTS_PREFIX,
     DEFAULT_ENV_FILE,
@@ -21,6 +22,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "hot_fields",
+    "library_precision",
     "load_settings",
     "variable_name",
 ]

@@ -106,6 +106,17 @@ def load_settings(
     return settings
 
 
+def missing_env_file(settings: Settings) -> str:
+    """Problem and remedy if the environment names a settings file that is missing; else empty."""
+    path = settings.env_file
+    if path == DEFAULT_ENV_FILE or path.exists():
+        return ""
+    return (
+        f"{ENV_FILE_VARIABLE}={path} (environment): the file does not exist; correct the name, or "
+        "create the file, with a comment in it if you want all defaults"
+    )
+
+
 class FileAndEnvironment(PydanticBaseSettingsSource):
     """Merges the file and the environment, and records where each value stands.
 

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict, cast
 
-import torch
-
 from infrastructure.agent_contract.transition import (
     Box,
     Discrete,
@@ -22,10 +20,12 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
-from infrastructure.events.event import BaseEvent, Evaluated, PrecisionChanged, StepStats
+from infrastructure.events import PrecisionState
+from infrastructure.events.event import BaseEvent, Evaluated, StepStats
 from infrastructure.events.precision_state import PrecisionWish
-from infrastructure.training import FP16TrainingConfig
+from infrastructure.training import FP16TrainingConfig, Precision
 from infrastructure.training.loop import LoopOptions, train
+from infrastructure.training.precision import resolve_device
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.fitting import (
@@ -81,19 +81,16 @@ class EpochRecord(TypedDict):
 
 
 class _HistoryRecorder:
-    """Collects an `EpochRecord` per epoch, and the last precision, from a training's events."""
+    """Collects an `EpochRecord` per epoch from a training's events."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.epochs: list[EpochRecord] = []
-        self.precision: PrecisionWish = "fp32"
         self._clock = clock
         self._stats: StepStats | None = None
 
     def __call__(self, event: BaseEvent) -> None:
         if isinstance(event, StepStats):
             self._stats = event if self._stats is None else self._stats.merged_with(event)
-        elif isinstance(event, PrecisionChanged):
-            self.precision = event.state.effective
         elif isinstance(event, Evaluated):
             stats, self._stats = self._stats, None
             self.epochs.append(
@@ -118,7 +115,9 @@ class WorldModel:
         spec: Inputs and targets, as given or as loaded.
         metrics: Held-out metrics of the current model; empty before any fit.
         training_history: One record per epoch, over all fits.
-        fp16_enabled: Whether the last fit ran in FP16.
+        training_stats: Statistics of the last fit's trainer, with the precision that was
+            requested, the one that ran, and the reason; see `FP16Trainer.get_stats`. Empty before
+            any fit.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class WorldModel:
         self.spec = spec
         self.metrics: dict[str, float] = {}
         self.training_history: list[EpochRecord] = []
-        self.fp16_enabled = False
+        self.training_stats: Mapping[str, float | int | bool | str] = {}
         self._members, self._hidden, self._seed, self._clock = members, hidden, seed, clock
         self._model: FittedModel | None = None
 
@@ -149,6 +148,11 @@ class WorldModel:
         """Current model; None before any fit."""
         return self._model
 
+    @property
+    def fp16_enabled(self) -> bool:
+        """Whether the last fit ran in FP16 at its end."""
+        return bool(self.training_stats.get("fp16_enabled"))
+
     def fit(
         self,
         transitions: Iterable[Transition],
@@ -156,23 +160,36 @@ class WorldModel:
         epochs: int = 10,
         batch_size: int = 256,
         config: FP16TrainingConfig | None = None,
-        device: str = "cpu",
+        device: str = "auto",
+        precision: PrecisionState | PrecisionWish | None = None,
     ) -> None:
         """Train from scratch, calibrate, and select linear model, ensemble or blend.
 
-        Training runs through `FP16Trainer`. On a CPU it runs in FP32 unless
-        ``config.cpu_half``. Reads the device once per epoch. Emits a `UserWarning` for each
-        reason why data was excluded.
+        Training runs through `FP16Trainer`. Where the device lacks the half type, on a CPU unless
+        ``config.cpu_half``, it runs in FP32; `training_stats` has the reason. Reads the device once
+        per epoch. Emits a `UserWarning` for each reason why data was excluded.
 
         Args:
             transitions: Recorded experience; split by group into train, calibration and test.
             epochs: Passes over the training groups.
             batch_size: Rows per optimizer step.
-            device: Device to train on; the fitted model stays on the CPU.
+            config: Options of the trainer; None for the defaults.
+            device: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``. The fitted model
+                stays on the CPU.
+            precision: ``fp16``, ``bf16``, ``fp32``, ``auto`` to measure and choose, or a decision
+                such as that of `genesis_fp16.settings.library_precision`; None for the
+                configuration's. ``config.enabled=False`` outranks it.
 
         Raises:
             InsufficientDataError: Too few transitions or groups.
+            ValueError: *device* does not exist, *precision* is unknown, or *config* accumulates.
         """
+        config = config or FP16TrainingConfig()
+        if config.accumulate != 1:
+            raise ValueError(
+                f"accumulate must be 1, got {config.accumulate}: raise batch_size instead"
+            )
+        wish, chosen_device = _wish(precision, config), resolve_device(device)
         data = prepare_training_data(self.spec, transitions)
         for problem in data.describe_exclusions():
             warnings.warn(problem, stacklevel=2)
@@ -184,29 +201,28 @@ class WorldModel:
             steps_per_epoch=max(1, len(data.train.features) // batch_size),
             batch_size=batch_size,
             seed=self._seed,
-            device=device,
+            device=str(chosen_device),
         )
         recorder = _HistoryRecorder(self._clock)
-        config = config or FP16TrainingConfig()
         with tempfile.TemporaryDirectory(prefix="world-model-") as folder:
             best = BestEpoch(Path(folder) / "best.pt")
-            train(
+            result = train(
                 training_job(data, network, plan, best),
-                device=torch.device(device),
-                precision=config.wish,
+                device=chosen_device,
+                precision=wish,
                 config=config,
                 options=LoopOptions(seed=self._seed, checkpoint_interval_seconds=float("inf")),
                 folder=Path(folder),
                 emit=recorder,
                 commands=lambda: (),
             )
-            best.restore(network)
+            best.restore(network.cpu())
         candidates = fit_candidates(data, network)
         self._model = candidates[select_family(candidates, data)]
         predicted = self._model.predict(data.test.features)
         self.metrics = measure(predicted, data.test.outcomes, data.codec)
         self.training_history += recorder.epochs
-        self.fp16_enabled = recorder.precision == "fp16"
+        self.training_stats = result.stats
 
     async def train(
         self,
@@ -214,15 +230,25 @@ class WorldModel:
         num_epochs: int = 10,
         batch_size: int = 32,
         config: FP16TrainingConfig | None = None,
+        *,
+        device: str = "auto",
+        precision: PrecisionState | PrecisionWish | None = None,
     ) -> None:
-        """Call `fit` in a thread, so that the event loop keeps running.
+        """Call `fit` in a thread, so that the event loop keeps running; see there.
 
         Raises:
             InsufficientDataError: Too few transitions or groups.
+            ValueError: *device* does not exist, *precision* is unknown, or *config* accumulates.
         """
         recorded = transitions.read() if isinstance(transitions, ReplayBuffer) else transitions
         await asyncio.to_thread(
-            self.fit, recorded, epochs=num_epochs, batch_size=batch_size, config=config
+            self.fit,
+            recorded,
+            epochs=num_epochs,
+            batch_size=batch_size,
+            config=config,
+            device=device,
+            precision=precision,
         )
 
     def predict_batch(
@@ -306,6 +332,17 @@ class WorldModel:
         history = cast("list[EpochRecord]", extra.get("training_history", []))
         world_model.training_history = list(history)
         return world_model
+
+
+def _wish(
+    precision: PrecisionState | PrecisionWish | None, config: FP16TrainingConfig
+) -> PrecisionState:
+    """The precision to ask for; either argument can demand FP32."""
+    if precision is None or not config.enabled:
+        return config.wish
+    if isinstance(precision, PrecisionState):
+        return precision
+    return replace(config, precision=cast("Precision", precision)).wish  # validates the name
 
 
 def _as_values(part: str, fields: Mapping[str, object], value: Values | str) -> Values:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 EvolveSolution = Callable[[str, dict[str, JsonValue]], Awaitable[object]]
 
@@ -91,14 +91,12 @@ def answer(request: ChildRequest) -> ChildAnswer:
     if evolve_solution is None:
         refused = f"agent {request.agent} does not evolve programs: it has no evolve_solution"
         return ChildAnswer(refused=refused, exit_code=os.EX_CONFIG)
+    from agents.se_darwin.solution.request import EvolutionRequestError
+
     try:
         result = asyncio.run(_evolve(evolve_solution, request))
-    except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, each['loc']))}: {each['msg']}".rpartition(": Value error, ")[2]
-            for each in error.errors()
-        ]
-        return ChildAnswer(refused="; ".join(problems), exit_code=os.EX_DATAERR)
+    except EvolutionRequestError as error:
+        return ChildAnswer(refused="; ".join(error.problems), exit_code=os.EX_DATAERR)
     except ValueError as error:
         return ChildAnswer(refused=str(error), exit_code=os.EX_DATAERR)
     except RuntimeError as error:  # the host cannot isolate candidates, for example

@@ -5,12 +5,19 @@ from __future__ import annotations
 import ast
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.fork_server.function_proxy import NO_ATTRIBUTES, UNSENDABLE_ARGUMENT
@@ -23,6 +30,46 @@ MAX_TIMEOUT_SECONDS = 3600.0
 _LEAST = Limits(cpu_seconds=0.05, wall_seconds=1.0)
 _CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.05, 0.2
 _CPU_MARGIN, _WALL_MARGIN = 20, 10
+
+
+EXAMPLE = """\
+await SEDarwinAgent("qa").evolve_solution(
+    "the mean of nothing must be 0",
+    {
+        "code": "def mean(values):\\n    return sum(values) / len(values)\\n",
+        "function": "mean",
+        "tests": [(([1, 3],), 2.0), (([],), 0.0)],
+    },
+)"""
+"""A call of `evolve_solution`, for the error message of one that is wrong."""
+
+
+class EvolutionRequestError(ValueError):
+    """The context of `evolve_solution` is wrong; the message names all problems.
+
+    Attributes:
+        problems: What is wrong, with the name of the field where it concerns one.
+    """
+
+    def __init__(self, error: ValidationError) -> None:
+        fields = ", ".join(EvolutionRequest.model_fields)
+        is_misshapen = False
+        self.problems: list[str] = []
+        for each in error.errors(include_url=False, include_input=False):
+            field, kind = ".".join(map(str, each["loc"])), each["type"]
+            message = each["msg"].removeprefix("Value error, ")
+            if kind == "missing":
+                message = f"{field} is missing"
+            elif kind == "extra_forbidden":
+                message = f"{field} is not a field; fields are {fields}"
+            elif kind != "value_error":
+                message = f"{field}: {message}"
+            is_misshapen = is_misshapen or kind != "value_error"
+            self.problems.append(message)
+        message = f"evolve_solution cannot use this context: {'; '.join(self.problems)}"
+        if is_misshapen:
+            message += f". A call looks like this:\n{EXAMPLE}"
+        super().__init__(message)
 
 
 class CallCase(BaseModel):
@@ -104,6 +151,18 @@ class EvolutionRequest(BaseModel):
     max_evaluations: int = Field(default=500, ge=1)
     seed: int = 0
     timeout_seconds: float | None = Field(default=None, gt=0.0, le=MAX_TIMEOUT_SECONDS)
+
+    @classmethod
+    def from_context(cls, context: Mapping[str, object] | None) -> EvolutionRequest:
+        """The request in the *context* of a call.
+
+        Raises:
+            EvolutionRequestError: A field is missing, unknown or invalid.
+        """
+        try:
+            return cls.model_validate(dict(context or {}))
+        except ValidationError as error:
+            raise EvolutionRequestError(error) from None
 
     @field_validator("code")
     @classmethod

@@ -7,7 +7,7 @@ decides and evaluates; all ranks carry out its decisions after the same step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -76,12 +76,14 @@ class TrainingResult:
     evaluation: Evaluation of the last epoch; None if training stopped before an epoch ended.
     steps: Optimizer steps in all attempts of the run, including skipped steps.
     epochs: Number of finished epochs.
+    stats: Statistics of the trainer at the end; see `FP16Trainer.get_stats`.
     """
 
     outcome: Literal["done", "stopped"]
     evaluation: Evaluation | None
     steps: int
     epochs: int
+    stats: Mapping[str, float | int | bool | str]
 
 
 def train(
@@ -216,6 +218,7 @@ class _TrainingLoop:
             evaluation=self._evaluation,
             steps=self._trainer.training_steps,
             epochs=self._progress.epoch,
+            stats=self._trainer.get_stats(),
         )
 
     def _train_epoch(self) -> None:

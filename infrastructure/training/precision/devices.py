@@ -24,7 +24,7 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"device {name!r} was requested, but torch sees {torch.cuda.device_count()} CUDA "
-            "devices: set GENESIS_DEVICE=auto or install a CUDA build of torch and its driver"
+            "devices: use auto (GENESIS_DEVICE=auto), or a CUDA build of torch and its driver"
         )
     return device
 

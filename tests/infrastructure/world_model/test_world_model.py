@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from infrastructure.agent_contract.transition import Transition
+from infrastructure.events import PrecisionState
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.world_model import WorldModel
@@ -209,6 +210,80 @@ def test_the_promised_history_counts_overflows_per_epoch(promised):
     assert last["fp16_overflow_batches"] < first["fp16_overflow_batches"] / 2
     assert last["loss"] < first["loss"]
     assert first["timestamp"] == 1234.5
+
+
+def test_the_history_has_the_counts_of_the_trainer(promised):
+    model, _ = promised
+    stats = model.training_stats
+    overflows = sum(entry["fp16_overflow_batches"] for entry in model.training_history)
+    assert overflows == stats["overflow_steps"] > 5
+    assert stats["fp16_steps"] == stats["training_steps"] > stats["applied_steps"]
+    assert stats["current_scale"] < 2.0**40
+    assert (stats["precision_requested"], stats["precision_effective"]) == ("fp16", "fp16")
+
+
+@pytest.fixture
+def little() -> WorldModel:
+    """A model so small that a training takes a moment."""
+    return WorldModel(members=2, hidden=8)
+
+
+def _trained(model, **options):
+    asyncio.run(model.train(_texts(), num_epochs=1, **options))
+    stats = model.training_stats
+    return tuple(str(stats[f"precision_{key}"]) for key in ("requested", "effective", "reason"))
+
+
+FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+ON_CPU = FP16TrainingConfig(cpu_half=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "precision"),
+    [
+        ({"device": "cpu"}, ("fp16", "fp32", "no_accelerator")),
+        ({"device": "cpu", "precision": "bf16"}, ("bf16", "fp32", "no_accelerator")),
+        ({"device": "cpu", "precision": "fp32"}, ("fp32", "fp32", "default")),
+        ({"device": "cpu", "config": ON_CPU, "precision": "bf16"}, ("bf16", "bf16", "default")),
+        ({"device": "cpu", "config": ON_CPU, "precision": FLAG}, ("fp16", "fp32", "flag")),
+        (
+            {"config": FP16TrainingConfig(enabled=False, cpu_half=True), "precision": "fp16"},
+            ("fp16", "fp32", "flag"),
+        ),
+    ],
+)
+def test_the_precision_asked_for_runs_or_the_reason_is_reported(little, options, precision):
+    assert _trained(little, **options) == precision
+    assert not little.fp16_enabled
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_training_takes_the_accelerator_by_default(little):
+    assert _trained(little) == ("fp16", "fp16", "default")
+    assert little.fitted_model.ensemble.state_dict().popitem()[1].device.type == "cpu"
+    assert asyncio.run(little.predict("file 7 has a bug", "fix the bug")).confidence > 0.0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_without_an_accelerator_auto_is_the_cpu(little):
+    assert _trained(little, device="auto") == ("fp16", "fp32", "no_accelerator")
+    assert _trained(little) == ("fp16", "fp32", "no_accelerator")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda:99"}, "was requested, but torch sees"),
+        ({"device": "tpu"}, "device must be auto, cpu, cuda or cuda:N"),
+        ({"precision": "half"}, "precision must be fp32, fp16, bf16 or auto, got 'half'"),
+        ({"config": FP16TrainingConfig(accumulate=2)}, "raise batch_size instead"),
+    ],
+)
+def test_wrong_options_are_refused_before_training(little, options, message):
+    with pytest.raises(ValueError, match=message):
+        _trained(little, **options)
+    assert little.training_history == []
 
 
 def test_a_string_for_several_fields_is_refused(spec):

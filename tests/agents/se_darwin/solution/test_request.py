@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import ast
+
 import pytest
 from pydantic import ValidationError
 
 from agents.se_darwin.sandbox import Sandbox
-from agents.se_darwin.solution.request import CallCase, EvolutionRequest
+from agents.se_darwin.solution.request import (
+    EXAMPLE,
+    CallCase,
+    EvolutionRequest,
+    EvolutionRequestError,
+)
 
 CODE = "def solve(x):\n    return x"
 
@@ -25,6 +32,48 @@ def test_a_wrong_request_is_refused_by_name(change: dict[str, object], message: 
     request = {"code": CODE, "function": "solve", "tests": [((1,), 1)]} | change
     with pytest.raises(ValidationError, match=message):
         EvolutionRequest.model_validate(request)
+
+
+@pytest.mark.parametrize(
+    ("context", "problems"),
+    [
+        (None, ["code is missing", "function is missing"]),
+        (
+            {"code": CODE, "function": "solve", "test": []},
+            [
+                "test is not a field; fields are code, function, tests, test_code, module, path, "
+                "agent_folder, record, hidden_tests, max_evaluations, seed, timeout_seconds"
+            ],
+        ),
+        ({"code": CODE, "function": "solve", "tests": 3}, ["tests: Input should be a valid tuple"]),
+    ],
+)
+def test_a_call_of_another_shape_is_answered_with_an_example(
+    context: dict[str, object] | None, problems: list[str]
+) -> None:
+    with pytest.raises(EvolutionRequestError) as caught:
+        EvolutionRequest.from_context(context)
+    assert caught.value.problems == problems
+    assert str(caught.value).endswith(f". A call looks like this:\n{EXAMPLE}")
+    assert "pydantic" not in str(caught.value)
+
+
+def test_a_wrong_value_needs_no_example() -> None:
+    with pytest.raises(EvolutionRequestError) as caught:
+        EvolutionRequest.from_context({"code": CODE, "function": "solve"})
+    assert str(caught.value) == (
+        "evolve_solution cannot use this context: give either tests (a list of calls) or test_code "
+        "(a test module)"
+    )
+
+
+def test_the_example_is_a_call_that_works(sandbox: Sandbox) -> None:
+    call = ast.parse(EXAMPLE, mode="eval").body
+    assert isinstance(call, ast.Await)
+    assert isinstance(call.value, ast.Call)
+    request = EvolutionRequest.from_context(ast.literal_eval(call.value.args[1]))
+    [given] = request.task(sandbox, 5.0).evaluate(sandbox, [(frozenset(), request.code)])
+    assert list(given.passed) == [True, False]
 
 
 def test_modules_that_the_function_does_without_may_be_missing() -> None:

@@ -203,8 +203,10 @@ VALUES = st.recursive(
     max_leaves=4,
 )
 KEYS = st.sampled_from(
-    "model_state_dict optimizer_state_dict training_steps overflow_steps fp16_active "
-    "scaler_state_dict epoch".split()
+    [
+        *("model_state_dict", "optimizer_state_dict", "training_steps", "overflow_steps"),
+        *("fp16_active", "scaler_state_dict", "epoch"),
+    ]
 )
 
 

@@ -1,0 +1,41 @@
+"""The precision that the settings allow, for programs that train without the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from genesis_fp16.settings.env_file import ROLLBACK_FLAG
+from genesis_fp16.settings.settings import variable_name
+from genesis_fp16.settings.source import SettingsError, load_settings, missing_env_file
+from infrastructure.events import PrecisionState
+
+
+def library_precision(
+    env_file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> PrecisionState:
+    """Read ``ENABLE_FP16_TRAINING`` and ``GENESIS_PRECISION`` as the daemon reads them.
+
+    Pass the result to `WorldModel.train` (``precision=``), `train` (``precision=``) or
+    `FP16Trainer` (``wish=``); they apply what the device can compute. It is read once: unlike a
+    run of the daemon, a training that uses it does not follow later changes. Other settings may be
+    wrong.
+
+    Args:
+        env_file: The settings file; by default ``GENESIS_ENV_FILE`` or ``.env``.
+        environ: The environment; by default the process's own.
+
+    Returns:
+        FP32 with the reason ``flag`` if the file or the environment says false; otherwise
+        ``GENESIS_PRECISION``.
+
+    Raises:
+        SettingsError: One of the two is wrong, or the file that the environment names is missing.
+    """
+    settings = load_settings(env_file, environ, only=(ROLLBACK_FLAG, variable_name("precision")))
+    if env_file is None and (problem := missing_env_file(settings)):
+        raise SettingsError([problem])
+    half = settings.precision
+    if settings.enable_fp16_training:
+        return PrecisionState(requested=half, effective=half, reason="default")
+    return PrecisionState(requested=half, effective="fp32", reason="flag")
