@@ -45,6 +45,7 @@ from infrastructure.events.event import (
     Published,
     Started,
 )
+from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.distributed import Ranks, process_group
@@ -194,7 +195,7 @@ class AttemptRunner:
             job = self._build_job(self._transitions(self._spec.run_folder / "replay"))
         self.activity = "measuring the training job"
         check_fp32_step(job, self._device)
-        report = preflight(job, self._device, trainer_config(self._spec, self._device))
+        report = preflight(job, self._device, self._config())
         self._emit_and_save(PreflightDone(report=report))
 
     def _emit_and_save(self, event: BaseEvent) -> None:
@@ -206,10 +207,13 @@ class AttemptRunner:
             except OSError as error:
                 self._logger.warning("preflight_report_not_saved", error=str(error))
 
+    def _config(self) -> FP16TrainingConfig:
+        return trainer_config(self._spec.trainer, self._spec.agent_folder, self._device)
+
     def _train(self, job: TrainingJob) -> TrainingResult:
         spec = self._spec
         precision = broadcast_from_leader(self._ranks, self._read_commands)
-        config = broadcast_from_leader(self._ranks, lambda: trainer_config(spec, self._device))
+        config = broadcast_from_leader(self._ranks, self._config)
         self._begin("train", "training")
         options = LoopOptions(
             seed=spec.seed,

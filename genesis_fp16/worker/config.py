@@ -1,27 +1,30 @@
-"""The trainer's configuration, from the run's specification and the pre-flight check."""
+"""The trainer's configuration, from the operator's options and the pre-flight check."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.domain.run_spec import TrainerOptions
 from genesis_fp16.plugins.agent_folder import read_preflight
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.precision import device_name
 
 
-def trainer_config(spec: RunSpec, device: torch.device) -> FP16TrainingConfig:
-    """The configuration of *spec*'s trainer on *device*.
+def trainer_config(
+    trainer: TrainerOptions, agent_folder: Path, device: torch.device
+) -> FP16TrainingConfig:
+    """The configuration of a trainer on *device* by the operator's options.
 
     If the operator sets no initial loss scale, it is the one that the agent's last pre-flight
     check recommended, provided that check ran on the same kind of device.
     """
-    given = spec.trainer.model_dump(exclude={"fp16_preset"}, exclude_none=True)
+    given = trainer.model_dump(exclude={"fp16_preset"}, exclude_none=True)
     options = {name.removeprefix("fp16_"): value for name, value in given.items()}
     options["max_grad_norm"] = options["max_grad_norm"] or None
-    preset, report = spec.trainer.fp16_preset, read_preflight(spec.agent_folder)
+    preset, report = trainer.fp16_preset, read_preflight(agent_folder)
     base = FP16TrainingConfig.preset(preset) if preset else FP16TrainingConfig()
     scale = options.pop("loss_scale", None)
     if scale is None and report is not None and report.device_name == device_name(device):

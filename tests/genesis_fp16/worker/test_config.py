@@ -37,7 +37,8 @@ def spec_of(settings: Settings, home: Path) -> RunSpec:
 
 def config_of(home: Path, **variables: str) -> FP16TrainingConfig:
     settings = load_settings(home / ".env", variables)
-    return trainer_config(spec_of(settings, home), CPU)
+    spec = spec_of(settings, home)
+    return trainer_config(spec.trainer, spec.agent_folder, CPU)
 
 
 def test_without_settings_the_library_decides(tmp_path: Path) -> None:
