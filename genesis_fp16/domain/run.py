@@ -9,10 +9,12 @@ from enum import StrEnum
 from typing import Literal
 
 MAX_BACKOFF_SECONDS = 3600.0
-Outcome = Literal["done", "stopped", "failed", "misconfigured"]
+DISK_FULL_BACKOFF_SECONDS = 300.0  # longest wait for room on a full disk
+Outcome = Literal["done", "stopped", "disk_full", "failed", "misconfigured"]
 EXIT_CODES: Mapping[Outcome, int] = {  # of a worker, by the outcome it reports
     "done": os.EX_OK,
     "stopped": os.EX_TEMPFAIL,
+    "disk_full": os.EX_TEMPFAIL,
     "misconfigured": os.EX_CONFIG,
     "failed": 1,
 }
@@ -137,15 +139,19 @@ class Ending:
         exit_code: None if a signal ended it, or if the daemon was down when it ended.
         signal: Number of the signal that ended it.
         cause: Why it was asked to stop; None if it was not.
+        disk_full: Whether it ended because a disk had no room, or could not report for that reason.
     """
 
     exit_code: int | None = None
     signal: int | None = None
     cause: StopCause | None = None
+    disk_full: bool = False
 
     def __str__(self) -> str:
         if self.cause is not None:
             return f"stopped: {self.cause}"
+        if self.disk_full:
+            return "the disk was full"
         if self.signal is not None:
             return f"killed by signal {self.signal}"
         return f"exit code {self.exit_code}" if self.exit_code is not None else "vanished"
@@ -179,16 +185,21 @@ class RunTransition:
     failed: bool = False
 
 
-def resolve_ending(ending: Ending, *, failures: int, policy: RetryPolicy) -> RunTransition:
+def resolve_ending(
+    ending: Ending, *, failures: int, policy: RetryPolicy, attempts: int = 1
+) -> RunTransition:
     """Decide what follows the end of an attempt; the first rule that applies decides.
 
     1. Exit code 0: succeeded, even where a stop was under way. 2. Exit code 78: failed, never
     retried. 3. Cancelled; out of time. 4. Stopped because the daemon stopped or died: queued at
-    once, and not counted as a failure. 5. Exit code 75: queued after the backoff, and not
-    counted. 6. Anything else failed: queued with exponential backoff until the attempts are used
-    up, then ``timed_out``, ``crashed`` (by a signal) or ``failed``.
+    once, and not counted as a failure. 5. The disk was full: queued after a backoff that doubles
+    with each of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and not counted. 6. Exit
+    code 75: queued after the backoff, and not counted. 7. Anything else failed: queued with
+    exponential backoff until the attempts are used up, then ``timed_out``, ``crashed`` (by a
+    signal) or ``failed``.
 
-    Before this attempt, *failures* of the run's attempts have failed.
+    Before this attempt, *failures* of the run's attempts have failed; *attempts* counts all of
+    them, this one included.
     """
     match ending:
         case Ending(exit_code=0):
@@ -201,14 +212,21 @@ def resolve_ending(ending: Ending, *, failures: int, policy: RetryPolicy) -> Run
             transition = RunTransition(state=RunState.TIMED_OUT, failed=True)
         case Ending(cause=StopCause.SHUTDOWN | StopCause.ORPHANED):
             transition = RunTransition(state=RunState.QUEUED)
+        case Ending(disk_full=True):
+            delay = min(_doubled(policy.backoff_seconds, attempts - 1), DISK_FULL_BACKOFF_SECONDS)
+            transition = RunTransition(state=RunState.QUEUED, delay_seconds=delay)
         case Ending(exit_code=os.EX_TEMPFAIL, cause=None):
             transition = RunTransition(state=RunState.QUEUED, delay_seconds=policy.backoff_seconds)
         case _ if failures + 1 >= policy.max_attempts:
             transition = RunTransition(state=_exhausted(ending), failed=True)
         case _:
-            delay = min(policy.backoff_seconds * 2.0 ** min(failures, 32), MAX_BACKOFF_SECONDS)
+            delay = min(_doubled(policy.backoff_seconds, failures), MAX_BACKOFF_SECONDS)
             transition = RunTransition(state=RunState.QUEUED, delay_seconds=delay, failed=True)
     return transition
+
+
+def _doubled(seconds: float, times: int) -> float:
+    return seconds * 2.0 ** min(times, 32)
 
 
 def _exhausted(ending: Ending) -> RunState:

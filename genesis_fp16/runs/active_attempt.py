@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from genesis_fp16.domain.attempt import Attempt, events_path
-from genesis_fp16.domain.run import EXIT_CODES, Ending, Run, RunState, RunSummary, StopCause
+from genesis_fp16.domain.run import (
+    EXIT_CODES,
+    Ending,
+    Outcome,
+    Run,
+    RunState,
+    RunSummary,
+    StopCause,
+)
 from genesis_fp16.executors import ExitStatus, Handle
 from genesis_fp16.settings import Settings
 from infrastructure.events import Event, EventTail, PrecisionState
@@ -37,7 +46,7 @@ class AttemptProgress:
         summary: Summary of the run so far.
         tail: Reader of the event file.
         started: Whether the worker has reported that it has started.
-        reported_exit_code: Exit code that the worker's last event announces; None without one.
+        outcome: Outcome that the worker's last event announces; None without one.
     """
 
     def __init__(
@@ -52,7 +61,7 @@ class AttemptProgress:
     ) -> None:
         self.summary = summary
         self.started = False
-        self.reported_exit_code: int | None = None
+        self.outcome: Outcome | None = None
         self.tail = EventTail(path)
         self._settings = settings
         self._began_at = self._last_event_at = now
@@ -104,7 +113,7 @@ class AttemptProgress:
                 self._set_metrics(event.metrics)  # of the model that the decision is about
                 self.summary = replace(self.summary, published=event.published, reason=event.reason)
             case Finished():
-                self.reported_exit_code = EXIT_CODES[event.outcome]
+                self.outcome = event.outcome
                 self.summary = replace(self.summary, error=event.error or None)
             case _:
                 pass
@@ -165,12 +174,19 @@ class ActiveAttempt:
 
     def ending(self, status: ExitStatus) -> Ending:
         """What the *status* of its worker means for the attempt."""
-        exit_code, reported = status.exit_code, self.progress.reported_exit_code
+        exit_code, outcome = status.exit_code, self.progress.outcome
+        reported = None if outcome is None else EXIT_CODES[outcome]
         if exit_code is None and status.signal is None:  # an orphan is not our child to wait for
             exit_code = reported
         elif exit_code == 0 and reported != 0:  # agent code has ended the process by os._exit
             exit_code = 1
-        return Ending(exit_code=exit_code, signal=status.signal, cause=self.stop_cause)
+        disk_full = exit_code == os.EX_TEMPFAIL and outcome in (None, "disk_full")
+        return Ending(
+            exit_code=exit_code,
+            signal=status.signal,
+            cause=self.stop_cause,
+            disk_full=disk_full,
+        )
 
     def ended_at(self, home: Path, now: float) -> float:
         """Unix time of the end: *now*, or of an orphan's last event below *home*."""

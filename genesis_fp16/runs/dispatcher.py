@@ -28,6 +28,7 @@ from genesis_fp16.runs.active_attempt import ActiveAttempt
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from genesis_fp16.system.disk import find_disk_full
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 
@@ -192,7 +193,7 @@ class Dispatcher:
             message = f"the worker could not be started: {error}"
             active.progress.summary = replace(active.progress.summary, error=message)
             active.exit_status = ExitStatus()  # if the store fails now, the next round ends it
-            self._end(active, Ending())
+            self._end(active, Ending(disk_full=find_disk_full(error) is not None))
             return
         active.sent_precision = precision
         self._store.update_attempt(
@@ -270,7 +271,12 @@ class Dispatcher:
             max_attempts=self.settings.max_attempts,
             backoff_seconds=self.settings.retry_backoff_seconds,
         )
-        transition = resolve_ending(ending, failures=active.run.failures, policy=policy)
+        transition = resolve_ending(
+            ending,
+            failures=active.run.failures,
+            policy=policy,
+            attempts=active.attempt.number,
+        )
         summary = active.progress.summary
         home = self.settings.home
         if transition.failed and summary.error is None:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.system.disk import DISK_FULL
 
 _FULL_DISK_BYTES = 1 << 20  # a disk with fewer free bytes counts as full
 _PRIMARY = 0xFF  # SQLite's extended codes carry the plain one in their lowest byte
@@ -51,7 +52,7 @@ def _remedy(url: URL, cause: BaseException) -> str:
     if code in _BUSY:
         return f"another process keeps it locked; fuser {path} names it; try again when it ends"
     full = code == sqlite3.SQLITE_IOERR and _is_full(path.parent)  # no room for the log's index
-    if full or code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT):
+    if full or code == sqlite3.SQLITE_FULL or number in DISK_FULL:
         return f"make room on the disk of {path.parent} and try again; nothing was changed"
     if code == sqlite3.SQLITE_IOERR:
         return f"check the disk of {path.parent}: its free space and the kernel's log"

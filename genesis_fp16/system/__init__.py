@@ -1,1 +1,1 @@
-"""Process trees, signals, JSON text: the operating system's side; knows nothing of runs."""
+"""Process trees, signals, full disks, JSON text: what is the operating system's."""

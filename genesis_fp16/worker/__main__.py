@@ -2,8 +2,12 @@
 
 ``python -m genesis_fp16.worker SPEC`` reads its specification from one file, appends events to
 another and obeys commands on stdin; the end of stdin means that the daemon is gone. The exit code
-is 0 when everything is done, 75 when the attempt was stopped and can be resumed, 78 when no retry
-can help, and 1 otherwise.
+is 0 when everything is done, 75 when the attempt was stopped, or the disk was full, and it can be
+resumed, 78 when no retry can help, and 1 otherwise.
+
+A full disk does not end a training: events wait in memory, the last checkpoint stays, and once too
+many events wait, the worker pauses until there is room. Commands are obeyed meanwhile. Only if
+plugin code cannot write its data, or the worker is stopped while events wait, does the attempt end.
 
 As one of several ranks, each started with ``SPEC PARENT_PID`` by `genesis_fp16.worker.group`, it
 trains with the others. Only rank 0 reads commands, emits events, collects and publishes.
@@ -12,6 +16,7 @@ trains with the others. Only rank 0 reads commands, emits events, collects and p
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import sys
 from pathlib import Path
@@ -23,10 +28,16 @@ import torch.distributed as dist
 from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.plugins.loading import PluginRefusedError
+from genesis_fp16.system.disk import find_disk_full
 from genesis_fp16.system.processes import become_subreaper, die_with_parent
 from genesis_fp16.worker.attempt_runner import AttemptRunner, StoppedError, WrongDeviceError
 from genesis_fp16.worker.channel import CommandInbox, Emit, configure_worker_logging
-from genesis_fp16.worker.exit_report import describe_failure, exit_process, print_traceback
+from genesis_fp16.worker.exit_report import (
+    describe_failure,
+    drop_output_on_full_disk,
+    exit_process,
+    print_traceback,
+)
 from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent, Finished
@@ -45,6 +56,8 @@ def _run(runner: AttemptRunner, spec: RunSpec) -> Finished:
         if isinstance(error, never_retry):
             return Finished(outcome="misconfigured", error=f"{spec.agent} cannot run: {error}")
         message = describe_failure(error, spec, runner.activity)
+        if find_disk_full(error) is not None:
+            return Finished(outcome="disk_full", error=message)
         if isinstance(error, torch.OutOfMemoryError):
             message += "; train smaller batches, or set GENESIS_DEVICE=cpu"
         return Finished(outcome="failed", error=message)
@@ -54,16 +67,16 @@ def main() -> None:
     """Run the attempt that the file named by the first argument describes, or a rank of it."""
     faulthandler.enable()
     become_subreaper()
+    drop_output_on_full_disk()
     configure_worker_logging()
     spec = RunSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
     rank = None
     if len(sys.argv) > 2:
         die_with_parent(int(sys.argv[2]))
         rank = dist.get_node_local_rank()
-    report_path = spec.events_path if rank is None else spec.exit_report_path(rank)
-    with EventWriter(spec.events_path) as events, EventWriter(report_path) as exit_report:
+    with EventWriter(spec.events_path) as events:
         emit: Emit = events if not rank else _discard
-        inbox = CommandInbox(emit, reads_stdin=not rank)
+        inbox = CommandInbox(events, reads_stdin=not rank)
 
         def stop(number: int, _frame: FrameType | None) -> None:
             inbox.put(Stop(reason=signal.Signals(number).name))
@@ -74,11 +87,12 @@ def main() -> None:
         code = EXIT_CODES[finished.outcome]
         if rank is not None and finished.outcome == "stopped":
             code = 0  # torchrun would take any other code for a failure and end the other ranks
-        try:
-            exit_report(finished)
-        except OSError:  # a full disk: without its last event the attempt does not count as done
-            print_traceback()
-            code = code or 1
+        exit_report = events if rank is None else EventWriter(spec.exit_report_path(rank))
+        exit_report(finished)
+        waits = not rank and finished.outcome not in ("stopped", "disk_full")
+        written = inbox.wait_until_written(events, exit_report) if waits else exit_report.flush()
+        if not written:  # without its last event the attempt does not count as done
+            code = code or os.EX_TEMPFAIL
     exit_process(code)
 
 

@@ -16,7 +16,7 @@ import structlog
 from pydantic import ValidationError
 
 from infrastructure.agent_contract.run_context import RunLogger
-from infrastructure.events import COMMAND_ADAPTER, Command
+from infrastructure.events import COMMAND_ADAPTER, Command, EventWriter
 from infrastructure.events.command import Stop
 from infrastructure.events.event import (
     BaseEvent,
@@ -31,6 +31,7 @@ from infrastructure.events.event import (
 Emit = Callable[[BaseEvent], None]
 
 _ORPHAN_SECONDS = 60.0
+_ROOM_SECONDS = 0.2  # between two tries to write on a full disk; a flag change waits this long
 _PROGRESS_SECONDS = 0.5
 _NOTICE_SECONDS = 1.0
 _STATISTICS_SECONDS = 1.0
@@ -90,12 +91,13 @@ class CommandInbox:
     Stdin is reserved for it: plugin code and the processes it starts see an empty one.
 
     Args:
-        emit: Called with a notice about each line that is not a command.
+        events: Receives a notice about each line that is not a command. While too many events wait
+            there for room on the disk, `drain` pauses the worker.
         reads_stdin: Whether to read commands; several ranks share one stdin, and one reads it.
     """
 
-    def __init__(self, emit: Emit, *, reads_stdin: bool = True) -> None:
-        self._emit = emit
+    def __init__(self, events: EventWriter, *, reads_stdin: bool = True) -> None:
+        self._events = events
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._descriptor = os.dup(0)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -111,10 +113,35 @@ class CommandInbox:
         self._commands.put(command)
 
     def drain(self) -> Iterator[Command]:
-        """Yield the commands that have arrived since the last call."""
+        """Yield the commands that have arrived since the last call.
+
+        While the disk has no room for events, wait until all are written or a command arrives.
+        """
+        if self._events.is_crowded:
+            self._pause()
         with suppress(Empty):
             while True:
                 yield self._commands.get_nowait()
+
+    def wait_until_written(self, *writers: EventWriter) -> bool:
+        """Wait until all events of *writers* are on the disk; False if a stop comes first."""
+        while not self._wait_for(lambda: all(writer.flush() for writer in writers)):
+            if any(isinstance(command, Stop) for command in self.drain()):
+                return False
+        return True
+
+    def _pause(self) -> None:
+        begun = time.monotonic()
+        sys.stderr.write(f"paused until events can be written: {self._events.error}\n")
+        if self._wait_for(self._events.flush):
+            seconds = f"{time.monotonic() - begun:.0f}"
+            self._events(Notice(level="warning", event="pause_ended", fields={"seconds": seconds}))
+
+    def _wait_for(self, holds: Callable[[], bool]) -> bool:
+        """Wait until *holds* returns True or a command has arrived; return whether it holds."""
+        while not (held := holds()) and self._commands.empty():
+            time.sleep(_ROOM_SECONDS)
+        return held
 
     def _read(self) -> None:
         with os.fdopen(self._descriptor, "rb") as lines:
@@ -123,7 +150,7 @@ class CommandInbox:
                     self.put(COMMAND_ADAPTER.validate_json(line))
                 except ValidationError as error:
                     fields = {"line": repr(line[:200]), "error": _first_error(error)}
-                    self._emit(Notice(level="warning", event="command_rejected", fields=fields))
+                    self._events(Notice(level="warning", event="command_rejected", fields=fields))
         self.put(Stop(reason="the daemon is gone"))
         # The daemon that would kill a worker whose agent never yields is gone.
         time.sleep(_ORPHAN_SECONDS)

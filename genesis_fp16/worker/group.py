@@ -40,12 +40,10 @@ def main() -> None:
         message = describe_failure(error, spec, "starting the ranks")
         finished = Finished(outcome="failed", error=message)
     code = EXIT_CODES[finished.outcome]
-    try:
-        with EventWriter(spec.events_path) as emit:
-            emit(finished)
-    except OSError:  # a full disk: without its last event the attempt does not count as done
-        print_traceback()
-        code = code or 1
+    with EventWriter(spec.events_path) as emit:
+        emit(finished)
+        if not emit.flush():  # a full disk: without its last event the attempt is not done
+            code = code or os.EX_TEMPFAIL
     exit_process(code)
 
 
@@ -91,7 +89,7 @@ def combine_reports(
         failed = {
             rank: report
             for rank, report in reports.items()
-            if report.outcome in ("failed", "misconfigured")
+            if report.outcome in ("disk_full", "failed", "misconfigured")
         }
         first = min(failures, key=lambda rank: _failure_order(failures[rank], failed.get(rank)))
         return failed.get(first) or _report_of_killed_rank(spec, first, failures[first])
@@ -112,6 +110,9 @@ def _failure_order(failure: ProcessFailure, report: Finished | None) -> tuple[bo
 
 
 def _report_of_killed_rank(spec: RunSpec, rank: int, failure: ProcessFailure) -> Finished:
+    if failure.exitcode == os.EX_TEMPFAIL:
+        error = f"the disk is full: rank {rank} could not report its end in {spec.attempt_folder}"
+        return Finished(outcome="disk_full", error=error)
     if failure.exitcode < 0:
         ending = f"was killed by {signal.Signals(-failure.exitcode).name}"
     else:

@@ -30,19 +30,18 @@ class ReplayBufferWriteError(OSError):
 
     Args:
         path: Segment file.
-        cause: Error of the operating system, or a description of the short write.
+        cause: Error of the operating system.
     """
 
-    def __init__(self, path: Path, cause: OSError | str) -> None:
+    def __init__(self, path: Path, cause: OSError) -> None:
         remedy = "free space on that file system, or move the agent's folder to a larger one"
-        if isinstance(cause, OSError):
-            if cause.errno in (errno.ENOTDIR, errno.EEXIST):
-                remedy = "a parent of that path is a file, not a folder: move it away"
-            elif cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                remedy = "give this user write permission there"
-            cause = cause.strerror or str(cause)
+        if cause.errno in (errno.ENOTDIR, errno.EEXIST):
+            remedy = "a parent of that path is a file, not a folder: move it away"
+        elif cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            remedy = "give this user write permission there"
+        problem = cause.strerror or str(cause)
         super().__init__(
-            f"cannot record a transition in {path}: {cause}. Everything recorded before is kept; "
+            f"cannot record a transition in {path}: {problem}. Everything recorded before is kept; "
             f"{remedy}"
         )
         self.path = path
@@ -117,7 +116,8 @@ class ReplayBuffer:
             raise ReplayBufferWriteError(path, error) from error
         self._torn = written < len(record)
         if self._torn:
-            raise ReplayBufferWriteError(path, f"wrote only {written} of {len(record)} bytes")
+            full = OSError(errno.ENOSPC, f"wrote only {written} of {len(record)} bytes")
+            raise ReplayBufferWriteError(path, full) from full
 
     def flush(self) -> None:
         """Wait until all that this process appended is on the disk.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,6 +119,24 @@ def standin_command() -> tuple[str, ...]:
 def until() -> Callable[[Callable[[], object]], float]:
     """Wait until something holds; see `wait_until`."""
     return wait_until
+
+
+@pytest.fixture
+def small_disk() -> Callable[[Path], AbstractContextManager[None]]:
+    """Mount a disk of 4 MiB on a folder, which is made; only root can."""
+
+    @contextmanager
+    def mount(folder: Path) -> Iterator[None]:
+        folder.mkdir(parents=True, exist_ok=True)
+        mounted = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+        if subprocess.run(mounted, stderr=subprocess.DEVNULL, check=False).returncode:
+            pytest.skip("this machine lets nobody mount a disk")
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+    return mount
 
 
 class WorkerAttempt:

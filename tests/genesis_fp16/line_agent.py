@@ -26,6 +26,7 @@ class Knobs(BaseModel):
     half: bool = False
     fails_on_rank: int = -1
     watch: bool = False
+    chatty: bool = False
 
 
 class LineAgent:
@@ -84,6 +85,11 @@ class LineAgent:
         def batches(epoch):
             for _ in range(50):
                 time.sleep(knobs.pause)
+                if knobs.chatty:
+                    self.said = getattr(self, "said", 0) + 1
+                    texts = {f"text{i}": "x" * 500 for i in range(10)}
+                    event = f"chat{self.said}"
+                    context.logger.info(event, **texts)
                 yield batch
 
         def loss(forward, batch):

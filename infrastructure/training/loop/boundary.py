@@ -45,7 +45,7 @@ class StepBoundary:
         commands: Returns the commands that arrived since the last call.
 
     Attributes:
-        stopped: Whether the training must end here; a checkpoint is written.
+        stopped: Whether the training must end here; a checkpoint is written if the disk has room.
     """
 
     def __init__(
@@ -96,8 +96,10 @@ class StepBoundary:
         if self._unhandled is not None:
             actions += self._divergence.react_to(self._unhandled)
             self._unhandled = None
+        begun = time.monotonic()
         actions += self._commands()
-        if self._progress.seconds_since_saved >= self._checkpoint_interval_seconds:
+        self._reporter.exclude(time.monotonic() - begun)  # a full disk may pause the training
+        if self._progress.is_due(self._checkpoint_interval_seconds):
             actions.append(SaveCheckpoint())
         return actions
 
@@ -106,7 +108,7 @@ class StepBoundary:
             self.set_precision(action.state)
         elif isinstance(action, SaveCheckpoint):
             begun = time.monotonic()
-            self._progress.try_save()
+            self._progress.save_good_weights()
             self._reporter.exclude(time.monotonic() - begun)
         elif isinstance(action, RestoreWeights):
             self._reporter.report(self._progress.epoch)  # the losses before do not count again

@@ -14,6 +14,8 @@ from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.inputs import random_state, restore_random_state, seed_generators
 from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 
+_MOST_DOUBLINGS = 5  # of the time between two tries to write: 8 minutes by default
+
 
 class SavedProgress:
     """The position in the data, saved together with trainer and schedule.
@@ -45,11 +47,15 @@ class SavedProgress:
         self.epoch = self.batch = 0
         self.largest_fp32_loss = 0.0
         self._saved_at = time.monotonic()
+        self._failures = 0  # to write, since the last checkpoint
 
-    @property
-    def seconds_since_saved(self) -> float:
-        """Seconds since the last attempt to save, or since the start."""
-        return time.monotonic() - self._saved_at
+    def is_due(self, interval_seconds: float) -> bool:
+        """Whether the last try to save, or the start, was so long ago.
+
+        The interval doubles with each failure, up to 32 times the given one.
+        """
+        wait = interval_seconds * 2.0 ** min(self._failures, _MOST_DOUBLINGS)
+        return time.monotonic() - self._saved_at >= wait
 
     def record_fp32_loss(self, loss: float) -> None:
         """Keep *loss* if it is finite and the largest so far."""
@@ -57,11 +63,14 @@ class SavedProgress:
             self.largest_fp32_loss = max(self.largest_fp32_loss, abs(loss))
 
     def save(self) -> None:
-        """Write a checkpoint.
+        """Write a checkpoint; if that fails, emit a notice and keep the earlier ones."""
+        try:
+            self._save()
+        except CheckpointError as error:
+            self._saved_at, self._failures = time.monotonic(), self._failures + 1
+            self._emit(Notice.warning("checkpoint_not_saved", error))
 
-        Raises:
-            CheckpointError: It could not be written.
-        """
+    def _save(self) -> None:
         begun = time.monotonic()
         state = {
             "trainer": self._trainer.state_dict(),
@@ -72,7 +81,7 @@ class SavedProgress:
             "random": self._ranks.gather(random_state(self._trainer.device)),
         }
         path, size = self._checkpoints.save(self._trainer.training_steps, state)
-        self._saved_at = time.monotonic()
+        self._saved_at, self._failures = time.monotonic(), 0
         self._emit(
             CheckpointSaved(
                 step=self._trainer.training_steps,
@@ -82,15 +91,10 @@ class SavedProgress:
             )
         )
 
-    def try_save(self) -> None:
-        """Save unless the last loss was not finite; a full disk causes a notice, not an error."""
-        if not self._trainer.record.last_loss_was_finite:
-            return
-        try:
+    def save_good_weights(self) -> None:
+        """Call `save` unless the last loss was not finite."""
+        if self._trainer.record.last_loss_was_finite:
             self.save()
-        except CheckpointError as error:
-            self._saved_at = time.monotonic()
-            self._emit(Notice.warning("checkpoint_not_saved", error))
 
     def resume(self) -> None:
         """Restore the newest readable checkpoint; without one, do nothing.

@@ -72,7 +72,7 @@ class LoopOptions:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingResult:
     """Attributes:
-    outcome: ``done``, or ``stopped`` with a checkpoint written.
+    outcome: ``done``, or ``stopped``, with a checkpoint written unless a notice says otherwise.
     evaluation: Evaluation of the last epoch; None if training stopped before an epoch ended.
     steps: Optimizer steps in all attempts of the run, including skipped steps.
     epochs: Number of finished epochs.
@@ -112,7 +112,7 @@ def train(
             blocking; called on rank 0 only.
 
     Raises:
-        CheckpointError: Training was stopped, and its checkpoint could not be written.
+        CheckpointError: The newest checkpoint belongs to another job.
         TrainingDivergedError: No step changed the model, or training failed according to
             ``floor_policy`` or ``nonfinite_loss_patience`` of *config*.
         ValueError: The job yields no batches, or `FP16Trainer` refuses its model or optimizer.

@@ -61,6 +61,16 @@ def test_every_state_can_be_reached_and_left() -> None:
         (Ending(signal=11), 2, "crashed", 0, True),
         (Ending(signal=9, cause=StopCause.NO_PROGRESS), 0, "queued", 5, True),
         (Ending(exit_code=75, cause=StopCause.NO_PROGRESS), 2, "timed_out", 0, True),
+        (Ending(exit_code=75, disk_full=True), 2, "queued", 5, False),
+        (Ending(exit_code=75, disk_full=True, cause=StopCause.NO_PROGRESS), 2, "queued", 5, False),
+        (
+            Ending(exit_code=75, disk_full=True, cause=StopCause.RUN_TIMEOUT),
+            0,
+            "timed_out",
+            0,
+            True,
+        ),
+        (Ending(exit_code=75, disk_full=True, cause=StopCause.CANCEL), 0, "cancelled", 0, False),
         (Ending(signal=9, cause=StopCause.START_TIMEOUT), 2, "timed_out", 0, True),
         (Ending(cause=StopCause.ORPHANED), 2, "queued", 0, False),
         (Ending(exit_code=0, cause=StopCause.ORPHANED), 2, "succeeded", 0, False),
@@ -72,6 +82,16 @@ def test_what_follows_each_ending(
 ) -> None:
     verdict = resolve_ending(ending, failures=failures, policy=POLICY)
     assert (verdict.state, verdict.delay_seconds, verdict.failed) == (state, delay, failed)
+
+
+def test_a_full_disk_is_tried_again_ever_more_rarely_but_for_ever() -> None:
+    full = Ending(exit_code=75, disk_full=True)
+    verdicts = [
+        resolve_ending(full, failures=2, policy=POLICY, attempts=attempts)
+        for attempts in (1, 2, 3, 6, 7, 1000)
+    ]
+    assert [verdict.delay_seconds for verdict in verdicts] == [5, 10, 20, 160, 300, 300]
+    assert {(verdict.state, verdict.failed) for verdict in verdicts} == {("queued", False)}
 
 
 @given(endings, st.integers(0, 1000), policies)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from genesis_fp16.domain.run import RunSummary, StopCause
-from genesis_fp16.runs.active_attempt import AttemptProgress
+from genesis_fp16.executors import ExitStatus
+from genesis_fp16.runs.active_attempt import ActiveAttempt, AttemptProgress
 from genesis_fp16.settings import Settings
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import (
@@ -70,7 +71,7 @@ def test_the_summary_of_a_run(path: Path, emit) -> None:
         precision={"requested": "fp16", "effective": "fp32", "reason": "flag"},
         error=None,
     )
-    assert progress.reported_exit_code == 0
+    assert progress.outcome == "done"
 
 
 def test_runs_are_compared_by_what_was_trained_and_shown_by_what_was_published(
@@ -133,3 +134,24 @@ def test_a_run_has_a_deadline_over_all_its_attempts(path: Path, emit) -> None:
     list(progress.read(1029.0))
     assert progress.overdue(1029.9) is None
     assert progress.overdue(1030.0) is StopCause.RUN_TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("code", "last", "full"),
+    [
+        (75, None, True),  # it could not report its end
+        (75, "disk_full", True),
+        (None, "disk_full", True),  # an orphan's code is unknown
+        (75, "stopped", False),
+        (1, None, False),
+        (1, "failed", False),
+    ],
+)
+def test_an_end_by_a_full_disk_is_recognised(path: Path, emit, code, last, full) -> None:
+    if last:
+        emit(Finished(outcome=last))
+    active = ActiveAttempt(run=None, attempt=None, progress=follow(path))
+    active.stop_cause = StopCause.NO_PROGRESS
+    list(active.progress.read(1.0))
+    ending = active.ending(ExitStatus(exit_code=code))
+    assert (ending.disk_full, ending.cause) == (full, StopCause.NO_PROGRESS)

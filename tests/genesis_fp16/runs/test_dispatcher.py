@@ -1,11 +1,12 @@
 """Runs through real worker processes: slots, retries, deadlines, orphans, commands."""
 
 import json
+import os
 import signal
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import pairwise
 
 import pytest
@@ -365,6 +366,23 @@ def test_a_worker_that_cannot_be_started_fails_its_run_only(world: World, finish
     assert "could not be started" in str(run.error)
     (world.settings.home / "runs").unlink()
     assert finished(world.enqueue()).state is RunState.SUCCEEDED
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a small disk")
+def test_a_worker_without_room_for_its_files_is_started_later(
+    world: World, ticking, finished, small_disk
+) -> None:
+    with small_disk(world.settings.home / "runs"):
+        full = world.settings.home / "runs" / "fill"
+        with suppress(OSError):
+            full.write_bytes(bytes(5 << 20))
+        run_id = world.enqueue()
+        ticking(lambda: len(world.store.attempts(run_id)) > 3)
+        run = world.run(run_id)
+        assert (run.failures, run.finished) == (0, False)
+        assert {each.ending for each in world.store.attempts(run_id)[:3]} == {"the disk was full"}
+        full.unlink()
+        assert finished(run_id).state is RunState.SUCCEEDED
 
 
 def test_an_error_in_handling_one_run_spares_the_others(world: World, ticking, finished) -> None:

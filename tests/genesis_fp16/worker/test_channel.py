@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,22 +21,25 @@ from infrastructure.events.event import (
 
 INBOX = """
 import json, sys, time
+from pathlib import Path
 from genesis_fp16.worker import channel as worker_channel
 worker_channel._ORPHAN_SECONDS = 0.3
-notices = []
-inbox = worker_channel.CommandInbox(notices.append)
+from infrastructure.events import EventWriter, read_events
+path = Path(sys.argv[1])
+inbox = worker_channel.CommandInbox(EventWriter(path))
 assert sys.stdin.read() == ""
 got = []
 while len(got) < 2:
     got += [command.command for command in inbox.drain()]
-print(json.dumps({"got": got, "notices": [notice.event for notice in notices]}), flush=True)
+notices = [notice.event for notice in read_events(path)]
+print(json.dumps({"got": got, "notices": notices}), flush=True)
 time.sleep(60)
 """
 
 
-def test_the_inbox_reads_commands_and_ends_an_orphaned_process() -> None:
+def test_the_inbox_reads_commands_and_ends_an_orphaned_process(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INBOX],
+        [sys.executable, "-c", INBOX, str(tmp_path / "events.ndjson")],
         input='{"command": "checkpoint"}\nnonsense\n',
         capture_output=True,
         text=True,

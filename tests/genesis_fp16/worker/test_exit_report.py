@@ -1,6 +1,8 @@
 """The paragraph that says why an attempt failed."""
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,18 @@ def test_a_full_disk_behind_another_error_is_named(spec: Any) -> None:
     text = describe_failure(wrapped, spec, "collecting")
     assert "the disk is full" in text
     assert "MiB free" in text
+
+
+def test_output_to_a_full_disk_is_dropped() -> None:
+    code = (
+        "import warnings; from genesis_fp16.worker import exit_report;"
+        "exit_report.drop_output_on_full_disk();"
+        "print('x' * 100_000, flush=True); warnings.warn('w');"
+        "import structlog, sys; structlog.WriteLogger(sys.stderr).info('lost')"
+    )
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=full, check=False)
+    assert done.returncode == 0
 
 
 def test_an_endless_message_is_cut(spec: Any) -> None:

@@ -1,8 +1,10 @@
 """The worker as its parent sees it: a real process, its event file, its stdin, its exit code."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 
 from genesis_fp16.domain.run_spec import TrainerOptions
 from genesis_fp16.plugins.agent_folder import read_preflight
-from infrastructure.events import PrecisionState, SetPrecision
+from infrastructure.events import EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import (
+    CheckpointSaved,
     Evaluated,
     Notice,
     PhaseStarted,
@@ -214,13 +217,79 @@ def test_wrong_types_are_reported_in_the_contracts_terms(start: Start, tmp_path:
 def test_full_disk_is_named_with_its_remedy(start: Start) -> None:
     """Not even worker.log can be written, as on a disk that is really full."""
     attempt = start(log=Path("/dev/full"), settings={"collect": "full"})
-    assert attempt.end() == 1
+    assert attempt.end() == 75
+    assert attempt.finished.outcome == "disk_full"
     error = attempt.finished.error
     assert "line failed while collecting: the disk is full" in error
     assert "/data/replay" in error
     assert "free some space" in error
-    silent = start(2, log=Path("/dev/full"), events=Path("/dev/full"))
-    assert silent.end() == 1
+
+
+def test_a_run_whose_end_cannot_be_reported_waits_for_room_or_a_stop(
+    start: Start, tmp_path: Path, until
+) -> None:
+    silent = start(log=Path("/dev/full"), events=Path("/dev/full"), settings={"collect": "2"})
+    until((tmp_path / "agent" / "model.pt").exists)
+    assert silent.process.poll() is None
+    silent.command(SetPrecision(state=FP32))
+    silent.command(Stop(reason="test"))
+    assert silent.end() == 75
+    assert silent.events == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a small disk")
+def test_a_full_disk_pauses_the_training_and_loses_nothing(
+    start: Start, tmp_path: Path, small_disk, until
+) -> None:
+    run = tmp_path / "run"
+    full = run / "fill"
+    often = {"checkpoint_interval_seconds": 0.05, "precision": FP16}
+    with small_disk(run):
+        first = start(1, settings={"pause": 0.01, "epochs": 1000}, **often)
+        first.until(lambda event: isinstance(event, CheckpointSaved))
+        fill(full)
+        first.command(Stop(reason="test"))
+        assert first.end() == 75
+        full.unlink()
+        saved = first.of(CheckpointSaved)[-1]
+
+        log = tmp_path / "second.log"
+        knobs = {"pause": 0.002, "epochs": 8, "chatty": True}
+        second = start(2, log=log, settings=knobs, **often)
+        resumed = second.until(lambda event: isinstance(event, StepStats) and event.step > 0)
+        assert resumed.step >= saved.step
+        fill(full)
+        until(lambda: "paused until events can be written: [Errno 28]" in log.read_text())
+        second.command(SetPrecision(state=FP32))
+        waiting = second.spec.events_path.stat().st_size
+        until(lambda: log.read_text().count("paused") > 1)  # the command cost a step and no more
+        assert second.process.poll() is None
+        assert second.spec.events_path.stat().st_size == waiting
+        full.unlink()
+        assert second.end() == 0, log.read_text()
+        tail = EventTail(second.spec.events_path)
+        events = list(tail.read_to_end())
+    assert tail.malformed == 0
+    steps = [event for event in events if isinstance(event, StepStats)]
+    start_step = next(event.step for event in events if isinstance(event, Resumed))
+    assert start_step >= saved.step
+    assert sum(event.attempted for event in steps) == 400 - start_step
+    assert 0 < sum(event.fp16 for event in steps) < 400 - start_step
+    chats = [e.event for e in events if isinstance(e, Notice) and e.event.startswith("chat")]
+    assert chats == [f"chat{number + 1}" for number in range(len(chats))]
+    assert len(chats) >= 400 - start_step
+    notices = {event.event for event in events if isinstance(event, Notice)}
+    assert {"checkpoint_not_saved", "pause_ended"} <= notices
+    assert events[-1].kind == "finished"
+
+
+def fill(path: Path) -> None:
+    """Leave no room on the disk of *path*."""
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
 
 
 def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_from_the_start(

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,10 @@ from infrastructure.events import (
     EventWriter,
     PrecisionState,
     SetPrecision,
+    read_events,
 )
-from infrastructure.events.event import Finished, PrecisionChanged, Progress, StepStats
+from infrastructure.events.event import Finished, Notice, PrecisionChanged, Progress, StepStats
+from infrastructure.events.event_log import MAX_WAITING_BYTES
 
 STATE = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 STATS = StepStats(step=3, applied=2, overflow=1, loss=None, loss_scale=1.0, precision="fp16")
@@ -81,6 +86,64 @@ def test_commands_round_trip_and_unknown_ones_are_refused():
         COMMAND_ADAPTER.validate_json('{"command": "format_disk"}')
     with pytest.raises(ValidationError):
         EVENT_ADAPTER.validate_json('{"kind": "finished", "outcome": "maybe"}')
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let no file grow beyond *size* bytes: the write that would is short, the next is refused."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 200)), min_size=1, max_size=20))
+def test_an_event_without_room_waits_and_none_is_lost_torn_or_reordered(tmp_path_factory, rooms):
+    """Before each event the disk has room for so many bytes more; the event is this long."""
+    path = tmp_path_factory.mktemp("t") / "events.ndjson"
+    tail, seen = EventTail(path), []
+    with EventWriter(path) as write:
+        for number, (room, length) in enumerate(rooms):
+            with files_of_at_most(path.stat().st_size + room):
+                write(Progress(phase="train", done=number, unit="u" * length))
+            assert write.waiting_bytes == 0 or isinstance(write.error, OSError)
+            seen += [event.done for event in tail.read()]
+        assert write.flush()
+        assert (write.waiting_bytes, write.error) == (0, None)
+    assert seen + [event.done for event in tail.read()] == list(range(len(rooms)))
+    assert tail.malformed == 0
+
+
+def test_memory_is_bounded_and_what_was_dropped_is_counted(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    with EventWriter(path) as write:
+        with files_of_at_most(0):
+            while not write.is_crowded:
+                write(STATS)
+            assert write.waiting_bytes > MAX_WAITING_BYTES
+            for number in range(10_000):
+                write(Notice(event=f"n{number}", fields={"text": "x" * 500}))
+            write(STATS)
+            assert write.waiting_bytes < 4 * MAX_WAITING_BYTES + 5000
+            assert 0 < write.dropped < 10_000
+            dropped = write.dropped
+            assert not write.flush()
+        assert write.flush()
+    *_, last, count = read_events(path)
+    assert last == STATS.model_copy(update={"time": last.time})
+    assert (count.event, count.fields["events"]) == ("events_dropped", str(dropped))
+
+
+def test_a_line_that_an_earlier_writer_left_torn_costs_no_event(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(b'{"kind":"step_st')
+    with EventWriter(path) as write:
+        write(STATS)
+    tail = EventTail(path)
+    assert [event.kind for event in tail.read()] == ["step_stats"]
+    assert tail.malformed == 1
 
 
 def test_neither_contract_nor_events_import_torch():

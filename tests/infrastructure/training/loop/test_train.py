@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -201,14 +202,39 @@ def test_a_corrupt_newest_checkpoint_costs_only_itself(make_job, tmp_path: Path)
     assert result.steps == 24
 
 
-def test_a_folder_that_cannot_be_written_costs_no_training_until_the_stop(make_job, tmp_path: Path):
+def test_a_folder_that_cannot_be_written_costs_no_training(make_job, tmp_path: Path):
     blocked = tmp_path / "file"
     blocked.write_text("a file where the folder should be")
     result, daemon = run(make_job(epochs=1), blocked / "x", checkpoint_interval_seconds=0.0)
     assert result.outcome == "done"
     assert {e.event for e in daemon.of(Notice)} == {"checkpoint_not_saved"}
-    with pytest.raises(CheckpointError, match="could not be written"):
-        run(make_job(), blocked / "x", Daemon(step2=Stop(reason="test")))
+    result, daemon = run(make_job(), blocked / "x", Daemon(step2=Stop(reason="test")))
+    assert (result.outcome, result.steps) == ("stopped", 2)
+    (notice,) = daemon.of(Notice)
+    assert "could not be written" in notice.fields["error"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_tried_again_ever_more_rarely(
+    make_job, tmp_path: Path, monkeypatch
+):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the folder should be")
+
+    class Clock(Daemon):
+        """Ten seconds pass with each step; from step 20 on the folder can be written."""
+
+        def commands(self):
+            now[0] += 10.0
+            if self.step == 20:
+                blocked.unlink()
+            return super().commands()
+
+    result, daemon = run(make_job(epochs=5), blocked, Clock(), checkpoint_interval_seconds=10.0)
+    assert result.outcome == "done"
+    assert len(daemon.of(Notice)) == 4  # after steps 1, 3, 7 and 15
+    assert [event.step for event in daemon.of(CheckpointSaved)] == list(range(31, 41))
 
 
 def test_a_job_without_batches_is_named(make_job, tmp_path: Path):
