@@ -107,15 +107,20 @@ PANELS = (
         unit="s",
     ),
     Lines(
-        title="Failed rounds",
-        why="Rounds of the loop that ended in an unexpected error. There should be none.",
+        title="Failed rounds and scrapes",
+        why="Rounds of the loop, and scrapes, that ended in an unexpected error. There should be "
+        "none.",
         queries=[
             Query(
                 expr="increase(genesis_rounds_failed_total[$__rate_interval]) > 0",
-                legend="{{instance}}",
-            )
+                legend="rounds of {{instance}}",
+            ),
+            Query(
+                expr="increase(genesis_scrapes_failed_total[$__rate_interval]) > 0",
+                legend="scrapes of {{instance}}",
+            ),
         ],
-        nothing="None: every round went well",
+        nothing="None: every round and scrape succeeded",
         bars=True,
     ),
     Lines(

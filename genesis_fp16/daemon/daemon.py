@@ -119,7 +119,8 @@ class Daemon:
                 self.metrics.set_plugin_up(plugin.name, plugin.state == "ready")
                 decision = self.loop.guard.decision(plugin.name)
                 self.metrics.set_guard_state(plugin.name, decision.state)
-                self.metrics.set_last_success(plugin.name, self._store.last_success(plugin.name))
+                if succeeded_at := self._store.last_success(plugin.name):
+                    self.metrics.set_last_success(plugin.name, succeeded_at)
             distribution = f"{plugin.distribution} {plugin.version}"
             fields = {"agent": plugin.name, "distribution": distribution}
             if plugin.state == "ready":

@@ -6,6 +6,7 @@ clients delay only themselves.
 
 from __future__ import annotations
 
+import gzip
 import os
 import socket
 import threading
@@ -16,7 +17,8 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, TypeAlias
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import make_wsgi_app
+import structlog
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.metrics import Metrics
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 TICK_STALE_SECONDS = 30.0
 REQUEST_SECONDS = 10.0
 MAX_CONNECTIONS = 64
+
+log = structlog.get_logger()
 
 Ready: TypeAlias = Callable[[], tuple[bool, str]]
 _Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]  # as socketserver has it
@@ -135,8 +139,8 @@ def make_app(
 
     Until `TICK_STALE_SECONDS` after the start the loop counts as ticking.
     """
-    exposition = make_wsgi_app(metrics.registry)
     started = clock()
+    logged: set[str] = set()  # failures of scrapes
 
     def healthy() -> tuple[bool, str]:
         age = clock() - max(metrics.last_tick, started)
@@ -157,8 +161,17 @@ def make_app(
             status, text = "405 Method Not Allowed", "only GET and HEAD"
             extra = [("Allow", "GET, HEAD")]
         elif path == "/metrics":
-            body = exposition({**environ, "REQUEST_METHOD": "GET"}, start_response)
-            return body if method == "GET" else []
+            try:
+                headers, body = _scrape(metrics, environ)
+            except Exception as error:  # of any kind: the next scrape may succeed
+                metrics.scrape_failed()
+                status, text = "500 Internal Server Error", f"the scrape failed: {error!r}"
+                if text not in logged:
+                    logged.add(text)
+                    log.exception("scrape_failed")
+            else:
+                start_response("200 OK", headers)
+                return [body] if method == "GET" else []
         else:
             good, text = checks[path]()
             status = "200 OK" if good else "503 Service Unavailable"
@@ -166,3 +179,14 @@ def make_app(
         return [f"{text}\n".encode()] if method != "HEAD" else []
 
     return app
+
+
+def _scrape(metrics: Metrics, environ: WSGIEnvironment) -> tuple[list[tuple[str, str]], bytes]:
+    """Headers and body in the format that the client prefers."""
+    _encoder, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+    body = metrics.render(openmetrics=content_type.startswith("application/openmetrics-text"))
+    headers = [("Content-Type", content_type)]
+    if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
+        body = gzip.compress(body, compresslevel=1)
+        headers.append(("Content-Encoding", "gzip"))
+    return headers, body

@@ -27,6 +27,11 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _Labels = dict[str, str]
 
 
+def _braced(labels: _Labels) -> str:
+    pairs = (f'{key}="{text.translate(_ESCAPES)}"' for key, text in sorted(labels.items()))
+    return f"{{{','.join(pairs)}}}"
+
+
 class _Series:
     """One sample's name and labels, and how both read in every format."""
 
@@ -34,8 +39,7 @@ class _Series:
 
     def __init__(self, name: str, labels: _Labels) -> None:
         self.name, self.labels = name, labels
-        pairs = (f'{key}="{text.translate(_ESCAPES)}"' for key, text in sorted(labels.items()))
-        self.prefix = f"{name}{{{','.join(pairs)}}} "
+        self.prefix = f"{name}{_braced(labels)} "
 
     def sample(self, value: float, exemplar: Exemplar | None = None) -> Sample:
         return Sample(self.name, self.labels, value, None, exemplar)
@@ -44,8 +48,8 @@ class _Series:
         """Text of the sample; an *exemplar* is OpenMetrics."""
         if exemplar is None:
             return f"{self.prefix}{floatToGoString(value)}\n"
-        pairs = (f'{key}="{text}"' for key, text in sorted(exemplar.labels.items()))
-        shown = f"{{{','.join(pairs)}}} {floatToGoString(exemplar.value)} {exemplar.timestamp}"
+        labels, of_exemplar = _braced(exemplar.labels), floatToGoString(exemplar.value)
+        shown = f"{labels} {of_exemplar} {exemplar.timestamp}"
         return f"{self.prefix}{floatToGoString(value)} # {shown}\n"
 
 
@@ -62,7 +66,15 @@ class _Child:
 _ChildType = TypeVar("_ChildType", bound=_Child)
 
 
-class _Family(Collector, Generic[_ChildType]):
+class Family(Collector):
+    """A metric with labels, which renders itself."""
+
+    @abstractmethod
+    def lines(self, *, openmetrics: bool) -> Iterator[str]:
+        """Yield the text of the metric, line by line, as OpenMetrics or in the older format."""
+
+
+class _Family(Family, Generic[_ChildType]):
     """A metric with labels; its series exist once `labels` has named them.
 
     Args:
@@ -115,7 +127,7 @@ class _Family(Collector, Generic[_ChildType]):
         return [metric]
 
     def lines(self, *, openmetrics: bool) -> Iterator[str]:
-        """Yield the text of the metric, line by line, as OpenMetrics or in the older format."""
+        """See `Family`."""
         name = self._openmetrics_name if openmetrics else self._name
         yield f"# HELP {name} {self._documentation}\n# TYPE {name} {self.kind}\n"
         for child in list(self._children.values()):

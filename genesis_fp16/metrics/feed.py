@@ -1,7 +1,8 @@
 """Updates the metrics from the events of workers, the states of runs and the daemon's loop.
 
-The identity of a run is an exemplar, never a label. Every series of an agent exists at 0 from the
-moment the agent is known.
+The identity of a run is an exemplar, never a label. The series of an agent's runs and rollbacks
+exist at 0 once the agent is known; its detailed series exist from its first run in this daemon's
+life, so that 1,000 idle agents stay cheap to scrape.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from genesis_fp16.domain.guard import GuardState, Trigger
-from genesis_fp16.domain.run import TERMINAL, RunState
+from genesis_fp16.domain.run import ACTIVE, TERMINAL, RunState
 from genesis_fp16.metrics.series import NOT_ROLLBACKS, STEP_OUTCOMES, Series
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
@@ -49,23 +50,35 @@ class Metrics:
         self.last_tick = 0.0
         self._clock = clock
         self._agents: set[str] = set()
+        self._detailed: set[str] = set()  # agents
+        self._guarded: set[str] = set()  # agents whose guard's state is shown
         self._run_states: dict[str, tuple[str, RunState]] = {}
         self._training_seconds: defaultdict[str, float] = defaultdict(float)
         self._acknowledged: dict[str, PrecisionState] = {}
         self._compared: dict[str, str] = {}  # agent to its run that was compared with FP32
         self._series = Series(self.registry)
-        ProcessCollector(registry=self.registry)
 
     def register_agent(self, name: str) -> None:
-        """Create the series of an agent at 0; a second call changes nothing."""
+        """Create an agent's series at 0 but for the detailed; a second call changes nothing."""
         if name not in self._agents:
             self._agents.add(name)
             self._series.create(name)
-            self.set_guard_state(name, GuardState.WATCHING)
+
+    def _show_details(self, agent: str) -> None:
+        self.register_agent(agent)
+        if agent not in self._detailed:
+            self._detailed.add(agent)
+            self._series.create_details(agent)
+            if agent not in self._guarded:
+                self._show_guard_state(agent, GuardState.WATCHING)
+
+    def render(self, *, openmetrics: bool) -> bytes:
+        """Return all metrics as OpenMetrics or in the older text format; safe in any thread."""
+        return self._series.text(openmetrics=openmetrics).encode()
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """Update the metrics by an event of a worker."""
-        self.register_agent(agent)
+        self._show_details(agent)
         if isinstance(event, StepStats):
             self._count_steps(agent, run_id, event)
         elif isinstance(event, PrecisionChanged):
@@ -135,7 +148,12 @@ class Metrics:
         self._acknowledged[agent] = state
 
     def set_guard_state(self, agent: str, state: GuardState) -> None:
-        """Set the guard's state for *agent*."""
+        """Set the guard's state for *agent*; that of an idle agent is shown if it is noteworthy."""
+        if state is not GuardState.WATCHING or agent in self._detailed | self._guarded:
+            self._show_guard_state(agent, state)
+
+    def _show_guard_state(self, agent: str, state: GuardState) -> None:
+        self._guarded.add(agent)
         for each in GuardState:
             self._series.guard_state.labels(agent, each.value).set(each is state)
 
@@ -145,7 +163,7 @@ class Metrics:
 
     def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
         """Update the metrics by a run's new *state*."""
-        self.register_agent(agent)
+        (self._show_details if state in ACTIVE else self.register_agent)(agent)
         before = self._run_states.pop(run_id, None)
         if before is not None:
             self._series.run_state.labels(*before).add(-1)
@@ -199,6 +217,10 @@ class Metrics:
     def round_failed(self) -> None:
         """Count a round of the loop that ended in an unexpected error."""
         self._series.rounds_failed.inc()
+
+    def scrape_failed(self) -> None:
+        """Count a scrape that was answered with an error."""
+        self._series.scrapes_failed.inc()
 
     def set_store_up(self, up: bool) -> None:
         """Set whether the store works."""

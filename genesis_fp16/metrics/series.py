@@ -1,6 +1,7 @@
 """Name, help, type and labels of every metric: the only place that declares one.
 
 Labels are the agent and bounded enums. Units are base units. Series exist at 0 before their event.
+An agent's detailed series exist from its first run in this daemon's life.
 """
 
 from __future__ import annotations
@@ -8,13 +9,21 @@ from __future__ import annotations
 import math
 import platform
 from functools import partial
+from itertools import chain
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 import genesis_fp16
 from genesis_fp16.domain.guard import Trigger
 from genesis_fp16.domain.run import TERMINAL, RunState
-from genesis_fp16.metrics.family import CounterFamily, GaugeFamily, HistogramFamily
+from genesis_fp16.metrics.family import CounterFamily, Family, GaugeFamily, HistogramFamily
 from infrastructure.events.precision_state import REASONS
 
 STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")
@@ -31,32 +40,55 @@ class Series:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self._families: list[Family] = []
+        self._daemon = CollectorRegistry()
         self._declare_training()
         self._declare_precision()
         self._declare_runs()
         self._declare_daemon()
+        ProcessCollector(registry=self._daemon)
+        registry.register(self._daemon)
+
+    def text(self, *, openmetrics: bool) -> str:
+        """Return all series as OpenMetrics or in the older text format.
+
+        Safe to call in any thread. At 1,000 idle agents it takes about 0.05 s of CPU time.
+        """
+        families = (family.lines(openmetrics=openmetrics) for family in self._families)
+        rest = openmetrics_text(self._daemon) if openmetrics else generate_latest(self._daemon)
+        return "".join(chain.from_iterable(families)) + rest.decode()
 
     def create(self, agent: str) -> None:
-        """Create the series of *agent* at 0, or at NaN where 0 would look like a measurement."""
-        for metric in (
-            *(self.nonfinite_loss, self.samples, self.fp16_steps, self.fp16_overflows),
-            *(self.loss, self.grad_norm, self.loss_scale, self.cuda_memory),
-            *(self.run_seconds, self.checkpoint_seconds, self.checkpoint_time),
-            *(self.checkpoint_bytes, self.resumes, self.last_success),
-            *(self.lag, self.next_fire, self.period),
+        """Create the series that *agent* has before its first run, at 0.
+
+        Every scrape carries them for every agent, so they are few. Counters of alerts on an
+        increase are among them, since the first scrape of a run may come after its events.
+        """
+        self.nonfinite_loss.labels(agent)
+        self.resumes.labels(agent)
+        for reason in ROLLBACK_REASONS:
+            self.rollbacks.labels(agent, reason)
+        for state in RunState:
+            (self.runs if state in TERMINAL else self.run_state).labels(agent, state.value)
+
+    def create_details(self, agent: str) -> None:
+        """Create the others at 0, or at NaN where 0 would look like a measurement."""
+        for counter in (self.samples, self.fp16_steps, self.fp16_overflows):
+            counter.labels(agent)
+        for gauge in (
+            *(self.loss, self.grad_norm, self.loss_scale, self.cuda_memory, self.lag),
+            *(self.checkpoint_time, self.checkpoint_bytes, self.last_success),
         ):
-            metric.labels(agent)
+            gauge.labels(agent)
+        for histogram in (self.run_seconds, self.checkpoint_seconds):
+            histogram.labels(agent)
         self.clear_comparison(agent)
         for precision in PRECISIONS:
             self.step_seconds.labels(agent, precision)
         for outcome in STEP_OUTCOMES:
             self.steps.labels(agent, outcome)
-        for reason in ROLLBACK_REASONS:
-            self.rollbacks.labels(agent, reason)
         for trigger in Trigger:
             self.guard_trips.labels(agent, trigger.value)
-        for state in RunState:
-            (self.runs if state in TERMINAL else self.run_state).labels(agent, state.value)
 
     def clear_comparison(self, agent: str) -> None:
         """Set the comparison with FP32 to NaN: none is being made."""
@@ -69,16 +101,22 @@ class Series:
     # Each metric that these three make belongs to an agent, whose name is its first label.
 
     def _counter(self, name: str, text: str, *labels: str) -> CounterFamily:
-        return CounterFamily(name, text, ("agent", *labels), registry=self._registry)
+        family = CounterFamily(name, text, ("agent", *labels), registry=self._registry)
+        self._families.append(family)
+        return family
 
     def _gauge(self, name: str, text: str, *labels: str) -> GaugeFamily:
-        return GaugeFamily(name, text, ("agent", *labels), registry=self._registry)
+        family = GaugeFamily(name, text, ("agent", *labels), registry=self._registry)
+        self._families.append(family)
+        return family
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
     ) -> HistogramFamily:
         names = ("agent", *labels)
-        return HistogramFamily(name, text, names, buckets=buckets, registry=self._registry)
+        family = HistogramFamily(name, text, names, buckets=buckets, registry=self._registry)
+        self._families.append(family)
+        return family
 
     def _declare_training(self) -> None:
         self.steps = self._counter(
@@ -190,8 +228,8 @@ class Series:
         self.plugin_up = self._gauge("genesis_plugin_up", "0 for a quarantined plugin")
 
     def _declare_daemon(self) -> None:
-        counter = partial(Counter, registry=self._registry)
-        gauge = partial(Gauge, registry=self._registry)
+        counter = partial(Counter, registry=self._daemon)
+        gauge = partial(Gauge, registry=self._daemon)
         self.queue_depth = gauge("genesis_queue_depth", "Runs waiting for a slot")
         self.slots = gauge("genesis_slots", "Slots by state", ["state"])
         for state in ("busy", "free"):
@@ -210,6 +248,9 @@ class Series:
         )
         self.rounds_failed = counter(
             "genesis_rounds_failed_total", "Rounds of the loop that ended in an unexpected error"
+        )
+        self.scrapes_failed = counter(
+            "genesis_scrapes_failed_total", "Scrapes answered with an error instead of metrics"
         )
         self.store_up = gauge("genesis_store_up", "0 while the database cannot be read or written")
         self.store_up.set(1)

@@ -95,6 +95,7 @@ def _declared() -> dict[str, tuple[str, set[str], str]]:
     metrics = Metrics(registry)
     metrics.register_agent("an-agent")
     metrics.set_plugin_up("an-agent", True)
+    metrics.set_next_run("an-agent", 0.0, 0.0)
     state = PrecisionState(requested="fp16", effective="fp32", reason="flag")
     metrics.on_event("an-agent", "a-run", PrecisionChanged(step=0, state=state, loss_scale=1.0))
     declared = {}

@@ -1,16 +1,20 @@
 """The listener, over real sockets."""
 
+import gzip
 import socket
 import struct
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from genesis_fp16.daemon import http as observability
 from genesis_fp16.daemon.http import ListenError, ObservabilityServer, make_app, start_http
+from genesis_fp16.domain.run import RunState
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.settings import Settings
 
@@ -57,7 +61,7 @@ def ask(
 
 
 def test_metrics_in_both_formats(server: ObservabilityServer, metrics: Metrics) -> None:
-    metrics.register_agent("a")
+    metrics.on_run_state("a", "r", RunState.STARTING)
     status, kind, body = ask(server, "/metrics")
     assert status == 200
     assert kind.startswith("text/plain")
@@ -65,6 +69,33 @@ def test_metrics_in_both_formats(server: ObservabilityServer, metrics: Metrics) 
     status, kind, body = ask(server, "/metrics", Accept="application/openmetrics-text")
     assert kind.startswith("application/openmetrics-text")
     assert body.endswith("# EOF\n")
+
+
+def test_metrics_are_compressed_for_clients_that_ask(
+    server: ObservabilityServer, metrics: Metrics
+) -> None:
+    metrics.register_agent("a")
+    url = f"http://127.0.0.1:{server.server_port}/metrics"
+    request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        assert response.headers["Content-Encoding"] == "gzip"
+        assert b"genesis_runs_total" in gzip.decompress(response.read())
+
+
+def test_a_scrape_that_fails_is_counted_and_logged_once(
+    server: ObservabilityServer, metrics: Metrics, tmp_path: Path
+) -> None:
+    metrics.watch_home(Path("no\0path"))
+    with capture_logs() as logged:
+        for _ in range(2):
+            status, _, body = ask(server, "/metrics")
+            assert status == 500
+            assert "null byte" in body
+    assert [each["event"] for each in logged] == ["scrape_failed"]
+    metrics.watch_home(tmp_path)
+    status, _, body = ask(server, "/metrics")
+    assert status == 200
+    assert "genesis_scrapes_failed_total 2.0" in body
 
 
 def test_readiness_is_the_daemons(server: ObservabilityServer, readiness: Readiness) -> None:

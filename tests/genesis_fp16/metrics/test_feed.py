@@ -1,15 +1,18 @@
 """Events and run states in, a scrape out."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from genesis_fp16.domain.guard import GuardState, Trigger
+from genesis_fp16.domain.run import RunState
 from genesis_fp16.metrics import Metrics
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
@@ -88,7 +91,65 @@ def series(metrics: Metrics, name: str) -> list[dict[str, str]]:
     ]
 
 
-def test_promised_series_exist_at_zero_before_anything_happens(metrics: Metrics) -> None:
+IDLE_BYTES = 1_500_000  # of a scrape at 1,000 agents that have not run yet
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_a_scrape_of_idle_agents_is_small(openmetrics: bool) -> None:
+    """It was 9.6 MB."""
+    metrics = Metrics()
+    for number in range(1000):
+        agent = f"agent-{number:04}"
+        metrics.register_agent(agent)
+        metrics.set_plugin_up(agent, True)
+        metrics.set_guard_state(agent, GuardState.WATCHING)
+        metrics.set_next_run(agent, 1.7e9 + number, 3600.0)
+        metrics.set_last_success(agent, 1.7e9 + number)
+    assert len(metrics.render(openmetrics=openmetrics)) < IDLE_BYTES
+
+
+def test_a_scrape_is_what_the_library_renders_from_the_registry(metrics: Metrics) -> None:
+    for agent in ("a", 'quoted"\\name'):
+        metrics.on_run_state(agent, f"{agent}-1", RunState.STARTING)
+        metrics.on_event(agent, "run-7", stats(applied=3, overflow=1, seconds=0.02, loss=0.5))
+        metrics.on_event(agent, "run-7", changed(FP16))
+        metrics.on_event(agent, "run-7", changed(BY_FLAG))
+        metrics.on_run_state(agent, f"{agent}-1", RunState.SUCCEEDED)
+        metrics.set_next_run(agent, 1.7e9, math.nan)
+    of_process = re.compile(rb"^process_.*$", re.MULTILINE)  # they move
+    for ours, theirs in (
+        (metrics.render(openmetrics=False), generate_latest(metrics.registry)),
+        (metrics.render(openmetrics=True), openmetrics(metrics.registry)),
+    ):
+        assert of_process.sub(b"", ours) == of_process.sub(b"", theirs)
+
+
+def test_details_appear_at_zero_when_the_first_run_starts(metrics: Metrics, value: Value) -> None:
+    details = {"genesis_training_samples_total", "genesis_fp16_training_steps_total"}
+    metrics.on_run_state("a", "r", RunState.QUEUED)
+    assert all(value(name, agent="a") is None for name in details)
+    assert value("genesis_guard_state", agent="a", state="watching") is None
+    assert value("genesis_nonfinite_loss_total", agent="a") == 0
+    assert value("genesis_run_resumes_total", agent="a") == 0
+    metrics.on_run_state("a", "r", RunState.STARTING)
+    assert all(value(name, agent="a") == 0 for name in details)
+    assert math.isnan(value("genesis_half_baseline_loss", agent="a") or 0)
+    assert value("genesis_guard_state", agent="a", state="watching") == 1
+    assert value("genesis_guard_trips_total", agent="a", trigger="underflow") == 0
+
+
+def test_a_tripped_guard_of_an_idle_agent_is_shown(metrics: Metrics, value: Value) -> None:
+    metrics.set_guard_state("a", GuardState.WATCHING)
+    assert value("genesis_guard_state", agent="a", state="watching") is None
+    metrics.set_guard_state("a", GuardState.TRIPPED)
+    metrics.on_run_state("a", "r", RunState.STARTING)
+    assert value("genesis_guard_state", agent="a", state="tripped") == 1
+    metrics.set_guard_state("a", GuardState.WATCHING)
+    assert value("genesis_guard_state", agent="a", state="tripped") == 0
+
+
+def test_promised_series_exist_at_zero_before_the_first_step(metrics: Metrics) -> None:
+    metrics.on_run_state("a", "r", RunState.STARTING)
     samples = {
         (sample.name, tuple(sample.labels.values())): sample.value
         for family in metrics.registry.collect()
@@ -170,6 +231,7 @@ def test_any_number_of_steps_is_counted_at_once(metrics: Metrics, value: Value) 
 
 
 def test_a_frozen_batch_is_compared(metrics: Metrics, value: Value) -> None:
+    metrics.on_run_state("a", "r", RunState.STARTING)
     assert math.isnan(value("genesis_baseline_pass_seconds", agent="a", precision="half") or 0)
     compared = {"step": 9, "precision": "fp16", "loss_scale": 1024.0}
     metrics.on_event("a", "r", BaselineCompared(loss=0.52, fp32_loss=0.5, **compared))
@@ -266,6 +328,7 @@ def test_guard_states_are_one_hot_and_trips_add_up(metrics: Metrics, value: Valu
         name = "genesis_guard_state"
         return {str(each): value(name, agent="a", state=str(each)) for each in GuardState}
 
+    metrics.on_run_state("a", "r", RunState.STARTING)
     assert states() == {"watching": 1, "tripped": 0, "probation": 0}
     assert value("genesis_guard_trips_total", agent="a", trigger="underflow") == 0
     metrics.guard_tripped("a", Trigger.OVERFLOW_STORM)
