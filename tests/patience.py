@@ -11,6 +11,7 @@ from collections.abc import Callable
 import psutil
 
 POLL_SECONDS = 0.02
+POLL_SHARE = 0.2  # most of the time that looking takes: what is awaited needs the CPU
 LOOK_SECONDS = 1.0  # between two looks at the processes, which are dear
 IDLE_SECONDS = 120.0
 MOST_SECONDS = 480.0  # below pytest's own timeout, so that the message is ours
@@ -39,7 +40,10 @@ def wait_until(
     """
     begun = looked = progressed = time.monotonic()
     used = _descendants_cpu_seconds()
-    while not holds():
+    while True:
+        asked = time.monotonic()
+        if holds():
+            return time.monotonic() - begun
         now = time.monotonic()
         if now - looked > LOOK_SECONDS:
             looked, latest = now, _descendants_cpu_seconds()
@@ -47,8 +51,7 @@ def wait_until(
                 used, progressed = latest, now
         assert now - progressed < idle_seconds, f"waited for {what}: idle for {idle_seconds:.0f} s"
         assert now - begun < most_seconds, f"waited for {what}: not within {most_seconds:.0f} s"
-        time.sleep(POLL_SECONDS)
-    return time.monotonic() - begun
+        time.sleep(max(POLL_SECONDS, (now - asked) * (1 / POLL_SHARE - 1)))
 
 
 def crowding() -> float:

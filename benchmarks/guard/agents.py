@@ -7,6 +7,7 @@ Every agent trains a small network on the same kind of regression.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -49,11 +50,12 @@ ROWS, BATCH = 256, 32
 
 
 class FaultSettings(BaseModel):
-    """Length of a run; None takes the epochs of the agent's `Plan`."""
+    """Length of a run; None takes the epochs of the agent's `Plan`. Each batch waits the pause."""
 
     model_config = ConfigDict(extra="forbid")
     epochs: int | None = None
     batches_per_epoch: int = 100
+    pause_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +180,7 @@ class PlannedAgent:
         def batches(epoch: int) -> Iterator[Batch]:
             generator = torch.Generator().manual_seed(epoch)
             for number in range(settings.batches_per_epoch):
+                time.sleep(settings.pause_seconds)
                 chosen = torch.randint(len(train_x), (BATCH,), generator=generator)
                 step = (epoch * settings.batches_per_epoch + number) // plan.accumulate
                 yield {"x": plan.inputs(train_x[chosen], step), "y": train_y[chosen]}

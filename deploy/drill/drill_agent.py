@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -20,6 +21,7 @@ from infrastructure.agent_contract import (
 )
 
 SAMPLES, EPOCHS, BATCHES = 64, 1_000_000, 500
+PAUSE_SECONDS = 0.002  # before each batch: the machine may have other work
 
 
 class DrillAgent:
@@ -54,10 +56,16 @@ class DrillAgent:
         torch.manual_seed(context.seed)
         model = torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
         batch = {"inputs": inputs_B1, "outputs": outputs_B1}
+
+        def batches(_epoch: int) -> Iterator[dict[str, torch.Tensor]]:
+            for _ in range(BATCHES):
+                time.sleep(PAUSE_SECONDS)
+                yield batch
+
         return TrainingJob(
             model=model,
             optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, fused=True),
-            batches=lambda _epoch: (batch for _ in range(BATCHES)),
+            batches=batches,
             loss=lambda forward, batch: functional.mse_loss(
                 forward(batch["inputs"]), batch["outputs"]
             ),

@@ -4,6 +4,7 @@ Copied by a fixture into a folder of its own with the metadata an installer woul
 """
 
 import math
+import time
 from collections.abc import Iterator
 
 import torch
@@ -24,11 +25,12 @@ WIDTH = 64
 
 
 class QuickSettings(BaseModel):
-    """How long a run lasts."""
+    """How long a run lasts, and how much of a core it leaves to others."""
 
     model_config = ConfigDict(extra="forbid")
     epochs: int = 5
     batches_per_epoch: int = 20
+    pause_seconds: float = 0.0  # before each batch
 
 
 class QuickAgent:
@@ -69,6 +71,7 @@ class QuickAgent:
         def batches(epoch: int):
             generator = torch.Generator().manual_seed(epoch)
             for _ in range(settings.batches_per_epoch):
+                time.sleep(settings.pause_seconds)
                 chosen = torch.randint(len(rows), (32,), generator=generator)
                 yield {"inputs": inputs[chosen], "outputs": outputs[chosen]}
 

@@ -32,6 +32,7 @@ def daemon(make_daemon: Callable[..., object], plugin: Path):
                 f"GENESIS_AGENTS__{agent}__SCHEDULE": '"every 1s"',
                 f"GENESIS_AGENTS__{agent}__SETTINGS__EPOCHS": 1_000_000,
                 f"GENESIS_AGENTS__{agent}__SETTINGS__BATCHES_PER_EPOCH": 500,
+                f"GENESIS_AGENTS__{agent}__SETTINGS__PAUSE_SECONDS": 0.002,
             }
         )
     return daemon

@@ -9,15 +9,24 @@ from benchmarks.guard.trials import run_trials
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
-SIDE_BY_SIDE = {"GENESIS_SLOTS": 7}  # all end when the last is decided: none trains on for nothing
+SETTINGS = {
+    "GENESIS_SLOTS": 7,  # all end when the last is decided: none trains on for nothing
+    "GENESIS_MAX_ATTEMPTS": 1,
+    "GENESIS_CHECKPOINT_INTERVAL_SECONDS": 1,
+}
+PAUSE_SECONDS = 0.003  # for each batch: the guard decides by statistics of a second, not of a step
 
 
 def test_faults_are_caught_and_the_healthy_left_alone(tmp_path: Path) -> None:
     """All but the drift of a held-out metric, which takes many runs: `benchmarks.guard` has it."""
     faults = {name: plan for name, plan in FAULTS.items() if name != "metric-drift"}
     healthy = dict(list(HEALTHY.items())[1:3])
+    pauses = {
+        f"GENESIS_AGENTS__{name.replace('-', '_').upper()}__SETTINGS__PAUSE_SECONDS": PAUSE_SECONDS
+        for name in {**faults, **healthy}
+    }
     outcomes = run_trials(
-        {**faults, **healthy}, tmp_path, pairs=1, seconds=1700, settings=SIDE_BY_SIDE
+        {**faults, **healthy}, tmp_path, pairs=1, seconds=1700, settings=SETTINGS | pauses
     )
     assert {outcome.agent: outcome.fired for outcome in outcomes} == {
         "overflow-forward": "nonfinite_loss",

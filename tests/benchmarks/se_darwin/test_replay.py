@@ -27,8 +27,8 @@ from infrastructure.world_model import WorldModel
 pytestmark = pytest.mark.process
 
 TRAINING_TRANSITIONS = 1200
-REPLAYED_TASKS = 45
-MOST_CANDIDATES = 120
+REPLAYED_TASKS = 32
+MOST_CANDIDATES = 80
 TWO_FAULTS = """
 def solve(items, limit):
     total = 1
