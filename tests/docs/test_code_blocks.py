@@ -1,0 +1,149 @@
+"""The Python in the guides is run, block after block, as a reader would paste it."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import torch
+
+from infrastructure.agent_contract import Agent, RunContext
+from infrastructure.agent_contract.run_context import Budget
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.trajectories.schema import target_problem
+
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDE, AUTHORS = DOCS / "fp16-training.md", DOCS / "writing-an-agent.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Place and source of each block of Python in *page*."""
+    text = page.read_text()
+    found = [(text.count("\n", 0, m.start(1)) + 1, m[1]) for m in BLOCK.finditer(text)]
+    return [(f"{page.name}:{line}", "\n" * (line - 1) + source) for line, source in found]
+
+
+def run(source: str, place: str, names: dict[str, Any]) -> None:
+    exec(compile(source, place, "exec"), names)
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, without settings of this machine."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GENESIS_ENV_FILE", "GENESIS_HOME", "GENESIS_PRECISION", "ENABLE_FP16_TRAINING"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that torchrun gives a single rank."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    group = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": port}
+    for name, value in {**group, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_the_blocks_of_all_pages_are_python() -> None:
+    found = [block for page in sorted(DOCS.glob("*.md")) for block in blocks(page)]
+    assert len(found) > 20
+    for place, source in found:
+        compile(source, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_the_guide_to_the_trainer_runs(empty_folder: Path, one_rank: None) -> None:
+    names: dict[str, Any] = {"__name__": "guide"}
+    trained = []
+    for place, source in blocks(GUIDE):
+        run(source, place, names)
+        if (trainer := names.get("trainer")) is not None and trainer not in trained:
+            trained.append(trainer)
+    assert sum(each.get_stats()["fp16_steps"] > 0 for each in trained) >= 5
+    assert names["resumed"].training_steps == 1
+    assert names["trainer"].precision == "fp32"
+    assert (empty_folder / "checkpoint.pt.json").is_file()
+    for train, path in (("train_with_ddp", "ddp.pt"), ("train_with_fsdp2", "fsdp2.pt")):
+        names[train]()
+        assert (empty_folder / path).is_file()
+
+
+def test_the_agent_of_the_guide_for_authors_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(DOCS.parent / "examples" / "pendulum_agent")
+    names: dict[str, Any] = {"__name__": "guide"}
+    place, source = blocks(AUTHORS)[0]
+    run(source, place, names)
+    agent = names["PendulumAgent"]()
+    assert isinstance(agent, Agent)
+    context = RunContext(
+        run_id="run-1",
+        attempt=1,
+        agent="pendulum",
+        device="cpu",
+        seed=2**62,
+        agent_folder=tmp_path,
+        run_folder=tmp_path,
+        budget=Budget(seconds=60.0, transitions=250),
+        settings=None,
+        logger=structlog.get_logger(),
+        report_progress=lambda *_, **__: None,
+    )
+    collected = list(itertools.islice(agent.collect(context), 250))
+    assert len({transition.group for transition in collected}) == 2
+    assert all(target_problem(agent.spec(), transition) is None for transition in collected)
+    for place, source in blocks(AUTHORS)[1:]:
+        run(source, place, names)
+    assert {"test_contract", "recorded"} <= names.keys()
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Cells of the first table below *heading* in the guide, without its head."""
+    section = GUIDE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    table = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[2:]]
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_table_of_options_is_the_configuration() -> None:
+    documented = {code(row[0])[0]: eval(code(row[1])[0]) for row in rows("Options")}
+    declared = {field.name: field.default for field in fields(FP16TrainingConfig)}
+    assert MISSING not in declared.values()
+    assert documented == declared
+
+
+def test_the_table_of_statistics_is_that_of_the_trainer() -> None:
+    names: dict[str, Any] = {"__name__": "guide"}
+    for place, source in blocks(GUIDE)[:2]:
+        run(source, place, names)
+    documented = {name for row in rows("What happened in the steps") for name in code(row[0])}
+    assert documented == set(names["trainer"].get_stats())
+
+
+def test_every_symptom_has_a_cause_and_a_remedy() -> None:
+    table = rows("Troubleshooting")
+    assert len(table) > 8
+    assert all(len(row) == 3 and all(row) for row in table)
