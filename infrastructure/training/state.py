@@ -121,7 +121,7 @@ class TrainerState:
     def _load_original(self, path: Path, device: torch.device) -> None:
         state = read_original(path, device)
         if is_sharded(self._model):
-            raise ValueError("a sharded model loads only checkpoints of save_checkpoint()")
+            raise ValueError("a sharded model cannot load it; load and save it on one device")
         check_fits(state, self._model, self._optimizer)
         self.load({"loss_scale": self._loss_scale.state_dict(), **state})
         log.info("original_checkpoint_loaded", path=str(path), verified=False)
