@@ -59,6 +59,7 @@ class WorldModelAgent(ABC):
     newest_transitions: int = 200_000
 
     _data: TrainingData | None = None
+    _best: BestEpoch | None = None
 
     @abstractmethod
     def spec(self) -> TransitionSpec:
@@ -103,7 +104,7 @@ class WorldModelAgent(ABC):
         )
         for problem in data.describe_exclusions():
             context.logger.warning("training_data_incomplete", problem=problem)
-        self._data = data
+        self._data, self._best = data, _best_epoch(context)
         rows = len(data.train.features)
         batch_size = min(self.batch_size, rows)
         steps = min(self.training_steps, self.training_passes * rows // batch_size)
@@ -116,19 +117,18 @@ class WorldModelAgent(ABC):
         )
         shape = NetworkShape.of(data.encoder, data.codec)
         network = build_seeded(self.build_model, shape, context.seed)
-        return training_job(data, network, plan, _best_epoch(context), self.loss)
+        return training_job(data, network, plan, self._best, self.loss)
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
         """Publish the best of linear model, ensemble and blend if it passes the publication gate.
 
         Raises:
             RuntimeError: `build_job` was not called on this agent.
-            ModelFileError: The weights of the run's best epoch are damaged.
             OSError: Writing the model failed; the previous one stays published.
         """
-        if self._data is None:
+        if self._data is None or self._best is None:
             raise RuntimeError("publish needs the data of build_job: call build_job first")
-        _best_epoch(context).restore(model)
+        self._best.restore(model)
         folder = self.published_folder(context)
         decision = gate_publication(self._data, model, folder, self.build_model)
         world_model = WorldModel.from_fitted(decision.candidate, decision.metrics)
@@ -155,4 +155,8 @@ class WorldModelAgent(ABC):
 
 
 def _best_epoch(context: RunContext) -> BestEpoch:
-    return BestEpoch(context.run_folder / "best-epoch.pt")
+    def warn(error: ModelFileError) -> None:
+        consequence = "the best epoch is chosen among those trained from now on"
+        context.logger.warning("best_epoch_damaged", error=str(error), consequence=consequence)
+
+    return BestEpoch(context.run_folder / "best-epoch.pt", warn)

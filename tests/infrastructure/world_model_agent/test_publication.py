@@ -1,10 +1,13 @@
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from infrastructure.agent_contract import EvaluationReport
 from infrastructure.world_model import WorldModel
+from infrastructure.world_model.networks import BestEpoch
 
 
 def test_labels_without_signal_are_not_published(repair_agent, make_context, run_once):
@@ -75,7 +78,62 @@ def test_the_gate_gets_the_best_epoch(repair_agent, make_context, run_once):
     Keeping.publish(
         agent, context, agent.network, EvaluationReport(evaluation=None, steps=0, epochs=0)
     )
-    best = torch.load(context.run_folder / "best-epoch.pt", weights_only=True)["network"]
     published = agent.network.state_dict()
+    kept = Keeping().build_job(context, list(agent.collect(context))).model
+    BestEpoch(context.run_folder / "best-epoch.pt").restore(kept)
+    best = kept.state_dict()
     assert all(torch.equal(published[name], best[name]) for name in best)
     assert not all(torch.equal(published[name], last[name]) for name in last)
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    match how:
+        case "empty":
+            path.touch()
+        case "truncated":
+            path.write_bytes(content[: len(content) // 2])
+        case "bit":
+            middle = len(content) // 2
+            path.write_bytes(
+                content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+            )
+        case "folder":
+            (path / "inside").mkdir(parents=True)
+        case "pipe":
+            os.mkfifo(path)
+        case "foreign":
+            torch.save({"loss": 0.0, "network": {}}, path)
+
+
+@pytest.mark.parametrize("how", ["empty", "truncated", "bit", "folder", "pipe", "foreign"])
+def test_a_damaged_best_epoch_is_replaced_with_one_notice(
+    repair_agent, make_context, run_once, how
+):
+    agent, context = repair_agent(groups=30), make_context()
+    agent.training_steps, agent.epochs = 20, 4
+    run_once(agent, context, stop_after=2)
+    damage(context.run_folder / "best-epoch.pt", how)
+    context.logger.lines.clear()
+    resumed = repair_agent(groups=30)
+    resumed.training_steps, resumed.epochs = 20, 4
+    assert run_once(resumed, context) is not None
+    [(event, fields)] = [each for each in context.logger.lines if each[0].startswith("best")]
+    assert event == "best_epoch_damaged"
+    assert str(context.run_folder / "best-epoch.pt") in fields["error"]
+    assert (context.run_folder / "best-epoch.pt").is_file()
+
+
+def test_a_best_epoch_damaged_at_the_end_costs_only_itself(repair_agent, make_context, run_once):
+    agent, context = repair_agent(groups=30), make_context()
+    agent.training_steps, agent.epochs = 20, 2
+    publish = agent.publish
+
+    def publish_late(*arguments):
+        damage(context.run_folder / "best-epoch.pt", "bit")
+        return publish(*arguments)
+
+    agent.publish = publish_late
+    assert run_once(agent, context) is not None
+    assert [event for event, _ in context.logger.lines].count("best_epoch_damaged") == 1

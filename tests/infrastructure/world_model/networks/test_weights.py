@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from infrastructure.world_model import ModelFileError
 from infrastructure.world_model.networks.weights import BestEpoch
@@ -29,14 +31,45 @@ def test_without_a_saved_epoch_the_network_is_unchanged(tmp_path):
     assert network.weight.tolist() == [[5.0, 5.0]]
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    path = tmp_path / "best.pt"
-    BestEpoch(path).save_if_better(1.0, _network(1))
-    with pytest.raises(ModelFileError, match="another network"):
-        BestEpoch(path).restore(torch.nn.Linear(3, 1))
-    torch.save([1, 2], path)
-    with pytest.raises(ModelFileError, match="weights of an epoch"):
-        BestEpoch(path)
+def test_a_damaged_file_is_named_once_and_replaced_by_the_next_epoch(tmp_path):
+    path, problems = tmp_path / "best.pt", []
     path.write_bytes(b"torn")
     with pytest.raises(ModelFileError, match=str(path)):
         BestEpoch(path)
+    best = BestEpoch(path, problems.append)
+    network = _network(5)
+    best.restore(network)
+    assert network.weight.tolist() == [[5.0, 5.0]]
+    assert len(problems) == 1
+    best.save_if_better(7.0, _network(7))
+    best.restore(network)
+    assert network.weight.tolist() == [[7.0, 7.0]]
+    assert len(problems) == 1
+
+
+def test_the_weights_of_another_network_change_nothing(tmp_path):
+    path, problems = tmp_path / "best.pt", []
+    BestEpoch(path).save_if_better(1.0, _network(1))
+    other = torch.nn.Linear(3, 1)
+    before = other.state_dict()["weight"].clone()
+    BestEpoch(path, problems.append).restore(other)
+    assert "another network" in str(problems[0])
+    assert torch.equal(other.state_dict()["weight"], before)
+    assert other.bias.item() != 1.0
+
+
+@given(data=st.data())
+def test_no_flipped_bit_and_no_cut_reaches_the_network(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("w") / "best.pt"
+    BestEpoch(path).save_if_better(1.0, _network(1))
+    content = bytearray(path.read_bytes())
+    position = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content[position] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del content[position:]
+    path.write_bytes(content)
+    problems, network = [], _network(5)
+    BestEpoch(path, problems.append).restore(network)
+    assert network.weight.tolist() == [[5.0, 5.0]]
+    assert len(problems) == 1
