@@ -33,13 +33,13 @@ class Rollback(BaseModel):
 
     Attributes:
         since: Unix seconds at which it was first seen.
-        said: Texts of the variable at that time, by place: ``environment`` or an absolute path.
+        texts: Texts of the variable at that time, by place: ``environment`` or an absolute path.
     """
 
     model_config = ConfigDict(frozen=True)
 
     since: float
-    said: dict[str, str]
+    texts: dict[str, str]
 
 
 class Rollbacks(BaseModel):
@@ -100,7 +100,7 @@ class RollbackMemory:
         found = {
             name: Rollback(
                 since=before[name].since if name in before else self._clock(),
-                said=dict(settings.said(name)),
+                texts=dict(settings.texts_of(name)),
             )
             for name in demanding_variables(settings)
         }
@@ -111,7 +111,7 @@ class RollbackMemory:
         _replace(_beside(settings.env_file), current if in_file else Rollbacks())
         self.remembered = current
         for name in before.keys() - found.keys():
-            log.warning("rollback_ended", setting=name, said_now=dict(settings.said(name)))
+            log.warning("rollback_ended", setting=name, now=dict(settings.texts_of(name)))
 
 
 def demanding_variables(settings: Settings) -> Iterator[str]:
@@ -154,7 +154,7 @@ def lost_rollbacks(settings: Settings, home: Path | None = None) -> list[str]:
         try:
             remembered = read_rollbacks(path).settings
         except UnreadableMemoryError as error:
-            if not settings.said(ROLLBACK_FLAG):
+            if not settings.texts_of(ROLLBACK_FLAG):
                 problems.setdefault(
                     ROLLBACK_FLAG,
                     f"{ROLLBACK_FLAG}: {error}, so half precision may have been rolled back; "
@@ -172,8 +172,8 @@ def _why_not_ended(name: str, rollback: Rollback, settings: Settings) -> str:
     """Why the demand still counts; empty if a person has written another value since."""
     fp32 = "false" if name == ROLLBACK_FLAG else "fp32"
     other = "true" if name == ROLLBACK_FLAG else ""
-    own, now = str(settings.env_file.absolute()), settings.said(name)
-    places = [place for place, text in rollback.said.items() if _demands(name, text)]
+    own, now = str(settings.env_file.absolute()), settings.texts_of(name)
+    places = [place for place, text in rollback.texts.items() if _demands(name, text)]
     since = datetime.fromtimestamp(rollback.since, UTC)
     where = visible(" and ".join(places)).replace(ENVIRONMENT, f"the {ENVIRONMENT}")
     what = f"{name}: was {fp32} in {where} since {since:%Y-%m-%d %H:%M}Z"
@@ -181,7 +181,7 @@ def _why_not_ended(name: str, rollback: Rollback, settings: Settings) -> str:
         f"to stay in FP32 write {name}={fp32} into {visible(own)}, to end the rollback write "
         f"{name}={other}"
     )
-    written = [p for p in now if p not in rollback.said or _demands(name, rollback.said[p])]
+    written = [p for p in now if p not in rollback.texts or _demands(name, rollback.texts[p])]
     if not written:
         return f"{what}, and the settings read now no longer say so; {remedy}"
     for place in places:

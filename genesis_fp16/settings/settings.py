@@ -127,7 +127,7 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
 
     _variables: dict[str, Variable] = PrivateAttr(default_factory=dict)
     _shadowed: tuple[str, ...] = PrivateAttr(default=())
-    _said: dict[str, dict[str, str]] = PrivateAttr(default_factory=dict)
+    _texts: dict[str, dict[str, str]] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def settings_customise_sources(
@@ -158,19 +158,19 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
         self,
         variables: Mapping[str, Variable],
         shadowed: Iterable[str],
-        said: Mapping[str, dict[str, str]],
+        texts: Mapping[str, dict[str, str]],
     ) -> None:
-        """Record the variables that were found, which are `shadowed`, and what was `said`."""
-        self._variables, self._shadowed, self._said = dict(variables), tuple(shadowed), dict(said)
+        """Record the variables that were found, which are `shadowed`, and their `texts`."""
+        self._variables, self._shadowed, self._texts = dict(variables), tuple(shadowed), dict(texts)
 
-    def said(self, name: str) -> Mapping[str, str]:
+    def texts_of(self, name: str) -> Mapping[str, str]:
         """Texts of the variable *name* by place: ``environment`` or the file's absolute path."""
-        return self._said.get(name, {})
+        return self._texts.get(name, {})
 
     @property
     def home_is_named_in_file(self) -> bool:
         """Whether the settings file names the home, which is lost if that file is."""
-        return bool(self.said(variable_name("home")).keys() - {ENVIRONMENT})
+        return bool(self.texts_of(variable_name("home")).keys() - {ENVIRONMENT})
 
     @property
     def shadowed(self) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def load_settings(
     except ValidationError as error:
         source.problems += [source.describe_error(details) for details in error.errors()]
     else:
-        settings.record_sources(source.variables, source.shadowed, source.said)
+        settings.record_sources(source.variables, source.shadowed, source.texts)
         if with_flag:
             source.problems += lost_rollbacks(settings, home)
     problems = source.problems
@@ -125,7 +125,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
     Attributes:
         variables: Texts of the settings found, by name.
         shadowed: Names whose value in the file has no effect.
-        said: Texts of the settings by name and place, before they are merged.
+        texts: Texts of the settings by name and place, before they are merged.
         problems: What is wrong, a line for each.
     """
 
@@ -138,10 +138,10 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         in_file = read_env_file(path, self.problems)
         in_environment = {k: Variable(v, ENVIRONMENT) for k, v in environ.items() if is_ours(k)}
         merged = {**in_file, **in_environment}
-        self.said: dict[str, dict[str, str]] = {}
+        self.texts: dict[str, dict[str, str]] = {}
         for place, found in ((str(path.absolute()), in_file), (ENVIRONMENT, in_environment)):
             for name, variable in found.items():
-                self.said.setdefault(name, {})[place] = variable.value
+                self.texts.setdefault(name, {})[place] = variable.value
         flag = in_file.get(ROLLBACK_FLAG)
         if flag is not None and flag.value.lower() not in _TRUE:
             merged[ROLLBACK_FLAG] = flag  # false wins; a value that is not a truth value is refused

@@ -248,7 +248,7 @@ def test_the_end_of_a_rollback_is_logged(host: Host) -> None:
     host.serve(FALSE)
     with capture_logs() as lines:
         host.serve(TRUE)
-    assert [(line["event"], line["said_now"]) for line in lines] == [
+    assert [(line["event"], line["now"]) for line in lines] == [
         ("rollback_ended", {str(host.file): "true"})
     ]
 
@@ -284,7 +284,7 @@ def test_the_memory_is_plain_json(host: Host) -> None:
     host.serve(FALSE)
     assert json.loads((host.home / MEMORY_FILE).read_text()) == {
         "settings": {
-            "ENABLE_FP16_TRAINING": {"since": 1e9, "said": {str(host.file): "false"}},
+            "ENABLE_FP16_TRAINING": {"since": 1e9, "texts": {str(host.file): "false"}},
         },
         "overrides": [],
     }
