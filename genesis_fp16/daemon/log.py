@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 
 import structlog
 from structlog.typing import EventDict, Processor
@@ -42,7 +43,7 @@ def configure_logging(settings: Settings) -> None:
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: _Printer(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler()
@@ -54,6 +55,21 @@ def configure_logging(settings: Settings) -> None:
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
+
+
+class _Printer(structlog.PrintLogger):
+    """Prints lines. One that cannot be written, for example to a full disk, is lost.
+
+    The daemon must go on without its log: an error here would end its loop.
+    """
+
+    def msg(self, message: str) -> None:
+        """Print *message*, if its stream takes it."""
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 def keep_stdout_clear() -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,17 @@ def test_people_get_plain_text_and_no_values_of_variables() -> None:
 def test_the_level_is_obeyed() -> None:
     assert "too_fine" in "".join(talk("json", "debug"))
     assert "run_started" not in "".join(talk("json", "error"))
+
+
+def test_a_full_disk_loses_lines_and_nothing_else() -> None:
+    """An error while logging an error would end the daemon's loop."""
+    program = LOG_SCRIPT + "print('still here', flush=True)\nos._exit(0)\n"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "import os\n" + program, "json", "info"],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+            check=True,
+        )
+    assert done.stdout == "still here\n"
