@@ -24,9 +24,10 @@ from genesis_fp16.store.daemon_status import (
 )
 from genesis_fp16.store.database import FileIdentity, database_url, file_identity
 from genesis_fp16.store.errors import StoreError, store_error
-from infrastructure.files import write_atomically
+from infrastructure.files import remove_abandoned, write_atomically
 
 _WAIT_SECONDS = 0.1  # a command that checks whether a daemon serves holds the lock briefly
+_ABANDONED_SECONDS = 60.0  # after which a temporary file in the home has no writer
 _ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses
 _HOLDER = text(
     "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
@@ -78,6 +79,7 @@ class DaemonLock:
             self._home.mkdir(parents=True, exist_ok=True)
             self._file.acquire()
             self._identity = file_identity(self._file.lock_file)
+            remove_abandoned(self._home, older_seconds=_ABANDONED_SECONDS)
         except Timeout:
             raise LockHeldError(str(self._home), str(read_status(self._home))) from None
         except OSError as error:

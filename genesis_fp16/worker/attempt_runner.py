@@ -45,12 +45,15 @@ from infrastructure.events.event import (
     Published,
     Started,
 )
+from infrastructure.files import remove_abandoned
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.distributed import Ranks, process_group
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import resolve_device
+
+ABANDONED_SECONDS = 60.0  # after which a temporary file in the agent's folder has no writer
 
 T = TypeVar("T")
 
@@ -121,6 +124,9 @@ class AttemptRunner:
         self.activity = "joining the other ranks"
         with joining as self._device:
             self._ranks = Ranks()
+            if self._ranks.is_rank_zero:
+                remove_abandoned(spec.run_folder)
+                remove_abandoned(spec.agent_folder, older_seconds=ABANDONED_SECONDS)
             self._context = RunContext(
                 run_id=spec.run_id,
                 attempt=spec.attempt,

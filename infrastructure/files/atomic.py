@@ -7,11 +7,16 @@ over the old file (``rename(2)`` is atomic within a file system); the folder is 
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}")
 
 
 @contextmanager
@@ -56,3 +61,19 @@ def flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_abandoned(folder: Path, *, older_seconds: float = 0.0) -> None:
+    """Delete temporary files that writers which were killed have left directly in *folder*.
+
+    A file younger than *older_seconds* stays: its writer may still be at work. Without that limit,
+    nothing else may be writing in the folder.
+
+    Raises:
+        OSError: The folder cannot be listed, or a file not be deleted.
+    """
+    for path in folder.iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime >= older_seconds:
+                path.unlink(missing_ok=True)

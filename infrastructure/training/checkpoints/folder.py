@@ -45,13 +45,19 @@ class CheckpointFolder:
         for old in kept[self._keep :]:
             manifest_path(old).unlink(missing_ok=True)
             old.unlink(missing_ok=True)
-        for partial in self._folder.glob(f".{_PATTERN}.*"):
-            partial.unlink(missing_ok=True)
+        self._remove_partial()
         kept_shards = {folder for path in kept[: self._keep] for folder in shard_folders(path)}
         kept_shards -= set(shard_folders(newest)[:-1])  # left by failed attempts to write it
         for folder in self._folder.glob("step-*.shards-*"):
             if folder not in kept_shards:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _remove_partial(self) -> None:
+        """Delete what a process that was killed while it wrote a checkpoint has left."""
+        unfinished = [p for p in self._folder.glob(_PATTERN) if not manifest_path(p).exists()]
+        temporary = self._folder.glob(f".{_PATTERN}.*")
+        for path in (*unfinished, *temporary):
+            path.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
         """The complete checkpoints, newest first."""
@@ -63,10 +69,14 @@ class CheckpointFolder:
     ) -> tuple[Path, dict[str, Any]] | None:
         """Path and state of the newest readable checkpoint, or None.
 
+        Deletes what a killed process has left half-written; call it before the first `save`.
+
         Args:
             like: See `read_state`.
             on_unreadable: Called with the error of each newer checkpoint that is corrupt.
         """
+        if self._ranks.is_rank_zero:
+            self._remove_partial()
         for path in self._ranks.broadcast(self.paths()):
             try:
                 return path, read_state(path, self._device, self._ranks, like)

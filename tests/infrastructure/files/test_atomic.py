@@ -1,10 +1,12 @@
 """Atomic files: all of the new content or all of the old, and nothing left behind."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
-from infrastructure.files import atomic_file, write_atomically
+from infrastructure.files import atomic_file, remove_abandoned, write_atomically
 
 
 @pytest.mark.parametrize("content", ["größer", b"\x00\xff", ""])
@@ -43,3 +45,21 @@ def test_nothing_is_visible_before_the_end(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "absent" / "state.json", "new")
+
+
+def test_what_a_killed_writer_has_left_is_removed(tmp_path: Path) -> None:
+    with atomic_file(tmp_path / "state.json") as file:
+        abandoned = Path(file.name)
+        os.link(abandoned, tmp_path / "copy")  # as a kill before the rename would leave it
+    (tmp_path / "copy").rename(abandoned)
+    kept = [tmp_path / name for name in (".hidden", ".name.12345678.txt", "state.json.12345678")]
+    for path in kept:
+        path.touch()
+    (tmp_path / ".folder.12345678").mkdir()
+    remove_abandoned(tmp_path, older_seconds=60.0)
+    assert abandoned.exists()
+    os.utime(abandoned, (time.time() - 61, time.time() - 61))
+    remove_abandoned(tmp_path, older_seconds=60.0)
+    assert not abandoned.exists()
+    assert all(path.exists() for path in kept)
+    assert (tmp_path / ".folder.12345678").is_dir()

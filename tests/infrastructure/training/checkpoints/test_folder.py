@@ -41,3 +41,20 @@ def test_what_cannot_be_read_is_passed_over(folder: CheckpointFolder) -> None:
 def test_an_empty_folder_has_none(folder: CheckpointFolder) -> None:
     assert folder.newest({}, list[Exception]().append) is None
     assert folder.paths() == []
+
+
+def test_what_a_killed_writer_has_left_is_removed(folder: CheckpointFolder, tmp_path: Path) -> None:
+    """Weights without a manifest are not a checkpoint, and nothing would ever delete them."""
+    newest, _ = folder.save(1, {"weights": torch.ones(3)})
+    half_written = tmp_path / "saved" / "step-0000000002.pt"
+    temporary = tmp_path / "saved" / ".step-0000000003.pt.0123abcd"
+    for path in (half_written, temporary):
+        path.write_bytes(b"torn")
+    found = folder.newest({}, list[Exception]().append)
+    assert found is not None
+    assert found[0] == newest
+    assert not half_written.exists()
+    assert not temporary.exists()
+    half_written.write_bytes(b"torn")
+    folder.save(4, {"weights": torch.ones(3)})
+    assert not half_written.exists()
