@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-se-darwin format clean everything install uninstall drill manifests boot-test
+.PHONY: run test quick check bench bench-step bench-se-darwin format clean everything install uninstall drill manifests boot-test torture
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -36,6 +36,11 @@ manifests:  ## Write the Kubernetes rules from Prometheus' own
 
 boot-test: $(STAMP)  ## The service in a real systemd; root, debootstrap, systemd-nspawn, minutes
 	$(BIN)/python -m pytest -m boot -v tests/deploy/test_boot.py
+
+ROUNDS ?= 300
+SEED ?= 0
+torture: $(STAMP)  ## Kill, stop and damage a real daemon, ROUNDS times; SEED decides how
+	$(BIN)/python -m tests.e2e.torture --rounds $(ROUNDS) --seed $(SEED) $(TORTURE_FLAGS)
 
 everything: $(VENV)/.everything  ## All that a test can ask of the virtual environment
 

@@ -1,0 +1,229 @@
+"""Tortures a real daemon: ``python -m tests.e2e.torture --seed N --rounds N``.
+
+Each round starts runs of small agents, disturbs them in one way that the seed decides, waits until
+they have ended, and checks the invariants against the store, the files and the process table. A
+violation is printed with the command that repeats it, and its home is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from tests.e2e.torture.catalogue import FAULTS, Fault
+from tests.e2e.torture.invariants import Snapshot, check_round, weights_of
+from tests.e2e.torture.preloaded import preload
+from tests.e2e.torture.round import SEEDS, Round
+from tests.e2e.torture.service import AGENTS, Reaper, Service
+
+FAULT_MODULES = ("files", "plugins", "processes", "settings", "store")
+ROUNDS_PER_HOME = 25
+HOME_BYTES = 96 << 20
+_NEW_MOUNT_NAMESPACE = 0x20000  # unshare(2)
+
+
+class Torture:
+    """Plays rounds on one home after the other."""
+
+    def __init__(self, options: argparse.Namespace, faults: list[Fault]) -> None:
+        self._options, self._faults = options, faults
+        self._folder = Path(tempfile.mkdtemp(prefix="torture-"))
+        self._own_disk = _own_file_system(self._folder) if not options.no_mount else False
+        self._reaper = Reaper()
+        self._service: Service | None = None
+        self._homes = 0
+        self._known: set[str] = set()
+        self._references: dict[tuple[int, str], str] = {}
+        self.played: Counter[str] = Counter()
+        self.violations: list[str] = []
+
+    def plan(self, number: int) -> tuple[Fault, random.Random]:
+        """The fault of round *number*, and what decides its details; both from the seed alone."""
+        seed = self._options.seed
+        cycle, place = divmod(number, len(self._faults))
+        order = list(self._faults)
+        random.Random(f"{seed}/cycle {cycle}").shuffle(order)
+        return order[place], random.Random(f"{seed}/round {number}")
+
+    def run(self) -> int:
+        """Play all rounds; return the number of violations."""
+        begun = time.monotonic()
+        first = self._options.first
+        for number in range(first, first + self._options.rounds):
+            fault, rng = self.plan(number)
+            if (fault.disk and not self._own_disk) or (fault.forked and self._options.real_workers):
+                self.played[f"{fault.name} (left out)"] += 1
+                continue
+            self._play(number, fault, rng)
+        self._end_home(keep=False)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        seconds = time.monotonic() - begun
+        self._summarise(seconds)
+        return len(self.violations)
+
+    def _play(self, number: int, fault: Fault, rng: random.Random) -> None:
+        begun = time.monotonic()
+        problems: list[str] = []
+        played: Round | None = None
+        try:
+            service = self._ready_service(number)
+            played = Round(service, rng)
+            before = Snapshot(service)
+            played.start(agent=played.neighbour)
+            fault.play(played)
+            played.until_ended()
+            problems = check_round(played, self._references, before, self._known)
+            self._known |= {run.id for run in played.runs}
+        except Exception as error:  # a violation, too
+            traceback.print_exc()
+            problems = [*(played.problems if played else []), f"{type(error).__name__}: {error}"]
+        self.played[fault.name] += 1
+        facts = "; ".join(played.facts) if played else ""
+        seconds = time.monotonic() - begun
+        print(f"round {number:4d} {seconds:5.1f} s  {fault.name}: {facts}", flush=True)
+        if problems:
+            self._report(number, fault, problems)
+
+    def _report(self, number: int, fault: Fault, problems: list[str]) -> None:
+        options = self._options
+        kept = self._end_home(keep=True)
+        print(f"VIOLATION in round {number} ({fault.name}):")
+        for problem in problems:
+            print(f"  {problem}")
+        if kept is not None:
+            print(f"  home, plans and log: {kept}")
+        print(
+            f"  repeat: python -m tests.e2e.torture --seed {options.seed} --first {number} "
+            f"--rounds 1{' --quick' if options.quick else ''}",
+            flush=True,
+        )
+        self.violations.append(f"round {number} ({fault.name}): {problems[0][:300]}")
+
+    def _ready_service(self, number: int) -> Service:
+        """The service of this round: a new home after some rounds or a violation."""
+        if self._service is not None and (number % ROUNDS_PER_HOME == 0):
+            self._end_home(keep=False)
+        if self._service is None:
+            self._homes += 1
+            folder = self._folder / f"home-{self._homes}"
+            self._service = Service(folder, self._reaper, real=self._options.real_workers)
+            self._service.start()
+            self._wait_for_first_runs(self._service)
+        return self._service
+
+    def _wait_for_first_runs(self, service: Service) -> None:
+        """Wait for the run that is due at once, and at first for undisturbed ones.
+
+        Their weights, by seed and precision, are what disturbed runs are compared with.
+        """
+        wanted: dict[str, tuple[int, str]] = {}
+        if not self._references:
+            keys = ((seed, precision) for precision in ("fp16", "fp32") for seed in SEEDS)
+            for agent, key in zip(sorted(AGENTS, key=lambda n: AGENTS[n]), keys, strict=True):
+                wanted[service.enqueue(agent, key[0])] = key
+        expected = len(wanted) + 1
+        service.wait(
+            lambda: [row.state for row in service.rows()] == ["succeeded"] * expected,
+            "undisturbed runs",
+        )
+        for run_id, key in wanted.items():
+            self._references[key] = str(weights_of(service.home / "runs" / run_id)["sha256"])
+        self._known = {row.id for row in service.rows()}
+
+    def _end_home(self, *, keep: bool) -> Path | None:
+        service, self._service = self._service, None
+        if service is None:
+            return None
+        with suppress(Exception):
+            service.kill_everything()
+        kept = None
+        if keep:
+            kept = Path(tempfile.mkdtemp(prefix="violation-", dir=self._options.keep))
+            shutil.copytree(
+                service.folder,
+                kept,
+                symlinks=True,
+                dirs_exist_ok=True,
+                ignore=lambda folder, names: [n for n in names if _is_special(Path(folder, n))],
+            )
+        shutil.rmtree(service.folder, ignore_errors=True)
+        return kept
+
+    def _summarise(self, seconds: float) -> None:
+        rounds = sum(n for name, n in self.played.items() if not name.endswith("(left out)"))
+        kinds = sum(not name.endswith("(left out)") for name in self.played)
+        print("\nrounds by kind:")
+        for name, count in sorted(self.played.items()):
+            print(f"  {count:4d}  {name}")
+        for violation in self.violations:
+            print(f"violation: {violation}")
+        print(
+            f"{rounds} rounds of {kinds} kinds in {seconds:.0f} s "
+            f"({seconds / max(rounds, 1):.1f} s each), seed {self._options.seed}: "
+            f"{len(self.violations)} violations",
+            flush=True,
+        )
+
+
+def _is_special(path: Path) -> bool:
+    return not (path.is_symlink() or path.is_file() or path.is_dir()) or path.name == "ballast"
+
+
+def _own_file_system(folder: Path) -> bool:
+    """Mount a small file system at *folder* that vanishes with this process; root only."""
+    if os.geteuid() != 0 or ctypes.CDLL(None).unshare(_NEW_MOUNT_NAMESPACE):
+        return False
+    private = subprocess.run(["mount", "--make-rprivate", "/"], check=False, capture_output=True)
+    size = f"size={HOME_BYTES}"
+    command = ["mount", "-t", "tmpfs", "-o", size, "torture", str(folder)]
+    return not private.returncode and not subprocess.run(command, check=False).returncode
+
+
+def main() -> None:
+    """Read the options, play the rounds; exit with 1 if there was a violation."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.torture", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="decides every fault and its details")
+    parser.add_argument("--rounds", type=int, default=50, help="number of rounds to play")
+    parser.add_argument("--first", type=int, default=0, help="number of the first round")
+    parser.add_argument("--kind", action="append", help="play only this kind; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="only kinds that take few seconds")
+    parser.add_argument(
+        "--real-workers",
+        action="store_true",
+        help="start daemon and workers as in production, instead of forking them",
+    )
+    parser.add_argument("--no-mount", action="store_true", help="leave out full disks")
+    parser.add_argument("--keep", default=None, help="folder for homes with a violation")
+    parser.add_argument("--list", action="store_true", help="list the kinds and exit")
+    options = parser.parse_args()
+    for module in FAULT_MODULES:
+        importlib.import_module(f"tests.e2e.torture.faults.{module}")
+    faults = [each for _, each in sorted(FAULTS.items())]
+    if options.list:
+        print("\n".join(each.name for each in faults))
+        return
+    faults = [each for each in faults if each.quick or not options.quick]
+    if options.kind:
+        unknown = set(options.kind) - FAULTS.keys()
+        if unknown:
+            parser.error(f"unknown kinds: {', '.join(sorted(unknown))}; see --list")
+        faults = [FAULTS[name] for name in options.kind]
+    sys.dont_write_bytecode = False
+    preload()
+    sys.exit(1 if Torture(options, faults).run() else 0)
+
+
+if __name__ == "__main__":
+    main()

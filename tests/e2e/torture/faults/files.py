@@ -1,0 +1,259 @@
+"""Faults of files: torn, cut off, replaced, damaged, and a disk that is full."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.e2e.torture.catalogue import fault
+from tests.e2e.torture.round import Round, TortureRun, moment
+
+_GARBAGE = (
+    b"\n",
+    b"{",
+    b"\xff\xfe\x00\n",
+    b'{"kind": "step_stats"}\n',
+    b"null\n",
+    b"[1, 2]\n" * 50,
+)
+
+
+def _held(r: Round, *more: dict[str, object]) -> TortureRun:
+    """A run whose worker holds in training, after some checkpoints."""
+    run = r.start(moment("batch", r.step(40), "hold"), *more, pace_seconds=0.004)
+    r.until_reached(run)
+    return run
+
+
+def _damage(r: Round, path: Path) -> None:
+    """Cut off, change or delete a file."""
+    data = bytearray(path.read_bytes())
+    how = r.rng.choice(("cut", "flip", "empty", "delete", "grow"))
+    r.note(f"{path.name}: {how}")
+    if how == "delete" or not data:
+        path.unlink()
+        return
+    if how == "cut":
+        del data[r.rng.randrange(len(data)) :]
+    elif how == "flip":
+        data[r.rng.randrange(len(data))] ^= 1 << r.rng.randrange(8)
+    elif how == "empty":
+        data.clear()
+    else:
+        data += b"\0" * 100
+    path.write_bytes(data)
+
+
+@fault("garbage in the event file", quick=True)
+def garbage_in_events(r: Round) -> None:
+    """Lines that are not events cost nothing but themselves."""
+    run = _held(r)
+    run.events_damaged, run.attempts = True, {1}
+    with (run.attempt_folder() / "events.ndjson").open("ab") as events:
+        for _ in range(r.rng.randint(1, 5)):
+            events.write(r.rng.choice(_GARBAGE[1:]) if _ else b"junk\n")
+        events.write(b"\n")
+    r.go_on(run)
+
+
+@fault("event file cut off")
+def events_cut_off(r: Round) -> None:
+    run = _held(r)
+    run.events_damaged, run.attempts = True, {1, 2}
+    path = run.attempt_folder() / "events.ndjson"
+    os.truncate(path, r.rng.randrange(path.stat().st_size))
+    r.go_on(run)
+
+
+@fault("event file replaced", quick=True)
+def events_replaced(r: Round) -> None:
+    """By a link, a pipe or a folder; the daemon must not follow, wait or stall."""
+    run = _held(r)
+    run.events_damaged = True
+    path = run.attempt_folder() / "events.ndjson"
+    path.unlink()
+    run.damaged.add(path)
+    other = r.rng.choice(("link", "pipe", "folder", "nothing", "empty"))
+    r.note(f"by {other}")
+    r.log_may_hold += ["events.ndjson", "run_handling_failed"]
+    if other == "link":
+        path.symlink_to("/dev/zero")
+    elif other == "pipe":
+        os.mkfifo(path)
+    elif other == "folder":
+        path.mkdir()
+    elif other == "empty":
+        path.touch()
+    run.states = frozenset({"succeeded", "failed"})
+    r.go_on(run)
+    _check_flag(r)
+
+
+def _check_flag(r: Round) -> None:
+    """The flag reaches another run within 2 seconds."""
+    other = r.start(agent=r.in_half(), pace_seconds=0.03)
+    r.training(other)
+    r.check_obeyed(other, r.service.configure(ENABLE_FP16_TRAINING="false"), "fp32")
+    r.service.configure(ENABLE_FP16_TRAINING="true")
+
+
+@fault("flood of events")
+def flood(r: Round) -> None:
+    run = _held(r)
+    run.events_damaged = True
+    line = r.rng.choice(
+        (
+            b'{"kind":"progress","phase":"train","done":1,"time":1.0}\n',
+            b'{"kind":"notice","event":"flood","time":1.0}\n',
+            b'{"kind":"evaluated","epoch":1,"primary":"m","metrics":{"m":1.0},"time":1.0}\n',
+            b"x" * 200 + b"\n",
+        )
+    )
+    count = r.rng.randint(50_000, 150_000)
+    r.note(f"{count} of {line[:40]!r}")
+    with (run.attempt_folder() / "events.ndjson").open("ab") as events:
+        events.write(line * count)
+    r.go_on(run)
+    _check_flag(r)
+
+
+@fault("newest checkpoint damaged", quick=True)
+def checkpoint_damaged(r: Round) -> None:
+    run = _held(r)
+    r.kill_worker(run, signal.SIGSTOP)
+    r.wait(lambda: _is_stopped(run.worker()), "the worker to stop")
+    for path in run.checkpoints()[-r.rng.randint(1, 2) :]:
+        chosen = path if r.rng.random() < 0.6 else path.with_name(f"{path.name}.json")
+        _damage(r, chosen)
+        run.damaged |= {path, path.with_name(f"{path.name}.json")}
+    r.kill_worker(run, signal.SIGKILL)
+    run.attempts = {2}
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@fault("all checkpoints gone")
+def checkpoints_gone(r: Round) -> None:
+    run = _held(r)
+    r.kill_worker(run, signal.SIGSTOP)
+    r.wait(lambda: _is_stopped(run.worker()), "the worker to stop")
+    for path in (run.folder / "checkpoints").iterdir():
+        path.unlink()
+    r.kill_worker(run, signal.SIGKILL)
+    run.attempts = {2}
+
+
+@fault("data snapshot damaged", quick=True)
+def snapshot_damaged(r: Round) -> None:
+    """The run sets its checkpoints aside and starts over."""
+    run = _held(r)
+    r.kill_worker(run, signal.SIGSTOP)
+    r.wait(lambda: _is_stopped(run.worker()), "the worker to stop")
+    path = run.folder / "snapshot.json"
+    path.write_bytes(r.rng.choice((b"", b"{", b"[]", b"\xff", b'{"a": -1}')))
+    run.damaged |= {run.folder / "snapshot.json.set-aside-2"}
+    r.kill_worker(run, signal.SIGKILL)
+    run.attempts = {2}
+
+
+@fault("garbage in the replay buffer", quick=True)
+def replay_garbage(r: Round) -> None:
+    first = r.start(moment("collect", r.rng.randrange(1, 48), "kill"))
+    r.until_ended(first)
+    segments = sorted((r.service.home / "agents" / r.victim / "replay").glob("*.jsonl"))
+    for path in r.rng.sample(segments, min(len(segments), 2)):
+        data = bytearray(path.read_bytes())
+        how = r.rng.choice(("append", "cut", "insert"))
+        r.note(how)
+        if how == "append":
+            data += r.rng.choice((b"junk", b"\xff\xfe\n", b"{}\n", b"\0" * 300, b"null\n"))
+        elif how == "cut":
+            del data[len(data) - r.rng.randint(1, 40) :]
+        else:
+            data[len(data) // 2 : len(data) // 2] = b"\n%%%\n"
+        path.write_bytes(data)
+    r.start(attempts={1})
+
+
+@fault("folder of an ended run replaced by a link", quick=True)
+def retention_link(r: Round) -> None:
+    """Retention must not delete what the link leads to."""
+    precious = r.service.folder / f"precious-{r.rng.randrange(10**6)}"
+    (precious / "inner").mkdir(parents=True)
+    for name in ("step-0000000001.pt", "step-0000000001.pt.json", "inner/kept.txt"):
+        (precious / name).write_text("kept")
+    names = (r.victim,) * 4  # retention keeps three
+    for number, agent in enumerate(names):
+        run = r.start(agent=agent)
+        r.until_ended(run)
+        if number == 0:
+            checkpoints = run.folder / "checkpoints"
+            moved = run.folder.parent / f"moved-{run.id}"
+            if checkpoints.exists():
+                checkpoints.rename(moved)
+            checkpoints.symlink_to(precious)
+            run.damaged.add(checkpoints)
+    r.sleep(0.8, 1.2)
+    left = sorted(each.name for each in precious.rglob("*"))
+    r.check(len(left) == 4, f"retention deleted through a link; left: {left}")
+
+
+@fault("published file and status damaged")
+def small_files_damaged(r: Round) -> None:
+    first = r.start(agent=r.victim)
+    r.until_ended(first)
+    _damage(r, r.service.home / "agents" / r.victim / "published.json")
+    _damage(r, r.service.home / "daemon.json")
+    r.start(attempts={1})
+
+
+@fault("disk full", quick=True, disk=True)
+def disk_full(r: Round) -> None:
+    """The run waits and goes on; the flag is obeyed meanwhile."""
+    run = r.start(moment("batch", r.step(5, 30), "hold"), agent=r.in_half(), pace_seconds=0.02)
+    r.until_reached(run)
+    run.attempts, run.events_damaged = {1}, True  # an event may not fit on the disk
+    ballast = r.service.home / "ballast"
+    _fill(ballast)
+    r.go_on(run)
+    try:
+        if r.rng.random() < 0.5:
+            r.service.configure(ENABLE_FP16_TRAINING="false")
+            r.note("flag")
+        r.sleep(0.5, 2.5)
+    finally:
+        ballast.unlink()
+    r.service.configure(ENABLE_FP16_TRAINING="true")
+
+
+@fault("disk full when a run starts", disk=True)
+def disk_full_at_start(r: Round) -> None:
+    ballast = r.service.home / "ballast"
+    run = r.start(moment("load", 1, "hold"))
+    r.until_reached(run)
+    _fill(ballast)
+    r.go_on(run)
+    try:
+        r.sleep(0.5, 2.0)
+    finally:
+        ballast.unlink()
+    for each in r.runs:  # a start may need room more often than there are attempts
+        each.states = frozenset({"succeeded", "failed"})
+        each.events_damaged = True
+
+
+def _fill(ballast: Path) -> None:
+    """Use up the home's file system to the last byte."""
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            for _ in range(200_000):
+                try:
+                    if not file.write(b"\0" * size):
+                        break
+                except OSError:
+                    break
+    time.sleep(0.01)

@@ -1,0 +1,228 @@
+"""Faults of processes: killed, stopped, asked to end, at every moment of a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from tests.e2e.torture.catalogue import fault
+from tests.e2e.torture.round import Round, moment
+
+
+def _restart(r: Round) -> None:
+    """Start a daemon; at once, or after the orphans have ended."""
+    if r.rng.random() < 0.5:
+        r.note("after the orphans")
+        r.wait(lambda: not r.service.strangers(), "the orphans to end")
+    r.service.start()
+
+
+@fault("worker killed in training", quick=True)
+def worker_killed(r: Round) -> None:
+    steps = sorted(r.rng.sample(range(90), r.rng.randint(1, 3)))
+    r.start(*(moment("batch", step, "kill") for step in steps), attempts={len(steps) + 1})
+
+
+@fault("worker killed while it starts")
+def worker_killed_at_start(r: Round) -> None:
+    r.start(moment("load", 1, "kill"), moment("build", 0, "kill"), attempts={3})
+
+
+@fault("worker killed while it collects", quick=True)
+def worker_killed_in_collect(r: Round) -> None:
+    r.start(moment("collect", r.rng.randrange(48), "kill"), attempts={2})
+
+
+@fault("worker killed while it publishes", quick=True)
+def worker_killed_in_publish(r: Round) -> None:
+    r.start(moment("publish", r.rng.randrange(3), "kill"), attempts={2})
+
+
+@fault("worker killed while it writes a checkpoint", quick=True)
+def worker_killed_in_checkpoint(r: Round) -> None:
+    calls = [r.rng.randint(1, 14) for _ in range(r.rng.randint(1, 3))]
+    moments = (moment("batch", r.step(0, 60), "crash-in-write", calls=each) for each in calls)
+    r.start(*moments, attempts={1, 2, 3, 4})
+
+
+@fault("worker killed while it writes its data snapshot")
+def worker_killed_in_snapshot(r: Round) -> None:
+    r.start(moment("collect", 47, "crash-in-write", calls=r.rng.randint(1, 8)), attempts={2})
+
+
+@fault("worker killed while it writes what it publishes")
+def worker_killed_in_publication(r: Round) -> None:
+    r.start(moment("publish", 0, "crash-in-write", calls=r.rng.randint(1, 7)), attempts={1, 2})
+
+
+@fault("worker told to end", quick=True)
+def worker_terminated(r: Round) -> None:
+    number = r.rng.choice((signal.SIGTERM, signal.SIGINT))
+    run = r.start(moment("batch", r.step(), "hold"), attempts={2})
+    r.until_reached(run)
+    r.kill_worker(run, number)
+    r.go_on(run)
+
+
+@fault("worker stopped for good")
+def worker_stopped(r: Round) -> None:
+    """It makes no progress, so it is killed and tried again."""
+    r.start(moment("batch", r.step(), "stop"), attempts={2})
+
+
+@fault("worker stopped for a moment", quick=True)
+def worker_paused(r: Round) -> None:
+    run = r.start(moment("batch", r.step(), "stop"), attempts={1})
+    r.until_reached(run)
+    r.sleep(0.3, 1.5)
+    r.kill_worker(run, signal.SIGCONT)
+
+
+@fault("daemon killed", quick=True)
+def daemon_killed(r: Round) -> None:
+    run = r.start(moment("batch", r.step(), "hold"))
+    r.until_reached(run)
+    r.service.end(signal.SIGKILL)
+    r.go_on(run)
+    _restart(r)
+
+
+@fault("daemon killed at a random moment")
+def daemon_killed_anywhere(r: Round) -> None:
+    for _ in range(r.rng.randint(1, 3)):
+        r.start(agent=(r.victim, *r.others)[len(r.runs) % 3])
+        r.sleep(0.0, 1.2)
+        r.service.end(signal.SIGKILL)
+        r.service.start()
+
+
+@fault("daemon killed at one of its commits", quick=True, forked=True)
+def daemon_killed_at_commit(r: Round) -> None:
+    commits = r.rng.randint(1, 16)
+    r.note(f"at commit {commits}")
+    r.start(pace_seconds=0.01)
+    r.service.fuse.write_text(str(commits))
+    r.wait(lambda: r.service.status() is not None or _all_ended(r), "the daemon to be killed")
+    r.service.fuse.unlink()
+    if r.service.status() is None:
+        r.service.end(signal.SIGKILL)
+    _restart(r)
+
+
+def _all_ended(r: Round) -> bool:
+    return all(r.row(run).state == "succeeded" for run in r.runs)
+
+
+@fault("daemon killed while it starts")
+def daemon_killed_at_start(r: Round) -> None:
+    run = r.start(moment("batch", r.step(), "hold"))
+    r.until_reached(run)
+    r.service.end(signal.SIGKILL)
+    r.go_on(run)
+    for _ in range(r.rng.randint(1, 3)):
+        r.service.launch()
+        r.sleep(0.0, 1.0)
+        r.service.end(signal.SIGKILL)
+    r.service.start()
+
+
+@fault("daemon and worker killed together", quick=True)
+def both_killed(r: Round) -> None:
+    run = r.start(moment("batch", r.step(), "hold"))
+    r.until_reached(run)
+    pids = [run.worker(), r.service.pid]
+    r.rng.shuffle(pids)
+    for pid in pids:
+        os.kill(int(pid or 0), signal.SIGKILL)
+    r.wait(lambda: r.service.status() is not None, "the daemon to end")
+    _restart(r)
+
+
+@fault("daemon told to end", quick=True)
+def daemon_terminated(r: Round) -> None:
+    run = r.start(moment("batch", r.step(), "hold"))
+    r.until_reached(run)
+    r.go_on(run)
+    ended = r.service.end(r.rng.choice((signal.SIGTERM, signal.SIGINT)))
+    r.check(ended == 0, f"the daemon ended with {ended}")
+    r.check(r.service.are_all_gone(), "the daemon left processes behind")
+    r.service.start()
+
+
+@fault("daemon told to end twice")
+def daemon_terminated_twice(r: Round) -> None:
+    run = r.start(moment("batch", r.step(), "hold"))
+    r.until_reached(run)
+    r.service.send(signal.SIGTERM)
+    r.wait(lambda: "drain_started" in r.service.log, "the drain")
+    ended = r.service.end(signal.SIGTERM)
+    r.check(ended == 0, f"the daemon ended with {ended}")
+    r.check(r.service.are_all_gone(), "the daemon left processes behind")
+    r.service.start()
+
+
+@fault("daemon told to end beside a worker that does not stop")
+def daemon_terminated_beside_hang(r: Round) -> None:
+    run = r.start(moment("batch", r.step(), "hang"))
+    r.until_reached(run)
+    ended = r.service.end(signal.SIGTERM)
+    r.check(ended == 0, f"the daemon ended with {ended}")
+    r.check(r.service.are_all_gone(), "the daemon left processes behind")
+    r.service.start()
+
+
+@fault("daemon stopped for a moment", quick=True)
+def daemon_paused(r: Round) -> None:
+    r.start(attempts={1})
+    r.sleep(0.0, 1.0)
+    r.service.send(signal.SIGSTOP)
+    r.sleep(0.5, 2.0)
+    r.service.send(signal.SIGCONT)
+
+
+@fault("storm of SIGHUP", quick=True)
+def hangups(r: Round) -> None:
+    run = r.start(pace_seconds=0.005, attempts={1})
+    r.training(run)
+    for number in range(60):
+        r.service.send(signal.SIGHUP)
+        if number % 10 == 0:
+            r.service.configure(GENESIS_MAX_GRAD_NORM=1.0)
+        time.sleep(0.005)
+
+
+@fault("second daemon on the home", quick=True)
+def second_daemon(r: Round) -> None:
+    run = r.start(moment("batch", r.step(), "hold"), attempts={1})
+    r.until_reached(run)
+    code, output = r.service.command("serve")
+    r.go_on(run)
+    r.check(code == os.EX_CANTCREAT, f"a second daemon ended with {code}: {output[-300:]}")
+    r.check(str(r.service.pid) in output, "it does not name the first")
+
+
+@fault("stale lock and status")
+def stale_status(r: Round) -> None:
+    r.start(moment("batch", r.step(), "kill"))
+    r.sleep(0.0, 1.0)
+    r.service.end(signal.SIGKILL)
+    status = r.service.home / "daemon.json"
+    content = r.rng.choice((b"", b"{", b"\xff\x00" * 50, b'{"pid": 1, "host": "elsewhere"}'))
+    status.write_bytes(content)
+    (r.service.home / "daemon.lock").write_bytes(content)
+    r.note(f"status {content[:10]!r}")
+    r.service.start()
+
+
+@fault("children of a worker that outlive it", quick=True)
+def leaked_children(r: Round) -> None:
+    ending = r.rng.choice(("kill", "raise", "mark"))
+    step = r.step()
+    places = (("leave-children", step), ("hold", step + 1), (ending, step + 2))
+    run = r.start(*(moment("batch", at, do) for do, at in places))
+    r.until_reached(run, 1)
+    r.check(len(list(run.plan.glob("moment-0.*"))) == 2, "the children have not started")
+    if ending == "kill":  # the daemon lists descendants every 2 s
+        r.sleep(2.3, 2.8)
+    r.go_on(run, 1)

@@ -1,0 +1,238 @@
+"""What must hold after each round, checked against store, files and process table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from genesis_fp16.worker.attempt_runner import ABANDONED_SECONDS
+from tests.e2e.torture.round import ENDED, LAST_STEP, Round, TortureRun
+from tests.e2e.torture.service import AGENTS, Row, Service, event_lines
+
+References = Mapping[tuple[int, str], str]  # seed and precision to the hash of the weights
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}$")
+_BAD_LOG_EVENTS = ("round_failed", "run_handling_failed", "listener_failed", "Traceback")
+_PATIENCE_SECONDS = 10.0
+
+
+def check_round(
+    played: Round, references: References, before: Snapshot, known: set[str]
+) -> list[str]:
+    """All problems after a round whose runs have ended.
+
+    Args:
+        before: What was counted when the round began.
+        known: Ids of the runs of earlier rounds.
+    """
+    service = played.service
+    rows = {row.id: row for row in service.rows()}
+    problems = list(played.problems)
+    expected = {run.id for run in played.runs}
+    problems += [f"run {each} is lost" for each in sorted(expected - rows.keys())]
+    extra = sorted(rows.keys() - expected - known)
+    problems += [f"run {each} of {rows[each].agent} was not asked for" for each in extra]
+    for run in played.runs:
+        if run.id in rows:
+            problems += _prefixed(run, _check_run(run, rows[run.id], references))
+            problems += _prefixed(run, _check_files(run))
+    problems += _check_exclusion(service, rows)
+    problems += _check_processes(service)
+    problems += _check_agents(service, {run.agent for run in played.runs}, before.at)
+    problems += _check_log(played, service.log[before.log_length :])
+    if before.pid == service.pid and before.starts == service.starts:
+        problems += _check_metrics(played, before.steps, service)
+    return problems
+
+
+class Snapshot:
+    """What is counted at the beginning of a round."""
+
+    def __init__(self, service: Service) -> None:
+        self.pid, self.starts = service.pid, service.starts
+        self.steps = service.steps_counted()
+        self.log_length = len(service.log)
+        self.at = time.time()
+
+
+def weights_of(run_folder: Path) -> dict[str, object]:
+    """What the agent has published."""
+    found: dict[str, object] = json.loads((run_folder / "weights.json").read_text())
+    return found
+
+
+def _prefixed(run: TortureRun, problems: Iterator[str]) -> list[str]:
+    return [f"run {run.id} of {run.agent}: {problem}" for problem in problems]
+
+
+def _check_run(run: TortureRun, row: Row, references: References) -> Iterator[str]:
+    if row.state not in run.states:
+        yield f"is {row.state}, not {' or '.join(sorted(run.states))}: {row.error}"
+    numbers = [attempt["number"] for attempt in row.attempts]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield f"its attempts are numbered {numbers}"
+    if run.attempts is not None and len(numbers) not in run.attempts:
+        endings = [attempt["ending"] for attempt in row.attempts]
+        yield f"it took {len(numbers)} attempts, not {sorted(run.attempts)}: {endings}"
+    if row.state in ENDED and any(each["finished_at"] is None for each in row.attempts):
+        yield "it has ended, but an attempt of it has not"
+    if not run.events_damaged:
+        yield from _check_events(run, row)
+    if row.state == "succeeded":
+        yield from _check_weights(run, references)
+
+
+def _check_events(run: TortureRun, row: Row) -> Iterator[str]:
+    """Steps in the store are those in the event files, each counted once."""
+    half = last = 0
+    precisions = set()
+    for attempt in row.attempts:
+        path = run.attempt_folder(attempt["number"]) / "events.ndjson"
+        begin, attempted = 0, 0
+        size = path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
+        for event in event_lines(path):
+            match event["kind"]:
+                case "unreadable":
+                    yield f"{path} has a line that is not an event: {event['line']}"
+                case "resumed":
+                    begin = last = event["step"]
+                case "step_stats":
+                    names = ("applied", "overflow", "nonfinite_loss", "no_gradient")
+                    steps = sum(event[name] for name in names)
+                    attempted += steps
+                    last = event["step"]
+                    precisions.add(event["precision"])
+                    half += 0 if event["precision"] == "fp32" else steps
+                    if begin + attempted != last:
+                        yield (
+                            f"attempt {attempt['number']} began at step {begin} and reported "
+                            f"{attempted} steps, but is at step {last}"
+                        )
+        if attempt["events_offset"] != size:
+            yield (
+                f"the daemon has read {attempt['events_offset']} of {size} bytes of complete lines "
+                f"of attempt {attempt['number']}"
+            )
+    if row.half_steps != half:
+        yield f"the store has {row.half_steps} steps in half precision, its events {half}"
+    if row.state == "succeeded" and not row.steps == last == LAST_STEP:
+        yield f"the store has {row.steps} steps, its events {last}, the job {LAST_STEP}"
+
+
+def _check_weights(run: TortureRun, references: References) -> Iterator[str]:
+    try:
+        weights = weights_of(run.folder)
+    except (OSError, ValueError) as error:
+        yield f"has succeeded, but its weights cannot be read: {error}"
+        return
+    if weights["steps"] != LAST_STEP:
+        yield f"published after {weights['steps']} of {LAST_STEP} steps"
+    precisions = {each["precision"] for each in run.events("step_stats")}
+    if run.events_damaged or not precisions:
+        precisions = {AGENTS[run.agent]}
+    if len(precisions) == 1:
+        reference = references.get((run.seed, *precisions))
+        if reference is not None and weights["sha256"] != reference:
+            yield f"its weights differ from those of an undisturbed run (seed {run.seed})"
+
+
+def _check_files(run: TortureRun) -> Iterator[str]:
+    for path in sorted(run.folder.rglob("*")):
+        if path in run.damaged or not run.damaged.isdisjoint(path.parents) or path.is_symlink():
+            continue
+        if _TEMPORARY.match(path.name):
+            yield f"{path} is left half-written"
+        elif path.suffix == ".json":
+            with suppress(FileNotFoundError):
+                yield from _check_json(path)
+        elif path.suffix == ".pt" and path.parent.name == "checkpoints":
+            yield from _check_checkpoint(path)
+
+
+def _check_json(path: Path) -> Iterator[str]:
+    try:
+        json.loads(path.read_bytes())
+    except ValueError as error:
+        yield f"{path} is not JSON: {error}"
+
+
+def _check_checkpoint(path: Path) -> Iterator[str]:
+    manifest = path.with_name(f"{path.name}.json")
+    if not manifest.exists():
+        yield f"{path} has no manifest"
+        return
+    with suppress(ValueError, FileNotFoundError):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if json.loads(manifest.read_text())["sha256"] != digest:
+            yield f"{path} is torn: its manifest has another hash"
+
+
+def _check_exclusion(service: Service, rows: Mapping[str, Row]) -> Iterator[str]:
+    for twice in service.folder.glob("plans/*/active-twice-*"):
+        yield f"two workers of {twice.parent.name} were active at once: {twice.name}"
+        twice.unlink()
+    spans: dict[str, list[tuple[float, float, str]]] = {}
+    for row in rows.values():
+        for attempt in row.attempts:
+            if attempt["finished_at"] is not None:
+                span = (attempt["started_at"], attempt["finished_at"], row.id)
+                spans.setdefault(row.agent, []).append(span)
+    for agent, found in spans.items():
+        found.sort()
+        for (_, end, one), (begin, _, other) in pairwise(found):
+            if begin < end - 0.001:
+                yield f"attempts of {agent} overlap in the store: {one} and {other}"
+
+
+def _check_processes(service: Service) -> Iterator[str]:
+    service.are_all_gone(_PATIENCE_SECONDS)
+    for process in service.strangers():
+        with suppress(psutil.Error):
+            yield (
+                f"process {process.pid} is left: {process.status()}, parent {process.ppid()}, "
+                f"{' '.join(process.cmdline())[:120]}"
+            )
+    if service.status() is not None:
+        yield f"the daemon has ended with {service.status()}"
+
+
+def _check_agents(service: Service, ran: set[str], begun_at: float) -> Iterator[str]:
+    """Temporary files of killed writers are removed by the next run, a minute later at most."""
+    for agent in sorted(ran):
+        folder = service.home / "agents" / agent
+        for path in folder.glob(".*"):
+            old = path.lstat().st_mtime < begun_at - ABANDONED_SECONDS
+            if old and _TEMPORARY.match(path.name):
+                yield f"{path} is left half-written"
+        if (folder / "published.json").exists():
+            yield from _check_json(folder / "published.json")
+
+
+def _check_log(played: Round, new: str) -> Iterator[str]:
+    for line in new.splitlines():
+        bad = any(each in line for each in _BAD_LOG_EVENTS)
+        if bad and not any(each in line for each in played.log_may_hold):
+            yield f"the daemon's log has: {line[:600]}"
+
+
+def _check_metrics(played: Round, before: Mapping[str, float], service: Service) -> Iterator[str]:
+    if any(run.events_damaged for run in played.runs):
+        return
+    counted = service.steps_counted()
+    for agent in AGENTS:
+        names = ("applied", "overflow", "nonfinite_loss", "no_gradient")
+        events = [e for r in played.runs if r.agent == agent for e in r.events("step_stats")]
+        attempted = sum(event[name] for event in events for name in names)
+        if counted[agent] - before[agent] != attempted:
+            yield (
+                f"the metrics of {agent} have counted {counted[agent] - before[agent]:g} steps, "
+                f"its events {attempted}"
+            )

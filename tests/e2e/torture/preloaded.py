@@ -1,0 +1,255 @@
+"""Daemons, workers and probes forked from a process that has imported torch, which takes seconds.
+
+Each runs the code that `python -P -m MODULE` would run, with its own arguments, environment,
+working folder, session and file descriptors, and its parent is the process that started it. It
+differs from production in this only: modules are imported already, so a start takes 0.1 s, and the
+command line in the process table is that of the torture command.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+MODULES = (
+    "alembic.command",
+    "alembic.script",
+    "genesis_fp16.cli",
+    "genesis_fp16.daemon.daemon",
+    "genesis_fp16.plugins.probe.messages",
+    "genesis_fp16.worker.attempt_runner",
+    "infrastructure.training",
+    "torch._dynamo",  # optimizers import it
+)
+PRELOADED = ("genesis_fp16.worker", "genesis_fp16.plugins.probe")  # as named on a command line
+_PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36  # prctl(2)
+_FIRST_HIGH_DESCRIPTOR = 200
+
+
+def preload() -> None:
+    """Import what daemons and workers need; call it once, before `fork_daemon`."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for module in MODULES:
+        importlib.import_module(module)
+
+
+def adopt_orphans(adopt: bool = True) -> None:
+    """Become the parent of descendants whose parent ends, or no longer."""
+    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
+
+
+def fork_daemon(
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    output: Path,
+    commit_fuse: Path | None = None,
+) -> int:
+    """Start ``genesis-fp16 ARGUMENTS`` in *folder*; return its pid.
+
+    Its workers are forked too. If the file *commit_fuse* appears with a number N in it, the
+    process is killed at its Nth commit from then on: before it if N is odd, else after it.
+    """
+    log = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    pid = os.fork()
+    if pid:
+        os.close(log)
+        os.close(null)
+        return pid
+    try:
+        os.setsid()
+        _become(("genesis-fp16", *arguments), environment, folder, {0: null, 1: log, 2: log})
+        _ForkedPopen.base = _Base()
+        subprocess.Popen = _ForkedPopen  # type: ignore[misc]
+        if commit_fuse is not None:
+            _arm(commit_fuse)
+        from genesis_fp16.cli import main
+
+        _exit_with(main)
+    finally:
+        os._exit(70)
+
+
+class _Base:
+    """A child of this process that forks off further children of this process on request."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        self._lock = threading.Lock()
+        self.pid = os.fork()
+        if not self.pid:
+            ours.close()
+            _serve_forks(theirs, parent)
+        theirs.close()
+        self._requests = ours
+
+    def spawn(self, request: Mapping[str, object], descriptors: Mapping[int, int]) -> int:
+        """Fork a process that has *descriptors* (theirs -> ours); return its pid."""
+        with self._lock:
+            adopt_orphans()  # of the process that forks it and ends
+            message = json.dumps({**request, "descriptors": list(descriptors)}).encode()
+            socket.send_fds(self._requests, [message], list(descriptors.values()))
+            pid = int(self._requests.recv(64))
+            while psutil.Process(pid).ppid() != os.getpid():
+                time.sleep(0.0005)
+            adopt_orphans(False)
+        return pid
+
+
+def _serve_forks(requests: socket.socket, parent: int) -> NoReturn:
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+    os.setsid()
+    while True:
+        message, received, _, _ = socket.recv_fds(requests, 1 << 20, 64)
+        if not message:
+            os._exit(0)
+        middle = os.fork()
+        if middle:
+            os.waitpid(middle, 0)
+            for descriptor in received:
+                os.close(descriptor)
+            continue
+        pid = os.fork()
+        if pid:
+            requests.send(str(pid).encode())
+            os._exit(0)
+        _work(json.loads(message), received)
+
+
+def _work(request: dict[str, Any], received: list[int]) -> NoReturn:
+    try:
+        if request["new_session"]:
+            os.setsid()
+        descriptors = dict(zip(request["descriptors"], received, strict=True))
+        arguments = (request["module"], *request["arguments"])
+        _become(arguments, request["environment"], Path(request["folder"]), descriptors)
+        _exit_with(lambda: runpy.run_module(request["module"], run_name="__main__", alter_sys=True))
+    finally:
+        os._exit(70)
+
+
+def _become(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    descriptors: Mapping[int, int],
+) -> None:
+    """Take on another program's arguments, environment, folder and *descriptors*, and no other."""
+    high = {}
+    for number, (theirs, ours) in enumerate(descriptors.items()):
+        high[theirs] = _FIRST_HIGH_DESCRIPTOR + number
+        os.dup2(ours, high[theirs])
+    os.closerange(3, _FIRST_HIGH_DESCRIPTOR)
+    for theirs, ours in high.items():
+        os.dup2(ours, theirs)
+        os.close(ours)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == 2 else signal.SIG_DFL)
+    sys.argv = list(arguments)
+    here = {"", str(Path.cwd()), str(Path(__file__).parents[3])}
+    sys.path[:] = [path for path in sys.path if path not in here]
+    sys.path[:0] = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    importlib.invalidate_caches()
+
+
+def _exit_with(program: Any) -> NoReturn:
+    """Run *program* and end this process as Python would."""
+    code = 0
+    try:
+        program()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            sys.stderr.write(error.code + "\n")
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+_PLAIN = subprocess.Popen
+
+
+class _ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
+    """Forks our own modules from the base; starts everything else as usual."""
+
+    base: _Base
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        names = _PLAIN._execute_child.__code__.co_varnames  # type: ignore[attr-defined]
+        given = dict(zip(names[2:], rest, strict=False))
+        command = list(args) if isinstance(args, list | tuple) else []
+        if command[:3] != [sys.executable, "-P", "-m"] or command[3] not in PRELOADED:
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        descriptors = {
+            0: given["p2cread"] if given["p2cread"] != -1 else 0,
+            1: given["c2pwrite"] if given["c2pwrite"] != -1 else 1,
+            2: given["errwrite"] if given["errwrite"] != -1 else 2,
+            **{each: each for each in given["pass_fds"]},
+        }
+        environment = os.environ if given["env"] is None else given["env"]
+        request = {
+            "module": command[3],
+            "arguments": command[4:],
+            "environment": dict(environment),
+            "folder": str(given["cwd"] or Path.cwd()),
+            "new_session": given["start_new_session"],
+        }
+        self.pid = self.base.spawn(request, descriptors)
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(given[each] for each in pipes))  # type: ignore[attr-defined]
+
+
+def _arm(fuse: Path) -> None:
+    """Have this process killed at a commit, once the file *fuse* says at which."""
+    from sqlalchemy import Engine, event
+
+    left: list[int] = []
+    before: list[bool] = []
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @event.listens_for(Engine, "commit")
+    def _commit(_connection: object) -> None:
+        if not left and fuse.exists():
+            left.append(int(fuse.read_text()))
+            before.append(left[0] % 2 == 1)
+        if left:
+            left[0] -= 1
+            if left[0] == 0 and before[0]:
+                die()
+
+    @event.listens_for(Engine, "begin")  # the next transaction: the one before is on the disk
+    def _begin(_connection: object) -> None:
+        if left and left[0] <= 0:
+            die()

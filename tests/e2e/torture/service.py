@@ -1,0 +1,379 @@
+"""A daemon under torture: its home, its settings file, its process, and what the store says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
+from tests.e2e.torture.preloaded import adopt_orphans, fork_daemon
+
+SCHEDULED = "yew"  # the agent that is due at times; the others run when asked
+AGENTS = {"oak": "fp32", "elm": "fp32", "ash": "fp16", "fir": "fp16"}  # name to precision
+STOP_SECONDS = 2.0
+NO_PROGRESS_SECONDS = 6.0
+POLL_SECONDS = 0.01
+MOST_SECONDS = 60.0
+_CPU_LOOK_SECONDS = 1.0
+
+
+class StuckError(AssertionError):
+    """Something that must happen did not happen while all processes were idle."""
+
+
+class Reaper:
+    """Collects the exit status of every process that is or becomes our child."""
+
+    def __init__(self) -> None:
+        adopt_orphans()
+        self._ended: dict[int, int] = {}
+
+    def status(self, pid: int) -> int | None:
+        """Exit code, or the negative number of a signal; None while the process lives."""
+        with suppress(ChildProcessError):
+            while True:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+                if not ended:
+                    break
+                self._ended[ended] = os.waitstatus_to_exitcode(status)
+        return self._ended.get(pid)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run as the store has it."""
+
+    id: str
+    agent: str
+    state: str
+    steps: int
+    half_steps: int
+    published: bool | None
+    error: str | None
+    attempts: tuple[dict[str, Any], ...]
+
+
+class Service:
+    """One home with its daemon.
+
+    Args:
+        folder: Working folder of the daemon; its home, plans and plugins are in it.
+        real: Whether daemon and workers are started as in production instead of being forked.
+    """
+
+    def __init__(self, folder: Path, reaper: Reaper, *, real: bool = False) -> None:
+        self.folder, self.home, self.real = folder, folder / "home", real
+        self.log_path = folder / "daemon.log"
+        self.env_path = folder / ".env"
+        self.fuse = folder / "commit-fuse"
+        self.pid: int | None = None
+        self.starts = 0
+        self._reaper = reaper
+        folder.mkdir(parents=True, exist_ok=True)
+        site = folder / "site"
+        _install(site)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self._environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(site),
+            "HOME": str(folder),
+        }
+        self.settings: dict[str, object] = {
+            "ENABLE_FP16_TRAINING": "true",
+            "GENESIS_HOME": self.home,
+            "GENESIS_METRICS_PORT": self.port,
+            "GENESIS_DEVICE": "cpu",
+            "GENESIS_CPU_HALF": "true",
+            "GENESIS_PRECISION": "fp16",
+            "FP16_LOSS_SCALE": 256.0,
+            "GENESIS_SLOTS": 4,
+            "GENESIS_MAX_ATTEMPTS": 4,
+            "GENESIS_RETRY_BACKOFF_SECONDS": 0.05,
+            "GENESIS_CHECKPOINT_INTERVAL_SECONDS": 0.05,
+            "GENESIS_STATS_INTERVAL_STEPS": 10,
+            "GENESIS_BASELINE_INTERVAL_STEPS": 50,
+            "GENESIS_STOP_TIMEOUT_SECONDS": STOP_SECONDS,
+            "GENESIS_NO_PROGRESS_TIMEOUT_SECONDS": NO_PROGRESS_SECONDS,
+            "GENESIS_KEEP_RUNS": 3,
+            "GENESIS_GUARD_ENABLED": "false",
+            "GENESIS_BASELINE_EVERY_RUNS": 0,
+            "GENESIS_AGENTS__SE_DARWIN__ENABLED": "false",
+            "GENESIS_AGENTS__OAK__PRECISION": "fp32",
+            "GENESIS_AGENTS__YEW__PRECISION": "fp32",
+            "GENESIS_AGENTS__ELM__PRECISION": "fp32",
+        }
+        self.configure()
+        for agent in (*AGENTS, SCHEDULED):
+            self.plan(agent, [])
+
+    # Settings and plans
+
+    def cancel(self, run_id: str) -> bool:
+        """Ask for the cancellation of a run, as another program on this machine can."""
+        with closing(Store.open(Settings(home=self.home))) as store:
+            return store.request_cancel(run_id, actor="torture", reason="torture")
+
+    def configure(self, **settings: object) -> float:
+        """Change settings by swapping the file; return the Unix time of the swap."""
+        self.settings |= settings
+        text = "".join(f"{name}={value}\n" for name, value in self.settings.items())
+        written = self.folder / ".env.new"
+        written.write_text(text)
+        written.rename(self.env_path)
+        return time.time()
+
+    def plan(self, agent: str, moments: list[dict[str, Any]], pace_seconds: float = 0.0) -> Path:
+        """Replace the plan of *agent*; return its folder, empty of moments reached before."""
+        folder = self.folder / "plans" / agent
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        plan = {"moments": moments, "pace_seconds": pace_seconds}
+        (folder / "plan.json").write_text(json.dumps(plan))
+        return folder
+
+    # The process
+
+    def launch(self) -> int:
+        """Start the daemon without waiting for it."""
+        self.starts += 1
+        if self.real:
+            with self.log_path.open("ab") as log:
+                self.pid = subprocess.Popen(
+                    [str(Path(sys.executable).with_name("genesis-fp16")), "serve"],
+                    cwd=self.folder,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                ).pid
+        else:
+            self.pid = fork_daemon(
+                ["serve"], self.folder, self._environment, self.log_path, self.fuse
+            )
+        return self.pid
+
+    def start(self) -> None:
+        """Start the daemon, and wait until it is ready and has all agents."""
+        self.launch()
+        self.wait(self.is_ready, "the daemon to be ready")
+        self.wait(self.has_agents, "the agents to be ready")
+
+    def is_ready(self) -> bool:
+        """Whether the daemon accepts work; raises if it has ended."""
+        status = self.status()
+        if status is not None:
+            raise AssertionError(f"the daemon ended with {status} before it was ready")
+        return self.get("/readyz")[0] == 200
+
+    def has_agents(self) -> bool:
+        """Whether the daemon has found all agents ready."""
+        up = {
+            sample.labels["agent"]
+            for family in text_string_to_metric_families(self.get("/metrics")[1])
+            for sample in family.samples
+            if sample.name == "genesis_plugin_up" and sample.value == 1
+        }
+        return up >= {*AGENTS, SCHEDULED}
+
+    def status(self) -> int | None:
+        """How the daemon ended; None while it lives."""
+        assert self.pid is not None
+        return self._reaper.status(self.pid)
+
+    def send(self, number: int) -> None:
+        """Send a signal to the daemon."""
+        assert self.pid is not None
+        os.kill(self.pid, number)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal that ends the daemon; return how it ended."""
+        self.send(number)
+        self.wait(lambda: self.status() is not None, "the daemon to end")
+        ended = self.status()
+        assert ended is not None
+        self.pid = None
+        return ended
+
+    def command(self, *arguments: str) -> tuple[int, str]:
+        """Run ``genesis-fp16 ARGUMENTS`` beside the daemon; exit code and output."""
+        with tempfile.NamedTemporaryFile(dir=self.folder.parent, prefix="command-") as output:
+            path = Path(output.name)
+            pid = fork_daemon(arguments, self.folder, self._environment, path)
+            self.wait(lambda: self._reaper.status(pid) is not None, f"{arguments} to end")
+            code = self._reaper.status(pid)
+            assert code is not None
+            return code, path.read_text(errors="replace")
+
+    def kill_everything(self) -> None:
+        """End the daemon, its workers, and all that they have started."""
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                process.kill()
+        for process in psutil.Process().children(recursive=True):
+            self._reaper.status(process.pid)
+        self.pid = None
+
+    def are_all_gone(self, seconds: float = 3.0) -> bool:
+        """Whether no process but the daemon is left, or will be within so many *seconds*."""
+        give_up = time.monotonic() + seconds
+        while self.strangers() and time.monotonic() < give_up:
+            time.sleep(POLL_SECONDS)
+        return not self.strangers()
+
+    def strangers(self) -> list[psutil.Process]:
+        """Our descendants beside the daemon and the base that it forks workers from."""
+        self._reaper.status(0)
+        found = psutil.Process().children(recursive=True)
+        mine = {self.pid}
+        if self.pid is not None and not self.real:
+            with suppress(psutil.Error):  # the base is the daemon's first child
+                mine |= {min(each.pid for each in psutil.Process(self.pid).children())}
+        return [each for each in found if each.pid not in mine]
+
+    # What it shows
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of the listener's answer; status 0 if it does not listen."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, ""
+        except OSError:
+            return 0, ""
+
+    def steps_counted(self) -> dict[str, float]:
+        """Agent to the steps attempted, as the metrics have counted them."""
+        counted = dict.fromkeys(AGENTS, 0.0)
+        for family in text_string_to_metric_families(self.get("/metrics")[1]):
+            for sample in family.samples:
+                agent = sample.labels.get("agent")
+                if sample.name == "genesis_training_steps_total" and agent in counted:
+                    counted[agent] += sample.value
+        return counted
+
+    @property
+    def log(self) -> str:
+        """All that the daemon has printed."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    # The store, read without the daemon's own code
+
+    def rows(self) -> list[Row]:
+        """All runs, oldest first, with their attempts."""
+        if not (self.home / "genesis.db").exists():
+            return []
+        with closing(_connect(self.home / "genesis.db")) as connection:
+            connection.execute("BEGIN")
+            attempts: dict[str, list[dict[str, Any]]] = {}
+            for row in connection.execute("SELECT * FROM attempts ORDER BY run_id, number"):
+                attempts.setdefault(row["run_id"], []).append(dict(row))
+            return [
+                Row(
+                    **{name: row[name] for name in Row.__dataclass_fields__ if name != "attempts"},
+                    attempts=tuple(attempts.get(row["id"], ())),
+                )
+                for row in connection.execute("SELECT * FROM runs ORDER BY created_at, id")
+            ]
+
+    def row(self, run_id: str) -> Row:
+        """One run."""
+        found = [row for row in self.rows() if row.id == run_id]
+        assert found, f"run {run_id} is not in the store"
+        return found[0]
+
+    def enqueue(self, agent: str, seed: int) -> str:
+        """Queue a run of *agent* with the seed *seed*, as the command ``run`` does; its id."""
+        earlier = sum(row.agent == agent for row in self.rows())
+        with closing(Store.open(Settings(home=self.home))) as store:
+            return store.enqueue(agent, first_seed=seed - earlier).id
+
+    # Waiting
+
+    def wait(self, holds: Callable[[], object], what: str, *, idle_seconds: float = 30.0) -> float:
+        """Wait until *holds* is true; return the seconds that it took.
+
+        Raises:
+            StuckError: Our descendants were idle for *idle_seconds*, or it took `MOST_SECONDS`.
+        """
+        begun = looked = progressed = time.monotonic()
+        used = _cpu_seconds()
+        while not holds():
+            now = time.monotonic()
+            if now - looked > _CPU_LOOK_SECONDS:
+                latest = _cpu_seconds()
+                if abs(latest - used) > 0.2 * (now - looked):
+                    progressed = now
+                looked, used = now, latest
+                if now - progressed > idle_seconds or now - begun > MOST_SECONDS:
+                    raise StuckError(f"waited {now - begun:.0f} s for {what}")
+            time.sleep(POLL_SECONDS)
+        return time.monotonic() - begun
+
+
+def event_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Decode the complete lines of an event file; one that is not an event yields its text."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return
+    for line in data.split(b"\n")[:-1]:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = None
+        if isinstance(event, dict) and "kind" in event:
+            yield event
+        else:
+            yield {"kind": "unreadable", "line": line[:200].decode(errors="replace")}
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
+    connection.row_factory = sqlite3.Row
+    connection.isolation_level = None
+    return connection
+
+
+def _install(site: Path) -> None:
+    """Install the agents in the folder *site*, as pip would."""
+    metadata = site / "torture_agent-1.0.dist-info"
+    metadata.mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(__file__).with_name("agent.py"), site / "torture_agent.py")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torture-agent\nVersion: 1.0\n")
+    points = "".join(f"{name} = torture_agent:{name.title()}\n" for name in (*AGENTS, SCHEDULED))
+    (metadata / "entry_points.txt").write_text(f"[genesis.agents]\n{points}")
+
+
+def _cpu_seconds() -> float:
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
