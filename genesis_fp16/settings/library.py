@@ -18,8 +18,8 @@ def library_precision(
 
     Pass the result to `WorldModel.train` (``precision=``), `train` (``precision=``) or
     `FP16Trainer` (``wish=``); they apply what the device can compute. It is read once: unlike a
-    run of the daemon, a training that uses it does not follow later changes. Other settings may be
-    wrong.
+    run of the daemon, a training that uses it does not follow later changes. Overrides, which the
+    daemon stores, do not count. Other settings may be wrong.
 
     Args:
         env_file: The settings file; by default ``GENESIS_ENV_FILE`` or ``.env``.
@@ -30,7 +30,8 @@ def library_precision(
         ``GENESIS_PRECISION``.
 
     Raises:
-        SettingsError: One of the two is wrong, or the file that the environment names is missing.
+        SettingsError: One of the two is wrong, a rollback is no longer mentioned, or the file that
+            the environment names is missing.
     """
     settings = load_settings(env_file, environ, only=(ROLLBACK_FLAG, variable_name("precision")))
     if env_file is None and (problem := missing_env_file(settings)):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.settings import SettingsError, library_precision
+from genesis_fp16.settings import SettingsError, library_precision, load_settings
+from genesis_fp16.settings.rollback_memory import RollbackMemory
 
 
 @pytest.fixture
@@ -62,3 +63,14 @@ def test_the_working_folder_and_the_environment_are_read_by_default(
     assert library_precision().reason == "default"
     Path(".env").write_text("ENABLE_FP16_TRAINING=false\n")
     assert library_precision().reason == "flag"
+
+
+def test_settings_that_have_lost_a_rollback_are_refused(env_file: Path, tmp_path: Path) -> None:
+    home = {"GENESIS_HOME": str(tmp_path / "home")}
+    (tmp_path / "home").mkdir()
+    env_file.write_text("ENABLE_FP16_TRAINING=false\n")
+    settings = load_settings(env_file, home)
+    RollbackMemory(settings).keep(settings, [])  # as a daemon that serves does
+    env_file.write_text("")
+    with pytest.raises(SettingsError, match="ENABLE_FP16_TRAINING"):
+        library_precision(env_file, home)
