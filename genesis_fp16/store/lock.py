@@ -27,7 +27,6 @@ from genesis_fp16.store.errors import StoreError, store_error
 from infrastructure.files import remove_abandoned, write_atomically
 
 _WAIT_SECONDS = 0.1  # a command that checks whether a daemon serves holds the lock briefly
-_ABANDONED_SECONDS = 60.0  # after which a temporary file in the home has no writer
 _ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses
 _HOLDER = text(
     "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
@@ -79,7 +78,7 @@ class DaemonLock:
             self._home.mkdir(parents=True, exist_ok=True)
             self._file.acquire()
             self._identity = file_identity(self._file.lock_file)
-            remove_abandoned(self._home, older_seconds=_ABANDONED_SECONDS)
+            remove_abandoned(self._home)
         except Timeout:
             raise LockHeldError(str(self._home), str(read_status(self._home))) from None
         except OSError as error:

@@ -53,8 +53,6 @@ from infrastructure.training.distributed import Ranks, process_group
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import resolve_device
 
-ABANDONED_SECONDS = 60.0  # after which a temporary file in the agent's folder has no writer
-
 T = TypeVar("T")
 
 
@@ -125,8 +123,8 @@ class AttemptRunner:
         with joining as self._device:
             self._ranks = Ranks()
             if self._ranks.is_rank_zero:
-                remove_abandoned(spec.run_folder)
-                remove_abandoned(spec.agent_folder, older_seconds=ABANDONED_SECONDS)
+                remove_abandoned(spec.run_folder, older_seconds=0.0)
+                remove_abandoned(spec.agent_folder)
             self._context = RunContext(
                 run_id=spec.run_id,
                 attempt=spec.attempt,

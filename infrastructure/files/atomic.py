@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+ABANDONED_SECONDS = 60.0  # the age at which a temporary file has no writer any more
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}")
 
 
@@ -63,11 +64,11 @@ def flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove_abandoned(folder: Path, *, older_seconds: float = 0.0) -> None:
+def remove_abandoned(folder: Path, *, older_seconds: float = ABANDONED_SECONDS) -> None:
     """Delete temporary files that writers which were killed have left directly in *folder*.
 
-    A file younger than *older_seconds* stays: its writer may still be at work. Without that limit,
-    nothing else may be writing in the folder.
+    A file younger than *older_seconds* stays: its writer may still be at work. With 0, nothing
+    else may be writing in the folder.
 
     Raises:
         OSError: The folder cannot be listed, or a file not be deleted.

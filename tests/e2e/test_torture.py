@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-ROUNDS = 8
+ROUNDS = 10
 
 
 def test_rounds_of_several_kinds_without_a_violation(
@@ -26,18 +26,6 @@ def test_rounds_of_several_kinds_without_a_violation(
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-    record_property("measured", done.stdout.splitlines()[-1])
-    assert f"{ROUNDS} rounds" in done.stdout
-
-
-def test_a_kind_that_does_not_exist_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.e2e.torture", "--kind", "no such kind"],
-        cwd=Path(__file__).parents[2],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "no such kind" in done.stderr
+    summary = done.stdout.splitlines()[-1]
+    record_property("measured", summary)
+    assert summary.endswith(": 0 violations")

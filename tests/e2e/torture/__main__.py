@@ -104,9 +104,11 @@ class Torture:
             print(f"  {problem}")
         if kept is not None:
             print(f"  home, plans and log: {kept}")
+        again = "".join(f" --kind '{name}'" for name in options.kind or ())
+        again += " --quick" * options.quick + " --real-workers" * options.real_workers
         print(
             f"  repeat: python -m tests.e2e.torture --seed {options.seed} --first {number} "
-            f"--rounds 1{' --quick' if options.quick else ''}",
+            f"--rounds 1{again}",
             flush=True,
         )
         self.violations.append(f"round {number} ({fault.name}): {problems[0][:300]}")
@@ -188,7 +190,8 @@ def _own_file_system(folder: Path) -> bool:
     private = subprocess.run(["mount", "--make-rprivate", "/"], check=False, capture_output=True)
     size = f"size={HOME_BYTES}"
     command = ["mount", "-t", "tmpfs", "-o", size, "torture", str(folder)]
-    return not private.returncode and not subprocess.run(command, check=False).returncode
+    mounted = subprocess.run(command, check=False, capture_output=True)
+    return not (private.returncode or mounted.returncode)
 
 
 def main() -> None:
@@ -220,7 +223,6 @@ def main() -> None:
         if unknown:
             parser.error(f"unknown kinds: {', '.join(sorted(unknown))}; see --list")
         faults = [FAULTS[name] for name in options.kind]
-    sys.dont_write_bytecode = False
     preload()
     sys.exit(1 if Torture(options, faults).run() else 0)
 

@@ -36,6 +36,7 @@ class TortureRun:
         states: States in which it may end.
         attempts: How many attempts it may take; None: at least one.
         events_damaged: Whether its event files are not those that its workers wrote.
+        precision_changed: Whether the round changes its precision.
         damaged: Files that the round has damaged, which the scan leaves out.
     """
 
@@ -47,6 +48,7 @@ class TortureRun:
     states: frozenset[str] = SUCCEEDED
     attempts: Collection[int] | None = None
     events_damaged: bool = False
+    precision_changed: bool = False
     damaged: set[Path] = field(default_factory=set)
 
     def attempt_folder(self, number: int | None = None) -> Path:
@@ -60,7 +62,7 @@ class TortureRun:
         """Events of *kinds* of all its attempts, oldest attempt first."""
         numbers = sorted(int(each.name) for each in (self.folder / "attempts").glob("*"))
         paths = [self.attempt_folder(number) / "events.ndjson" for number in numbers]
-        return [e for path in paths for e in event_lines(path) if e.get("kind") in kinds]
+        return [e for path in paths for e in event_lines(path) if e["kind"] in kinds]
 
     def worker(self) -> int:
         """Pid of its newest worker that has reported its start."""
@@ -193,6 +195,8 @@ class Round:
         *since* is the Unix time of the flag's change. Time for which daemon and worker were ready
         to run but had no CPU does not count.
         """
+        for each in self.runs:
+            each.precision_changed = AGENTS[each.agent] != "fp32"
         pids = [self.service.pid, run.worker()]
         before = _seconds_without_cpu(pids)
 

@@ -83,7 +83,7 @@ class Service:
     def __init__(self, folder: Path, reaper: Reaper, *, real: bool = False) -> None:
         self.folder, self.home, self.real = folder, folder / "home", real
         self.log_path = folder / "daemon.log"
-        self.env_path = folder / ".env"
+        self.env_path, self._next_env = folder / ".env", folder / ".env.new"
         self.fuse = folder / "commit-fuse"
         self.pid: int | None = None
         self.starts = 0
@@ -137,11 +137,18 @@ class Service:
 
     def configure(self, **settings: object) -> float:
         """Change settings by swapping the file; return the Unix time of the swap."""
+        self.prepare(**settings)
+        return self.swap()
+
+    def prepare(self, **settings: object) -> None:
+        """Write the next settings file beside the one in force."""
         self.settings |= settings
         text = "".join(f"{name}={value}\n" for name, value in self.settings.items())
-        written = self.folder / ".env.new"
-        written.write_text(text)
-        written.rename(self.env_path)
+        self._next_env.write_text(text)
+
+    def swap(self) -> float:
+        """Put the prepared settings file in force, which needs no space; the Unix time of it."""
+        self._next_env.rename(self.env_path)
         return time.time()
 
     def plan(self, agent: str, moments: list[dict[str, Any]], pace_seconds: float = 0.0) -> Path:

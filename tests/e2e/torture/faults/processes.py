@@ -215,7 +215,7 @@ def stale_status(r: Round) -> None:
     r.service.start()
 
 
-@fault("children of a worker that outlive it", quick=True)
+@fault("children of a worker that outlive it")
 def leaked_children(r: Round) -> None:
     ending = r.rng.choice(("kill", "raise", "mark"))
     step = r.step()

@@ -17,14 +17,14 @@ def _long_half_run(r: Round, seconds: float = 5.0) -> TortureRun:
     return run
 
 
-@fault("flag flipped", quick=True)
+@fault("flag flipped")
 def flag_flipped(r: Round) -> None:
     run = _long_half_run(r)
     r.check_obeyed(run, r.service.configure(ENABLE_FP16_TRAINING="false"), "fp32")
     r.check_obeyed(run, r.service.configure(ENABLE_FP16_TRAINING="true"), "fp16")
 
 
-@fault("flag flipped again and again", quick=True)
+@fault("flag flipped again and again")
 def flag_flipped_often(r: Round) -> None:
     """The last value counts."""
     run = _long_half_run(r, 8.0)
@@ -39,7 +39,7 @@ def flag_flipped_often(r: Round) -> None:
     r.service.configure(ENABLE_FP16_TRAINING="true")
 
 
-@fault("settings file emptied, removed or made invalid", quick=True)
+@fault("settings file emptied, removed or made invalid")
 def settings_damaged(r: Round) -> None:
     """A rollback stays in force through it, and the next good file applies."""
     run = _long_half_run(r, 7.0)
@@ -70,7 +70,7 @@ def settings_damaged(r: Round) -> None:
     r.check_obeyed(run, since, "fp16")
 
 
-@fault("override set and cleared", quick=True)
+@fault("override set and cleared")
 def override(r: Round) -> None:
     run = _long_half_run(r, 8.0)
     scope = ("--agent", run.agent) if r.rng.random() < 0.5 else ()
