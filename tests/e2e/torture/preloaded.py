@@ -129,17 +129,16 @@ def _serve_forks(requests: socket.socket, parent: int) -> NoReturn:
             for descriptor in received:
                 os.close(descriptor)
             continue
-        pid = os.fork()
-        if pid:
-            requests.send(str(pid).encode())
+        if os.fork():
             os._exit(0)
-        _work(json.loads(message), received)
+        _work(json.loads(message), received, requests)
 
 
-def _work(request: dict[str, Any], received: list[int]) -> NoReturn:
+def _work(request: dict[str, Any], received: list[int], requests: socket.socket) -> NoReturn:
     try:
         if request["new_session"]:
             os.setsid()
+        requests.send(str(os.getpid()).encode())  # now its session may be signalled
         descriptors = dict(zip(request["descriptors"], received, strict=True))
         arguments = (request["module"], *request["arguments"])
         _become(arguments, request["environment"], Path(request["folder"]), descriptors)
