@@ -56,7 +56,7 @@ def serve(settings: Settings) -> None:
         signals = stack.enter_context(Signals())
         lock = stack.enter_context(DaemonLock(settings))
         store = stack.enter_context(closing(open_store(settings)))
-        run_logger = stack.enter_context(closing(open_run_logger(settings)))
+        run_logger = stack.enter_context(closing(open_run_logger(store)))
         metrics, readiness = Metrics(), _Readiness()
         metrics.set_leader(True)
         metrics.watch_home(settings.home)

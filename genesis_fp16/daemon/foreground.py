@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import structlog
@@ -14,12 +15,14 @@ from genesis_fp16.daemon.run_loop import TICK_SECONDS, RunLoop, StoreHealth, ope
 from genesis_fp16.daemon.startup import ProbeResults, StoppedEarlyError, probe_environment
 from genesis_fp16.domain.attempt import events_path
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.event_limits import EventLimits
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.plugins.discovery import UnknownAgentError, check_not_shadowed
+from genesis_fp16.runs.dispatcher import READ_SECONDS
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, Store
 from genesis_fp16.system.signals import Signals
-from infrastructure.events import EventTail
+from infrastructure.events import Event, EventTail
 
 CHECK_DAEMON_SECONDS = 2.0
 
@@ -62,7 +65,7 @@ def run_once(settings: Settings, agent: str) -> int:
             return os.EX_TEMPFAIL
         _check_ready(probes, agent)
         store = stack.enter_context(closing(open_store(settings)))
-        run_logger = stack.enter_context(closing(open_run_logger(settings)))
+        run_logger = stack.enter_context(closing(open_run_logger(store)))
         lock = DaemonLock(settings)
         try:
             stack.enter_context(lock)
@@ -115,7 +118,7 @@ def _follow(
     settings: Settings, store: Store, run: Run, run_logger: RunLogger, signals: Signals
 ) -> None:
     """Log the progress of *run* until it ends; a signal ends the log, not the run."""
-    tails: dict[int, EventTail] = {}
+    followed: dict[int, tuple[EventTail, EventLimits]] = {}
     state, check_at = None, 0.0
     while not signals.stop_count:
         now = time.monotonic()
@@ -127,10 +130,16 @@ def _follow(
                     "genesis-fp16 serve, or genesis-fp16 run"
                 )
         current = store.run(run.id) or run  # before the events: all precede the last state
+        behind = False
         for attempt in store.attempts(run.id):
-            tail = tails.setdefault(attempt.number, EventTail(events_path(settings.home, attempt)))
-            for event in tail.read_to_end():
+            path = events_path(settings.home, attempt)
+            progress = followed.setdefault(attempt.number, (EventTail(path), EventLimits()))
+            age = store.now() - attempt.started_at
+            for event in _admitted(*progress, age):
                 run_logger.on_event(run.agent, run.id, event)
+            behind |= progress[0].behind
+        if behind:
+            continue  # the state comes after the events
         if current.state is not state:
             state = current.state
             run_logger.on_run_state(run.agent, run.id, state)
@@ -142,6 +151,13 @@ def _follow(
         run_id=run.id,
         remedy=f"genesis-fp16 runs show {run.id} shows how it ends",
     )
+
+
+def _admitted(tail: EventTail, limits: EventLimits, age_seconds: float) -> Iterator[Event]:
+    """New events within the limits, read for `READ_SECONDS`: the caller obeys signals."""
+    for each in tail.read(time.monotonic() + READ_SECONDS):
+        if (event := limits.admit(each, age_seconds)) is not None:
+            yield event
 
 
 def _daemon_is_gone(settings: Settings) -> bool:

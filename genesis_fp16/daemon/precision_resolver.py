@@ -1,4 +1,4 @@
-"""Resolves the precision of each run from settings, overrides, guard, fallbacks and hardware."""
+"""Resolves the precision of each run from settings, overrides, guard, fallback and hardware."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from genesis_fp16.domain.precision import (
     resolve_precision,
 )
 from genesis_fp16.domain.run import Run
-from genesis_fp16.guard import Fallbacks, Guard
+from genesis_fp16.guard import Guard
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -35,10 +35,9 @@ class PrecisionResolver:
         hardware: Hardware,
         settings: Settings,
         guard: Guard,
-        fallbacks: Fallbacks,
     ) -> None:
         self.settings = settings
-        self._store, self._guard, self._fallbacks = store, guard, fallbacks
+        self._store, self._guard = store, guard
         self._device = Device(
             accelerator=not hardware.device.startswith("cpu"),
             fp16=hardware.fp16,
@@ -59,7 +58,7 @@ class PrecisionResolver:
         return self._decide(
             run.agent,
             began_at,
-            fell_back_at=self._fallbacks.fell_back_at(run.id),
+            fell_back_at=run.fell_back_at,
             canary=is_canary(run.agent, run.number, self.settings),
             baseline=run.baseline_of is not None,
         )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import structlog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from sqlalchemy.exc import SQLAlchemyError
 from structlog.typing import FilteringBoundLogger
 
 from genesis_fp16.domain.run import TERMINAL, RunState
-from genesis_fp16.settings import Settings
-from infrastructure.events import Event, PrecisionState, event, read_events
+from genesis_fp16.store import Store
+from infrastructure.events import Event, PrecisionState, event
 from infrastructure.events.event import StepTotals
 
 LINE_SECONDS = 5.0
+MAX_LINES = 100  # of a run's events without progress, and one more for every `LINE_SECONDS` of it
 
 log = structlog.get_logger()
 
@@ -32,7 +35,10 @@ class _RunProgress:
 
     agent: str
     run_id: str
+    clock: Callable[[], float]
     began_at: float
+    lines: int = 0
+    lines_left_out: int = 0
     attempts: int = 0
     phase: str = ""
     phase_began_at: float = 0.0
@@ -52,16 +58,31 @@ class _RunProgress:
         bound: FilteringBoundLogger = log.bind(agent=self.agent, run_id=self.run_id)
         return bound
 
-    def recount(self, attempts: Path) -> None:
-        """Count all attempts from their event files, if an earlier daemon has seen some of them."""
-        folders = sorted(attempts.glob("*"), key=lambda folder: (len(folder.name), folder.name))
-        if len(folders) <= self.attempts:
+    def report(self, level: int, name: str, **fields: object) -> None:
+        """Log one of the run's events, unless there were too many."""
+        if not self.log.is_enabled_for(level):
             return
-        self.attempts, self.totals = len(folders), StepTotals()
-        for folder in folders:
-            for each in read_events(folder / "events.ndjson"):
-                if isinstance(each, event.StepStats):
-                    self.totals.add(each)
+        if self.lines < MAX_LINES + (self.clock() - self.began_at) / LINE_SECONDS:
+            self.lines += 1
+            self.log.log(level, name, **fields)
+        else:
+            self.lines_left_out += 1
+
+    def report_left_out(self) -> None:
+        """Log how many lines were left out since the last call."""
+        if self.lines_left_out:
+            remedy = "the attempt's events.ndjson has them all"
+            self.log.warning("events_not_logged", lines=self.lines_left_out, remedy=remedy)
+            self.lines_left_out = 0
+
+    def take_totals(self, store: Store) -> None:
+        """Count attempts that an earlier daemon has followed, too."""
+        found, attempts = store.run(self.run_id), store.attempts(self.run_id)
+        if found is not None and len(attempts) > self.attempts:
+            self.attempts = len(attempts)
+            self.totals.steps, self.totals.fp16_steps = found.steps, found.fp16_steps
+            self.totals.overflows = found.overflows
+            self.totals.nonfinite_losses = found.nonfinite_losses
 
     def summary(self, now: float) -> dict[str, object]:
         """Fields of the line that ends the run."""
@@ -94,17 +115,17 @@ class RunLogger:
     Args:
         console: Where progress bars are drawn if it is a terminal; otherwise lines are logged.
         clock: Monotonic seconds.
-        runs_folder: Folder of the runs, to count attempts that an earlier daemon has followed.
+        store: Has the totals of attempts that an earlier daemon has followed.
     """
 
     def __init__(
         self,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
-        runs_folder: Path | None = None,
+        store: Store | None = None,
     ) -> None:
         self._clock = clock
-        self._runs_folder = runs_folder
+        self._store = store
         self._runs: dict[str, _RunProgress] = {}
         self._bars = _Bars(console) if console is not None and console.is_terminal else None
 
@@ -121,13 +142,16 @@ class RunLogger:
             run.log.info("attempt_started")
         elif state == RunState.QUEUED:
             self._end_phase(run, "phase_stopped")
+            run.report_left_out()
             if not run.attempts:
                 run.log.info("run_queued")
         elif state in TERMINAL:
             succeeded = state == RunState.SUCCEEDED
             self._end_phase(run, "phase_ended" if succeeded else "phase_stopped")
-            if self._runs_folder is not None:
-                run.recount(self._runs_folder / run_id / "attempts")
+            run.report_left_out()
+            if self._store is not None:
+                with suppress(SQLAlchemyError):  # then the totals are those of this daemon
+                    run.take_totals(self._store)
             intended = succeeded or state == RunState.CANCELLED
             write = run.log.info if intended else run.log.error
             write("run_ended", state=state, **run.summary(self._clock()))
@@ -141,8 +165,8 @@ class RunLogger:
                 self._end_phase(run)
                 now = self._clock()
                 run.phase, run.phase_began_at, run.done = received.phase, now, 0
-                run.next_line_at, run.next_evaluation_at = now + LINE_SECONDS, now
-                run.log.info("phase_started", phase=received.phase)
+                run.next_line_at = now + LINE_SECONDS
+                run.report(logging.INFO, "phase_started", phase=received.phase)
             case event.Progress():
                 run.done, run.unit = received.done, received.unit
                 fields: dict[str, object] = {"done": received.done, "of": received.total}
@@ -165,7 +189,7 @@ class RunLogger:
 
     def _run(self, agent: str, run_id: str) -> _RunProgress:
         if run_id not in self._runs:
-            self._runs[run_id] = _RunProgress(agent, run_id, began_at=self._clock())
+            self._runs[run_id] = _RunProgress(agent, run_id, self._clock, began_at=self._clock())
         return self._runs[run_id]
 
     def _show_progress(
@@ -182,10 +206,9 @@ class RunLogger:
         state, before = changed.state, run.precision
         run.precision = state
         lowered = state.effective == "fp32" and before is not None and before.effective != "fp32"
-        write = run.log.warning if lowered else run.log.info
-        write(
-            "precision_changed", **asdict(state), step=changed.step, loss_scale=changed.loss_scale
-        )
+        fields: dict[str, object] = {**asdict(state), "step": changed.step}
+        level = logging.WARNING if lowered else logging.INFO
+        run.report(level, "precision_changed", **fields, loss_scale=changed.loss_scale)
 
     def _end_phase(self, run: _RunProgress, name: str = "phase_ended") -> None:
         if self._bars is not None:
@@ -199,7 +222,7 @@ class RunLogger:
                 fields = {"steps": run.totals.steps, "loss": _round(run.totals.loss)}
                 if run.evaluated is not None:
                     fields |= _rounded(run.evaluated.metrics)
-            run.log.info(name, phase=run.phase, seconds=seconds, **fields)
+            run.report(logging.INFO, name, phase=run.phase, seconds=seconds, **fields)
         run.phase = ""
 
 
@@ -238,10 +261,9 @@ class _Bars:
         self._progress.stop()
 
 
-def open_run_logger(settings: Settings) -> RunLogger:
-    """Make the run logger of a process that serves *settings*, with bars on a terminal."""
-    console = Console(stderr=True, soft_wrap=True)
-    return RunLogger(console, runs_folder=settings.home.absolute() / "runs")
+def open_run_logger(store: Store) -> RunLogger:
+    """Make the run logger of a process that uses *store*, with bars on a terminal."""
+    return RunLogger(Console(stderr=True, soft_wrap=True), store=store)
 
 
 def _training_fields(run: _RunProgress, stats: event.StepStats) -> dict[str, object]:
@@ -260,32 +282,36 @@ def _training_fields(run: _RunProgress, stats: event.StepStats) -> dict[str, obj
 
 
 def _log_rare_event(run: _RunProgress, received: Event) -> None:
+    info = logging.INFO
     match received:
         case event.Started():
-            run.log.info("worker_started", pid=received.pid, device=received.device)
+            run.report(info, "worker_started", pid=received.pid, device=received.device)
         case event.PreflightDone():
-            run.log.info("precision_measured", verdict=received.report.verdict)
+            run.report(info, "precision_measured", verdict=received.report.verdict)
             for reason in received.report.reasons:
-                run.log.info("precision_verdict_explained", reason=reason)
+                run.report(info, "precision_verdict_explained", reason=reason)
         case event.CheckpointSaved():
-            run.log.debug("checkpoint_saved", step=received.step, bytes=received.size_bytes)
+            fields = {"step": received.step, "bytes": received.size_bytes}
+            run.report(logging.DEBUG, "checkpoint_saved", **fields)
         case event.Resumed():
-            run.log.info("run_resumed", step=received.step, checkpoint=received.path)
+            run.report(info, "run_resumed", step=received.step, checkpoint=received.path)
         case event.Published():
             run.published = received
             name = "model_published" if received.published else "model_not_published"
-            run.log.info(name, reason=received.reason, **_rounded(received.metrics))
+            run.report(info, name, reason=received.reason, **_rounded(received.metrics))
         case event.Notice():
-            write = run.log.warning if received.level == "warning" else run.log.info
-            write(received.event, **_unreserved(received.fields))
+            level = logging.WARNING if received.level == "warning" else info
+            run.report(level, received.event, **_unreserved(received.fields))
         case event.Finished():
             run.error = received.error
             if received.error:
-                run.log.error("attempt_failed", outcome=received.outcome, error=received.error)
+                outcome = received.outcome
+                run.report(logging.ERROR, "attempt_failed", outcome=outcome, error=received.error)
 
 
 def _primary_metric(evaluated: event.Evaluated) -> dict[str, object]:
-    return _rounded({evaluated.primary: evaluated.metrics[evaluated.primary]})
+    primary = evaluated.primary
+    return _rounded({name: value for name, value in evaluated.metrics.items() if name == primary})
 
 
 def _rounded(metrics: Mapping[str, float]) -> dict[str, object]:

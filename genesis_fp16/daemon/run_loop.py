@@ -15,7 +15,7 @@ from genesis_fp16.domain.guard import Decision
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.executors import LocalExecutor
-from genesis_fp16.guard import Fallbacks, Guard
+from genesis_fp16.guard import Guard
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.settings import Settings
 from genesis_fp16.settings.reload import Reload, SettingsReloader
@@ -24,6 +24,7 @@ from genesis_fp16.store import Store, StoreError
 from genesis_fp16.store.decisions import UnreadableOverride
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import Event
+from infrastructure.events.plain_text import plain
 
 TICK_SECONDS = 0.2
 STORE_BUSY_MILLISECONDS = 300  # a locked store must not hold up a change of precision
@@ -77,7 +78,8 @@ class StoreHealth:
 class Listeners:
     """Passes everything on to each of several listeners, even if another one raises an error.
 
-    Each error is logged once: a listener that fails at one event is likely to fail at the next.
+    An error is logged once for each listener and type of error, since workers choose what events
+    hold: a listener that fails at one event is likely to fail at the next.
     """
 
     def __init__(self, listeners: Sequence[EventListener]) -> None:
@@ -97,9 +99,10 @@ class Listeners:
             try:
                 call(listener)
             except Exception as error:  # an error in a listener must not fail a run
-                failure = f"{type(listener).__name__}: {error!r}"
-                if failure not in self._logged:
-                    self._logged.add(failure)
+                kind = f"{type(listener).__name__}: {type(error).__name__}"
+                if kind not in self._logged:
+                    self._logged.add(kind)
+                    failure = plain(f"{type(listener).__name__}: {error!r}")
                     log.exception("listener_failed", failure=failure)
 
 
@@ -130,15 +133,14 @@ class RunLoop:
         self._store = store
         self._reloader = SettingsReloader(settings)
         self.guard = Guard(store, settings, on_decision)
-        fallbacks = Fallbacks(store, settings.home)
-        self.resolver = PrecisionResolver(store, probes.hardware, settings, self.guard, fallbacks)
+        self.resolver = PrecisionResolver(store, probes.hardware, settings, self.guard)
         self.dispatcher = Dispatcher(
             store,
             LocalExecutor(),
             settings,
             probes.entry_points,
             self.resolver,
-            Listeners([self.guard, fallbacks, *listeners]),
+            Listeners([self.guard, *listeners]),
         )
         self._memory = RollbackMemory(settings)
         with self.store_health.catch_errors():
@@ -207,13 +209,11 @@ class RunLoop:
                 with store.catch_errors():
                     dispatcher.follow_and_record(time.monotonic())
             if store.problem and not dispatcher.alive:
-                log.warning(
-                    "runs_left_open",
-                    runs=dispatcher.busy,
-                    consequence="the next start takes them over",
-                )
                 break
             time.sleep(_DRAIN_POLL_SECONDS)
         dispatcher.kill_all()
+        if dispatcher.busy:  # the store fails, or there are more events than could be read in time
+            consequence = "the next start takes them over"
+            log.warning("runs_left_open", runs=dispatcher.busy, consequence=consequence)
         with self.store_health.catch_errors():
             self.resolver.refresh()  # writes decisions that the guard has made meanwhile

@@ -86,6 +86,10 @@ class Run:
     higher_is_better: bool | None = None
     steps: int = 0
     half_steps: int = 0
+    fp16_steps: int = 0
+    overflows: int = 0
+    nonfinite_losses: int = 0
+    fell_back_at: float | None = None
     precision: Mapping[str, str] | None = None
     error: str | None = None
     folder_removed: str | None = None
@@ -121,6 +125,10 @@ class RunSummary:
     higher_is_better: bool | None = None
     steps: int = 0
     half_steps: int = 0
+    fp16_steps: int = 0
+    overflows: int = 0
+    nonfinite_losses: int = 0
+    fell_back_at: float | None = None
     precision: Mapping[str, str] | None = None
     error: str | None = None
 

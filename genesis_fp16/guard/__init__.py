@@ -1,6 +1,5 @@
-"""Automatic rollback to FP32, agent by agent: the guard, and the workers' own fallbacks."""
+"""Automatic rollback to FP32, agent by agent."""
 
-from genesis_fp16.guard.fallbacks import Fallbacks
 from genesis_fp16.guard.guard import Guard
 
-__all__ = ["Fallbacks", "Guard"]
+__all__ = ["Guard"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from genesis_fp16.domain import guard as rules
-from genesis_fp16.domain.attempt import events_path
+from genesis_fp16.domain.attempt import Attempt, events_path
+from genesis_fp16.domain.event_limits import EventLimits
 from genesis_fp16.domain.guard import GUARD, Decision, Detection, GuardState
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.guard.detectors import AgentObserver, LossScaling, detect_metric_drift
@@ -19,7 +21,9 @@ from genesis_fp16.guard.evidence import relevant_settings, unrecorded_decisions,
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail
-from infrastructure.events.event_log import MAX_READ_BYTES
+
+REPLAYED_BYTES = 1 << 18  # at a start, of the events of each attempt of an unfinished run
+REPLAY_SECONDS = 1.0  # for all of them
 
 log = structlog.get_logger()
 
@@ -154,17 +158,31 @@ class Guard:
 
     def _replay_events(self) -> None:
         """Observe again what an earlier daemon observed of unfinished runs, without deciding."""
+        deadline, unread = time.monotonic() + REPLAY_SECONDS, 0
         for run in self._store.unfinished():
-            guarded = self._agent(run.agent)
             for attempt in self._store.attempts(run.id):
-                guarded.last_started = run.id
-                path = events_path(self.settings.home, attempt)
-                tail = EventTail(path, max(0, attempt.events_offset - MAX_READ_BYTES))
-                for event in tail.read():
-                    if tail.offset > attempt.events_offset:
-                        break  # the dispatcher passes on this one
-                    if event.time > guarded.decision.at:
-                        self._observe(guarded, run.id, event)
+                self._agent(run.agent).last_started = run.id
+                if time.monotonic() >= deadline:
+                    unread += 1
+                    continue
+                with suppress(OSError):  # the dispatcher reports a file that cannot be read
+                    self._replay(run.agent, attempt, deadline)
+        if unread:
+            consequence = "their overflows and comparisons before this start do not count"
+            log.warning("guard_replay_incomplete", attempts=unread, consequence=consequence)
+
+    def _replay(self, agent: str, attempt: Attempt, deadline: float) -> None:
+        """Observe the last events before the place where the dispatcher goes on."""
+        guarded, limits = self._agent(agent), EventLimits()
+        age = self._clock() - attempt.started_at
+        path = events_path(self.settings.home, attempt)
+        tail = EventTail(path, max(0, attempt.events_offset - REPLAYED_BYTES))
+        for event in tail.read(deadline):
+            if tail.offset > attempt.events_offset:
+                break
+            admitted = limits.admit(event, age)
+            if admitted is not None and admitted.time > guarded.decision.at:
+                self._observe(guarded, attempt.run_id, admitted)
 
     def _observe(self, guarded: _GuardedAgent, run_id: str, event: Event) -> Detection | None:
         return guarded.observer.observe(

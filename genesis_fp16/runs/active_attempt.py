@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from genesis_fp16.domain.attempt import Attempt, events_path
+from genesis_fp16.domain.event_limits import MAX_NAMES, MAX_STEPS, EventLimits
 from genesis_fp16.domain.run import (
     EXIT_CODES,
     Ending,
@@ -25,67 +28,88 @@ from infrastructure.events import Event, EventTail, PrecisionState
 from infrastructure.events.event import (
     Evaluated,
     Finished,
+    Notice,
     PrecisionChanged,
     Published,
     Started,
     StepStats,
 )
 
+LONGEST_BACKLOG = 1 << 22  # bytes of events; a worker that writes even faster loses some
+
 
 class AttemptProgress:
     """What the events of one attempt say about it.
 
     Args:
-        path: The attempt's event file; need not exist yet.
-        summary: Summary of the run's earlier attempts.
-        now: Monotonic seconds at which the attempt began.
+        tail: Reader of the attempt's event file, from where an earlier daemon stopped.
+        summary: Summary of the run so far.
+        now: Monotonic seconds of now.
         used_seconds: Seconds that earlier attempts have used of the run's deadline.
-        seen_bytes: How much of the file an earlier daemon has passed on already.
+        age_seconds: Seconds since the attempt began.
 
     Attributes:
         summary: Summary of the run so far.
-        tail: Reader of the event file.
+        tail: As given.
+        limits: Limits on the events, with what was refused.
         started: Whether the worker has reported that it has started.
         outcome: Outcome that the worker's last event announces; None without one.
     """
 
     def __init__(
         self,
-        path: Path,
+        tail: EventTail,
         summary: RunSummary,
         settings: Settings,
         now: float,
         *,
         used_seconds: float = 0.0,
-        seen_bytes: int = 0,
+        age_seconds: float = 0.0,
     ) -> None:
         self.summary = summary
+        self.tail = tail
+        self.limits = EventLimits()
         self.started = False
         self.outcome: Outcome | None = None
-        self.tail = EventTail(path)
         self._settings = settings
         self._began_at = self._last_event_at = now
         self._run_deadline = now + max(0.0, settings.run_timeout_seconds - used_seconds)
-        self._seen_bytes = seen_bytes
+        self._age_seconds = age_seconds
 
-    def read(self, now: float, *, to_end: bool = False) -> Iterator[Event]:
-        """Apply the events that have come; yield those that no daemon has passed on before.
+    def read(self, now: float, deadline: float = math.inf) -> Iterator[Event]:
+        """Apply and yield the events that have come and are within the limits.
 
-        Reads one bounded piece of the file, or all with *to_end*; *now* is in monotonic seconds.
+        Arguments are in monotonic seconds; the *deadline* is that of `EventTail.read`.
         """
-        for event in self.tail.read_to_end() if to_end else self.tail.read():
-            self._last_event_at = now
-            self._apply(event)
-            if self.tail.offset > self._seen_bytes:
-                if isinstance(event, StepStats):  # increments, each counted once
-                    half_steps = self.summary.half_steps + event.attempted_in_half
-                    self.summary = replace(self.summary, half_steps=half_steps)
+        age = self._age_seconds + now - self._began_at
+        for each in self.tail.read(deadline):
+            event = self.limits.admit(each, age)
+            if event is not None:
+                self._last_event_at = now
+                self._apply(event)
                 yield event
 
+    @property
+    def problems(self) -> dict[str, object]:
+        """What was not accepted of the events, by name; empty if all were."""
+        found = {
+            "malformed_lines": self.tail.malformed,
+            "impossible_events": self.limits.refused,
+            "shortened_events": self.limits.cut,
+            "skipped_bytes": self.tail.skipped_bytes,
+            "first_problem": self.limits.first_problem,
+        }
+        return {name: value for name, value in found.items() if value}
+
     def overdue(self, now: float) -> StopCause | None:
-        """The deadline that has passed by the monotonic time *now*, if one has."""
+        """The deadline that has passed by the monotonic time *now*, if one has.
+
+        While events wait to be read, nobody knows yet that the worker is silent.
+        """
         if now >= self._run_deadline:
             return StopCause.RUN_TIMEOUT
+        if self.tail.behind:
+            return None
         if not self.started:
             late = now - self._began_at >= self._settings.start_timeout_seconds
             return StopCause.START_TIMEOUT if late else None
@@ -97,12 +121,14 @@ class AttemptProgress:
             case Started():
                 self.started = True
             case PrecisionChanged():
-                state: dict[str, str] = asdict(event.state)
-                self.summary = replace(self.summary, precision=state)
+                self._set_precision(event)
+            case Notice(event="precision_needs_restart", fields={"reason": "floor_policy"}):
+                self.summary = replace(self.summary, fell_back_at=event.time)
             case StepStats():
-                self.summary = replace(self.summary, steps=event.step)
+                self._count(event)
             case Evaluated():
-                self._set_metrics({**(self.summary.metrics or {}), **event.metrics})
+                older = self.summary.metrics or {}
+                self._set_metrics({**event.metrics, **older, **event.metrics})  # the newest first
                 self.summary = replace(
                     self.summary,
                     primary_metric=event.primary,
@@ -118,8 +144,33 @@ class AttemptProgress:
             case _:
                 pass
 
+    def _set_precision(self, changed: PrecisionChanged) -> None:
+        """Record the acknowledged precision, and the worker's own fallback if it is one.
+
+        The same acknowledgement answers a daemon that asked for FP32 with this reason. It counts
+        as another fallback only if the run was in half precision before.
+        """
+        state, before = changed.state, self.summary.precision
+        fell_back_at = self.summary.fell_back_at
+        in_half = before is not None and before["effective"] != "fp32"
+        if state.reason == "floor_policy" and (fell_back_at is None or in_half):
+            fell_back_at = changed.time
+        self.summary = replace(self.summary, precision=asdict(state), fell_back_at=fell_back_at)
+
+    def _count(self, stats: StepStats) -> None:
+        counted = self.summary
+        self.summary = replace(
+            counted,
+            steps=stats.step,
+            half_steps=min(MAX_STEPS, counted.half_steps + stats.attempted_in_half),
+            fp16_steps=counted.fp16_steps + stats.fp16,
+            overflows=counted.overflows + stats.overflow,
+            nonfinite_losses=counted.nonfinite_losses + stats.nonfinite_loss,
+        )
+
     def _set_metrics(self, metrics: Mapping[str, float | None]) -> None:
-        finite = {k: v if v is not None and math.isfinite(v) else None for k, v in metrics.items()}
+        known = islice(metrics.items(), MAX_NAMES)
+        finite = {k: v if v is not None and math.isfinite(v) else None for k, v in known}
         self.summary = replace(self.summary, metrics=finite)
 
 
@@ -134,6 +185,8 @@ class ActiveAttempt:
         stop_cause: Why it was asked to stop; None if it was not.
         kill_at: Monotonic seconds at which it is killed, once it was asked to stop.
         save_at: Monotonic seconds from which its progress is saved again.
+        read_at: Monotonic seconds at which its events were last read.
+        saved_offset: How far its events were read when its progress was last saved.
         exit_status: How its worker ended; None while the worker lives.
         recorded_state: State of the run in the store, which lags behind while the store fails.
         daemon_error: Error of the daemon that made it give the attempt up; empty without one.
@@ -147,23 +200,62 @@ class ActiveAttempt:
     stop_cause: StopCause | None = None
     kill_at: float = 0.0
     save_at: float = 0.0
+    read_at: float = -math.inf
+    saved_offset: int = 0
     exit_status: ExitStatus | None = None
     recorded_state: RunState = RunState.STARTING
     daemon_error: str = ""
 
     @classmethod
-    def follow(cls, run: Run, attempt: Attempt, settings: Settings, now: float) -> ActiveAttempt:
-        """Follow *attempt* from where an earlier daemon stopped; *now* in monotonic seconds."""
+    def follow(
+        cls,
+        run: Run,
+        attempt: Attempt,
+        settings: Settings,
+        now: float,
+        *,
+        age_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> ActiveAttempt:
+        """Follow *attempt* from where an earlier daemon stopped.
+
+        *now* and the *clock* are in monotonic seconds; *age_seconds* have passed since it began.
+        """
+        offset = attempt.events_offset
+        path = events_path(settings.home, attempt)
+        summary = RunSummary.of(run)
+        reported = next((each for each in EXIT_CODES if each == attempt.ending), None)
         progress = AttemptProgress(
-            events_path(settings.home, attempt),
-            RunSummary.of(run),
+            EventTail(path, offset, longest_backlog=LONGEST_BACKLOG, clock=clock),
+            summary if reported is None else replace(summary, error=run.error),
             settings,
             now,
             used_seconds=run.active_seconds,
-            seen_bytes=attempt.events_offset,
+            age_seconds=age_seconds,
         )
+        progress.outcome = reported
         run = replace(run, started_at=run.started_at or attempt.started_at)
-        return cls(run, attempt, progress)
+        return cls(run, attempt, progress, saved_offset=offset)
+
+    @property
+    def run_so_far(self) -> Run:
+        """The run with what its worker has reported that decides its precision."""
+        return replace(self.run, fell_back_at=self.progress.summary.fell_back_at)
+
+    @property
+    def over(self) -> bool:
+        """Whether the worker has ended and all that it had written by then has been read."""
+        return self.exit_status is not None and not self.progress.tail.behind
+
+    @property
+    def unsaved_bytes(self) -> int:
+        """Bytes of events read since its progress was last saved."""
+        return self.progress.tail.offset - self.saved_offset
+
+    def end(self, status: ExitStatus) -> None:
+        """Record that the worker has ended; what is still to be read ends here too."""
+        self.exit_status = status
+        self.progress.tail.end_here()
 
     def mark_orphaned(self, kill_at: float) -> None:
         """Treat it as stopped by the end of its daemon; *kill_at* as in the attributes."""
@@ -192,5 +284,5 @@ class ActiveAttempt:
         """Unix time of the end: *now*, or of an orphan's last event below *home*."""
         if self.stop_cause is StopCause.ORPHANED:
             with suppress(FileNotFoundError):
-                return events_path(home, self.attempt).stat().st_mtime
+                return min(now, events_path(home, self.attempt).lstat().st_mtime)
         return now

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import structlog
@@ -33,6 +35,8 @@ from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 
 SAVE_INTERVAL_SECONDS = 1.0
+SAVE_BYTES = 1 << 16  # of events read, after which progress is saved at once
+READ_SECONDS = 0.1  # for the events of all attempts; a round of the daemon's loop reads twice
 
 log = structlog.get_logger()
 
@@ -50,6 +54,7 @@ class Dispatcher:
     Attributes:
         settings: Settings in force; assign it after a reload.
         queued: Runs that wait, as of the last round.
+        clock: Monotonic seconds, for the time that reading events takes.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Dispatcher:
     ) -> None:
         self.settings = settings
         self.queued = 0
+        self.clock = time.monotonic
         self._store = store
         self._executor = executor
         self._agents = agents
@@ -130,11 +136,17 @@ class Dispatcher:
         return unfinished
 
     def follow(self, now: float) -> None:
-        """Pass on events, send precision, stop and kill: what must not wait for the store."""
+        """Send precision, kill, pass on events, stop: what must not wait for the store.
+
+        Passing on events takes `READ_SECONDS` and one more event at most.
+        """
         self._killed = [worker for worker in self._killed if self._executor.poll(worker) is None]
         for active in list(self._active.values()):
             if not active.daemon_error:
-                self._isolated(active.run, self._follow, active, now)
+                self._isolated(active.run, self._control, active, now)
+        for active in list(self._read(now)):
+            if not active.daemon_error:
+                self._isolated(active.run, self._check_deadlines, active, now)
 
     def stop_all(self, now: float) -> None:
         """Ask every attempt to checkpoint and stop; `follow_and_record` until `busy` is 0."""
@@ -162,7 +174,11 @@ class Dispatcher:
         if not open_ones:
             self._fail(run, "its attempt cannot be read, see row_unreadable in the daemon's log")
             return
-        active = ActiveAttempt.follow(run, open_ones[-1], self.settings, now)
+        attempt, clock = open_ones[-1], self.clock
+        age = max(0.0, self._store.now() - attempt.started_at)
+        active = ActiveAttempt.follow(
+            run, attempt, self.settings, now, age_seconds=age, clock=clock
+        )
         self._active[run.id] = active
         active.mark_orphaned(now + self.settings.stop_timeout_seconds)
         alive = active.handle is not None and self._executor.recover(active.handle)
@@ -170,7 +186,7 @@ class Dispatcher:
         active.recorded_state = run.state
         self._announce(run, RunState.STOPPING if alive else run.state)
         if not alive:
-            active.exit_status = ExitStatus()
+            active.end(ExitStatus())
 
     def _start(self, run: Run, now: float) -> None:
         try:
@@ -181,10 +197,10 @@ class Dispatcher:
             return
         if attempt is None:
             return  # cancelled or taken since the queue was read
-        active = ActiveAttempt.follow(run, attempt, self.settings, now)
+        active = ActiveAttempt.follow(run, attempt, self.settings, now, clock=self.clock)
         self._active[run.id] = active
         self._announce(run, RunState.STARTING)
-        precision = self._precision(active.run)
+        precision = self._precision(active.run_so_far)
         spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
         try:
             spec.attempt_folder.mkdir(parents=True)
@@ -192,7 +208,7 @@ class Dispatcher:
         except OSError as error:
             message = f"the worker could not be started: {error}"
             active.progress.summary = replace(active.progress.summary, error=message)
-            active.exit_status = ExitStatus()  # if the store fails now, the next round ends it
+            active.end(ExitStatus())  # if the store fails now, a later round ends it
             self._end(active, Ending(disk_full=find_disk_full(error) is not None))
             return
         active.sent_precision = precision
@@ -200,27 +216,63 @@ class Dispatcher:
             attempt.incarnation, pid=active.handle.pid, pid_started_at=active.handle.started_at
         )
 
-    def _follow(self, active: ActiveAttempt, now: float) -> None:
-        self._forward(active, now)
+    def _control(self, active: ActiveAttempt, now: float) -> None:
         if active.exit_status is None and active.handle is not None:
-            active.exit_status = self._executor.poll(active.handle)
+            status = self._executor.poll(active.handle)
+            if status is not None:
+                active.end(status)
         if active.exit_status is not None:
-            self._forward(active, now, to_end=True)
-        elif active.stop_cause is not None:
-            if now >= active.kill_at and active.handle is not None:
-                log.warning("worker_killed", agent=active.run.agent, run_id=active.run.id)
-                self._executor.kill(active.handle)
-                active.kill_at = math.inf
-        elif (cause := active.progress.overdue(now)) is not None:
-            self._stop(active, cause, now)
-        else:
+            return
+        if active.stop_cause is None:
             self._send_precision(active)
+        elif now >= active.kill_at and active.handle is not None:
+            log.warning("worker_killed", agent=active.run.agent, run_id=active.run.id)
+            self._executor.kill(active.handle)
+            active.kill_at = math.inf
 
-    def _forward(self, active: ActiveAttempt, now: float, *, to_end: bool = False) -> None:
-        for event in active.progress.read(now, to_end=to_end):
-            self._announce_if_started(active)
-            self._listener.on_event(active.run.agent, active.run.id, event)
+    def _read(self, now: float) -> Iterator[ActiveAttempt]:
+        """Read events in equal shares of `READ_SECONDS`; what one does not need is for the others.
+
+        Yields each attempt whose turn came, the one that waited longest first.
+        """
+        waiting = deque(sorted(self._active.values(), key=lambda each: each.read_at))
+        end = self.clock() + READ_SECONDS
+        while waiting and (began := self.clock()) < end:
+            active = waiting.popleft()
+            if active.daemon_error:
+                continue
+            share = (end - began) / (len(waiting) + 1)
+            active.read_at = began
+            self._isolated(active.run, self._forward, active, now, began + share)
+            if active.progress.tail.behind and not active.daemon_error:
+                waiting.append(active)
+            yield active
+
+    def _forward(self, active: ActiveAttempt, now: float, deadline: float) -> None:
+        skipped = active.progress.tail.skipped_bytes
+        try:
+            for event in active.progress.read(now, deadline):
+                self._announce_if_started(active)
+                self._listener.on_event(active.run.agent, active.run.id, event)
+        except OSError as error:
+            log.error(
+                "events_unreadable",
+                agent=active.run.agent,
+                run_id=active.run.id,
+                error=str(error),
+                consequence="the run fails",
+            )
+            self._abandon(active, f"its events cannot be read: {error}")
+            return
         self._announce_if_started(active)
+        if active.progress.tail.skipped_bytes > skipped:
+            active.sent_precision = None  # its acknowledgement may be lost: send it again
+
+    def _check_deadlines(self, active: ActiveAttempt, now: float) -> None:
+        if active.exit_status is None and active.stop_cause is None:
+            cause = active.progress.overdue(now)
+            if cause is not None:
+                self._stop(active, cause, now)
 
     def _announce_if_started(self, active: ActiveAttempt) -> None:
         starting = self._announced.get(active.run.id) is RunState.STARTING
@@ -238,21 +290,24 @@ class Dispatcher:
         if active.recorded_state is not state:
             self._store.move(active.run.id, state)
             active.recorded_state = state
-        if active.exit_status is not None:
+        if active.exit_status is not None and active.over:
             self._end(active, active.ending(active.exit_status))
-        elif now >= active.save_at:
-            self._save(active)
+        elif now >= active.save_at or active.unsaved_bytes >= SAVE_BYTES:
+            self._save(active, active.progress.summary)
             active.save_at = now + SAVE_INTERVAL_SECONDS
 
-    def _save(self, active: ActiveAttempt) -> None:
-        self._store.update_summary(active.run.id, active.progress.summary)
-        columns: dict[str, float] = {"events_offset": active.progress.tail.offset}
+    def _save(self, active: ActiveAttempt, summary: RunSummary) -> None:
+        """Save *summary* together with how far the events were read: none counts twice."""
+        offset = active.progress.tail.offset
+        columns: dict[str, float | str | None] = {"events_offset": offset}
+        columns["ending"] = active.progress.outcome
         if active.handle is not None:  # again: the store may have failed right after the start
             columns |= {"pid": active.handle.pid, "pid_started_at": active.handle.started_at}
-        self._store.update_attempt(active.attempt.incarnation, **columns)
+        self._store.save_progress(active.attempt, summary, **columns)
+        active.saved_offset = offset
 
     def _send_precision(self, active: ActiveAttempt) -> None:
-        state = self._precision(active.run)
+        state = self._precision(active.run_so_far)
         if state != active.sent_precision and active.handle is not None:
             self._executor.send(active.handle, SetPrecision(state=state))
             active.sent_precision = state
@@ -283,16 +338,13 @@ class Dispatcher:
             disk = "" if ending.cause else "whether its disk has free space, and "
             worker_log = attempt_folder(home, active.attempt) / "worker.log"
             summary = replace(summary, error=f"{ending}; see {disk}{worker_log}")
-        self._store.update_summary(active.run.id, summary)
-        self._store.update_attempt(
-            active.attempt.incarnation, events_offset=active.progress.tail.offset
-        )
+        self._save(active, summary)
         ended_at = active.ended_at(home, self._store.now())
         self._store.end_attempt(active.attempt, ending, transition, finished_at=ended_at)
         del self._active[active.run.id]
         fields = {"agent": active.run.agent, "run_id": active.run.id}
-        if active.progress.tail.malformed:
-            log.warning("events_malformed", **fields, lines=active.progress.tail.malformed)
+        if problems := active.progress.problems:
+            log.warning("events_refused", **fields, **problems)
         if transition.state is RunState.QUEUED:
             delay = transition.delay_seconds
             log.info("run_requeued", **fields, ending=str(ending), delay_seconds=delay)
@@ -309,13 +361,17 @@ class Dispatcher:
             message = f"the daemon failed to handle this run: {error!r}; see its log"
             if (active := self._active.get(run.id)) is None:
                 self._fail(run, message)
-                return
-            active.daemon_error = message  # recorded later, where a failing store is tried again
-            if active.handle is not None:
-                self._executor.kill(active.handle)
+            else:
+                self._abandon(active, message)
+
+    def _abandon(self, active: ActiveAttempt, error: str) -> None:
+        """Kill the worker and follow it no longer; the run fails with *error*."""
+        active.daemon_error = error  # recorded later, where a failing store is tried again
+        if active.handle is not None:
+            self._executor.kill(active.handle)
 
     def _give_up(self, active: ActiveAttempt) -> None:
-        """Record that the run has failed by the error that `_isolated` caught."""
+        """Record that the run has failed by `daemon_error`."""
         run, transition = active.run, RunTransition(state=RunState.FAILED, failed=True)
         self._store.update_summary(run.id, replace(RunSummary.of(run), error=active.daemon_error))
         self._store.end_attempt(active.attempt, Ending(), transition, finished_at=self._store.now())

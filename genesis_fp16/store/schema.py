@@ -61,6 +61,10 @@ runs = Table(
     Column("higher_is_better", Boolean),  # direction of the primary metric
     Column("steps", Integer, nullable=False),
     Column("half_steps", Integer, nullable=False),  # steps in half precision
+    Column("fp16_steps", BigInteger, nullable=False),
+    Column("overflows", BigInteger, nullable=False),
+    Column("nonfinite_losses", BigInteger, nullable=False),
+    Column("fell_back_at", Float),  # when its worker fell back to FP32 by itself
     Column("precision", JSON),  # as the worker last acknowledged it
     Column("error", Text),
     Column("folder_removed", Text),  # why; NULL while the folder exists
@@ -88,7 +92,7 @@ attempts = Table(
     Column("finished_at", Float),
     Column("exit_code", Integer),
     Column("signal", Integer),
-    Column("ending", Text),  # as text: exit code 1, stopped: no_progress
+    Column("ending", Text),  # before the end: the outcome that the worker reported
     Column("events_offset", BigInteger, nullable=False),
 )
 

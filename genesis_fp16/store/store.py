@@ -242,6 +242,15 @@ class Store:
                 update(schema.runs).where(schema.runs.c.id == run_id).values(asdict(summary))
             )
 
+    def save_progress(
+        self, attempt: Attempt, summary: RunSummary, **columns: float | str | None
+    ) -> None:
+        """Record the results of the run so far and *columns* of its attempt: both or neither."""
+        of_run = schema.runs.c.id == attempt.run_id
+        with self._engine.begin() as connection:
+            connection.execute(update(schema.runs).where(of_run).values(asdict(summary)))
+            connection.execute(_of(attempt.incarnation).values(columns))
+
     def record_folder_removed(self, run_id: str, why: str) -> None:
         """Record that the run's folder was removed, and *why*; the first reason stays."""
         with self._engine.begin() as connection:

@@ -37,8 +37,8 @@ class Started(BaseEvent):
 
     kind: Literal["started"] = "started"
     pid: int
-    device: str
-    torch_version: str
+    device: PlainText
+    torch_version: PlainText
 
 
 class PhaseStarted(BaseEvent):
@@ -248,7 +248,7 @@ class CheckpointSaved(BaseEvent):
 
     kind: Literal["checkpoint_saved"] = "checkpoint_saved"
     step: int
-    path: str
+    path: PlainText
     size_bytes: int
     seconds: float
 
@@ -258,7 +258,7 @@ class Resumed(BaseEvent):
 
     kind: Literal["resumed"] = "resumed"
     step: int
-    path: str
+    path: PlainText
 
 
 class Evaluated(BaseEvent):

@@ -6,19 +6,36 @@ and a remote executor needs one anyway.
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from infrastructure.events.event import EVENT_ADAPTER, BaseEvent, Event, Notice, Progress
 
-MAX_READ_BYTES = 1 << 20
+LONGEST_LINE = 1 << 19  # bytes; the longest event, a pre-flight report, has some 150 per module
 MAX_WAITING_BYTES = 1 << 18  # of events without room on the disk: minutes of a training
+_READ_BYTES = 1 << 16
+
+
+class NotAnEventFileError(OSError):
+    """A path where an event file belongs holds something else, which is not opened or read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            errno.EINVAL,
+            "not a regular file; a worker's event file must not be replaced by a link, a pipe, a "
+            "device or a folder",
+            str(path),
+        )
 
 
 class EventWriter:
@@ -120,52 +137,132 @@ def _line(event: BaseEvent, now: float) -> bytes:
 
 
 class EventTail:
-    """Reads the complete lines that an event file has gained.
+    """Reads the complete lines that an event file has gained, in bites of a bounded size.
 
     Args:
         path: The attempt's event file; need not exist yet.
         offset: Byte offset to read from, as left in `offset` by an earlier reader.
+        longest_backlog: Bytes that may be waiting; beyond that the oldest of them are skipped. By
+            default none is.
+        clock: Monotonic seconds.
 
     Attributes:
         offset: Byte offset after the last complete line read.
-        malformed: Lines skipped so far because they are not an event that this version knows.
+        behind: Whether the last `read` has left complete lines for the next one.
+        malformed: Lines skipped so far because they are not an event that this version knows, or
+            are longer than `LONGEST_LINE`.
+        skipped_bytes: Bytes skipped so far because too many were waiting.
     """
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
-        self._path = path
+    def __init__(
+        self,
+        path: Path,
+        offset: int = 0,
+        *,
+        longest_backlog: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.offset = offset
+        self.behind = False
         self.malformed = 0
+        self.skipped_bytes = 0
+        self._path, self._longest_backlog, self._clock = path, longest_backlog, clock
+        self._end = math.inf
+        self._within_line = False  # skip the rest of the line that `offset` is in
 
-    def read(self) -> Iterator[Event]:
-        """Yield the events of the next `MAX_READ_BYTES`; an incomplete last line waits.
+    def read(self, deadline: float = math.inf) -> Iterator[Event]:
+        """Yield the events up to the present end of the file; an incomplete last line waits.
+
+        At least one line is read. After it, reading ends as soon as the *deadline*, in monotonic
+        seconds, has passed; the time that the caller spends on each event counts.
 
         Raises:
-            OSError: The file cannot be read, or is not a regular file: a pipe is not waited for.
+            NotAnEventFileError: The path is not a regular file; links are not followed.
+            OSError: The file cannot be read.
         """
         try:
-            with open(self._path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
-                file.seek(self.offset)
-                data = file.read(MAX_READ_BYTES)
+            descriptor = _open_regular(self._path)
         except FileNotFoundError:
+            self.behind = False
             return
-        for line in data.split(b"\n")[:-1]:
-            self.offset += len(line) + 1
-            try:
-                yield EVENT_ADAPTER.validate_json(line)
-            except ValidationError:
-                self.malformed += 1
-        if len(data) == MAX_READ_BYTES and b"\n" not in data:
-            self.offset += len(data)  # no event is this long: skip it instead of stalling
-            self.malformed += 1
+        try:
+            size = int(min(os.fstat(descriptor).st_size, self._end))
+            self._shorten_backlog(size)
+            for line in self._lines(descriptor, size):
+                event = self._parse(line)
+                if event is not None:
+                    yield event
+                if self._clock() >= deadline:
+                    self.behind = self.offset < size
+                    return
+            self.behind = False
+        finally:
+            os.close(descriptor)
 
-    def read_to_end(self) -> Iterator[Event]:
-        """Yield all events appended since the last call, as `read` does in one or more reads."""
-        before = -1
-        while self.offset != before:
-            before = self.offset
-            yield from self.read()
+    def end_here(self) -> None:
+        """Ignore what is appended from now on: the writer has ended. `behind` until a read."""
+        with suppress(OSError):  # `read` raises it
+            self._end = self._path.lstat().st_size
+        self.behind = True
+
+    def _lines(self, descriptor: int, size: int) -> Iterator[bytes]:
+        """Yield the complete lines before *size*, an empty one for one that is too long.
+
+        `offset` moves behind each before it is yielded.
+        """
+        position = self.offset
+        buffer = b""
+        while position < size:
+            found = os.pread(descriptor, min(_READ_BYTES, size - position), position)
+            if not found:
+                return  # the file has become shorter
+            position += len(found)
+            *lines, buffer = (buffer + found).split(b"\n")
+            for line in lines:
+                self.offset += len(line) + 1
+                rest, self._within_line = self._within_line, False
+                if not rest:
+                    yield line
+            if len(buffer) > LONGEST_LINE:
+                self.offset, buffer = position, b""
+                rest, self._within_line = self._within_line, True
+                if not rest:
+                    yield b""
+
+    def _parse(self, line: bytes) -> Event | None:
+        try:
+            return EVENT_ADAPTER.validate_json(line)
+        except ValidationError:
+            self.malformed += 1
+            return None
+
+    def _shorten_backlog(self, size: int) -> None:
+        """Skip to the newest quarter of the longest backlog, if there is more."""
+        if size - self.offset > self._longest_backlog:
+            offset = size - int(self._longest_backlog) // 4
+            self.skipped_bytes += offset - self.offset
+            self.offset, self._within_line = offset, True
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Yield all events that the file at *path* holds; none if it does not exist."""
-    return EventTail(path).read_to_end()
+    """Yield all events that the file at *path* holds; none if it does not exist.
+
+    Raises:
+        NotAnEventFileError: The path is not a regular file.
+        OSError: The file cannot be read.
+    """
+    return EventTail(path).read()
+
+
+def _open_regular(path: Path) -> int:
+    """Open the file for reading without following a link or waiting for a pipe's writer."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise NotAnEventFileError(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotAnEventFileError(path)
+    return descriptor

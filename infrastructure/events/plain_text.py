@@ -15,6 +15,8 @@ _UNSAFE = {"Cc", "Cf", "Cs"}  # control, formatting (direction marks), surrogate
 
 def plain(text: str, longest: int = LONGEST) -> str:
     """*text* without control characters (line ends and tabs stay), cut to *longest* characters."""
+    if len(text) <= longest and text.isprintable():
+        return text
     text = _ESCAPE_SEQUENCE.sub("", text[: 8 * longest])
     text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _UNSAFE)
     return text if len(text) <= longest else text[: longest - 1] + "…"

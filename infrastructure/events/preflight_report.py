@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName
 
 
@@ -30,7 +31,7 @@ class PrecisionMeasurement(_Part):
 
     precision: PrecisionName
     usable: bool = True
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[PlainText, ...] = ()
     seconds_per_step: float | None = None
     ratio: float | None = None
     ratio_error: float | None = None
@@ -51,7 +52,7 @@ class ModuleExtremes(_Part):
         keep_fp32: Whether it must stay in FP32 because its activations do not fit.
     """
 
-    module: str
+    module: PlainText
     activation: float
     gradient: float
     underflow: float
@@ -76,9 +77,9 @@ class PreflightReport(_Part):
     """
 
     measured_at: float
-    device: str
-    device_name: str
-    torch_version: str
+    device: PlainText
+    device_name: PlainText
+    torch_version: PlainText
     threads: int
     batches: int
     measurements: tuple[PrecisionMeasurement, ...]
@@ -87,7 +88,7 @@ class PreflightReport(_Part):
     recommended_scale: float | None
     underflow: float
     verdict: PrecisionName
-    reasons: tuple[str, ...]
+    reasons: tuple[PlainText, ...]
 
     @property
     def keep_fp32(self) -> tuple[str, ...]:

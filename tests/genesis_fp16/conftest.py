@@ -181,6 +181,7 @@ class WorkerAttempt:
         path.write_text(self.spec.model_dump_json())
         self._tail = EventTail(self.spec.events_path)
         self.events: list[Event] = []
+        self._readable = events is None
         if events is not None:
             self.spec.events_path.symlink_to(events)
         log = log or attempt_folder / "worker.log"
@@ -224,7 +225,8 @@ class WorkerAttempt:
         """Wait for the process to end by itself; its stdin stays open meanwhile."""
         wait_until(lambda: self.process.poll() is not None, "the worker to end")
         code = self.process.wait()
-        self.events.extend(self._tail.read())
+        if self._readable:
+            self.events.extend(self._tail.read())
         return code
 
     def of(self, kind: type) -> list[Event]:

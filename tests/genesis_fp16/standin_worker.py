@@ -84,6 +84,9 @@ if "descendants" in how:
 if "garbage" in how:
     with spec.events_path.open("ab") as file:
         file.write(b"no event\n")
+if "flood" in how:
+    with spec.events_path.open("ab") as file:
+        file.write((b"x" * 999 + b"\n") * how["flood"])
 if "hang" in how:
     time.sleep(600)
 if "exit" in how and spec.attempt <= how.get("failing_attempts", 1000):

@@ -115,7 +115,7 @@ def test_missing_and_irregular_files_are_named(
     assert "events.ndjson cannot be read" in ask("runs", "show", run.id).stdout
     events.unlink()
     events.mkdir()
-    assert "events.ndjson cannot be read: Is a directory" in ask("runs", "show", run.id).stdout
+    assert "not a regular file" in ask("runs", "show", run.id).stdout
     shutil.rmtree(folder / ".genesis" / "runs" / run.id)
     text = ask("runs", "show", run.id).stdout
     assert "not there" in text

@@ -10,12 +10,10 @@ from genesis_fp16.daemon.precision_resolver import PrecisionResolver
 from genesis_fp16.domain.guard import Detection, Trigger
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import Run, RunState
-from genesis_fp16.guard import Fallbacks, Guard
+from genesis_fp16.guard import Guard
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
-from infrastructure.events import PrecisionState
-from infrastructure.events.event import PrecisionChanged
 
 GPU = Hardware(device="cuda:0", fp16=True, bf16=True, torch_version="2")
 CPU = replace(GPU, device="cpu", fp16=False, bf16=False)
@@ -23,8 +21,7 @@ OVERRIDE = Override(agent="a", precision="fp32", reason="odd", actor="me", creat
 
 
 def make_resolver(store: Store, hardware: Hardware, settings: Settings) -> PrecisionResolver:
-    fallbacks = Fallbacks(store, settings.home)
-    return PrecisionResolver(store, hardware, settings, Guard(store, settings), fallbacks)
+    return PrecisionResolver(store, hardware, settings, Guard(store, settings))
 
 
 @pytest.fixture
@@ -111,9 +108,7 @@ def test_canaries_are_chosen_by_the_number_of_the_run(resolver: PrecisionResolve
 
 def test_the_guard_decides_for_its_agent(store: Store, home_settings: Settings) -> None:
     guard = Guard(store, home_settings)
-    resolver = PrecisionResolver(
-        store, GPU, home_settings, guard, Fallbacks(store, home_settings.home)
-    )
+    resolver = PrecisionResolver(store, GPU, home_settings, guard)
     guard.trip("a", Detection(trigger=Trigger.UNDERFLOW, summary="lost", numbers={}))
     assert resolved(resolver, "a") == ("fp32", "guard")
     assert resolved(resolver, "b") == ("fp16", "default")
@@ -122,15 +117,13 @@ def test_the_guard_decides_for_its_agent(store: Store, home_settings: Settings) 
 
 
 def test_a_run_that_fell_back_stays_in_fp32(store: Store, home_settings: Settings) -> None:
-    fallbacks = Fallbacks(store, home_settings.home)
     guard_off = home_settings.model_copy(update={"guard_enabled": False})
-    resolver = PrecisionResolver(store, GPU, guard_off, Guard(store, guard_off), fallbacks)
-    state = PrecisionState(requested="fp16", effective="fp32", reason="floor_policy")
-    event = PrecisionChanged(step=9, state=state, loss_scale=1.0, time=100.0)
-    fallbacks.on_event("a", "a-1", event)
+    resolver = PrecisionResolver(store, GPU, guard_off, Guard(store, guard_off))
+    fell_back = replace(run_of("a"), fell_back_at=100.0)
     store.overrides.set(replace(OVERRIDE, agent="b"))
     resolver.settings = guard_off.model_copy(update={"precision": "bf16"})
     resolver.refresh()
-    assert resolved(resolver, "a") == ("fp32", "floor_policy")
+    decided = resolver(fell_back)
+    assert (decided.effective, decided.reason) == ("fp32", "floor_policy")
     assert resolved(resolver, "a", number=2) == ("bf16", "default"), "a new run starts fresh"
     assert resolver.for_agent("a").reason == "default"

@@ -2,30 +2,41 @@
 
 import io
 from collections.abc import Iterator, MutableMapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from structlog.testing import capture_logs
 
-from genesis_fp16.daemon.run_log import LINE_SECONDS, RunLogger
-from infrastructure.events import Event, EventWriter, PrecisionState
+from genesis_fp16.daemon.run_log import LINE_SECONDS, MAX_LINES, RunLogger
+from genesis_fp16.domain.run import Ending, RunState, RunSummary, RunTransition
+from genesis_fp16.store import Store
+from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
+    CheckpointSaved,
     Evaluated,
     Finished,
     Notice,
     PhaseStarted,
     PrecisionChanged,
+    PreflightDone,
     Progress,
     Published,
     Started,
     StepStats,
 )
+from infrastructure.events.preflight_report import PreflightReport
 
 Lines = list[MutableMapping[str, Any]]
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+FLOOD = {
+    PhaseStarted: PhaseStarted(phase="train"),
+    Started: Started(pid=1, device="cpu", torch_version="2"),
+    CheckpointSaved: CheckpointSaved(step=1, path="p", size_bytes=1, seconds=0.1),
+    Published: Published(published=False, reason="no better"),
+    Finished: Finished(outcome="failed", error="odd"),
+}
 
 
 class Clock:
@@ -117,24 +128,76 @@ def test_an_intended_end_is_not_an_error(
 
 
 def test_totals_include_attempts_under_an_earlier_daemon(
-    clock: Clock, lines: Lines, tmp_path: Path
+    clock: Clock, lines: Lines, store: Store
 ) -> None:
-    first = tmp_path / "r" / "attempts" / "1"
-    second = first.with_name("2")
-    for folder, last in ((first, steps(40, overflow=3)), (second, steps(60, overflow=1))):
-        folder.mkdir(parents=True)
-        with EventWriter(folder / "events.ndjson") as emit:
-            emit(steps(20))
-            emit(last)
-    run_logger = RunLogger(
-        clock=clock, runs_folder=tmp_path
-    )  # of a daemon that saw the second only
-    run_logger.on_run_state("a", "r", "queued")
-    run_logger.on_run_state("a", "r", "starting")
-    send(run_logger, steps(20), steps(60, overflow=1))
-    run_logger.on_run_state("a", "r", "succeeded")
+    run = store.enqueue("a", first_seed=0)
+    for number in (1, 2):
+        attempt = store.begin_attempt(run.id, str(number))
+        assert attempt is not None
+        if number == 1:
+            again = RunTransition(state=RunState.QUEUED)
+            store.end_attempt(attempt, Ending(), again, finished_at=attempt.started_at)
+    store.update_summary(run.id, RunSummary(steps=60, fp16_steps=80, overflows=4))
+    run_logger = RunLogger(clock=clock, store=store)  # of a daemon that saw the second only
+    run_logger.on_run_state("a", run.id, "starting")
+    run_logger.on_event("a", run.id, steps(20))
+    run_logger.on_event("a", run.id, steps(60, overflow=1))
+    run_logger.on_run_state("a", run.id, "succeeded")
     found = {name: lines[-1][name] for name in ("steps", "fp16_steps", "overflows", "attempts")}
     assert found == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
+
+
+def test_a_flood_of_notices_is_counted_instead_of_logged(
+    run_logger: RunLogger, clock: Clock, lines: Lines
+) -> None:
+    run_logger.on_run_state("a", "r", "starting")
+    odd = Notice(level="warning", event="odd_file")
+    send(run_logger, *[odd] * 3 * MAX_LINES)
+    assert len(named(lines, "odd_file")) == MAX_LINES
+    clock.now += LINE_SECONDS
+    send(run_logger, odd, odd)
+    assert len(named(lines, "odd_file")) == MAX_LINES + 1, "a long run may go on reporting"
+    run_logger.on_run_state("a", "r", "queued")
+    run_logger.on_run_state("a", "r", "failed")
+    [left_out] = named(lines, "events_not_logged")
+    assert left_out["lines"] == 2 * MAX_LINES + 1
+
+
+@pytest.mark.parametrize("kind", [PhaseStarted, Started, CheckpointSaved, Published, Finished])
+def test_no_kind_of_event_can_flood_the_log(
+    run_logger: RunLogger, lines: Lines, kind: type[Event]
+) -> None:
+    send(run_logger, *[FLOOD[kind]] * 10 * MAX_LINES)
+    assert len(lines) <= MAX_LINES
+
+
+def test_a_verdict_with_many_reasons_cannot_flood_the_log(
+    run_logger: RunLogger, lines: Lines
+) -> None:
+    report = PreflightReport(
+        measured_at=1.0,
+        device="cpu",
+        device_name="cpu",
+        torch_version="2",
+        threads=1,
+        batches=1,
+        measurements=(),
+        modules=(),
+        largest_safe_scale=None,
+        recommended_scale=None,
+        underflow=0.0,
+        verdict="fp32",
+        reasons=("because",) * 10 * MAX_LINES,
+    )
+    send(run_logger, PreflightDone(report=report))
+    assert len(lines) == MAX_LINES
+
+
+def test_an_evaluation_without_its_primary_metric_is_logged(
+    run_logger: RunLogger, lines: Lines
+) -> None:
+    send(run_logger, Evaluated(epoch=1, metrics={"mse": 0.5}, primary="auc"))
+    assert named(lines, "model_evaluated")[0]["epoch"] == 1
 
 
 def test_stopped_phase_has_not_ended(run_logger: RunLogger, lines: Lines) -> None:

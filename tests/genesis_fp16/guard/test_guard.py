@@ -130,6 +130,14 @@ def test_a_restart_loses_no_window(world, compared) -> None:
     assert "in 3 comparisons in a row" in world.guard.decision("a").reason, "none counts twice"
 
 
+def test_a_restart_passes_over_a_file_that_is_not_one(world) -> None:
+    run = world.begin()
+    path = world.settings.home / "runs" / run.id / "attempts" / "1" / "events.ndjson"
+    path.mkdir(parents=True)
+    world.restart()
+    assert world.state == "watching"
+
+
 def test_a_restart_ignores_events_before_a_decision(world, storm, stats, compared) -> None:
     run = world.begin()
     [attempt] = world.store.attempts(run.id)

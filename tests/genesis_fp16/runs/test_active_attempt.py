@@ -1,18 +1,23 @@
 """The summary of a worker's events, and the deadlines of an attempt."""
 
 import math
+import os
 from pathlib import Path
 
 import pytest
 
+from genesis_fp16.domain.attempt import Attempt, events_path
+from genesis_fp16.domain.event_limits import MAX_NAMES
 from genesis_fp16.domain.run import RunSummary, StopCause
 from genesis_fp16.executors import ExitStatus
 from genesis_fp16.runs.active_attempt import ActiveAttempt, AttemptProgress
 from genesis_fp16.settings import Settings
-from infrastructure.events import EventWriter, PrecisionState
+from genesis_fp16.store import Store
+from infrastructure.events import Event, EventTail, EventWriter, PrecisionState
 from infrastructure.events.event import (
     Evaluated,
     Finished,
+    Notice,
     PrecisionChanged,
     Published,
     Started,
@@ -25,6 +30,9 @@ SETTINGS = Settings(
 STARTED = Started(pid=1, device="cpu", torch_version="2")
 STEP = StepStats(step=7, applied=7, loss_scale=1.0, precision="fp32")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+BY_OPERATOR = PrecisionState(requested="fp16", effective="fp16", reason="operator")
+FALLBACK = PrecisionState(requested="fp16", effective="fp32", reason="floor_policy")
 
 
 @pytest.fixture
@@ -38,8 +46,8 @@ def emit(path: Path):
         yield writer
 
 
-def follow(path: Path, seen_bytes: int = 0, summary: RunSummary | None = None) -> AttemptProgress:
-    return AttemptProgress(path, summary or RunSummary(), SETTINGS, 0.0, seen_bytes=seen_bytes)
+def follow(path: Path, offset: int = 0, summary: RunSummary | None = None) -> AttemptProgress:
+    return AttemptProgress(EventTail(path, offset), summary or RunSummary(), SETTINGS, 0.0)
 
 
 def test_the_summary_of_a_run(path: Path, emit) -> None:
@@ -87,24 +95,142 @@ def test_runs_are_compared_by_what_was_trained_and_shown_by_what_was_published(
 
 
 def test_steps_in_half_precision_are_counted_once(path: Path, emit) -> None:
-    half = StepStats(step=7, applied=6, overflow=1, loss_scale=2.0, precision="fp16")
+    half = StepStats(step=7, applied=6, overflow=1, fp16=7, loss_scale=2.0, precision="fp16")
     emit(half)
     seen = path.stat().st_size
     emit(STEP)
     emit(half)
-    progress = follow(path, seen_bytes=seen, summary=RunSummary(half_steps=7))
+    earlier = RunSummary(half_steps=7, fp16_steps=7, overflows=1)
+    progress = follow(path, offset=seen, summary=earlier)
+    assert [event.kind for event in progress.read(1.0)] == ["step_stats"] * 2
+    counted = progress.summary
+    assert (counted.half_steps, counted.fp16_steps, counted.overflows) == (14, 14, 2)
+
+
+@pytest.fixture
+def attempt(store: Store) -> Attempt:
+    run = store.enqueue("a", first_seed=0)
+    attempt = store.begin_attempt(run.id, "one")
+    assert attempt is not None
+    return attempt
+
+
+def test_the_last_event_of_a_worker_outlives_the_daemon_that_read_it(
+    store: Store, home_settings: Settings, attempt: Attempt
+) -> None:
+    path = events_path(home_settings.home, attempt)
+    path.parent.mkdir(parents=True)
+    with EventWriter(path) as emit:
+        emit(STEP)
+        emit(Finished(outcome="misconfigured", error="no such file"))
+    run = store.run(attempt.run_id)
+    assert run is not None
+    first = ActiveAttempt.follow(run, attempt, home_settings, 0.0)
+    assert len(list(first.progress.read(1.0))) == 2
+    offset, outcome = first.progress.tail.offset, first.progress.outcome
+    store.save_progress(attempt, first.progress.summary, events_offset=offset, ending=outcome)
+
+    run, [attempt] = store.run(run.id), store.attempts(run.id)
+    assert run is not None
+    second = ActiveAttempt.follow(run, attempt, home_settings, 0.0)
+    second.end(ExitStatus())
+    assert not second.over, "it must be read first"
+    assert list(second.progress.read(1.0)) == []
+    assert second.over
+    assert second.ending(ExitStatus()).exit_code == 78
+    assert second.progress.summary.error == "no such file"
+
+
+def changed(state: PrecisionState, time: float) -> PrecisionChanged:
+    return PrecisionChanged(step=1, state=state, loss_scale=1.0, time=time)
+
+
+def fell_back_at(path: Path, *events: Event) -> float | None:
+    times = iter([event.time for event in events])
+    with EventWriter(path, lambda: next(times)) as write:
+        for event in events:
+            write(event)
+    progress = follow(path)
     list(progress.read(1.0))
-    assert progress.summary.half_steps == 14
+    return progress.summary.fell_back_at
 
 
-def test_events_an_earlier_daemon_passed_on_are_not_passed_on_again(path: Path, emit) -> None:
+def test_a_workers_own_fallback_is_remembered(path: Path) -> None:
+    events = [changed(FP16, 1.0), changed(FALLBACK, 2.0), changed(FP32, 3.0)]
+    assert fell_back_at(path, *events) == 2.0
+
+
+def test_a_workers_other_precision_is_no_fallback(path: Path) -> None:
+    assert fell_back_at(path, changed(FP16, 1.0), changed(FP32, 2.0)) is None
+
+
+def test_only_a_fallback_from_half_precision_is_a_new_one(path: Path) -> None:
+    """The same acknowledgement answers the daemon, and begins a resumed attempt."""
+    events = [changed(FALLBACK, 2.0), changed(FALLBACK, 3.0)]
+    assert fell_back_at(path, *events) == 2.0
+    path.unlink()
+    events += [changed(BY_OPERATOR, 4.0), changed(FALLBACK, 5.0)]
+    assert fell_back_at(path, *events) == 5.0
+
+
+@pytest.mark.parametrize(("reason", "expected"), [("floor_policy", 2.0), ("flag", None)])
+def test_a_fallback_that_needs_a_restart_is_remembered(path: Path, reason, expected) -> None:
+    """A sharded model cannot leave FP16 in place: its next attempt begins in FP32."""
+    fields = {"error": "pinned", "reason": reason}
+    event = Notice(level="warning", event="precision_needs_restart", fields=fields, time=2.0)
+    assert fell_back_at(path, event) == expected
+
+
+def test_the_metrics_of_a_run_are_limited(path: Path, emit) -> None:
+    for epoch in range(3):
+        metrics = {f"metric_{epoch}_{n}": 0.5 for n in range(MAX_NAMES)}
+        emit(Evaluated(epoch=epoch, metrics=metrics, primary=f"metric_{epoch}_7"))
+    progress = follow(path)
+    list(progress.read(1.0))
+    assert progress.summary.metrics is not None
+    assert len(progress.summary.metrics) == MAX_NAMES
+    assert progress.summary.primary_value == 0.5
+
+
+def test_refused_events_are_counted_and_are_no_sign_of_life(path: Path, emit) -> None:
+    emit(STARTED)
+    progress = follow(path)
+    list(progress.read(1.0))
+    emit(STEP.model_copy(update={"applied": 30_000_000}))
+    with path.open("ab") as file:
+        file.write(b"no event\n")
+    assert list(progress.read(20.0)) == []
+    assert progress.summary.steps == 0
+    problems = progress.problems
+    assert (problems["impossible_events"], problems["malformed_lines"]) == (1, 1)
+    assert "steps in each second" in str(problems["first_problem"])
+    assert progress.overdue(21.0) is StopCause.NO_PROGRESS
+
+
+def test_a_worker_is_not_silent_while_its_events_wait(path: Path, emit) -> None:
     emit(STARTED)
     emit(STEP)
-    seen = path.stat().st_size
-    emit(STEP)
-    progress = follow(path, seen_bytes=seen)
-    assert [event.kind for event in progress.read(1.0)] == ["step_stats"]
-    assert progress.started, "but they are applied"
+    progress = follow(path)
+    assert len(list(progress.read(1.0, deadline=0.0))) == 1
+    assert progress.overdue(90.0) is None
+    assert progress.overdue(100.0) is StopCause.RUN_TIMEOUT
+    assert len(list(progress.read(90.0))) == 1
+    assert progress.overdue(95.0) is None, "it was not silent"
+
+
+def test_an_orphan_ends_when_it_wrote_last_but_not_in_the_future(
+    store: Store, home_settings: Settings, attempt: Attempt
+) -> None:
+    run = store.run(attempt.run_id)
+    assert run is not None
+    active = ActiveAttempt.follow(run, attempt, home_settings, 0.0)
+    active.mark_orphaned(1.0)
+    path = events_path(home_settings.home, attempt)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    for modified, ended in ((50.0, 50.0), (2e9, 100.0)):
+        os.utime(path, (modified, modified))
+        assert active.ended_at(home_settings.home, 100.0) == ended
 
 
 def test_the_start_has_a_deadline(path: Path, emit) -> None:
@@ -129,7 +255,8 @@ def test_silence_has_a_deadline(path: Path, emit) -> None:
 
 def test_a_run_has_a_deadline_over_all_its_attempts(path: Path, emit) -> None:
     settings = Settings(run_timeout_seconds=100, no_progress_timeout_seconds=50)
-    progress = AttemptProgress(path, RunSummary(), settings, 1000.0, used_seconds=70)
+    tail = EventTail(path)
+    progress = AttemptProgress(tail, RunSummary(), settings, 1000.0, used_seconds=70)
     emit(STARTED)
     list(progress.read(1029.0))
     assert progress.overdue(1029.9) is None

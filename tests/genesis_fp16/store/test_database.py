@@ -91,10 +91,20 @@ def test_a_database_of_the_first_release_is_migrated(path: Path) -> None:
                 "VALUES ('fp32', 'odd', 'me', 1)"
             )
         )
+        command.upgrade(config, "0003")
+        fallback = '{"requested": "fp16", "effective": "fp32", "reason": "floor_policy"}'
+        for changes in ("precision = :state", "state = 'running', precision = :state"):
+            run_id = "r1" if "running" in changes else "r2"
+            connection.execute(
+                text(f"UPDATE runs SET {changes}, finished_at = :end WHERE id = '{run_id}'"),
+                {"state": fallback, "end": None if "running" in changes else 4.0},
+            )
     engine.dispose()
     with closing(Store.open(Settings(home=path.parent))) as store:
+        fell_back = {run.id for run in store.runs() if run.fell_back_at is not None}
+        assert fell_back == {"r1"}, "its worker's fallback holds until the run ends"
         assert {run.id: run.number for run in store.runs()} == {"r1": 1, "r2": 2, "r3": 3, "s": 1}
-        assert store.runs("b")[0].half_steps == 0
+        assert store.runs("b")[0].half_steps == store.runs("b")[0].overflows == 0
         assert store.runs("b")[0].folder_removed is None
         [override] = store.overrides.in_force()
         assert (override.reason, override.next_run) == ("odd", False)

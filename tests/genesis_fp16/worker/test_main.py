@@ -268,7 +268,7 @@ def test_a_full_disk_pauses_the_training_and_loses_nothing(
         full.unlink()
         assert second.end() == 0, log.read_text()
         tail = EventTail(second.spec.events_path)
-        events = list(tail.read_to_end())
+        events = list(tail.read())
     assert tail.malformed == 0
     steps = [event for event in events if isinstance(event, StepStats)]
     start_step = next(event.step for event in events if isinstance(event, Resumed))

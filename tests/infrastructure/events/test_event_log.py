@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import resource
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from infrastructure.events import (
     read_events,
 )
 from infrastructure.events.event import Finished, Notice, PrecisionChanged, Progress, StepStats
-from infrastructure.events.event_log import MAX_WAITING_BYTES
+from infrastructure.events.event_log import LONGEST_LINE, MAX_WAITING_BYTES, NotAnEventFileError
 
 STATE = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 STATS = StepStats(step=3, applied=2, overflow=1, loss=None, loss_scale=1.0, precision="fp16")
@@ -73,10 +75,83 @@ def test_no_bytes_break_the_tail(tmp_path_factory, data):
 
 def test_an_endless_line_does_not_stall_the_tail(tmp_path: Path):
     path = tmp_path / "events.ndjson"
-    path.write_bytes(b"x" * (3 << 20) + b"\n" + STATS.model_dump_json().encode() + b"\n")
+    path.write_bytes(b"x" * 3 * LONGEST_LINE + b"\n" + STATS.model_dump_json().encode() + b"\n")
     tail = EventTail(path)
-    events = [event for _ in range(6) for event in tail.read()]
-    assert events == [STATS]
+    assert list(tail.read()) == [STATS]
+    assert tail.malformed == 1
+    assert tail.offset == path.stat().st_size
+
+
+def test_a_line_that_is_still_growing_waits_until_it_is_too_long(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    tail = EventTail(path)
+    path.write_bytes(b"x" * LONGEST_LINE)
+    assert list(tail.read()) == []
+    assert (tail.offset, tail.malformed, tail.behind) == (0, 0, False)
+    with path.open("ab") as file:
+        file.write(b"x" * LONGEST_LINE)
+    assert list(tail.read()) == []
+    assert (tail.malformed, tail.behind) == (1, False)
+    with path.open("ab") as file:
+        file.write(b"x\n" + STATS.model_dump_json().encode() + b"\n")
+    assert list(tail.read()) == [STATS]
+    assert tail.malformed == 1, "the rest of a line does not count again"
+
+
+def clock_of(*, seconds_per_look: float) -> Callable[[], float]:
+    """A clock that passes *seconds_per_look* whenever it is looked at."""
+    times = itertools.count(seconds_per_look, seconds_per_look)
+    return lambda: next(times)
+
+
+@pytest.mark.parametrize("line", [STATS.model_dump_json().encode(), b"no event", b""])
+def test_reading_ends_at_the_deadline_whatever_the_lines_hold(tmp_path: Path, line: bytes):
+    path = tmp_path / "events.ndjson"
+    path.write_bytes((line + b"\n") * 100)
+    tail = EventTail(path, clock=clock_of(seconds_per_look=1.0))
+    offsets = []
+    while not offsets or tail.behind:
+        list(tail.read(deadline=10.0))
+        offsets.append(tail.offset)
+        assert len(offsets) < 100
+    width = len(line) + 1
+    assert offsets[:3] == [10 * width, 11 * width, 12 * width], "at least one line each time"
+    assert offsets[-1] == 100 * width
+
+
+def test_a_backlog_beyond_the_longest_is_skipped(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    path.touch()
+    os.truncate(path, 1 << 40)  # takes no space: reading it would take hours
+    with path.open("ab") as file:
+        file.write(b"\n" + STATS.model_dump_json().encode() + b"\n")
+    tail = EventTail(path, longest_backlog=1 << 20)
+    assert list(tail.read()) == [STATS]
+    assert tail.skipped_bytes > (1 << 40) - (1 << 20)
+    assert tail.malformed == 0, "the rest of the line in which it begins to read is no event"
+    with path.open("ab") as file:
+        file.write(STATS.model_dump_json().encode() + b"\n")
+    assert list(tail.read()) == [STATS]
+
+
+def test_what_is_appended_after_the_end_is_not_read(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    path.write_bytes(STATS.model_dump_json().encode() + b"\n")
+    tail = EventTail(path)
+    tail.end_here()
+    assert tail.behind
+    with path.open("ab") as file:
+        file.write(STATS.model_dump_json().encode() + b"\n")
+    assert list(tail.read()) == [STATS]
+    assert not tail.behind
+    assert list(tail.read()) == []
+
+
+def test_the_end_of_a_missing_file_is_reached(tmp_path: Path):
+    tail = EventTail(tmp_path / "events.ndjson")
+    tail.end_here()
+    assert list(tail.read()) == []
+    assert not tail.behind
 
 
 def test_commands_round_trip_and_unknown_ones_are_refused():
@@ -153,7 +228,29 @@ def test_neither_contract_nor_events_import_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_pipe_is_not_an_event_file(tmp_path: Path):
-    os.mkfifo(tmp_path / "events.ndjson")
-    with pytest.raises(OSError, match="seek"):
-        list(EventTail(tmp_path / "events.ndjson").read())
+def link_to_zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_to_a_file(path: Path) -> None:
+    path.with_name("other").touch()
+    path.symlink_to(path.with_name("other"))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, link_to_zeros, link_to_a_file])
+def test_only_a_regular_file_is_read(tmp_path: Path, make: Callable[[Path], None]):
+    path = tmp_path / "events.ndjson"
+    make(path)
+    with pytest.raises(NotAnEventFileError, match=r"not a regular file; .* must not be replaced"):
+        list(EventTail(path).read())
+    with pytest.raises(NotAnEventFileError):
+        list(read_events(path))
+
+
+def test_a_socket_is_not_an_event_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    path = Path("events.ndjson")  # the system allows 108 characters
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+    with pytest.raises(NotAnEventFileError):
+        list(EventTail(path).read())

@@ -1,0 +1,154 @@
+"""Impossible numbers of workers are refused, possible ones pass, long lists are cut."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genesis_fp16.domain.event_limits import (
+    MAX_FIELDS,
+    MAX_NAME_LENGTH,
+    MAX_NAMES,
+    MAX_STEPS,
+    MAX_STEPS_PER_SECOND,
+    EventLimits,
+)
+from infrastructure.events import EVENT_ADAPTER, Event, PrecisionState
+from infrastructure.events.event import (
+    BaselineCompared,
+    CheckpointSaved,
+    Evaluated,
+    Finished,
+    Notice,
+    PhaseStarted,
+    PrecisionChanged,
+    Progress,
+    Published,
+    Resumed,
+    Started,
+    StepStats,
+)
+
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+STEPS = StepStats(
+    step=2000, applied=90, overflow=10, fp16=100, samples=6400, seconds=0.5, loss_scale=1024.0,
+    precision="fp16",
+)  # fmt: skip
+COMPARED = BaselineCompared(
+    step=9, precision="fp16", loss_scale=1.0, loss=math.inf, fp32_loss=math.nan
+)
+POSSIBLE = [
+    Started(pid=7, device="cuda:0", torch_version="2"),
+    PhaseStarted(phase="train"),
+    Progress(phase="collect", done=10**9),
+    PrecisionChanged(step=0, state=FP16, loss_scale=65536.0),
+    STEPS,
+    COMPARED,
+    CheckpointSaved(step=9, path="p", size_bytes=2**40, seconds=90.0),
+    Resumed(step=9, path="p"),
+    Evaluated(epoch=1, metrics={"mse": math.inf}, primary="mse"),
+    Published(published=True, reason="better"),
+    Notice(event="odd", fields={"error": "e"}),
+    Finished(outcome="done"),
+]
+
+
+@pytest.mark.parametrize("event", POSSIBLE, ids=lambda event: event.kind)
+def test_what_workers_report_passes_unchanged(event: Event) -> None:
+    limits = EventLimits()
+    assert limits.admit(event, 1.0) is event
+    assert (limits.refused, limits.cut, limits.first_problem) == (0, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("event", "changes"),
+    [
+        (STEPS, {"applied": 30_000_000}),
+        (STEPS, {"applied": -1}),
+        (STEPS, {"overflow": -(10**400)}),
+        (STEPS, {"samples": 10**12}),
+        (STEPS, {"samples": -5}),
+        (STEPS, {"seconds": 60.0}),
+        (STEPS, {"seconds": math.nan}),
+        (STEPS, {"seconds": -0.1}),
+        (STEPS, {"step": MAX_STEPS + 1}),
+        (STEPS, {"fp16": 101}),
+        (STEPS, {"loss_scale": math.inf}),
+        (STEPS, {"cuda_memory_allocated_bytes": 10**400}),
+        (STEPS, {"time": math.nan}),
+        (STEPS, {"time": math.inf}),
+        (COMPARED, {"seconds": math.inf}),
+        (POSSIBLE[0], {"pid": -1}),
+        (POSSIBLE[2], {"done": 10**400}),
+        (POSSIBLE[2], {"total": -1}),
+        (POSSIBLE[3], {"loss_scale": math.nan}),
+        (POSSIBLE[6], {"size_bytes": 10**400}),
+        (POSSIBLE[7], {"step": -3}),
+        (POSSIBLE[8], {"epoch": 2**60}),
+    ],
+)
+def test_impossible_numbers_are_refused(event: Event, changes: dict[str, object]) -> None:
+    limits = EventLimits()
+    assert limits.admit(event.model_copy(update=changes), 1.0) is None
+    assert limits.refused == 1
+    assert limits.first_problem.startswith(f"{event.kind}: ")
+    assert limits.admit(event, 1.0) is event, "it costs only this event"
+
+
+def test_many_small_increments_are_limited_like_a_large_one() -> None:
+    limits = EventLimits()
+    steps = StepStats(step=1, applied=MAX_STEPS_PER_SECOND, loss_scale=1.0, precision="fp32")
+    admitted = [limits.admit(steps, 5.0) for _ in range(100)]
+    assert sum(event is not None for event in admitted) == 15, "5 s, and the slack"
+    assert limits.admit(steps, 6.0) is steps
+    assert limits.refused == 85
+
+
+def test_an_age_from_a_clock_that_was_set_back_still_allows_the_slack() -> None:
+    assert EventLimits().admit(STEPS, -3600.0) is STEPS
+
+
+def test_long_lists_are_cut_but_keep_the_primary_metric() -> None:
+    limits = EventLimits()
+    metrics = {f"metric_{n}": float(n) for n in range(20_000)}
+    event = limits.admit(Evaluated(epoch=1, metrics=metrics, primary="metric_19999"), 1.0)
+    assert isinstance(event, Evaluated)
+    assert len(event.metrics) == MAX_NAMES
+    assert event.metrics["metric_19999"] == 19999.0
+    published = limits.admit(Published(published=True, reason="", metrics=metrics), 1.0)
+    assert isinstance(published, Published)
+    assert len(published.metrics) == MAX_NAMES
+    notice = limits.admit(Notice(event="odd", fields=dict.fromkeys(metrics, "")), 1.0)
+    assert isinstance(notice, Notice)
+    assert len(notice.fields) == MAX_FIELDS
+    assert (limits.cut, limits.refused) == (3, 0)
+
+
+def test_a_long_name_is_cut_in_the_same_way_everywhere() -> None:
+    name = "m" * 2 * MAX_NAME_LENGTH
+    event = EventLimits().admit(Evaluated(epoch=1, metrics={name: 0.5}, primary=name), 1.0)
+    assert isinstance(event, Evaluated)
+    assert event.metrics == {event.primary: 0.5}
+    assert len(event.primary) == MAX_NAME_LENGTH
+
+
+NUMBERS = st.one_of(st.integers(), st.floats(), st.just(10**400), st.none())
+
+
+@given(
+    st.sampled_from(POSSIBLE),
+    st.dictionaries(st.sampled_from([n for e in POSSIBLE for n in type(e).model_fields]), NUMBERS),
+    st.floats(),
+)
+def test_no_numbers_break_the_limits(
+    event: Event, changes: dict[str, object], age_seconds: float
+) -> None:
+    fields = event.model_dump(mode="json") | changes | {"kind": event.kind}
+    try:
+        read = EVENT_ADAPTER.validate_python(fields)
+    except ValueError:
+        return
+    EventLimits().admit(read, age_seconds)
