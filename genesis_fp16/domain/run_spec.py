@@ -90,6 +90,7 @@ class RunSpec(BaseModel):
         processes_per_run: Ranks that train together, each a process on this machine.
         parallel: How the ranks share the model; see `distribute` in `infrastructure.training`.
         task: ``train``, or ``preflight`` to measure the job without training.
+        keep_fp32: Modules that stay in FP32, besides those of the job.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """
 
@@ -117,6 +118,7 @@ class RunSpec(BaseModel):
     profile_steps: int = 0
     processes_per_run: int = 1
     parallel: Parallel = "ddp"
+    keep_fp32: tuple[str, ...] = ()
     task: Literal["train", "preflight"] = "train"
     settings: dict[str, JsonValue]
 

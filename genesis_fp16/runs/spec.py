@@ -47,5 +47,6 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "checkpoint_interval_seconds": settings.checkpoint_interval_seconds,
         "keep_checkpoints": settings.keep_checkpoints,
         "profile_steps": settings.profile_steps,
+        "keep_fp32": settings.for_agent(agent).fp32_modules,
         "settings": settings.for_agent(agent).settings,
     }

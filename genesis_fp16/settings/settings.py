@@ -21,7 +21,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.domain.redaction import shown, visible, without_userinfo
 from genesis_fp16.domain.run_spec import Parallel, TrainerOptions
-from genesis_fp16.domain.setting_types import Count, CountOrZero, Hot, OrEmpty, Seconds, hot_fields
+from genesis_fp16.domain.setting_types import (
+    Count,
+    CountOrZero,
+    Hot,
+    ModuleNames,
+    OrEmpty,
+    Seconds,
+    hot_fields,
+)
 from genesis_fp16.settings.env_file import ENVIRONMENT, ROLLBACK_FLAG, Variable
 from genesis_fp16.settings.types import DatabaseUrl, HomeFolder, Host, ScheduleText
 from infrastructure.events.precision_state import PrecisionWish
@@ -47,12 +55,19 @@ class AgentSettings(BaseModel):
     """Schedule, for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
     precision: Hot[OrEmpty[PrecisionWish]] = None
     """Precision of this agent: fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
+    keep_fp32: Hot[ModuleNames] = ""
+    """Modules of its model that stay in FP32, in new attempts; by commas; * matches anything."""
     processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
     """Processes on this machine that train one model, one per CUDA device; 1: no torchrun."""
     parallel: Parallel = "ddp"
     """How the processes share the model: ddp, fsdp2 or fsdp2-policy; see docs/distributed.md."""
     settings: dict[str, JsonValue] = {}
     """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
+
+    @property
+    def fp32_modules(self) -> tuple[str, ...]:
+        """`keep_fp32` one by one."""
+        return tuple(name.strip() for name in self.keep_fp32.split(",") if name.strip())
 
 
 class Settings(TrainerOptions, GuardSettings, BaseSettings):

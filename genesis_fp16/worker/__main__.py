@@ -42,6 +42,7 @@ from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent, Finished
 from infrastructure.training.diagnostics import HalfPrecisionInModelError
+from infrastructure.training.precision import NoHalfKernelError, UnknownModuleError
 
 
 def _run(runner: AttemptRunner, spec: RunSpec) -> Finished:
@@ -52,7 +53,13 @@ def _run(runner: AttemptRunner, spec: RunSpec) -> Finished:
         return Finished(outcome="stopped")
     except BaseException as error:  # a plugin may raise SystemExit or KeyboardInterrupt
         print_traceback()
-        never_retry = (PluginRefusedError, WrongDeviceError, HalfPrecisionInModelError)
+        never_retry = (
+            PluginRefusedError,
+            WrongDeviceError,
+            HalfPrecisionInModelError,
+            NoHalfKernelError,
+            UnknownModuleError,
+        )
         if isinstance(error, never_retry):
             return Finished(outcome="misconfigured", error=f"{spec.agent} cannot run: {error}")
         message = describe_failure(error, spec, runner.activity)

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -185,7 +186,8 @@ class AttemptRunner:
         self.activity = "building the training job"
         _seed_everything(self._spec.seed)
         job = self._agent.build_job(self._context, transitions)
-        return check_type(job, TrainingJob, "build_job() must return")
+        job = check_type(job, TrainingJob, "build_job() must return")
+        return replace(job, keep_fp32=(*job.keep_fp32, *self._spec.keep_fp32))
 
     def _measure(self) -> None:
         """Run the pre-flight measurement on the job that a run would train now.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -115,6 +115,8 @@ class TrainingJob:
         scheduler_counts: Which steps advance it: ``attempted`` optimizer steps, so that a schedule
             as long as the run ends with the run; or only ``applied`` ones, not skipped ones.
         accumulate: Micro-batches per optimizer step.
+        keep_fp32: Modules that compute in FP32 under every precision, with all modules inside
+            them: qualified names, or patterns in which ``*`` matches any characters.
     """
 
     model: Module
@@ -126,6 +128,7 @@ class TrainingJob:
     scheduler: Callable[[Optimizer], LRScheduler] | None = None
     scheduler_counts: ScheduleCounts = "attempted"
     accumulate: int = 1
+    keep_fp32: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.scheduler_counts not in ("attempted", "applied"):
@@ -136,3 +139,21 @@ class TrainingJob:
             raise ValueError(
                 f"epochs and accumulate must be at least 1, got {self.epochs} and {self.accumulate}"
             )
+        object.__setattr__(self, "keep_fp32", module_names(self.keep_fp32))
+
+
+def module_names(names: object) -> tuple[str, ...]:
+    """Return *names*, the value of a ``keep_fp32``, as a tuple.
+
+    Raises:
+        ValueError: It is not a collection of strings that are not empty.
+    """
+    if not isinstance(names, str) and isinstance(names, Iterable):
+        found = tuple(names)
+        if all(isinstance(name, str) and name.strip() for name in found):
+            return found
+        names = list(found)
+    raise ValueError(
+        "keep_fp32 must be a list of module names, such as ['encoder.rnn', '*.norm'], got "
+        f"{names!r}"
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Literal
 
+from infrastructure.agent_contract.training_job import module_names
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.training.precision import Precision
@@ -41,6 +43,8 @@ class FP16TrainingConfig:
             slower, since every operation waits for the device; see `AnomalyDetector`.
         cuda_graph: `train` takes whole steps as CUDA graphs where that is possible; see
             `GraphedTrainer`.
+        keep_fp32: Modules that compute in FP32 under every precision, with all modules inside
+            them: qualified names, or patterns in which ``*`` matches any characters.
 
     Raises:
         ValueError: A value is outside its range.
@@ -62,6 +66,7 @@ class FP16TrainingConfig:
     adaptive_clip: bool = False
     detect_anomaly: bool = False
     cuda_graph: bool = False
+    keep_fp32: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -88,6 +93,7 @@ class FP16TrainingConfig:
         _require(known, "floor_policy", "skip, fallback_fp32 or halt", self)
         known = self.precision in ("auto", *Precision)
         _require(known, "precision", "fp32, fp16, bf16 or auto", self)
+        object.__setattr__(self, "keep_fp32", module_names(self.keep_fp32))
         if self.precision != "auto":  # its name is accepted too
             object.__setattr__(self, "precision", Precision(self.precision))
 

@@ -28,6 +28,7 @@ from infrastructure.training.loss_scale import make_loss_scale
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.overflow_log import OverflowLog
 from infrastructure.training.precision import Precision, checked_loss
+from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.state import TrainerState
 from infrastructure.training.step_record import StepReading, StepRecord
@@ -62,6 +63,7 @@ class FP16Trainer:
     Raises:
         ValueError: A parameter is not float32, the parameters are on several devices, or there
             are none.
+        UnknownModuleError: ``keep_fp32`` names a module that the model does not have.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class FP16Trainer:
             raise ValueError(f"the model's parameters must be on one device, found {found}")
         (self.device,) = devices
         self._parameters = _float32_parameters(model, optimizer)
+        keep_in_fp32(model, config.keep_fp32, self.device)
         self._group_count = len(optimizer.param_groups)
         self._loss_scale = make_loss_scale(config, self.device)
         self._anomalies = AnomalyDetector(model) if config.detect_anomaly else None

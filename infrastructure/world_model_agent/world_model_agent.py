@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -47,6 +48,8 @@ class WorldModelAgent(ABC):
             overfit little data.
         epochs: Number of evaluations in a run; the steps are spread over them evenly.
         batch_size: Rows per step.
+        keep_fp32: Modules of the network that compute in FP32 under every precision; see
+            `TrainingJob`.
         newest_transitions: Maximum number of transitions to train on; the newest are taken.
     """
 
@@ -56,6 +59,7 @@ class WorldModelAgent(ABC):
     training_passes: int = 200
     epochs: int = 20
     batch_size: int = 256
+    keep_fp32: Sequence[str] = ()
     newest_transitions: int = 200_000
 
     _data: TrainingData | None = None
@@ -117,7 +121,8 @@ class WorldModelAgent(ABC):
         )
         shape = NetworkShape.of(data.encoder, data.codec)
         network = build_seeded(self.build_model, shape, context.seed)
-        return training_job(data, network, plan, self._best, self.loss)
+        job = training_job(data, network, plan, self._best, self.loss)
+        return replace(job, keep_fp32=self.keep_fp32)
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
         """Publish the best of linear model, ensemble and blend if it passes the publication gate.

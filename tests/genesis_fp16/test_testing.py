@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ def one_thread() -> Iterator[None]:
 class RightAgent:
     name = "right"
     contract_version = 1
+    keep_fp32: Sequence[str] = ()
 
     def schedule(self):
         return Schedule(every_seconds=3600)
@@ -58,6 +59,7 @@ class RightAgent:
             loss=self.loss,
             evaluate=self.evaluate,
             epochs=1,
+            keep_fp32=self.keep_fp32,
         )
 
     def publish(self, context, model, report):
@@ -117,6 +119,7 @@ WRONG = {
     "no job": (wrong(build_job=lambda *_: None), "build_job() returned a NoneType"),
     "half weights": (wrong(model=lambda self: nn.Linear(1, 1).half()), "weight, bias"),
     "half inside": (wrong(model=lambda self: SecretlyHalf()), "culprit"),
+    "unknown module": (wrong(keep_fp32=["weigth"]), "keep_fp32 names 'weigth'"),
     "random weights": (
         wrong(model=lambda self: unlike_the_one_before()),
         "different weights",

@@ -14,6 +14,7 @@ from infrastructure.agent_contract import TrainingJob
 from infrastructure.training.diagnostics.module_names import RunningModules
 from infrastructure.training.inputs import first_batches
 from infrastructure.training.precision import Precision, PrecisionForward
+from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -41,9 +42,11 @@ def check_fp32_step(job: TrainingJob, device: torch.device) -> None:
 
     Raises:
         HalfPrecisionInModelError: A half tensor appeared; the message names the module.
+        UnknownModuleError: The job keeps a module in FP32 that its model does not have.
         ValueError: The job yields no batches.
     """
     model = copy.deepcopy(job.model).to(device).train()
+    keep_in_fp32(model, job.keep_fp32, device)
     (batch,) = first_batches(job, device)
     forward = PrecisionForward(model, device, Precision.FP32)
     running = RunningModules(model)

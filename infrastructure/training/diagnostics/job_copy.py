@@ -13,6 +13,7 @@ from infrastructure.agent_contract import TrainingJob
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.training.inputs import first_batches
 from infrastructure.training.precision import Precision, PrecisionForward, checked_loss
+from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 
 
 class JobCopy:
@@ -38,6 +39,7 @@ class JobCopy:
         """A new copy of the job's model, in training mode, without gradients."""
         model = copy.deepcopy(self.job.model).to(self.device).train()
         model.zero_grad(set_to_none=True)
+        keep_in_fp32(model, self.job.keep_fp32, self.device)
         return model
 
     def loss(self, model: Module, batch: Batch, precision: Precision) -> Tensor:

@@ -45,6 +45,7 @@ from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.precision import Precision, PrecisionForward, resolve
+from infrastructure.training.precision.keep_fp32 import keep_in_fp32, release
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +104,8 @@ def train(
     process group every rank must call this with the same job; the ranks share its batches.
 
     Args:
-        job: Job to train; its ``accumulate`` replaces the one in *config*.
+        job: Job to train; its ``accumulate`` replaces the one in *config*, and its ``keep_fp32``
+            adds to the one there.
         device: Device the model is moved to.
         precision: Initial precision; commands can change it. ``auto`` measures the job and chooses.
         folder: Folder for checkpoints, the same for all ranks; created if it is missing.
@@ -115,7 +117,8 @@ def train(
         CheckpointError: The newest checkpoint belongs to another job.
         TrainingDivergedError: No step changed the model, or training failed according to
             ``floor_policy`` or ``nonfinite_loss_patience`` of *config*.
-        ValueError: The job yields no batches, or `FP16Trainer` refuses its model or optimizer.
+        ValueError: The job yields no batches, `FP16Trainer` refuses its model or optimizer, or
+            ``keep_fp32`` names a module that the model does not have.
     """
     return _TrainingLoop(
         job=job,
@@ -142,8 +145,15 @@ class _TrainingLoop:
         emit: Callable[[BaseEvent], None],
         commands: Callable[[], Iterable[Command]],
     ) -> None:
+        job = replace(job, keep_fp32=(*job.keep_fp32, *config.keep_fp32))
         self._job, self._device = job, device
         self._ranks = ranks = Ranks()
+        if job.keep_fp32 and options.parallel == "fsdp2-policy" and ranks.count > 1:
+            raise ValueError(
+                f"keep_fp32={list(job.keep_fp32)} has no effect with parallel='fsdp2-policy', "
+                "which gathers all parameters in half precision: use parallel='fsdp2'"
+            )
+        keep_in_fp32(job.model, job.keep_fp32, device)  # its copies inherit that
         self._emit = emit = emit if ranks.is_rank_zero else lambda _event: None
         checkpoints = CheckpointFolder(folder, options.keep_checkpoints, device, ranks)
         seed_generators(options.seed + ranks.rank)
@@ -155,7 +165,7 @@ class _TrainingLoop:
         self._distributed = distribute(job.model, ranks, device, options.parallel, compute)
         model = self._distributed.model
         optimizer = job.optimizer(model.parameters())
-        config = replace(config, accumulate=job.accumulate)
+        config = replace(config, accumulate=job.accumulate, keep_fp32=job.keep_fp32)
         self._trainer = FP16Trainer(model, optimizer, config, wish=precision)
         self._stepper = GraphedTrainer(self._trainer) if config.cuda_graph else self._trainer
         schedule = None
@@ -209,6 +219,7 @@ class _TrainingLoop:
                 self._train_epoch()
         finally:
             self._profile.finish()  # training may end before all profile_steps are done
+            release(self._job.model)  # for its author, who may save or export it whole
         if not self._boundary.stopped:
             self._divergence.require_progress()
             if self._evaluation is None:  # the run was resumed after its last epoch

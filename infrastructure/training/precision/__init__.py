@@ -6,13 +6,17 @@ from infrastructure.training.precision.devices import (
     resolve_device,
 )
 from infrastructure.training.precision.forward import PrecisionForward, checked_loss
+from infrastructure.training.precision.keep_fp32 import UnknownModuleError
+from infrastructure.training.precision.kernels import NoHalfKernelError
 from infrastructure.training.precision.precision import Precision, resolve
 from infrastructure.training.precision.switch import PinnedPrecisionError
 
 __all__ = [
+    "NoHalfKernelError",
     "PinnedPrecisionError",
     "Precision",
     "PrecisionForward",
+    "UnknownModuleError",
     "checked_loss",
     "device_name",
     "native_half_types",

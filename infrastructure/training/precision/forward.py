@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.training.distributed.modules import is_distributed, method_of
+from infrastructure.training.precision.kernels import missing_kernel
+from infrastructure.training.precision.outputs import to_float32
 from infrastructure.training.precision.precision import Precision
 
 
@@ -22,12 +24,22 @@ class PrecisionForward:
     all calls of a step, the inner one switches autocast off for the loss itself.
     """
 
-    __slots__ = ("_device_type", "_enabled", "_loss_outer", "_method_of", "_module", "_off", "_on")
+    __slots__ = (
+        "_device",
+        "_device_type",
+        "_enabled",
+        "_loss_outer",
+        "_method_of",
+        "_module",
+        "_off",
+        "_on",
+        "_precision",
+    )
 
     def __init__(self, module: Module, device: torch.device, precision: Precision) -> None:
         self._module = module
         self._method_of = method_of if is_distributed(module) else getattr
-        self._device_type = device.type
+        self._device, self._device_type, self._precision = device, device.type, precision
         self._enabled = precision is not Precision.FP32
         # FP32 enters a disabled region: a caller's own autocast must not turn a rollback into
         # half precision.
@@ -54,9 +66,23 @@ class PrecisionForward:
                 return function(*args, **kwargs)
             with self._off:
                 return function(*args, **kwargs)
-        with self._on:
-            result = function(*args, **kwargs)
-        return to_float32(result)
+        try:
+            with self._on:
+                result = function(*args, **kwargs)
+        except RuntimeError as error:
+            missing = missing_kernel(error, self._module, self._precision, self._device)
+            if missing is None:
+                raise
+            raise missing from error
+        if isinstance(result, Tensor):
+            return to_float32(result)
+        return to_float32(result, in_use=partial(self._is_in_use, (*args, *kwargs.values())))
+
+    def _is_in_use(self, arguments: tuple[object, ...], value: object) -> bool:
+        """Whether *value* was passed in or is an attribute of a module."""
+        return any(value is each for each in arguments) or any(
+            value is each for module in self._module.modules() for each in vars(module).values()
+        )
 
     def compute_loss(self, loss: Callable[[Any, Any], Tensor], batch: Any) -> Tensor:
         """Call ``loss(self, batch)`` with autocast off around it; return its result."""
@@ -77,32 +103,6 @@ class PrecisionForward:
             f"forward.{name} would bypass the precision and compute in FP32: call "
             f"forward(...) or forward.method({name!r}, ...)"
         )
-
-
-def to_float32(result: Any) -> Any:
-    """Cast every half tensor in *result* to float32.
-
-    Raises:
-        TypeError: *result* holds something that may hide half tensors.
-    """
-    if isinstance(result, Tensor):
-        return result.float() if result.dtype in (torch.float16, torch.bfloat16) else result
-    if isinstance(result, Mapping):
-        return {key: to_float32(value) for key, value in result.items()}
-    if isinstance(result, tuple) and hasattr(result, "_fields"):
-        return type(result)(*(to_float32(value) for value in result))
-    if isinstance(result, tuple | list):
-        return type(result)(to_float32(value) for value in result)
-    if is_dataclass(result) and not isinstance(result, type):
-        return replace(
-            result, **{f.name: to_float32(getattr(result, f.name)) for f in fields(result)}
-        )
-    if result is None or isinstance(result, bool | int | float | str):
-        return result
-    raise TypeError(
-        f"a model must return tensors, or dicts, tuples, lists or dataclasses of them, so that "
-        f"they can be cast to float32; got {type(result).__name__}"
-    )
 
 
 def checked_loss(loss: object) -> Tensor:

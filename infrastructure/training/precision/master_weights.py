@@ -10,6 +10,8 @@ import torch
 from torch.nn import BatchNorm1d, BatchNorm2d, BatchNorm3d, Module, Parameter, SyncBatchNorm
 from torch.optim import Optimizer
 
+from infrastructure.training.precision.keep_fp32 import is_kept
+
 _BATCH_NORMS = (BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm)
 
 
@@ -18,8 +20,8 @@ class MasterWeights:
 
     Args:
         model: Model whose parameters stay the same objects; only their data are cast. Buffers
-            stay float32, and so do the parameters of a batch normalisation, whose kernels need
-            the dtype of its statistics.
+            stay float32, and so do the parameters of modules kept in FP32, and of a batch
+            normalisation, whose kernels need the dtype of its statistics.
         optimizer: Optimizer whose groups and state move to the masters.
         chosen: Parameters the optimizer updates.
 
@@ -31,7 +33,8 @@ class MasterWeights:
     def __init__(self, model: Module, optimizer: Optimizer, chosen: list[Parameter]) -> None:
         self._optimizer, self._chosen = optimizer, chosen
         norms = (module for module in model.modules() if isinstance(module, _BATCH_NORMS))
-        kept = {p for norm in norms for p in norm.parameters(recurse=False)}
+        in_fp32 = (module for module in model.modules() if is_kept(module))
+        kept = {p for each in (*norms, *in_fp32) for p in each.parameters(recurse=False)}
         cast = {p: p.data for p in model.parameters() if p.dtype == torch.float32 and p not in kept}
         self._masters = {p: Parameter(p.detach().clone()) for p in chosen if p in cast}
         self._others = {p: data for p, data in cast.items() if p not in self._masters}

@@ -3,7 +3,14 @@
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from genesis_fp16.domain.setting_types import AgentNames, Count, Hot, OrEmpty, hot_fields
+from genesis_fp16.domain.setting_types import (
+    AgentNames,
+    Count,
+    Hot,
+    ModuleNames,
+    OrEmpty,
+    hot_fields,
+)
 
 
 class Example(BaseModel):
@@ -34,4 +41,17 @@ def test_agent_names_are_separated_by_commas(text: str, valid: bool) -> None:
         assert adapter.validate_python(text) == text
     else:
         with pytest.raises(ValidationError, match="commas"):
+            adapter.validate_python(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [("", True), ("encoder.rnn, *.norm,layers.[01]", True), ("a b", False), ("a;b", False)],
+)
+def test_module_names_are_separated_by_commas(text: str, valid: bool) -> None:
+    adapter: TypeAdapter[str] = TypeAdapter(ModuleNames)
+    if valid:
+        assert adapter.validate_python(text) == text
+    else:
+        with pytest.raises(ValidationError, match=r"not a module name or pattern, such as"):
             adapter.validate_python(text)

@@ -11,7 +11,7 @@ FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 
 
 def test_a_specification_holds_run_attempt_and_settings(tmp_path: Path, store: Store) -> None:
-    own = AgentSettings(processes_per_run=2, settings={"epochs": 3})
+    own = AgentSettings(processes_per_run=2, keep_fp32="rnn, *.norm,", settings={"epochs": 3})
     settings = Settings(home=tmp_path / "home", worker_threads=5, agents={"a": own})
     run = store.enqueue("a", first_seed=7)
     attempt = store.begin_attempt(run.id, "i")
@@ -20,12 +20,13 @@ def test_a_specification_holds_run_attempt_and_settings(tmp_path: Path, store: S
     assert (spec.run_id, spec.attempt, spec.seed) == (run.id, 1, run.seed)
     assert (spec.precision, spec.entry_point) == (FP32, "module:Agent")
     assert (spec.threads, spec.processes_per_run, spec.settings) == (5, 2, {"epochs": 3})
+    assert spec.keep_fp32 == ("rnn", "*.norm")
     assert spec.attempt_folder == attempt_folder(settings.home, attempt)
     assert spec.run_folder == settings.home / "runs" / run.id
     assert spec.agent_folder == settings.home / "agents" / "a"
     assert spec.repeats is None
     other = make_spec(settings, replace(run, agent="b"), attempt, "module:Agent", FP32)
-    assert (other.processes_per_run, other.settings) == (1, {})
+    assert (other.processes_per_run, other.settings, other.keep_fp32) == (1, {}, ())
 
 
 def test_a_baseline_run_repeats_its_run(tmp_path: Path, store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -52,7 +53,9 @@ def preflight(
         RuntimeError: The job does not run in FP32.
         ValueError: The job yields no batches, or `TrialSteps` refuses its optimizer.
     """
-    trial = _Trial(job, device, config or FP16TrainingConfig(), batches)
+    config = config or FP16TrainingConfig()
+    job = replace(job, keep_fp32=(*job.keep_fp32, *config.keep_fp32))
+    trial = _Trial(job, device, config, batches)
     with preserved_generators(device), torch.enable_grad():
         try:
             measured = trial.measure(budget_seconds)
@@ -163,7 +166,7 @@ class _Trial:
         elif ranges is not None:
             found += [
                 f"{name} reaches {each.activation:.3g} in the forward pass, FP16 ends at "
-                f"{FP16_MAX:.0f}: normalise its input, or train in BF16 or FP32"
+                f"{FP16_MAX:.0f}: normalise its input, name it in keep_fp32, or train in BF16"
                 for name, each in ranges.modules.items()
                 if not each.activation <= FP16_MAX
             ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from infrastructure.training.diagnostics import (
     HalfPrecisionInModelError,
     check_fp32_step,
 )
+from infrastructure.training.precision import UnknownModuleError
 
 CPU = torch.device("cpu")
 
@@ -64,3 +66,11 @@ def test_half_precision_in_loss_or_backward_is_found(make_job):
     for loss in (half_loss, half_backward):
         with pytest.raises(HalfPrecisionInModelError, match="the loss"):
             check_fp32_step(make_job(loss=loss), CPU)
+
+
+def test_a_module_to_keep_in_fp32_must_exist(make_job):
+    job = make_job()
+    check_fp32_step(replace(job, keep_fp32=["0", "3"]), CPU)
+    with pytest.raises(UnknownModuleError, match="keep_fp32 names '9'"):
+        check_fp32_step(replace(job, keep_fp32=["9"]), CPU)
+    assert not any("forward" in vars(module) for module in job.model.modules())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -354,3 +355,21 @@ def test_graphs_that_are_unavailable_cost_a_log_line_and_no_training(make_job, t
         )
     assert [entry["event"] for entry in logs] == ["cuda_graph_refused"]
     assert result.steps == 8
+
+
+def test_modules_of_job_and_configuration_stay_in_fp32_until_the_training_ends(
+    make_job, tmp_path: Path
+):
+    job = make_job(epochs=1)
+    seen: dict[int, set[torch.dtype]] = {0: set(), 3: set()}
+    for index, dtypes in seen.items():
+        job.model[index].register_forward_hook(lambda *a, dtypes=dtypes: dtypes.add(a[-1].dtype))
+    before = [set(vars(module)) for module in job.model.modules()]
+    run(job, tmp_path / "1", config={"keep_fp32": ["3"]}, baseline_interval_steps=4)
+    assert seen == {0: {torch.float32, torch.float16}, 3: {torch.float32}}
+    assert [set(vars(module)) for module in job.model.modules()] == before
+    seen[0].clear()
+    run(replace(job, keep_fp32=["0"]), tmp_path / "2", config={"keep_fp32": ["3"]})
+    assert seen == {0: {torch.float32}, 3: {torch.float32}}
+    with pytest.raises(ValueError, match="keep_fp32 names 'head'"):
+        run(replace(job, keep_fp32=["head"]), tmp_path / "3")

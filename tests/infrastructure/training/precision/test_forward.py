@@ -1,24 +1,14 @@
 from __future__ import annotations
 
-from collections import namedtuple
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.training.precision import Precision
-from infrastructure.training.precision.forward import PrecisionForward, to_float32
+from infrastructure.training.precision.forward import PrecisionForward
 
 CPU = torch.device("cpu")
-Pair = namedtuple("Pair", "a b")
-
-
-@dataclass
-class Heads:
-    mean: torch.Tensor
-    name: str
 
 
 class Model(nn.Module):
@@ -75,16 +65,41 @@ def test_the_weight_is_cast_once_for_all_calls_of_a_step():
     assert casts.count == 1
 
 
-def test_structures_are_cast_and_other_objects_refused():
-    half = torch.ones(2, dtype=torch.float16)
-    whole = torch.ones(2, dtype=torch.int64)
-    result = to_float32({"a": [half, whole], "b": Pair(half, 1), "c": Heads(half, "n"), "d": None})
-    assert result["a"][0].dtype == torch.float32
-    assert result["a"][1].dtype == torch.int64
-    assert result["b"].a.dtype == torch.float32
-    assert result["c"].mean.dtype == torch.float32
-    with pytest.raises(TypeError, match="got Normal"):
-        to_float32(torch.distributions.Normal(0.0, 1.0))
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_an_object_in_use_is_not_replaced_behind_its_user(precision):
+    class State:
+        def __init__(self, value):
+            self.value = value
+
+    class Recurrent(Model):
+        def forward(self, x, state=None):
+            state = state or State(torch.zeros(2, 3))
+            state.value = self.linear(x) + state.value.to(self.linear(x).dtype)
+            return {"state": state, "value": state.value}
+
+        def keeping(self, x):
+            self.kept = State(self.linear(x))
+            return self.kept
+
+    model = Recurrent()
+    forward = PrecisionForward(model, CPU, Precision(precision))
+    x = torch.randn(2, 3)
+    fresh = forward(x)
+    assert isinstance(fresh["state"], State)
+    assert fresh["state"].value is fresh["value"]  # one tensor before, and after
+    assert fresh["value"].dtype == torch.float32
+    mine = State(torch.zeros(2, 3))
+    assert forward(x, mine)["state"] is mine
+    assert mine.value.dtype == Precision(precision).compute
+    assert forward.method("keeping", x) is model.kept
+    assert model.kept.value.dtype == Precision(precision).compute
+
+
+def test_gradients_flow_through_what_was_cast():
+    forward = PrecisionForward(model := Model(), CPU, Precision.BF16)
+    loss = forward.compute_loss(lambda f, b: f(b).square().mean(), torch.randn(2, 3))
+    loss.backward()
+    assert all(p.grad.dtype == torch.float32 for p in model.parameters())
 
 
 def test_bypassing_the_precision_raises():

@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,9 @@ def test_module_beyond_fp16_makes_it_unusable_and_is_named(probe_job: Job) -> No
     assert any("1 (Linear) reaches" in remark for remark in fp16.remarks)
     assert "1 (Linear)" in report.keep_fp32
     assert bf16.ratio is not None
+    kept = quick(replace(probe_job(model), keep_fp32=["1"]), cpu_half=True)
+    assert not kept.keep_fp32
+    assert not any("reaches" in remark for remark in of(kept, "fp16").remarks)
 
 
 class Lstm(nn.Module):
@@ -104,7 +108,8 @@ def test_model_that_does_not_run_under_fp16(probe_job: Job) -> None:
     report = quick(probe_job(Lstm()), cpu_half=True)
     fp16 = of(report, "fp16")
     assert not fp16.usable
-    assert fp16.remarks[0].startswith("does not run: ")
+    assert fp16.remarks[0].startswith("does not run: module 'lstm' (LSTM) cannot compute in fp16")
+    assert of(quick(probe_job(Lstm()), cpu_half=True, keep_fp32=["lstm"]), "fp16").usable
     assert report.largest_safe_scale is None
     assert of(report, "bf16").ratio is not None
 

@@ -1,0 +1,171 @@
+"""Casts the half tensors in what a model returns to float32; every type stays as it was.
+
+Nothing is changed in place, since a model may keep what it returns. Where an object holds a half
+tensor, a shallow copy of the object takes its place; every other object comes back itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+import structlog
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Transform
+from torch.nn import Module
+from torch.utils import _pytree
+
+_HALF = (torch.float16, torch.bfloat16)
+_LEAVES = (bool, int, float, complex, str, bytes, type, Module, torch.Size, torch.dtype)
+_DEPTH = 4  # how deep a notice looks for half tensors; a cache holds layers, which hold tensors
+
+log = structlog.get_logger()
+
+
+def to_float32(result: Any, *, in_use: Callable[[object], bool] = lambda _: False) -> Any:
+    """Cast every half tensor in *result* that can be reached to float32, by new tensors.
+
+    Opened are mappings, lists, tuples, dataclasses, `torch.distributions`, what is registered as
+    a pytree, and objects whose attributes are tensors or collections of them. Anything else
+    passes as it is; if it holds half tensors, that is logged once for its type.
+
+    Args:
+        in_use: Tells of an object whether the model or the caller works on with it, so that a
+            copy must not take its place.
+    """
+    if isinstance(result, Tensor):
+        return result.float() if result.dtype in _HALF else result
+    return _Caster(in_use).cast(result)
+
+
+class _Caster:
+    """Casts one result; a tensor or object that occurs twice in it does so afterwards, too."""
+
+    def __init__(self, in_use: Callable[[object], bool]) -> None:
+        self._in_use = in_use
+        self._done: dict[int, Any] = {}
+
+    def cast(self, value: Any, *, inside_object: bool = False) -> Any:
+        if value is None or isinstance(value, _LEAVES):
+            return value
+        key = id(value)
+        if key not in self._done:
+            self._done[key] = value  # a cycle ends here
+            self._done[key] = self._cast_new(value, inside_object)
+        return self._done[key]
+
+    def _cast_new(self, value: Any, inside_object: bool) -> Any:
+        if isinstance(value, Tensor):
+            return value.float() if value.dtype in _HALF else value
+        if isinstance(value, tuple):
+            return self._cast_tuple(value, inside_object)
+        if isinstance(value, list | Mapping | Distribution | Transform) or is_dataclass(value):
+            return self._replace(value, inside_object)
+        if type(value) in _pytree.SUPPORTED_NODES:
+            return self._cast_pytree(value)
+        if inside_object:  # the outer object answers for it
+            return value
+        return _passed(self._replace(value, True) if _is_plain(value) else value)
+
+    def _cast_tuple(self, value: tuple[Any, ...], inside_object: bool) -> Any:
+        items = [self.cast(each, inside_object=inside_object) for each in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        make = getattr(type(value), "_make", type(value))  # of a named tuple
+        try:
+            return make(items)
+        except TypeError:  # a subclass with a constructor of its own
+            return _passed(value)
+
+    def _cast_pytree(self, value: Any) -> Any:
+        leaves, structure = _pytree.tree_flatten(value)
+        cast = [self.cast(each) for each in leaves]
+        if all(new is old for new, old in zip(cast, leaves, strict=True)):
+            return value
+        return _passed(value) if self._in_use(value) else _pytree.tree_unflatten(cast, structure)
+
+    def _replace(self, value: Any, inside_object: bool) -> Any:
+        """*value*, or a copy of it with other items and attributes if any of them changes."""
+        cast = partial(self.cast, inside_object=inside_object)
+        changed = [(key, new) for key, old in _items(value) if (new := cast(old)) is not old]
+        own = _attributes(value)
+        attributes = [(name, new) for name, old in own if (new := cast(old)) is not old]
+        if not changed and not attributes:
+            return value
+        if type(value) not in (dict, list) and self._in_use(value):
+            return _passed(value)
+        try:
+            copied = copy.copy(value)
+            for key, new in changed:
+                copied[key] = new
+            for name, new in attributes:
+                object.__setattr__(copied, name, new)  # a frozen dataclass, too
+        except Exception:  # the author's own code of copying
+            return _passed(value)
+        return copied
+
+
+def _items(value: object) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, list):
+        yield from enumerate(value)
+    elif isinstance(value, Mapping):
+        yield from value.items()
+
+
+def _attributes(value: object) -> Iterator[tuple[str, Any]]:
+    own = getattr(value, "__dict__", {})
+    yield from list(own.items())
+    if is_dataclass(value):
+        for field in fields(value):
+            if field.name not in own and hasattr(value, field.name):  # in a slot
+                yield field.name, getattr(value, field.name)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a shallow copy of *value* is one as a matter of course: it only has attributes."""
+    kind = type(value)
+    return isinstance(value, SimpleNamespace) or (
+        hasattr(value, "__dict__")
+        and not callable(value)
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+        and kind.__getstate__ is object.__getstate__
+        and not hasattr(kind, "__copy__")
+        and not hasattr(kind, "__setstate__")
+    )
+
+
+def _passed(value: Any) -> Any:
+    """*value* itself; logs once for its type if it holds half tensors."""
+    if _holds_half(value, _DEPTH):
+        _log_passed(f"{type(value).__module__}.{type(value).__qualname__}")
+    return value
+
+
+@cache
+def _log_passed(kind: str) -> None:
+    log.warning(
+        "half_tensors_returned",
+        type=kind,
+        reason="forward() cannot replace tensors inside such an object, so it came back as it is",
+        remedy="cast what you take out of it with .float(), or return tensors in a dataclass; a "
+        "cache that goes back into the model may stay as it is",
+    )
+
+
+def _holds_half(value: object, depth: int) -> bool:
+    if isinstance(value, Tensor):
+        return value.dtype in _HALF
+    if depth == 0 or isinstance(value, _LEAVES):
+        return False
+    inside: list[object] = [each for _, each in _attributes(value)]
+    if isinstance(value, Mapping):
+        inside += value.values()
+    elif isinstance(value, tuple | list | set | frozenset):
+        inside += value
+    return any(_holds_half(each, depth - 1) for each in inside)

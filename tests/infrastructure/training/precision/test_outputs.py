@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from types import MappingProxyType, SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from torch import distributions as dist
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.utils import _pytree
+
+from infrastructure.training.precision import outputs
+from infrastructure.training.precision.outputs import to_float32
+
+Pair = collections.namedtuple("Pair", "a b")
+HALF = (torch.float16, torch.bfloat16)
+
+
+@pytest.fixture(autouse=True)
+def _log_anew():
+    outputs._log_passed.cache_clear()
+
+
+def half(*shape):
+    return torch.ones(*shape, dtype=torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    mean: torch.Tensor
+    name: str = "n"
+
+
+@dataclass
+class Counted:
+    """Its constructor must not run again."""
+
+    mean: torch.Tensor
+    made: list[int] = field(default_factory=list)
+    extra: torch.Tensor = field(init=False)
+
+    def __post_init__(self):
+        self.made.append(1)
+        self.extra = self.mean
+
+
+class Attributed(dict):
+    """A dict whose items are its attributes, too."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+class Plain:
+    def __init__(self, value):
+        self.value, self.nested = value, [value, {"again": value}]
+
+
+class Opaque:
+    """Its tensor is in an object in an object, as in a cache."""
+
+    def __init__(self):
+        self.layers = [Plain(half(1))]
+
+
+def test_the_tensor_itself():
+    whole, single = torch.ones(2, dtype=torch.int64), torch.ones(2)
+    assert to_float32(half(2)).dtype == torch.float32
+    assert to_float32(whole) is whole
+    assert to_float32(single) is single
+
+
+def reached(value):
+    return _pytree.tree_leaves(value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: {"a": half(1), 3: [half(1)]},
+        lambda: [half(1), (half(1), None)],
+        lambda: Pair(half(1), 1),
+        lambda: collections.OrderedDict(b=half(1), a=half(1)),
+        lambda: collections.defaultdict(list, a=half(1)),
+        lambda: torch.return_types.max((half(1), torch.ones(1, dtype=torch.int64))),
+        lambda: pack_padded_sequence(half(2, 3, 1), torch.tensor([3, 2]), batch_first=True),
+    ],
+)
+def test_collections_keep_their_type_their_order_and_their_other_values(make):
+    value = make()
+    result = to_float32(value)
+    assert type(result) is type(value)
+    assert result is not value
+    before, after = reached(value), reached(result)
+    assert [str(x) for x in before if not isinstance(x, torch.Tensor)] == [
+        str(x) for x in after if not isinstance(x, torch.Tensor)
+    ]
+    assert not any(isinstance(x, torch.Tensor) and x.dtype in HALF for x in after)
+    assert any(isinstance(x, torch.Tensor) and x.dtype in HALF for x in before)  # not in place
+    if isinstance(value, dict):
+        assert list(result) == list(value)
+
+
+def test_a_default_dict_keeps_its_default_and_a_packed_sequence_its_lengths():
+    assert to_float32(collections.defaultdict(list, a=half(1)))["new"] == []
+    packed = pack_padded_sequence(half(2, 3, 1), torch.tensor([3, 2]), batch_first=True)
+    result = to_float32(packed)
+    assert isinstance(result, PackedSequence)
+    assert result.batch_sizes is packed.batch_sizes
+
+
+def test_dataclasses_are_copied_without_their_constructor():
+    frozen, counted = Frozen(half(1)), Counted(half(1))
+    assert to_float32(frozen).mean.dtype == torch.float32
+    assert type(to_float32(frozen)) is Frozen
+    result = to_float32(counted)
+    assert type(result) is Counted
+    assert result.made == [1]
+    assert result.extra is result.mean
+    assert result.extra.dtype == torch.float32
+    assert counted.mean.dtype == torch.float16
+
+
+def test_objects_with_attributes():
+    for value in (Plain(half(1)), SimpleNamespace(value=half(1), nested=[0, {"again": 1}])):
+        result = to_float32(value)
+        assert type(result) is type(value)
+        assert result.value.dtype == torch.float32
+        assert value.value.dtype == torch.float16
+    result = to_float32(Plain(half(1)))
+    assert result.nested[0] is result.value
+    assert result.nested[1]["again"] is result.value
+    result = to_float32(Attributed(a=half(1)))
+    assert result["a"].dtype == result.a.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: dist.Normal(x, x.exp()),
+        lambda x: dist.OneHotCategorical(logits=x),
+        lambda x: dist.Independent(dist.Normal(x, x.exp()), 1),
+        lambda x: dist.MixtureSameFamily(
+            dist.Categorical(logits=x), dist.Independent(dist.Normal(x[..., None], 1.0), 1)
+        ),
+        lambda x: dist.TransformedDistribution(
+            dist.Normal(x, 1.0), [dist.TanhTransform(), dist.AffineTransform(x, 2.0)]
+        ),
+    ],
+)
+def test_distributions_compute_in_float32_and_keep_their_type(make):
+    x = torch.linspace(-1.0, 1.0, 8).reshape(2, 4).half()
+    value = make(x)
+    result = to_float32(value)
+    assert type(result) is type(value)
+    drawn = result.sample()
+    assert drawn.dtype == torch.float32
+    assert result.log_prob(drawn).dtype == torch.float32
+    torch.testing.assert_close(
+        result.log_prob(drawn), make(x.float()).log_prob(drawn), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_what_holds_no_half_tensor_comes_back_itself():
+    for value in (
+        {"a": torch.ones(1)},
+        [1],
+        Pair(1, 2),
+        Frozen(torch.ones(1)),
+        Plain(torch.ones(1)),
+        dist.Normal(0.0, 1.0),
+        object(),
+        "text",
+        range(3),
+    ):
+        assert to_float32(value) is value
+
+
+def test_a_tensor_that_occurs_twice_is_cast_once_and_a_cycle_ends():
+    tensor = half(1)
+    result = to_float32({"a": tensor, "b": [tensor]})
+    assert result["a"] is result["b"][0]
+    cyclic = Plain(half(1))
+    cyclic.myself = cyclic
+    assert to_float32(cyclic).value.dtype == torch.float32
+
+
+class Refusing(Plain):
+    __slots__ = ()
+
+    def __copy__(self):
+        raise TypeError("no copies")
+
+
+@pytest.mark.parametrize(
+    "make", [Opaque, lambda: MappingProxyType({"a": half(1)}), lambda: Refusing(half(1))]
+)
+def test_what_cannot_be_opened_passes_with_one_notice_for_its_type(make):
+    with capture_logs() as logs:
+        for value in (make(), make()):
+            assert to_float32([value])[0] is value
+    (entry,) = logs
+    assert entry["event"] == "half_tensors_returned"
+    assert entry["type"].endswith(type(make()).__qualname__)
+
+
+def test_what_cannot_be_opened_passes_without_a_notice_if_it_holds_no_half_tensor():
+    opaque = Opaque()
+    opaque.layers[0] = Plain(torch.ones(1))
+    with capture_logs() as logs:
+        assert to_float32((opaque, iter([1]), print))[0] is opaque
+    assert logs == []
+
+
+class Registered:
+    def __init__(self, tensors):
+        self._tensors = tensors
+
+    def __reduce__(self):
+        raise TypeError("only by its registration")
+
+
+def test_what_is_registered_as_a_pytree_is_opened_by_its_registration():
+    _pytree.register_pytree_node(
+        Registered, lambda r: (r._tensors, None), lambda tensors, _: Registered(list(tensors))
+    )
+    try:
+        result = to_float32({"r": Registered([half(1), 2])})["r"]
+    finally:
+        _pytree.SUPPORTED_NODES.pop(Registered)
+    assert type(result) is Registered
+    assert result._tensors[0].dtype == torch.float32
+
+
+TREES = st.recursive(
+    st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.int64]).map(
+        lambda dtype: torch.ones(1, dtype=dtype)
+    )
+    | st.none()
+    | st.integers(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Frozen, inner)
+        | st.builds(Plain, inner)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=3).map(collections.OrderedDict)
+    ),
+    max_leaves=8,
+)
+
+
+def shape_of(value):
+    """Types in *value*, all the way down, without the dtypes of floating tensors."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.is_floating_point())
+    if isinstance(value, dict):
+        return (type(value), {key: shape_of(each) for key, each in value.items()})
+    if isinstance(value, list | tuple):
+        return (type(value), [shape_of(each) for each in value])
+    if isinstance(value, Frozen):
+        return (Frozen, shape_of(value.mean))
+    if isinstance(value, Plain):
+        return (Plain, shape_of(value.value))
+    return value
+
+
+@given(TREES)
+def test_no_tree_changes_its_types(tree):
+    before = shape_of(tree)
+    assert shape_of(to_float32(tree)) == before
+    assert shape_of(tree) == before
