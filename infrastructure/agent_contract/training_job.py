@@ -26,7 +26,11 @@ class Forward(Protocol):
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's ``forward``; floating tensors of the result come back as float32."""
+        """Run the module's ``forward``; its result keeps its types, half tensors become float32.
+
+        An object whose tensors cannot be replaced, or that the model works on with, such as a
+        cache, comes back as it is; see docs/models.md.
+        """
 
     def method(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Run the module's method *name* (``encode``, …) as `__call__` runs ``forward``."""

@@ -27,6 +27,7 @@ class Knobs(BaseModel):
     fails_on_rank: int = -1
     watch: bool = False
     chatty: bool = False
+    recurrent: bool = False
 
 
 class LineAgent:
@@ -102,7 +103,7 @@ class LineAgent:
                 metrics={"mse": float(loss(forward, batch))}, primary="mse", higher_is_better=False
             )
 
-        model = torch.nn.Linear(1, 1)
+        model = Recurrent() if knobs.recurrent else torch.nn.Linear(1, 1)
         if knobs.watch:
             model = Watched(context.run_folder / f"dtypes-{dist.get_rank()}")
         return TrainingJob(
@@ -127,6 +128,15 @@ class Half(torch.nn.Module):
     def forward(self, x):
         with torch.autocast(x.device.type, dtype=torch.bfloat16):
             return self.secretly(x)
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.LSTM(1, 1)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
 
 
 class Watched(torch.nn.Linear):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NoReturn
@@ -53,7 +53,7 @@ class PrecisionForward:
         self._on = region(self._enabled)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run ``forward`` of the module; floating results are float32."""
+        """Run ``forward`` of the module; half tensors in its result become float32."""
         return self._run(self._module, *args, **kwargs)
 
     def method(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,9 @@ class PrecisionForward:
         return to_float32(result, in_use=partial(self._is_in_use, (*args, *kwargs.values())))
 
     def _is_in_use(self, arguments: tuple[object, ...], value: object) -> bool:
-        """Whether *value* was passed in or is an attribute of a module."""
+        """Whether *value* was passed in or, unless a mapping, is an attribute of a module."""
+        if isinstance(value, Mapping):  # a result; the modules are many
+            return any(value is each for each in arguments)
         return any(value is each for each in arguments) or any(
             value is each for module in self._module.modules() for each in vars(module).values()
         )

@@ -345,6 +345,11 @@ MISCONFIGURED = {
     "module": ({"entry_point": "no_such_module:X"}, "'no_such_module' cannot be found"),
     "device": ({"device": "cuda:99"}, "device 'cuda:99'"),
     "half": ({"settings": {"half": True}}, "secretly"),
+    "kernel": (
+        {"settings": {"recurrent": True}, "precision": FP16},
+        "module 'rnn' (LSTM) cannot compute in fp16 on cpu",
+    ),
+    "kept": ({"keep_fp32": ("rnm",)}, "keep_fp32 names 'rnm'"),
 }
 
 
@@ -357,3 +362,10 @@ def test_an_error_that_no_retry_can_fix_exits_with_78(start: Start, tmp_path: Pa
         assert attempt.end() == 78, attempt.log
         assert attempt.finished.outcome == "misconfigured"
         assert MISCONFIGURED[case][1] in attempt.finished.error
+
+
+def test_modules_that_the_operator_keeps_in_fp32_train_in_an_fp16_run(start: Start) -> None:
+    knobs = {"recurrent": True, "epochs": 1}
+    attempt = start(settings=knobs, precision=FP16, keep_fp32=("rnn",))
+    assert attempt.end() == 0, attempt.log
+    assert sum(stats.fp16 for stats in attempt.of(StepStats)) == 50

@@ -153,6 +153,20 @@ def test_adaptive_options_work_in_a_graph(make_trainer, loss_fn, options):
         torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-6)
 
 
+def test_modules_kept_in_fp32_stay_there_in_a_graph(make_trainer, loss_fn):
+    trainers = [make_trainer(keep_fp32=["2"]) for _ in "ab"]
+    seen = []
+    trainers[0].model[2].register_forward_hook(lambda *a: seen.append(a[-1].dtype))
+    graphs, recorder = graphed(trainers[0])
+    for stepper in (graphs, trainers[1]):
+        for batch in batches(8):
+            stepper.train_batch(batch, loss_fn)
+    assert len(recorder.tapes) == 1
+    assert set(seen) == {torch.float32}
+    for ours, eager in zip(*map(everything, trainers), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-7)
+
+
 def test_a_scheduler_moves_the_learning_rate_of_a_graph(make_trainer, loss_fn):
     trainers = [make_trainer("fp32") for _ in "ab"]
     graphs, recorder = graphed(trainers[0])

@@ -36,7 +36,7 @@ from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 from infrastructure.training.checkpoints import CheckpointError
 from infrastructure.training.checkpoints.sharded import shard_folders
 from infrastructure.training.distributed import process_group, ranks
-from infrastructure.training.distributed.modules import whole_tensor
+from infrastructure.training.distributed.modules import unwrapped, whole_tensor
 from infrastructure.training.loop import LoopOptions, statistics, train
 from infrastructure.training.precision import PinnedPrecisionError
 
@@ -218,6 +218,26 @@ def methods(_folder: Path) -> Any:
         trainer = trainer_of(spread(kind), "fp32")
         steps(trainer, [0, 1, 2, 3], loss)
         results[kind] = summary(trainer)
+    return results
+
+
+@scenario
+def keep_fp32(folder: Path) -> Any:
+    results: dict[str, Any] = {}
+    for kind in ("ddp", "fsdp2"):
+        model, dtypes = spread(kind), {}
+        for name, module in unwrapped(model).named_modules():
+            if isinstance(module, nn.Linear):
+                module.register_forward_hook(
+                    lambda *a, name=name, dtypes=dtypes: dtypes.update({name: str(a[-1].dtype)})
+                )
+        trainer = trainer_of(model, keep_fp32=["blocks.1"])
+        steps(trainer, [0, 1, 2, 3])
+        results[kind] = {**summary(trainer), "dtypes": dtypes}
+    try:
+        run(replace(job(), keep_fp32=["head"]), folder / "kept", parallel="fsdp2-policy")
+    except ValueError as refusal:
+        results["refusal"] = str(refusal)
     return results
 
 

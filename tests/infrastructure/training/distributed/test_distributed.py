@@ -28,6 +28,7 @@ NOT_KILLED = """
 overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods policy hybrid
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
 policy_needs_restart auto go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
+keep_fp32
 """
 
 
@@ -167,6 +168,16 @@ def test_methods_of_a_distributed_model_are_averaged_too(results, scenarios) -> 
     for result in results("methods"):
         for kind in ("ddp", "fsdp2"):
             assert result[kind]["weights"] == pytest.approx(scenarios.weights(alone.model))
+
+
+def test_modules_kept_in_fp32_stay_there_on_all_ranks(results) -> None:
+    for result in results("keep_fp32"):
+        for kind in ("ddp", "fsdp2"):
+            half, whole = "torch.float16", "torch.float32"
+            assert result[kind]["dtypes"] == {"blocks.0": half, "blocks.1": whole, "head": half}
+            assert result[kind]["applied_steps"] == 2
+            assert result[kind]["weights"] == pytest.approx(result["ddp"]["weights"], abs=1e-3)
+        assert "use parallel='fsdp2'" in result["refusal"]
 
 
 def test_replicas_of_shards_count_once_in_the_norm(results, scenarios) -> None:
