@@ -10,9 +10,9 @@ from torch.nn import Module
 from infrastructure.training.distributed.modules import unwrapped
 from infrastructure.training.precision.precision import Precision
 
-# torch and oneDNN say it in many ways: "not implemented for 'Half'", "could not create a primitive
-# descriptor", "expected scalar type Float but found BFloat16", "float != c10::Half".
-_ABOUT_DTYPES = re.compile(r"\b(Half|BFloat16|float16|bfloat16)\b|primitive|same dtype")
+# For example "not implemented for 'Half'", "could not create a primitive descriptor" (oneDNN),
+# "expected scalar type Float but found BFloat16", "float != c10::Half".
+_ABOUT_HALF = re.compile(r"\b(Half|BFloat16|float16|bfloat16)\b|primitive")
 
 
 class NoHalfKernelError(RuntimeError):
@@ -48,7 +48,7 @@ def missing_kernel(
 ) -> NoHalfKernelError | None:
     """The error to raise from *error* if that is about half types; None if it is about others."""
     reason = str(error).partition("\n")[0].partition(" Run workload")[0].rstrip(". ")
-    if isinstance(error, NoHalfKernelError) or not _ABOUT_DTYPES.search(reason):
+    if isinstance(error, NoHalfKernelError) or not _ABOUT_HALF.search(reason):
         return None
     names = {module: name for name, module in unwrapped(model).named_modules()}
     name, kind, trace = "", type(unwrapped(model)).__name__, error.__traceback__

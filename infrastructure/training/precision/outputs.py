@@ -7,6 +7,7 @@ tensor, a shallow copy of the object takes its place; every other object comes b
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
@@ -22,7 +23,7 @@ from torch.utils import _pytree
 
 _HALF = (torch.float16, torch.bfloat16)
 _LEAVES = (bool, int, float, complex, str, bytes, type, Module, torch.Size, torch.dtype)
-_DEPTH = 4  # how deep a notice looks for half tensors; a cache holds layers, which hold tensors
+_OBJECTS_SEARCHED = 1000  # for a notice about half tensors
 
 log = structlog.get_logger()
 
@@ -48,16 +49,16 @@ class _Caster:
 
     def __init__(self, in_use: Callable[[object], bool]) -> None:
         self._in_use = in_use
-        self._done: dict[int, Any] = {}
+        self._done: dict[int, tuple[Any, Any]] = {}  # by id, which holds while the value lives
 
     def cast(self, value: Any, *, inside_object: bool = False) -> Any:
         if value is None or isinstance(value, _LEAVES):
             return value
         key = id(value)
         if key not in self._done:
-            self._done[key] = value  # a cycle ends here
-            self._done[key] = self._cast_new(value, inside_object)
-        return self._done[key]
+            self._done[key] = value, value  # a cycle ends here
+            self._done[key] = value, self._cast_new(value, inside_object)
+        return self._done[key][1]
 
     def _cast_new(self, value: Any, inside_object: bool) -> Any:
         if isinstance(value, Tensor):
@@ -142,7 +143,7 @@ def _is_plain(value: object) -> bool:
 
 def _passed(value: Any) -> Any:
     """*value* itself; logs once for its type if it holds half tensors."""
-    if _holds_half(value, _DEPTH):
+    if _holds_half(value):
         _log_passed(f"{type(value).__module__}.{type(value).__qualname__}")
     return value
 
@@ -158,14 +159,19 @@ def _log_passed(kind: str) -> None:
     )
 
 
-def _holds_half(value: object, depth: int) -> bool:
-    if isinstance(value, Tensor):
-        return value.dtype in _HALF
-    if depth == 0 or isinstance(value, _LEAVES):
-        return False
-    inside: list[object] = [each for _, each in _attributes(value)]
-    if isinstance(value, Mapping):
-        inside += value.values()
-    elif isinstance(value, tuple | list | set | frozenset):
-        inside += value
-    return any(_holds_half(each, depth - 1) for each in inside)
+def _holds_half(value: object) -> bool:
+    """Whether a half tensor is among the first objects reached from *value*, nearest first."""
+    queue, seen = deque([value]), set()
+    while queue and len(seen) < _OBJECTS_SEARCHED:
+        each = queue.popleft()
+        if isinstance(each, Tensor):
+            if each.dtype in _HALF:
+                return True
+        elif id(each) not in seen and not isinstance(each, _LEAVES):
+            seen.add(id(each))
+            queue += (inside for _, inside in _attributes(each))
+            if isinstance(each, Mapping):
+                queue += each.values()
+            elif isinstance(each, tuple | list | set | frozenset):
+                queue += each
+    return False

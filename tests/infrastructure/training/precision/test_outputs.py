@@ -237,6 +237,19 @@ def test_what_is_registered_as_a_pytree_is_opened_by_its_registration():
     assert result._tensors[0].dtype == torch.float32
 
 
+class Fresh(dict):
+    """Makes a new tensor whenever one is asked for."""
+
+    def items(self):
+        return ((key, value.clone()) for key, value in super().items())
+
+
+def test_values_that_live_only_while_they_are_looked_at_are_not_confused():
+    result = to_float32(Fresh({n: half(1) * n for n in range(50)}))
+    assert type(result) is Fresh
+    assert [float(each) for each in result.values()] == list(range(50))
+
+
 TREES = st.recursive(
     st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.int64]).map(
         lambda dtype: torch.ones(1, dtype=dtype)
