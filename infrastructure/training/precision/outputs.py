@@ -161,7 +161,8 @@ def _log_passed(kind: str) -> None:
 
 def _holds_half(value: object) -> bool:
     """Whether a half tensor is among the first objects reached from *value*, nearest first."""
-    queue, seen = deque([value]), set()
+    queue: deque[object] = deque([value])
+    seen: set[int] = set()
     while queue and len(seen) < _OBJECTS_SEARCHED:
         each = queue.popleft()
         if isinstance(each, Tensor):

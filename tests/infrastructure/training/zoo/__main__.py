@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import logging
 import sys
 import warnings
 
+import structlog
 import torch
 
 from infrastructure.training import Precision
@@ -32,6 +34,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     torch.set_num_threads(1)
     wrong = count = 0
     for name in fnmatch.filter(SPECIMENS, options.specimens):
