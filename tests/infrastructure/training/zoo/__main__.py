@@ -3,7 +3,11 @@
 Run as ``python -m tests.infrastructure.training.zoo``.
 
 Minutes; the suite runs each specimen with one optimizer only. Prints the largest difference of a
-parameter between the textbook's loop and ours, and fails if one is above the tolerance.
+loss between the textbook's loop and ours, in FP32, FP16 and BF16, and fails if one is too large.
+
+Losses, because an adaptive optimizer turns the rounding of a gradient that is truly zero, as of a
+key's bias in attention or of a bias before batch normalisation, into whole steps. The loss does not
+depend on such a parameter.
 """
 
 from __future__ import annotations
@@ -18,12 +22,10 @@ import structlog
 import torch
 
 from infrastructure.training import Precision
-from tests.infrastructure.training.zoo.loops import largest_difference, ours, textbook
+from tests.infrastructure.training.zoo.loops import ours, textbook
 from tests.infrastructure.training.zoo.specimens import OPTIMIZERS, SPECIMENS
 
-# Adaptive optimizers normalise gradients that are nothing but rounding; so the first step is held
-# to the learning rate at most, and mostly the difference is a thousandth of it.
-LARGEST = 2e-2
+LARGEST = 1e-2
 
 
 def main() -> int:
@@ -45,7 +47,8 @@ def main() -> int:
                     loop(SPECIMENS[name], precision, options.steps, OPTIMIZERS[optimizer])
                     for loop in (textbook, ours)
                 )
-                found.append(largest_difference(expected.states[-1], got.states[-1]))
+                pairs = zip(expected.losses, got.losses, strict=True)
+                found.append(max(abs(first - second) for first, second in pairs))
             count += 1
             wrong += not max(found) <= LARGEST
             differences = "  ".join(f"{each:8.1e}" for each in found)
