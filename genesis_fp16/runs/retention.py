@@ -21,7 +21,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from genesis_fp16.domain.guard import GuardState
 from genesis_fp16.domain.run import TERMINAL, RunState
-from genesis_fp16.runs.run_folder import RUN_ID, delete, is_folder, remove_weights, weights_of
+from genesis_fp16.runs.run_folder import (
+    RUN_ID,
+    delete,
+    is_folder,
+    opened,
+    remove_weights,
+    weights_of,
+)
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store, StoreError
 from infrastructure.events import Event
@@ -50,18 +57,19 @@ class Retention:
     their weights at once, and their folder `Settings.keep_run_days` after the run's end, unless
     they are among the newest `Settings.keep_runs` of any kind. Runs that an FP32 twin waits to
     repeat, or that a decision of the guard names since its state was last ``watching``, stay
-    whole, too. Links are neither followed nor removed. A daemon's start also removes folders of
-    failed pre-flight measurements that are as old.
+    whole, too. Links are neither followed nor removed, also if one takes the place of a folder
+    after it was looked at. A daemon's start also removes folders of failed pre-flight measurements
+    that are as old.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._keep = store, settings.keep_runs
         self._days = settings.keep_run_days
-        home = settings.home.absolute()
-        self._runs = home / "runs"
+        self._home = settings.home.absolute()
+        self._runs = self._home / "runs"
         names = (each.name for each in self._runs.glob("*"))
         self._to_inspect = {name for name in names if RUN_ID.fullmatch(name)}
-        self._old_preflights = list((home / "preflights").glob("*"))
+        self._old_preflights = list((self._home / "preflights").glob("*"))
         self._ended: dict[str, _Ended] = {}
         self._chosen = False
         self._to_remove: list[tuple[Callable[[_Ended], None], _Ended]] = []
@@ -101,7 +109,8 @@ class Retention:
             folder = self._old_preflights.pop()
             with _logging_errors(folder):
                 if folder.lstat().st_mtime < self._age_limit():
-                    delete(folder)
+                    with self._opened("preflights") as preflights:
+                        delete(preflights, folder.name)
 
     def _inspect(self, run_id: str) -> None:
         folder = self._runs / run_id
@@ -135,6 +144,12 @@ class Retention:
                 elif ended.has_weights:
                     yield self._remove_weights, ended
 
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        """Open a folder of the home. The home may be a link, which its owner has made."""
+        with opened(self._home) as home, opened(name, home) as folder:
+            yield folder
+
     def _age_limit(self) -> float:
         """Unix time before which a run must have ended for its folder to be removed."""
         return self._store.now() - self._days * _DAY_SECONDS if self._days else -math.inf
@@ -145,7 +160,8 @@ class Retention:
         reason = (
             f"removed on {today}: not among the agent's newest (GENESIS_KEEP_RUNS={self._keep})"
         )
-        freed = remove_weights(self._runs / ended.run_id, reason)
+        with self._opened("runs") as runs, opened(ended.run_id, runs) as folder:
+            freed = remove_weights(folder, reason)
         log.info("weights_removed", agent=ended.agent, run_id=ended.run_id, freed_bytes=freed)
 
     def _remove_folder(self, ended: _Ended) -> None:
@@ -157,7 +173,9 @@ class Retention:
             f"was not among the agent's newest (GENESIS_KEEP_RUNS={self._keep})",
         )
         del self._ended[ended.run_id]
-        if freed := delete(self._runs / ended.run_id):  # 0 if only links are left: logged before
+        with self._opened("runs") as runs:
+            freed = delete(runs, ended.run_id)
+        if freed:  # 0 if only links are left: logged before
             fields = {"agent": ended.agent, "run_id": ended.run_id}
             log.info("run_folder_removed", **fields, freed_bytes=freed)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 WEIGHTS_REMOVED = "weights-removed.txt"  # in the run's folder; holds the reason
@@ -28,11 +31,18 @@ def weights_of(run_folder: Path) -> list[Path]:
     return [path for path in found if not path.is_symlink()]
 
 
-def remove_weights(run_folder: Path, reason: str) -> int:
-    """Delete the weights and record the *reason*; return the bytes freed. May raise OSError."""
-    freed = sum(delete(path) for path in weights_of(run_folder))
-    with (run_folder / WEIGHTS_REMOVED).open("x") as record:
-        record.write(f"{reason}\n")
+def remove_weights(run_folder: int, reason: str) -> int:
+    """Delete the weights in an opened folder, record the *reason*, and return the bytes freed.
+
+    Raises:
+        OSError: As `delete`, or the weights were removed before.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    names = [name for name in os.listdir(run_folder) if _WEIGHTS.fullmatch(name)]
+    freed = sum(delete(run_folder, name) for name in names)
+    record = os.open(WEIGHTS_REMOVED, flags, 0o666, dir_fd=run_folder)
+    with os.fdopen(record, "w") as file:
+        file.write(f"{reason}\n")
     return freed
 
 
@@ -51,19 +61,100 @@ def describe_removal(run_folder: Path, recorded: str | None) -> str:
     return recorded or ""
 
 
-def delete(path: Path) -> int:
-    """Delete *path* and everything in it but links; return the bytes freed. May raise OSError."""
-    freed, folders, left = 0, [], [path]
-    while left:
-        each = left.pop()
-        found = each.lstat()
-        if stat.S_ISDIR(found.st_mode):
-            folders.append(each)
-            left.extend(each.iterdir())
-        elif not stat.S_ISLNK(found.st_mode):
-            each.unlink()
+@contextmanager
+def opened(folder: str | Path, within: int | None = None) -> Iterator[int]:
+    """Open *folder* of the folder that is opened as *within*; yields its descriptor.
+
+    Raises:
+        OSError: It is missing, or a link, which only a folder outside of others may be.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if within is None else os.O_NOFOLLOW)
+    descriptor = os.open(folder, flags, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def delete(folder: int, name: str) -> int:
+    """Delete *name* of the opened *folder* and everything in it but links; return the bytes freed.
+
+    Every step is relative to an opened folder and no link is ever followed, also if one takes the
+    place of a folder meanwhile. Uses one descriptor at any depth.
+
+    Raises:
+        OSError: Something cannot be deleted, or was replaced or moved meanwhile.
+    """
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode):
+        return _delete_files(folder, [name])
+    freed, here = 0, os.dup(folder)
+    levels = [_Level("", _identity(here), [name], keeps_links=True)]
+    try:
+        while levels:
+            level = levels[-1]
+            if level.folders:
+                name = level.folders.pop()
+                here = _enter(here, name)
+                inside, files, links = _list(here)
+                freed += _delete_files(here, files)
+                levels.append(_Level(name, _identity(here), inside, keeps_links=links))
+                continue
+            levels.pop()
+            if not levels:
+                break
+            here = _enter(here, "..")
+            if _identity(here) != levels[-1].identity:
+                raise OSError(errno.EBUSY, "the folder was moved while it was deleted", level.name)
+            if level.keeps_links:
+                levels[-1].keeps_links = True
+            else:
+                os.rmdir(level.name, dir_fd=here)
+    finally:
+        os.close(here)
+    return freed
+
+
+@dataclass(slots=True)
+class _Level:
+    name: str
+    identity: tuple[int, int]
+    folders: list[str]  # still to delete
+    keeps_links: bool
+
+
+def _enter(here: int, name: str) -> int:
+    """Open the folder *name* of *here*, which is closed if that succeeds."""
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+    os.close(here)
+    return folder
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    found = os.fstat(folder)
+    return found.st_dev, found.st_ino
+
+
+def _list(folder: int) -> tuple[list[str], list[str], bool]:
+    """Names of the folders and of the files in *folder*, and whether it contains links."""
+    folders, files, links = [], [], False
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                links = True
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                files.append(entry.name)
+    return folders, files, links
+
+
+def _delete_files(folder: int, names: Iterable[str]) -> int:
+    """Delete files of *folder* that are not links; return the bytes freed."""
+    freed = 0
+    for name in names:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISLNK(found.st_mode):
+            os.unlink(name, dir_fd=folder)
             freed += found.st_size
-    for folder in reversed(folders):  # a folder comes after its content
-        if not any(folder.iterdir()):
-            folder.rmdir()
     return freed

@@ -241,6 +241,26 @@ def test_links_are_neither_followed_nor_removed(runs: Runs, tmp_path: Path) -> N
     assert lines == []
 
 
+@pytest.mark.parametrize("swapped", ["", "{run}", "{run}/checkpoints"])
+@pytest.mark.parametrize("days", [0, 91])
+def test_links_that_appear_after_a_look_are_not_followed(
+    runs: Runs, tmp_path: Path, swapped: str, days: int
+) -> None:
+    """Between the choice of a run and its removal, it or a folder above it becomes a link."""
+    old, _newest = runs.end(), runs.end()
+    runs.clock.pass_days(days)
+    retention = runs.retention(1)
+    retention.tick()  # looks
+    retention.tick()  # chooses
+    folder = runs.folder / swapped.format(run=old.id)
+    elsewhere = tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    before = sorted(elsewhere.rglob("*"))
+    folder.symlink_to(elsewhere)
+    settle(retention)
+    assert sorted(elsewhere.rglob("*")) == before
+
+
 @pytest.fixture
 def refuse(tmp_path: Path) -> Callable[[Path], object]:
     """Make a folder refuse writes."""
