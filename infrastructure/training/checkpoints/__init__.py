@@ -2,6 +2,7 @@
 
 from infrastructure.training.checkpoints.checkpoint import (
     CheckpointError,
+    describe_load_error,
     read_checkpoint,
     write_checkpoint,
 )
@@ -11,6 +12,7 @@ from infrastructure.training.checkpoints.sharded import read_state, write_state
 __all__ = [
     "CheckpointError",
     "CheckpointFolder",
+    "describe_load_error",
     "read_checkpoint",
     "read_state",
     "write_checkpoint",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +83,22 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
         raise CheckpointError(path, "does not match its manifest's size and SHA-256", remedy)
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise CheckpointError(path, f"cannot be loaded ({error})", remedy) from error
+    except Exception as error:  # torch raises many types of exceptions for damaged bytes
+        why = describe_load_error(error)
+        raise CheckpointError(path, f"cannot be loaded ({why})", remedy) from None
     if not isinstance(state, dict):
         raise CheckpointError(path, f"holds a {type(state).__name__}, not a dict", remedy)
     return state
+
+
+def describe_load_error(error: Exception) -> str:
+    """Why ``torch.load`` failed, in one line and without torch's advice to unpickle the file."""
+    lines = (line.strip() for line in str(error).splitlines())
+    advice = ("weights_only", "weights only", "torch.load")
+    facts = (line for line in lines if line and not any(each in line.lower() for each in advice))
+    fact = next(facts, "").removeprefix("WeightsUnpickler error: ")
+    fact = fact.partition(" was not an allowed")[0]  # what follows is how to allow it
+    return f"{type(error).__name__}: {fact}" if fact else type(error).__name__
 
 
 def manifest_path(path: Path) -> Path:

@@ -17,6 +17,7 @@ import torch
 from torch.nn import Module
 
 from infrastructure.files import write_atomically
+from infrastructure.training.checkpoints import describe_load_error
 
 
 class ModelFileError(ValueError):
@@ -39,7 +40,8 @@ def read_tensors(path: Path, data: bytes) -> object:
     try:
         content: object = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types of exceptions for damaged bytes
-        raise ModelFileError(path, f"torch cannot read it ({error})") from error
+        why = describe_load_error(error)
+        raise ModelFileError(path, f"torch cannot read it ({why})") from None
     return content
 
 

@@ -58,25 +58,32 @@ def _same_meaning(content, manifest):
         return False
 
 
-def test_nothing_is_unpickled(tmp_path: Path):
+class Evil:
+    def __reduce__(self):
+        return (os.system, (f"touch {os.environ['EVIL_FOLDER']}/owned",))
+
+
+@pytest.mark.parametrize(("content", "named"), [(Evil(), "system"), ({"x": Path()}, "pathlib")])
+def test_nothing_is_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object, named: str
+):
+    monkeypatch.setenv("EVIL_FOLDER", str(tmp_path))
     path = tmp_path / "evil.pt"
     write_checkpoint(path, {})
-
-    class Evil:
-        def __reduce__(self):
-            return (os.system, (f"touch {tmp_path}/owned",))
-
-    torch.save(Evil(), path)
+    torch.save(content, path)
     manifest = path.with_name("evil.pt.json")
-    content = path.read_bytes()
+    written = path.read_bytes()
     manifest.write_text(
         json.dumps(
-            {"format": 1, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            {"format": 1, "bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
         )
     )
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
+    with pytest.raises(CheckpointError, match=rf"cannot be loaded \(.*{named}") as refused:
         read_checkpoint(path, CPU)
     assert not (tmp_path / "owned").exists()
+    assert "weights_only" not in str(refused.value), "torch's advice to unpickle it"
+    assert "safe_globals" not in str(refused.value), "nor how to allow it"
+    assert refused.value.__suppress_context__, "nor in the traceback"
 
 
 def test_newest_first_and_only_the_newest_kept(tmp_path: Path):
