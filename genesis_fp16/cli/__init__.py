@@ -1,5 +1,5 @@
 """The command line: one module for each group of commands."""
 
-from genesis_fp16.cli.app import main
+from genesis_fp16.cli.program import main
 
 __all__ = ["main"]

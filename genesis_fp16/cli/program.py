@@ -1,0 +1,25 @@
+"""Entry point of the program: imports nothing heavy before Ctrl-C can end it quietly."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def main() -> None:
+    """Run the program; Ctrl-C never shows a traceback, also while modules are loading."""
+    interrupted = signal.getsignal(signal.SIGINT)
+    quietly = interrupted is signal.default_int_handler  # a shell may have it ignored
+    if quietly:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from genesis_fp16.cli import app
+
+    if quietly:
+        signal.signal(signal.SIGINT, interrupted)
+    try:
+        app.main()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    finally:
+        if quietly:  # nothing is left to clean up
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,0 +1,33 @@
+"""The entry point, interrupted at any moment."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = [sys.executable, "-X", "importtime", "-c", "from genesis_fp16.cli import main; main()"]
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic", "genesis_fp16.cli.precision"])
+def test_an_interrupt_while_modules_load_shows_no_traceback(folder: Path, module: str) -> None:
+    """The first of the modules that are imported before the command begins, and a later one."""
+    with subprocess.Popen(
+        [*PROGRAM, "config", "show"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        shown = ""
+        for line in process.stderr:  # -X importtime names each module when it has been imported
+            shown += line
+            if line.rsplit("|")[-1].strip() == module:
+                process.send_signal(signal.SIGINT)
+                break
+        shown += process.stderr.read()
+    assert process.returncode == -signal.SIGINT
+    assert "Traceback" not in shown
+    assert "KeyboardInterrupt" not in shown
