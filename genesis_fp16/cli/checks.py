@@ -8,7 +8,9 @@ import os
 import platform
 import shutil
 import socket
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,7 +25,6 @@ from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.commands import plugin_commands
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_agents, probe_hardware
 from genesis_fp16.settings import Settings, SettingsError, hot_fields, load_settings, variable_name
-from genesis_fp16.settings.source import missing_env_file
 from genesis_fp16.store import StoreError
 from genesis_fp16.store.daemon_status import STARTING, find_daemon
 from genesis_fp16.store.database import (
@@ -35,6 +36,7 @@ from genesis_fp16.store.database import (
 )
 from genesis_fp16.store.errors import display_name, store_error
 from genesis_fp16.store.store import count_unreadable_rows
+from genesis_fp16.system.permissions import open_to_others
 
 LITTLE_DISK_BYTES = 2**30
 NO_DISK_BYTES = 100 * 2**20
@@ -71,7 +73,8 @@ def run_checks(
     except SettingsError as error:
         return results + [CheckResult("settings", "fail", problem) for problem in error.problems]
     results += check_settings(settings)
-    results += [check_home(settings), check_disk(settings), check_database(settings)]
+    results += [check_home(settings), *check_access(settings), check_disk(settings)]
+    results += [check_database(settings)]
     results += [check_lock(settings), *check_daemon_settings(settings)]
     results += [check_port(settings), check_device(settings)]
     plugins = probe_agents(settings)
@@ -110,12 +113,8 @@ def check_commands(built_in: Collection[str]) -> Iterator[CheckResult]:
 def check_settings(settings: Settings) -> Iterator[CheckResult]:
     """Whether hot settings can be changed live."""
     path = settings.env_file
-    if why := missing_env_file(settings):
-        what, _, remedy = why.partition("; ")
-        yield CheckResult("settings", "fail", what, remedy)
-    else:
-        read = "read" if path.exists() else "is missing"
-        yield CheckResult("settings", "ok", f"valid; {path} {read}")
+    read = "read" if path.exists() else "is missing"
+    yield CheckResult("settings", "ok", f"valid; {path} {read}")
     hot = hot_fields(Settings)
     fixed = [variable_name(name) for name in hot if settings.source_of(name) == "environment"]
     for name in dict.fromkeys([*settings.shadowed, *fixed]):
@@ -138,6 +137,40 @@ def check_home(settings: Settings) -> CheckResult:
     return CheckResult(
         "home", "fail", f"{home} cannot be written", "make it writable, or set GENESIS_HOME"
     )
+
+
+def check_access(settings: Settings) -> Iterator[CheckResult]:
+    """Whether other users of the machine are kept from secrets and from the rollback switch."""
+    home, env_file, found = settings.home.absolute(), settings.env_file.absolute(), False
+    for path, what, command in _too_open(settings):
+        found = True
+        yield CheckResult("access", "warn", f"other users {what} {path}", f"{command} {path}")
+    if not found and (home.exists() or env_file.exists()):
+        closed = "home, settings file and database are closed to other users"
+        yield CheckResult("access", "ok", closed)
+
+
+def _too_open(settings: Settings) -> Iterator[tuple[Path, str, str]]:
+    """Path, what other users can do with it, and the command that ends it."""
+    home, env_file = settings.home.absolute(), settings.env_file.absolute()
+    with suppress(OSError):
+        for path in open_to_others(home):
+            yield path, "can read or enter", "chmod -R go-rwx" if path == home else "chmod o-rwx"
+    with suppress(OSError):
+        mode = env_file.stat().st_mode
+        if mode & stat.S_IROTH and settings.has_secrets_in_file:
+            yield env_file, "can read the secrets in", "chmod o-rwx"
+        if mode & stat.S_IWOTH:
+            yield env_file, "can change the rollback switch in", "chmod o-w"
+        mode = env_file.parent.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            yield env_file.parent, "can replace the settings file in", "chmod o-w"
+    url = database_url(settings)
+    if url.get_backend_name() == "sqlite" and url.database:
+        database = Path(url.database).absolute()
+        with suppress(OSError):
+            if home not in database.parents and database.stat().st_mode & 0o006:
+                yield database, "can read or change the database", "chmod o-rw"
 
 
 def check_disk(settings: Settings) -> CheckResult:

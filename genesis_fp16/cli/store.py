@@ -36,10 +36,15 @@ def open_store(settings: Settings) -> Iterator[Store]:
     from genesis_fp16.daemon.log import keep_stdout_clear
     from genesis_fp16.store import Store
     from genesis_fp16.store.database import explain_store_errors
+    from genesis_fp16.system.permissions import private_umask
 
     keep_stdout_clear()
     _database_exists(settings)
-    with explain_store_errors(settings), closing(Store.open(settings)) as store:
+    with (
+        private_umask(settings.home.absolute()),
+        explain_store_errors(settings),
+        closing(Store.open(settings)) as store,
+    ):
         yield store
 
 

@@ -27,6 +27,7 @@ from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.schedule import Timetable
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, Store
+from genesis_fp16.system.permissions import close_to_others, private_umask
 from genesis_fp16.system.signals import Signals
 
 VERIFY_LOCK_SECONDS = 1.0
@@ -54,6 +55,8 @@ def serve(settings: Settings) -> None:
     )
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
+        close_to_others(settings.home.absolute())
+        stack.enter_context(private_umask(settings.home.absolute()))
         lock = stack.enter_context(DaemonLock(settings))
         store = stack.enter_context(closing(open_store(settings)))
         run_logger = stack.enter_context(closing(open_run_logger(store)))

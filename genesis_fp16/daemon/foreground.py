@@ -21,6 +21,7 @@ from genesis_fp16.plugins.discovery import UnknownAgentError, check_not_shadowed
 from genesis_fp16.runs.dispatcher import READ_SECONDS
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, Store
+from genesis_fp16.system.permissions import close_to_others, private_umask
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import Event, EventTail
 
@@ -59,6 +60,8 @@ def run_once(settings: Settings, agent: str) -> int:
     check_not_shadowed()
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
+        close_to_others(settings.home.absolute())
+        stack.enter_context(private_umask(settings.home.absolute()))
         try:
             probes = probe_environment(settings, signals)
         except StoppedEarlyError:

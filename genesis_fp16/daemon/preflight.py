@@ -14,6 +14,7 @@ from genesis_fp16.executors import ExitStatus, LocalExecutor
 from genesis_fp16.plugins.discovery import check_not_shadowed, entry_point_of
 from genesis_fp16.runs.spec import spec_of_settings
 from genesis_fp16.settings import Settings
+from genesis_fp16.system.permissions import private_umask
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import PrecisionState, read_events
 from infrastructure.events.event import Finished, PreflightDone
@@ -45,7 +46,6 @@ def run_preflight(settings: Settings, agent: str) -> PreflightReport:
     entry_point = entry_point_of(agent)
     run_id = f"{agent}-{uuid4().hex[:12]}"
     folder = settings.home.absolute() / "preflights" / run_id
-    folder.mkdir(parents=True)
     spec = RunSpec(
         run_id=run_id,
         attempt=1,
@@ -59,7 +59,9 @@ def run_preflight(settings: Settings, agent: str) -> PreflightReport:
         task="preflight",
         **spec_of_settings(settings, agent),
     )
-    status = _run(spec, settings.run_timeout_seconds)
+    with private_umask(settings.home.absolute()):
+        folder.mkdir(parents=True)
+        status = _run(spec, settings.run_timeout_seconds)
     report = _report(spec, status)
     shutil.rmtree(folder, ignore_errors=True)  # after a failure it stays, with the log
     return report

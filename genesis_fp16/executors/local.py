@@ -14,6 +14,7 @@ import psutil
 
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
+from genesis_fp16.system.permissions import write_private
 from genesis_fp16.system.processes import kill, living_descendants
 from infrastructure.events import Command
 
@@ -42,7 +43,7 @@ class LocalExecutor:
             OSError: The folder cannot be written, or the process cannot be started.
         """
         path = spec.attempt_folder / "spec.json"
-        path.write_text(spec.model_dump_json(indent=2))
+        write_private(path, spec.model_dump_json(indent=2))  # the agent's settings may be secret
         command = self._command if spec.processes_per_run == 1 else GROUP_COMMAND
         with (spec.attempt_folder / "worker.log").open("ab") as log:
             process = subprocess.Popen(

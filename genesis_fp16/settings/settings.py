@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from genesis_fp16.domain.guard import GuardSettings
-from genesis_fp16.domain.redaction import shown, visible, without_userinfo
+from genesis_fp16.domain.redaction import HIDDEN, shown, visible, without_userinfo
 from genesis_fp16.domain.run_spec import Parallel, TrainerOptions
 from genesis_fp16.domain.setting_types import (
     Count,
@@ -183,6 +183,16 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
         return self._texts.get(name, {})
 
     @property
+    def has_secrets_in_file(self) -> bool:
+        """Whether the settings file contains a value that `describe` hides."""
+        return any(
+            HIDDEN in display(name, text)
+            for name, texts in self._said.items()
+            for place, text in texts.items()
+            if place != ENVIRONMENT
+        )
+
+    @property
     def home_is_named_in_file(self) -> bool:
         """Whether the settings file names the home, which is lost if that file is."""
         return bool(self.texts_of(variable_name("home")).keys() - {ENVIRONMENT})
@@ -244,7 +254,11 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
             for field in AgentSettings.model_fields:
                 values = (getattr(each.for_agent(key), field) for each in (self, other))
                 found[f"{AGENTS_PREFIX}{key}__{field}".upper()] = tuple(values)
-        return {name: f"{old} -> {new}" for name, (old, new) in found.items() if old != new}
+        return {
+            name: " -> ".join(display(name, value) or "(empty)" for value in values)
+            for name, values in found.items()
+            if values[0] != values[1]
+        }
 
 
 def variable_name(field: str) -> str:

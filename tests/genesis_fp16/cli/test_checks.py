@@ -3,6 +3,7 @@
 import os
 import socket
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from genesis_fp16.cli.checks import (
     CheckResult,
+    check_access,
     check_daemon_settings,
     check_database,
     check_device,
@@ -83,7 +85,7 @@ def test_healthy_machine(look: RunChecks, install_plugin: Callable[..., None]) -
     everything = [finding for each in found.values() for finding in each]
     assert [finding for finding in everything if finding.verdict != "ok"] == []
     assert set(found) == {
-        *("versions", "library", "settings", "home", "disk", "database", "lock"),
+        *("versions", "library", "settings", "home", "access", "disk", "database", "lock"),
         *("metrics port", "device", "plugin", "command"),
     }
     assert "resolves to FP32" in found["device"][0].found
@@ -107,6 +109,36 @@ def test_a_hot_setting_in_the_environment_gets_a_warning(look: RunChecks) -> Non
 def test_home_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert check_home(Settings(home=tmp_path / "file" / "home")).verdict == "fail"
+
+
+def test_what_other_users_may_read_or_change_gets_a_command(tmp_path: Path) -> None:
+    home, database, file = tmp_path / "home", tmp_path / "shared.db", tmp_path / ".env"
+    home.mkdir(mode=0o700)
+    (home / "runs").mkdir()
+    database.touch()
+    secret = "GENESIS_AGENTS__A__SETTINGS__API_KEY=sekret\n"
+    file.write_text(f"GENESIS_HOME={home}\nGENESIS_DATABASE_URL=sqlite:///{database}\n{secret}")
+    for path, mode in ((home, 0o755), (home / "runs", 0o755), (database, 0o644), (file, 0o646)):
+        path.chmod(mode)
+    settings = load_settings(file, {})
+    assert {(each.verdict, each.remedy) for each in check_access(settings)} == {
+        ("warn", f"chmod -R go-rwx {home}"),
+        ("warn", f"chmod o-rwx {home / 'runs'}"),
+        ("warn", f"chmod o-rwx {file}"),
+        ("warn", f"chmod o-w {file}"),
+        ("warn", f"chmod o-rw {database}"),
+    }
+    for each in check_access(settings):
+        subprocess.run(each.remedy.split(), check=True)
+    assert [each.verdict for each in check_access(settings)] == ["ok"]
+    file.chmod(0o644)
+    file.write_text(file.read_text().replace(secret, ""))
+    assert [each.verdict for each in check_access(load_settings(file, {}))] == ["ok"]
+    tmp_path.chmod(0o777)
+    assert [each.remedy for each in check_access(settings)] == [
+        f"chmod o-rwx {file}",
+        f"chmod o-w {tmp_path}",
+    ]
 
 
 def test_database_states(tmp_path: Path) -> None:
@@ -193,10 +225,11 @@ def test_a_daemon_with_other_settings_gets_a_warning(tmp_path: Path) -> None:
     assert str(file) in refused.found
 
 
-def test_a_settings_file_that_does_not_exist_fails(tmp_path: Path) -> None:
-    [finding] = check_settings(load_settings(tmp_path / "no.env", {"GENESIS_HOME": "x"}))
-    assert finding.verdict == "fail"
-    assert "no.env (environment): " in finding.found
+def test_a_named_settings_file_that_does_not_exist_fails(tmp_path: Path) -> None:
+    environ = {"GENESIS_ENV_FILE": str(tmp_path / "no.env")}
+    finding = run_checks(lambda: load_settings(environ=environ))[-1]
+    assert (finding.check, finding.verdict) == ("settings", "fail")
+    assert "no.env (environment): the file does not exist" in finding.found
     assert next(iter(check_settings(Settings()))).verdict == "ok"
 
 

@@ -138,7 +138,7 @@ def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
     assert notices.recv(100) in (b"READY=1", b"WATCHDOG=1")
     changed = daemon.wait_for("settings_reloaded")["changed"]
     assert changed == {
-        "ENABLE_FP16_TRAINING": "True -> False",
+        "ENABLE_FP16_TRAINING": "true -> false",
         "GENESIS_CANARY_AGENTS": " -> nosuch",
     }
     warned = daemon.wait_for("canaries_not_found")
@@ -316,6 +316,10 @@ def test_a_rollback_survives_the_loss_of_the_settings_file(start, install_plugin
     install_plugin("any")
     daemon = start(settings="ENABLE_FP16_TRAINING=false\n", GENESIS_METRICS_PORT="0")
     daemon.wait_for("daemon_ready")
+    home = daemon.folder / ".genesis"
+    found = {path: path.stat().st_mode & 0o777 for path in (home, *home.iterdir())}
+    assert found.pop(home) == 0o700
+    assert set(found.values()) == {0o600}, found
     daemon.process.terminate()
     assert daemon.end()[0] == 0
 

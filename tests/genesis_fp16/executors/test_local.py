@@ -94,7 +94,9 @@ def test_a_worker_runs_to_its_end(executor, spec, until) -> None:
     handle = executor.submit(made)
     assert ended(executor, handle, until) == ExitStatus(exit_code=0)
     assert (made.attempt_folder / "worker.log").read_text() == "a line for the log\n"
-    assert RunSpec.model_validate_json((made.attempt_folder / "spec.json").read_bytes()) == made
+    path = made.attempt_folder / "spec.json"
+    assert RunSpec.model_validate_json(path.read_bytes()) == made
+    assert path.stat().st_mode & 0o777 == 0o600, "the agent's settings may be secret"
     assert not executor.recover(handle)
 
 
