@@ -7,13 +7,13 @@ from dataclasses import asdict
 import typer
 
 from genesis_fp16.cli.output import JsonFlag, print_json
-from genesis_fp16.cli.settings import load_daemon_settings
 from genesis_fp16.cli.store import open_existing_store
+from genesis_fp16.settings import load_settings
 
 
 def serve() -> None:
     """Start the daemon in the foreground; Ctrl-C checkpoints and stops."""
-    settings = load_daemon_settings()
+    settings = load_settings()
     from genesis_fp16.daemon.daemon import serve as serve_until_stopped
     from genesis_fp16.store.database import explain_store_errors
 
@@ -23,7 +23,7 @@ def serve() -> None:
 
 def run(agent: str, as_json: JsonFlag = False) -> None:
     """Do one run of AGENT now, in the foreground; through the daemon if one serves."""
-    settings = load_daemon_settings()
+    settings = load_settings()
     from genesis_fp16.daemon.foreground import run_once
     from genesis_fp16.store.database import explain_store_errors
 

@@ -148,6 +148,9 @@ def set_override(
     until = f" until {moment(override.expires_at)}" if override.expires_at else ""
     effect = ", in runs that begin from now on" if next_run else f"; {_effect(known)}"
     typer.echo(f"{precision} for {agent or 'all agents'}{until}{effect}")
+    if agent is None and precision != "fp32" and not next_run:
+        exception = "a run whose worker fell back to FP32 by itself stays in FP32 until it ends"
+        typer.echo(f"{exception}, unless --agent names its agent")
     flag = known.in_force is None or known.in_force.enable_fp16_training
     if precision != "fp32" and not flag:
         typer.echo("but ENABLE_FP16_TRAINING is false, so FP32 stays in force", err=True)

@@ -16,7 +16,6 @@ from genesis_fp16.settings import (
     load_settings,
     variable_name,
 )
-from genesis_fp16.settings.source import missing_env_file
 
 if TYPE_CHECKING:
     from genesis_fp16.store.daemon_status import DaemonStatus
@@ -78,18 +77,6 @@ def load_command_settings() -> CommandSettings:
     first, more = wrong.problems[0], len(wrong.problems) - 1
     print_warning(f"{first}{f'; and {more} more' if more else ''}; {_describe_effect(found)}")
     return found
-
-
-def load_daemon_settings() -> Settings:
-    """Read the settings for a process that is going to follow their file.
-
-    Raises:
-        SettingsError: A setting is wrong, or the file that the environment names is missing.
-    """
-    settings = load_settings()
-    if problem := missing_env_file(settings):
-        raise SettingsError([problem])
-    return settings
 
 
 def _with_daemon(location: Settings, local: Settings | None) -> CommandSettings:

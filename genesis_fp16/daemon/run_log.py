@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
@@ -24,7 +24,8 @@ MAX_LINES = 100  # of a run's events without progress, and one more for every `L
 
 log = structlog.get_logger()
 
-_RESERVED = {"event", "agent", "run_id", "level", "timestamp", "epoch", "reason", "phase"}
+_OF_EVERY_LINE = {"event", "agent", "run_id", "level", "timestamp"}
+_RESERVED = _OF_EVERY_LINE | {"epoch", "reason", "phase"}
 _RESERVED |= {"state", "seconds", "attempts", "steps", "fp16_steps", "overflows"}
 _RESERVED |= {"nonfinite_losses", "precision", "published", "error"}
 
@@ -58,7 +59,7 @@ class _RunProgress:
         bound: FilteringBoundLogger = log.bind(agent=self.agent, run_id=self.run_id)
         return bound
 
-    def report(self, level: int, name: str, **fields: object) -> None:
+    def report(self, level: int, name: str, /, **fields: object) -> None:
         """Log one of the run's events, unless there were too many."""
         if not self.log.is_enabled_for(level):
             return
@@ -301,7 +302,7 @@ def _log_rare_event(run: _RunProgress, received: Event) -> None:
             run.report(info, name, reason=received.reason, **_rounded(received.metrics))
         case event.Notice():
             level = logging.WARNING if received.level == "warning" else info
-            run.report(level, received.event, **_unreserved(received.fields))
+            run.report(level, received.event, **_unreserved(received.fields, _OF_EVERY_LINE))
         case event.Finished():
             run.error = received.error
             if received.error:
@@ -318,9 +319,11 @@ def _rounded(metrics: Mapping[str, float]) -> dict[str, object]:
     return _unreserved({name: _round(value) for name, value in metrics.items()})
 
 
-def _unreserved(fields: Mapping[str, object]) -> dict[str, object]:
+def _unreserved(
+    fields: Mapping[str, object], reserved: Set[str] = frozenset(_RESERVED)
+) -> dict[str, object]:
     """Rename fields of an agent that have the name of one of the line's own."""
-    return {f"{name}_" if name in _RESERVED else name: value for name, value in fields.items()}
+    return {f"{name}_" if name in reserved else name: value for name, value in fields.items()}
 
 
 def _round(value: float | None) -> float | None:

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +17,15 @@ from genesis_fp16.domain.redaction import visible
 
 ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
 ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
+TRUE_TEXTS = ("true", "1", "yes", "on", "t", "y")  # in any case
+FALSE_TEXTS = ("false", "0", "no", "off", "f", "n")
 ENVIRONMENT = "environment"  # source of a variable that is not in the file
 MAX_BYTES = 1 << 18  # takes seconds to parse, during which the daemon's loop stands still
 LONGEST_NAME = 80  # characters of a name in a message
 _NAME = re.compile(r"\w+", re.ASCII)
 _LINE_START = re.compile(r"\s*(?:export\s+)?['\"]?(\w{1,80})", re.ASCII)
+_PREFIXES = ("GENESIS", "FP16")
+_AGENT = re.compile(r"GENESIS_AGENTS__\w+__\w")
 _OURS = re.compile(r"GENESIS_|FP16_|(ENABLE|DISABLE)_FP16", re.IGNORECASE)
 
 
@@ -31,11 +36,25 @@ class Variable(NamedTuple):
     source: str
 
 
-def is_ours(name: str) -> bool:
-    """Whether *name* is a setting or looks like a misspelt one; others share the environment."""
-    if _OURS.match(name):
+def is_ours(name: str, known: Collection[str] = ()) -> bool:
+    """Whether *name* is a setting or looks like a misspelt one; others share the environment.
+
+    Names of settings are *known*: one of them with a misspelt prefix is ours, too.
+    """
+    if _OURS.match(name) or with_our_prefix(name.upper(), known):
         return True
     return bool(difflib.get_close_matches(name.upper(), [ROLLBACK_FLAG], cutoff=0.85))
+
+
+def with_our_prefix(name: str, known: Collection[str]) -> str:
+    """The setting meant by *name*, one with a misspelt prefix (``GENSIS_SEED``); else empty."""
+    head, _, rest = name.partition("_")
+    for prefix in _PREFIXES:
+        meant = f"{prefix}_{rest}"
+        exists = meant in known or (bool(known) and _AGENT.match(meant) is not None)
+        if exists and head != prefix and difflib.get_close_matches(head, [prefix], cutoff=0.7):
+            return meant
+    return ""
 
 
 def shown_name(name: str) -> str:
@@ -64,8 +83,12 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
+def read_env_file(
+    path: Path, problems: list[str], known: Collection[str] = ()
+) -> dict[str, Variable]:
     """Read the file's variables that are ours; problems with the file are added to *problems*.
+
+    Names of settings are *known*, as for `is_ours`.
 
     A missing file has no variables. If a name occurs twice, the last one counts, as in a shell.
     In a file that is not UTF-8 the lines that are text still count.
@@ -88,7 +111,7 @@ def read_env_file(path: Path, problems: list[str]) -> dict[str, Variable]:
                 problems.append(_describe_malformed(binding.original.string, source))
         elif binding.key == ENV_FILE_VARIABLE:
             problems.append(f"{ENV_FILE_VARIABLE} ({source}): only the environment can name it")
-        elif (key := binding.key) is not None and (is_ours(key) or "FP16" in key.upper()):
+        elif (key := binding.key) is not None and (is_ours(key, known) or "FP16" in key.upper()):
             # Any name with FP16 counts here: the file is the operator's own.
             if _NAME.fullmatch(key):
                 variables[key] = Variable(binding.value or "", source)

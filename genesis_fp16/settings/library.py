@@ -7,7 +7,7 @@ from pathlib import Path
 
 from genesis_fp16.settings.env_file import ROLLBACK_FLAG
 from genesis_fp16.settings.settings import variable_name
-from genesis_fp16.settings.source import SettingsError, load_settings, missing_env_file
+from genesis_fp16.settings.source import load_settings
 from infrastructure.events import PrecisionState
 
 
@@ -34,8 +34,6 @@ def library_precision(
             the environment names is missing.
     """
     settings = load_settings(env_file, environ, only=(ROLLBACK_FLAG, variable_name("precision")))
-    if env_file is None and (problem := missing_env_file(settings)):
-        raise SettingsError([problem])
     half = settings.precision
     if settings.enable_fp16_training:
         return PrecisionState(requested=half, effective=half, reason="default")

@@ -18,7 +18,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.redaction import visible
-from genesis_fp16.settings.env_file import ENVIRONMENT, ROLLBACK_FLAG, read_bounded, read_env_file
+from genesis_fp16.settings.env_file import (
+    ENVIRONMENT,
+    FALSE_TEXTS,
+    ROLLBACK_FLAG,
+    read_bounded,
+    read_env_file,
+)
 from genesis_fp16.settings.settings import Settings
 from infrastructure.files import write_atomically
 
@@ -106,12 +112,12 @@ class RollbackMemory:
         }
         current = Rollbacks(settings=found, overrides=fp32)
         _replace(self._home, current)
-        # A home that the settings file names is lost together with that file.
-        in_file = settings.home_is_named_in_file
-        _replace(_beside(settings.env_file), current if in_file else Rollbacks())
         self.remembered = current
         for name in before.keys() - found.keys():
             log.warning("rollback_ended", setting=name, now=dict(settings.texts_of(name)))
+        # A home that the settings file names is lost together with that file.
+        in_file = settings.home_is_named_in_file
+        _replace(_beside(settings.env_file), current if in_file else Rollbacks())
 
 
 def demanding_variables(settings: Settings) -> Iterator[str]:
@@ -195,7 +201,7 @@ def _why_not_ended(name: str, rollback: Rollback, settings: Settings) -> str:
 def _demands(name: str, text: str) -> bool:
     """Whether *text*, a valid value of the variable, demands FP32."""
     if name == ROLLBACK_FLAG:
-        return text.lower() in ("false", "0", "no", "off", "f", "n")
+        return text.lower() in FALSE_TEXTS
     return text == "fp32"
 
 

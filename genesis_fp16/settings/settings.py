@@ -187,7 +187,7 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
         """Whether the settings file contains a value that `describe` hides."""
         return any(
             HIDDEN in display(name, text)
-            for name, texts in self._said.items()
+            for name, texts in self._texts.items()
             for place, text in texts.items()
             if place != ENVIRONMENT
         )

@@ -26,11 +26,14 @@ from genesis_fp16.domain.redaction import visible
 from genesis_fp16.settings.env_file import (
     ENV_FILE_VARIABLE,
     ENVIRONMENT,
+    FALSE_TEXTS,
     ROLLBACK_FLAG,
+    TRUE_TEXTS,
     Variable,
     is_ours,
     read_env_file,
     shown_name,
+    with_our_prefix,
 )
 from genesis_fp16.settings.rollback_memory import lost_rollbacks
 from genesis_fp16.settings.settings import (
@@ -49,7 +52,6 @@ DEEPEST = 16  # parts of a name, and levels of JSON
 _AGENT_VARIABLE = re.compile(rf"{AGENTS_PREFIX}[A-Z0-9_]*?__[A-Z0-9_]*")
 _AGENT_FIELDS = [field.upper() for field in AgentSettings.model_fields]
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-_TRUE = ("true", "1", "yes", "on", "t", "y")
 
 
 class SettingsError(GenesisError, ValueError):
@@ -75,7 +77,8 @@ def load_settings(
     A demand for FP32 that the home remembers, and that the settings no longer mention, is wrong.
 
     Args:
-        env_file: The file, which may be missing; by default ``GENESIS_ENV_FILE`` or ``.env``.
+        env_file: The file, which may be missing; by default ``GENESIS_ENV_FILE``, which must not
+            be missing, or ``.env``.
         environ: The environment; by default the process's own.
         only: Variables to read; all others keep their defaults and may be wrong. By default all.
         home: Home whose memory counts; by default the one that the settings name.
@@ -101,20 +104,14 @@ def load_settings(
     problems = source.problems
     if only is not None:  # keeps misspelt names and unreadable lines that mention one of them
         problems = [problem for problem in problems if any(name in problem for name in only)]
+    if with_flag and env_file is None and path != DEFAULT_ENV_FILE and not path.exists():
+        problems.append(
+            f"{ENV_FILE_VARIABLE}={visible(str(path))} (environment): the file does not exist; "
+            "correct the name, or create the file, with a comment in it if you want all defaults"
+        )
     if problems or settings is None:
         raise SettingsError(problems)
     return settings
-
-
-def missing_env_file(settings: Settings) -> str:
-    """Problem and remedy if the environment names a settings file that is missing; else empty."""
-    path = settings.env_file
-    if path == DEFAULT_ENV_FILE or path.exists():
-        return ""
-    return (
-        f"{ENV_FILE_VARIABLE}={path} (environment): the file does not exist; correct the name, or "
-        "create the file, with a comment in it if you want all defaults"
-    )
 
 
 class FileAndEnvironment(PydanticBaseSettingsSource):
@@ -135,16 +132,26 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         super().__init__(Settings)
         self._path = path
         self.problems: list[str] = []
-        in_file = read_env_file(path, self.problems)
-        in_environment = {k: Variable(v, ENVIRONMENT) for k, v in environ.items() if is_ours(k)}
+        in_file = read_env_file(path, self.problems, VARIABLES)
+        in_environment = {
+            name: Variable(value, ENVIRONMENT)
+            for name, value in environ.items()
+            if is_ours(name, VARIABLES)
+        }
         merged = {**in_file, **in_environment}
         self.texts: dict[str, dict[str, str]] = {}
         for place, found in ((str(path.absolute()), in_file), (ENVIRONMENT, in_environment)):
             for name, variable in found.items():
                 self.texts.setdefault(name, {})[place] = variable.value
         flag = in_file.get(ROLLBACK_FLAG)
-        if flag is not None and flag.value.lower() not in _TRUE:
+        if flag is not None and flag.value.lower() not in TRUE_TEXTS:
             merged[ROLLBACK_FLAG] = flag  # false wins; a value that is not a truth value is refused
+            other = in_environment.get(ROLLBACK_FLAG)
+            if other is not None and other.value.lower() not in (*TRUE_TEXTS, *FALSE_TEXTS):
+                value = display(ROLLBACK_FLAG, other.value)[:LONGEST_SHOWN]
+                self.problems.append(
+                    f"{ROLLBACK_FLAG}={value} ({ENVIRONMENT}): write true or false, or unset it"
+                )
         unknown = [item for item in merged.items() if not _is_known(item[0])]
         self.problems += [_describe_unknown(*item) for item in unknown[:MOST_UNKNOWN]]
         if more := len(unknown[MOST_UNKNOWN:]):
@@ -241,7 +248,7 @@ def _is_known(name: str) -> bool:
 
 def _describe_unknown(name: str, variable: Variable) -> str:
     name = shown_name(name)
-    upper = name.upper()
+    upper = with_our_prefix(name.upper(), VARIABLES) or name.upper()
     if upper.startswith(AGENTS_PREFIX):
         if upper.count("__") >= 2:  # complete, but in lower case
             meant = "" if upper.endswith("…") else upper

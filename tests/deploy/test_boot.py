@@ -55,7 +55,7 @@ def test_a_plugin_is_added_and_trains(machine) -> None:
 
 def test_a_reload_reads_the_settings(machine) -> None:
     machine.configure(ENABLE_FP16_TRAINING="false", **TRAINING)
-    machine.wait_for(lambda: '{"ENABLE_FP16_TRAINING": "True -> False"}' in machine.log)
+    machine.wait_for(lambda: '{"ENABLE_FP16_TRAINING": "true -> false"}' in machine.log)
     before = machine.log.count("settings_reloaded")
     machine.run("systemctl reload genesis-fp16.service")
     machine.wait_for(lambda: machine.log.count("settings_reloaded") == before + 1)

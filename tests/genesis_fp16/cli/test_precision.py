@@ -302,3 +302,11 @@ def test_a_flag_that_outranks_an_override_is_shown(folder: Path) -> None:
     result = ask("set", "fp16", "--reason", "x")
     assert "FP32 stays in force" in result.stderr
     assert "demands FP32 for all (.env line 1)" in ask().stdout
+
+
+def test_half_precision_for_all_names_the_runs_that_stay_in_fp32(install_plugin) -> None:
+    install_plugin("a")
+    exception = "fell back to FP32 by itself stays in FP32 until it ends"
+    assert exception in ask("set", "fp16", "--reason", "x").stdout
+    for arguments in (("fp16", "--agent", "a"), ("fp32",), ("bf16", "--next-run")):
+        assert exception not in ask("set", *arguments, "--reason", "x").stdout

@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
-from genesis_fp16.cli.settings import load_daemon_settings
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.settings import Settings, SettingsError, load_settings
 from genesis_fp16.store import DaemonLock, Store, StoreError
@@ -157,7 +156,7 @@ def test_the_settings_shown_are_those_the_daemon_follows(daemon: DaemonLock, fol
     assert lines[0].endswith(f" {folder / '.env'}")
     assert lines[1] == "ENABLE_FP16_TRAINING demands FP32 for all (environment)"
     assert lines[2].startswith("GENESIS_PRECISION is bf16")
-    assert "ENABLE_FP16_TRAINING: False -> True" in lines[3]
+    assert "ENABLE_FP16_TRAINING: false -> true" in lines[3]
     assert "GENESIS_PRECISION: bf16 -> fp16" in lines[4]
     assert lines[5:] == ["setting of a: bf16"]
     assert result.stderr == ""
@@ -181,7 +180,7 @@ def test_a_missing_file_changes_nothing_that_is_shown(
     monkeypatch.setenv("GENESIS_HOME", str(home))
     shown = ask("precision").stdout
     assert "ENABLE_FP16_TRAINING demands FP32 for all (.env line 1)" in shown
-    assert "GENESIS_GUARD_ENABLED: False -> True" in shown
+    assert "GENESIS_GUARD_ENABLED: false -> true" in shown
     daemon.release()
     assert "ENABLE_FP16_TRAINING allows half precision (default)" in ask("precision").stdout
 
@@ -206,16 +205,20 @@ def test_a_daemon_with_an_unreadable_status_is_shown_as_serving(
 
 def test_a_start_needs_no_file(folder: Path) -> None:
     assert not (folder / ".env").exists()
-    assert load_daemon_settings().enable_fp16_training
+    assert load_settings().enable_fp16_training
 
 
-def test_a_start_refuses_a_missing_file_that_the_environment_names(
+def test_a_missing_file_that_the_environment_names_is_never_taken_for_defaults(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GENESIS_ENV_FILE", str(folder / "typo.env"))
-    for arguments in (("serve",), ("run", "a")):
+    commands = ["serve", "run a", "config show", "agents", "precision", "runs", "preflight a"]
+    for arguments in map(str.split, commands):
         message = refused(SettingsError, *arguments)
         assert f"GENESIS_ENV_FILE={folder}/typo.env (environment)" in message
         assert "a comment in it" in message
     assert not (folder / ".genesis").exists()
-    assert ask("runs").exit_code == 0
+    with closing(Store.open(Settings(home=folder / ".genesis"))):
+        pass
+    for command in ("precision", "runs"):
+        assert "typo.env (environment): the file does not exist" in ask(command).stderr

@@ -139,7 +139,7 @@ def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
     changed = daemon.wait_for("settings_reloaded")["changed"]
     assert changed == {
         "ENABLE_FP16_TRAINING": "true -> false",
-        "GENESIS_CANARY_AGENTS": " -> nosuch",
+        "GENESIS_CANARY_AGENTS": "(empty) -> nosuch",
     }
     warned = daemon.wait_for("canaries_not_found")
     assert (warned["canaries"], warned["ready_agents"]) == (["nosuch"], ["any"])
@@ -334,7 +334,7 @@ def test_a_rollback_survives_the_loss_of_the_settings_file(start, install_plugin
         assert f"ENABLE_FP16_TRAINING: was false in {file}" in refused.stderr
 
     again = start(daemon.folder, settings="ENABLE_FP16_TRAINING=true\n")
-    assert again.wait_for("rollback_ended")["said_now"] == {str(file): "true"}
+    assert again.wait_for("rollback_ended")["now"] == {str(file): "true"}
     again.wait_for("daemon_ready")
 
 

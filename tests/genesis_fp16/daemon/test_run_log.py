@@ -260,6 +260,15 @@ def test_the_notice_of_an_agent_cannot_overwrite_the_lines_own_fields(
     assert line["log_level"] == "warning"
 
 
+def test_a_warning_is_logged_with_its_error_and_reason(run_logger: RunLogger, lines: Lines) -> None:
+    fields = {"reason": "floor_policy", "name": "trunk"}
+    send(run_logger, Notice.warning("loss_scale_floor", "overflows", **fields))
+    (line,) = lines
+    assert fields.items() <= line.items()
+    assert line["error"] == "overflows"
+    assert not {"error_", "reason_"} & line.keys()
+
+
 def test_terminal_gets_a_bar_instead_of_lines(clock: Clock, lines: Lines) -> None:
     screen = io.StringIO()
     run_logger = RunLogger(Console(file=screen, force_terminal=True, width=120), clock)

@@ -56,10 +56,10 @@ def test_hot_settings_change(running: Running) -> None:
     assert not outcome.settings.enable_fp16_training
     assert outcome.settings.for_agent("se-darwin").precision == "fp32"
     assert outcome.changed == {
-        "ENABLE_FP16_TRAINING": "True -> False",
-        "FP16_LOSS_SCALE": "None -> 8.0",
+        "ENABLE_FP16_TRAINING": "true -> false",
+        "FP16_LOSS_SCALE": "(empty) -> 8.0",
         "GENESIS_PRECISION": "fp16 -> bf16",
-        "GENESIS_AGENTS__SE_DARWIN__PRECISION": "None -> fp32",
+        "GENESIS_AGENTS__SE_DARWIN__PRECISION": "(empty) -> fp32",
     }
     assert outcome.cold == ()
     assert running.poll() is None

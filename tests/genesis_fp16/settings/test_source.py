@@ -105,7 +105,12 @@ def test_all_problems_are_reported_at_once(env_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ENABLE_FP61_TRAINING", "enable_fp16_training", "genesis_slots", "FP16_SCALE"]
+    "name",
+    [
+        *("ENABLE_FP61_TRAINING", "enable_fp16_training", "genesis_slots", "FP16_SCALE"),
+        *("GENSIS_SEED", "GENESYS_HOME", "gensis_slots", "FP61_LOSS_SCALE", "F16_LOSS_SCALE"),
+        "GENSIS_AGENTS__A__PRECISION",
+    ],
 )
 def test_a_misspelt_name_is_never_ignored(env_file: Path, name: str) -> None:
     env_file.write_text(f"{name}=false\n")
@@ -125,7 +130,36 @@ def test_a_name_like_the_rollback_flag_is_refused_with_its_name(env_file: Path, 
 def test_other_names_in_the_environment_are_ignored(env_file: Path) -> None:
     with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
         load_settings(env_file, {"DISABLE_FP16": "true"})
-    assert load_settings(env_file, {"DS_FP16_MODE": "1"}) == Settings(env_file=env_file)
+    others = {"DS_FP16_MODE": "1", "GENESYS_CLOUD_REGION": "eu", "GENERAL_SEED": "1", "SEED": "1"}
+    assert load_settings(env_file, others) == Settings(env_file=env_file)
+
+
+def test_a_file_that_the_environment_names_must_exist(tmp_path: Path) -> None:
+    missing = tmp_path / "folder" / "settings.env"
+    with pytest.raises(SettingsError, match="the file does not exist"):
+        load_settings(environ={"GENESIS_ENV_FILE": str(missing)})
+    assert load_settings(missing, {}) == Settings(env_file=missing)
+
+
+def test_a_misspelt_prefix_is_named_with_what_was_meant(env_file: Path) -> None:
+    meant = {"GENSIS_SEED": "GENESIS_SEED", "FP61_LOSS_SCALE": "FP16_LOSS_SCALE"}
+    meant["GENSIS_AGENTS__A__precision"] = "GENESIS_AGENTS__A__PRECISION"
+    env_file.write_text("OTHER_SEED=3\n" + "".join(f"{name}=1\n" for name in meant))
+    for environ in ({}, dict.fromkeys(meant, "1")):
+        with pytest.raises(SettingsError) as refused:
+            load_settings(env_file, environ)
+        for name, setting in meant.items():
+            assert re.search(
+                rf"{name} .*not a setting; did you mean {setting}\?", str(refused.value)
+            )
+        assert len(refused.value.problems) == len(meant)
+
+
+def test_a_wrong_flag_in_the_environment_is_reported_whatever_the_file_says(env_file: Path) -> None:
+    for text in ("", "ENABLE_FP16_TRAINING=false\n", "ENABLE_FP16_TRAINING=true\n"):
+        env_file.write_text(text)
+        with pytest.raises(SettingsError, match=r"ENABLE_FP16_TRAINING=banana \(environment\)"):
+            load_settings(env_file, {"ENABLE_FP16_TRAINING": "banana"})
 
 
 def test_an_agent_without_a_setting_is_refused_with_the_settings(env_file: Path) -> None:
