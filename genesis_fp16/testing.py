@@ -242,6 +242,12 @@ def _check_publish(agent: Agent, context: RunContext, job: TrainingJob) -> None:
         f"evaluate() returned {evaluation!r}",
         "return an Evaluation",
     )
+    _require(
+        evaluation.primary in evaluation.metrics,
+        f"evaluate() names {evaluation.primary!r} as its primary metric, but its metrics are "
+        f"{sorted(evaluation.metrics)}",
+        "add it to them, or name one of them",
+    )
     report = EvaluationReport(evaluation=evaluation, steps=1, epochs=1)
     with _checking("publish()"):
         publication = agent.publish(context, model, report)

@@ -223,13 +223,27 @@ def _print_comparison(outcomes: list[dict[str, Any]]) -> None:
         values = [each["value"] for each in group if each["value"] is not None]
         if group:
             numbers = (fmean(values), min(values), max(values)) if values else (math.nan,) * 3
-            newest = (f"#{each['number']} {_format(each['value'])}" for each in group[:_SHOWN_RUNS])
-            rows.append([precision, len(group), *map(_format, numbers), ", ".join(newest)])
+            newest = ", ".join(map(_newest, group[:_SHOWN_RUNS]))
+            rows.append([precision, len(group), *map(_format, numbers), newest])
     typer.echo()
     direction = {True: ", higher is better", False: ", lower is better", None: ""}[better]
     print_table(
         ["trained in", "runs", f"mean {metric}{direction}", "least", "most", "newest"], rows
     )
+    if any(each["decided_value"] is not None for each in outcomes):
+        print_line(
+            f"mean, least and most: {metric} of the trained network alone, which FP32 repetitions "
+            "have too; newest: of the model published or refused (the network's in brackets)"
+        )
+
+
+def _newest(outcome: dict[str, Any]) -> str:
+    """Number of the run and value of the model decided on, as `runs show` prints it."""
+    network, decided = _format(outcome["value"]), outcome["decided_value"]
+    if decided is None:
+        return f"#{outcome['number']} {network}"
+    how = "published" if outcome["published"] else "refused"
+    return f"#{outcome['number']} {how} {_format(decided)} ({network})"
 
 
 def _format(value: float | None) -> str:

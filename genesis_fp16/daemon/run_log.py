@@ -183,6 +183,13 @@ class RunLogger:
                     run.next_evaluation_at = self._clock() + LINE_SECONDS
                     metric = _primary_metric(received)
                     run.log.info("model_evaluated", epoch=received.epoch, **metric)
+                    if not metric:
+                        run.log.warning(
+                            "primary_metric_missing",
+                            primary=received.primary,
+                            metrics=", ".join(sorted(received.metrics)),
+                            remedy="let evaluate() return it among its metrics",
+                        )
             case event.PrecisionChanged():
                 self._log_precision(run, received)
             case _:

@@ -25,7 +25,11 @@ class RunResult:
         run_id, number: Identity of the run, and its number among the agent's.
         precision: Precision of the training; ``mixed`` if it changed on the way.
         reason: Reason of the last precision.
-        metric, value: Name and value of the metric; NaN if it was not finite.
+        metric, value: Name and value of the metric, of the trained network; NaN if it was not
+            finite. This is what can be compared: an FP32 repetition publishes nothing.
+        published: Whether the run published its model; None if it did not decide.
+        decided_value: Value of the metric of the model that was published or refused, which may
+            be another, such as an ensemble; None if the agent reported none, or not a finite one.
         higher_is_better: Direction of the metric; None if unknown.
     """
 
@@ -35,6 +39,8 @@ class RunResult:
     reason: str
     metric: str
     value: float
+    published: bool | None
+    decided_value: float | None
     higher_is_better: bool | None
 
 
@@ -119,6 +125,10 @@ class ComparedRuns:
                 reason=(run.precision or {}).get("reason", ""),
                 metric=run.primary_metric or "",
                 value=_value(run.primary_value),
+                published=run.published,
+                decided_value=None
+                if run.published is None
+                else (run.metrics or {}).get(run.primary_metric or ""),
                 higher_is_better=run.higher_is_better,
             )
             for run in found

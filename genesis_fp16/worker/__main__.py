@@ -42,6 +42,7 @@ from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent, Finished
 from infrastructure.training.diagnostics import HalfPrecisionInModelError
+from infrastructure.training.loop import TrainingDivergedError
 from infrastructure.training.precision import NoHalfKernelError, UnknownModuleError
 
 
@@ -63,6 +64,8 @@ def _run(runner: AttemptRunner, spec: RunSpec) -> Finished:
         if isinstance(error, never_retry):
             return Finished(outcome="misconfigured", error=f"{spec.agent} cannot run: {error}")
         message = describe_failure(error, spec, runner.activity)
+        if isinstance(error, TrainingDivergedError) and error.in_fp32:
+            return Finished(outcome="misconfigured", error=message)
         if find_disk_full(error) is not None:
             return Finished(outcome="disk_full", error=message)
         if isinstance(error, torch.OutOfMemoryError):

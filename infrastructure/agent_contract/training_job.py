@@ -55,7 +55,10 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         if self.primary not in self.metrics:
-            raise ValueError(f"primary metric {self.primary!r} is not among {sorted(self.metrics)}")
+            raise ValueError(
+                f"evaluate() names {self.primary!r} as its primary metric, but its metrics are "
+                f"{sorted(self.metrics)}: add it to them, or name one of them"
+            )
 
     @property
     def value(self) -> float:

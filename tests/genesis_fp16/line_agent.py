@@ -28,6 +28,7 @@ class Knobs(BaseModel):
     watch: bool = False
     chatty: bool = False
     recurrent: bool = False
+    diverges: bool = False
 
 
 class LineAgent:
@@ -96,7 +97,8 @@ class LineAgent:
         def loss(forward, batch):
             if dist.is_initialized() and dist.get_rank() == knobs.fails_on_rank:
                 raise RuntimeError("this rank cannot")
-            return torch.nn.functional.mse_loss(forward(batch["x"]), batch["y"])
+            value = torch.nn.functional.mse_loss(forward(batch["x"]), batch["y"])
+            return value * torch.nan if knobs.diverges else value
 
         def evaluate(forward):
             return Evaluation(

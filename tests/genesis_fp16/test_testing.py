@@ -94,7 +94,17 @@ def unlike_the_one_before() -> nn.Module:
     return model
 
 
+def without_its_primary_metric(self, forward):
+    evaluation = RightAgent.evaluate(self, forward)
+    evaluation.metrics.clear()
+    return evaluation
+
+
 WRONG = {
+    "primary": (
+        wrong(evaluate=without_its_primary_metric),
+        "evaluate() names 'm' as its primary metric, but its metrics are []",
+    ),
     "name": (wrong(name="Wrong Name"), "[a-z][a-z0-9-]{0,31}"),
     "contract": (wrong(contract_version=2), "agent contract 2"),
     "no agent": (dict, "is not an agent"),

@@ -125,6 +125,7 @@ class StepBoundary:
             self._emit(Notice.warning("precision_needs_restart", error, reason=wish.reason))
             self._stop()
             return
+        self._divergence.note_precision()
         self._emit(
             PrecisionChanged(
                 step=self._trainer.training_steps,

@@ -9,13 +9,20 @@ from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.event import BaseEvent, Notice, StepStats
 from infrastructure.training.checkpoints import CheckpointFolder
 from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.precision import Precision
 
 
 class TrainingDivergedError(ArithmeticError):
-    """The training cannot continue from its own numbers."""
+    """The training cannot continue from its own numbers.
 
-    def __init__(self, event: str, remedy: str) -> None:
-        super().__init__(f"training diverged: {event}. Remedy: {remedy}")
+    Attributes:
+        in_fp32: Whether it diverged in FP32, so that neither a rollback nor a retry can help.
+    """
+
+    def __init__(self, event: str, remedy: str, *, in_fp32: bool = False) -> None:
+        as_well = ". This happened in FP32, so another attempt would not help" if in_fp32 else ""
+        super().__init__(f"training diverged: {event}{as_well}. Remedy: {remedy}")
+        self.in_fp32 = in_fp32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +51,20 @@ class DivergenceHandler:
     ) -> None:
         self._trainer, self._checkpoints, self._emit = trainer, checkpoints, emit
         self._restored_step: int | None = None
+        self._fp32_since: int | None = None  # step; None in a half precision
+        self._was_half = False
+
+    def note_precision(self) -> None:
+        """Take note of the trainer's precision; call it after every change."""
+        in_fp32 = self._trainer.precision is Precision.FP32
+        self._was_half |= not in_fp32
+        if in_fp32 != (self._fp32_since is not None):
+            self._fp32_since = self._trainer.training_steps if in_fp32 else None
+
+    def _made_in_fp32(self, last_steps: int) -> bool:
+        """Whether so many *last_steps* were made in FP32."""
+        begun = self._fp32_since
+        return begun is not None and self._trainer.training_steps - begun >= last_steps
 
     def react_to(self, stats: StepStats) -> list[SetPrecision | RestoreWeights]:
         """Decide what the steps that *stats* reports require.
@@ -83,6 +104,7 @@ class DivergenceHandler:
                 f"{stats['overflow_steps']} steps overflowed, {stats['no_gradient_steps']} had no "
                 "gradient)",
                 "look for NaN or extreme values in the data, and check what the loss depends on",
+                in_fp32=self._made_in_fp32(1),
             )
 
     def restore_weights(self, losses: int) -> None:
@@ -93,17 +115,23 @@ class DivergenceHandler:
         """
         event = f"{losses} losses in a row were not finite"
         remedy = "look for NaN or extreme values in the data, or lower the learning rate"
+        in_fp32 = self._made_in_fp32(losses)
         if self._restored_step is not None:
             raise TrainingDivergedError(
                 f"{event}, again after the weights of step {self._restored_step} were restored",
                 remedy,
+                in_fp32=in_fp32,
             )
         newest = self._checkpoints.newest(
             self._trainer.state.layout("trainer/"),
             lambda error: self._emit(Notice.warning("checkpoint_unreadable", error)),
         )
         if newest is None:
-            raise TrainingDivergedError(f"{event}, and there is no checkpoint to restore", remedy)
+            raise TrainingDivergedError(
+                f"{event}, and there is no checkpoint to restore",
+                remedy,
+                in_fp32=in_fp32 and not self._was_half,  # or FP32 may do better from the start
+            )
         path, state = newest[0], newest[1]["trainer"]
         self._trainer.state.restore_weights(state)
         self._restored_step = state["record"]["training_steps"]

@@ -281,16 +281,27 @@ class _TrainingLoop:
         model.eval()
         with torch.no_grad():
             with forward.without_autocast():
-                evaluation = self._job.evaluate(forward)
+                evaluation = _checked(self._job.evaluate(forward))
             baseline = forward.compute_loss(self._job.loss, self._first_batch).item()
         self._progress.record_fp32_loss(baseline)
         self._emit(
             Evaluated(
                 epoch=self._progress.epoch,
-                metrics=dict(evaluation.metrics),
+                metrics=evaluation.metrics,
                 primary=evaluation.primary,
                 higher_is_better=evaluation.higher_is_better,
                 fp32_baseline_loss=baseline,
             )
         )
         return evaluation
+
+
+def _checked(evaluation: object) -> Evaluation:
+    """*evaluation* with metrics of its own; the agent may have changed them since it made it.
+
+    Raises:
+        TypeError, ValueError: It is not an `Evaluation`, or its primary metric is missing.
+    """
+    if not isinstance(evaluation, Evaluation):
+        raise TypeError(f"evaluate() must return Evaluation, got {type(evaluation).__name__}")
+    return replace(evaluation, metrics=dict(evaluation.metrics))

@@ -233,6 +233,30 @@ def test_half_precision_and_fp32_are_compared(ask: Ask, store: Store) -> None:
     ]
 
 
+def test_the_value_that_was_published_is_shown_and_named(ask: Ask, store: Store) -> None:
+    """The model published may be an ensemble; its metric then differs from the network's."""
+    run = store.enqueue("a", first_seed=0)
+    summary = RunSummary(
+        published=True,
+        metrics={"nll_skill": 0.030},
+        primary_metric="nll_skill",
+        primary_value=-0.035,
+        higher_is_better=True,
+        steps=100,
+        half_steps=100,
+        precision=BY_DEFAULT,
+    )
+    store.update_summary(run.id, summary)
+    attempt = store.begin_attempt(run.id, run.id)
+    done = RunTransition(state=RunState.SUCCEEDED)
+    store.end_attempt(attempt, Ending(exit_code=0), done, finished_at=store.now())
+    output = " ".join(ask("explain", "a").stdout.split())
+    assert "#1 published 0.03 (-0.035)" in output
+    assert "nll_skill of the trained network alone" in output
+    [outcome] = json.loads(ask("explain", "a", "--json").stdout)["outcomes"]
+    assert (outcome["value"], outcome["decided_value"]) == (-0.035, 0.030)
+
+
 def test_overrides_and_the_audit_trail_are_shown(ask: Ask, tripped: Run, install_plugin) -> None:
     install_plugin("a")
     ask("set", "bf16", "--agent", "a", "--next-run", "--for", "2h", "--reason", "try it")

@@ -289,3 +289,15 @@ def test_no_terminal_no_bar(clock: Clock, lines: Lines) -> None:
     clock.now += LINE_SECONDS
     send(run_logger, Progress(phase="collect", done=7))
     assert len(named(lines, "progress_reported")) == 1
+
+
+def test_a_primary_metric_that_is_missing_is_named(
+    run_logger: RunLogger, clock: Clock, lines: Lines
+) -> None:
+    run_logger.on_run_state("a", "r", "starting")
+    send(run_logger, Evaluated(epoch=1, metrics={"mse": 0.5, "auc": 1.0}, primary="mae"))
+    run_logger.on_run_state("a", "r", "succeeded")
+    [warning] = named(lines, "primary_metric_missing")
+    assert (warning["primary"], warning["metrics"]) == ("mae", "auc, mse")
+    assert "evaluate()" in warning["remedy"]
+    assert named(lines, "run_ended")

@@ -353,6 +353,22 @@ MISCONFIGURED = {
 }
 
 
+def test_a_training_that_diverges_in_fp32_is_not_retried(start: Start, tmp_path: Path) -> None:
+    attempts = {
+        state: start(
+            number,
+            precision=state,
+            run_folder=tmp_path / str(number),
+            settings={"diverges": True, "epochs": 1},
+        )
+        for number, state in enumerate((FP32, FP16))
+    }
+    assert attempts[FP32].end() == 78
+    assert "in FP32, so another attempt would not help" in attempts[FP32].finished.error
+    assert "look for NaN" in attempts[FP32].finished.error
+    assert attempts[FP16].end() == 1
+
+
 def test_an_error_that_no_retry_can_fix_exits_with_78(start: Start, tmp_path: Path) -> None:
     attempts = {
         case: start(number, run_folder=tmp_path / case, **changes)

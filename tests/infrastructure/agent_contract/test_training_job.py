@@ -15,7 +15,9 @@ def test_better_depends_on_the_direction_and_nan_beats_nothing():
     assert evaluation(1.0, higher=False).better_than(evaluation(2.0, higher=False))
     assert not evaluation(math.nan).better_than(evaluation(1.0))
     assert evaluation(1.0).better_than(evaluation(math.nan))
-    with pytest.raises(ValueError, match="not among"):
+    with pytest.raises(
+        ValueError, match=r"'m' as its primary metric, but its metrics are \[\]: add it"
+    ):
         Evaluation(metrics={}, primary="m", higher_is_better=True)
 
 

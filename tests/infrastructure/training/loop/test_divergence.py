@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from infrastructure.events import SetPrecision
+from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.event import BaseEvent, StepStats
 from infrastructure.training import FP16Trainer
 from infrastructure.training.checkpoints import CheckpointFolder
@@ -84,3 +84,23 @@ def test_a_step_must_have_changed_the_model(make_trainer, checkpoints, batch, lo
         handler.require_progress()
     trainer.step(trainer.training_step(batch, loss_fn))
     handler.require_progress()
+
+
+@pytest.mark.parametrize(
+    ("precisions", "expected"),
+    [(["fp32"], True), (["fp16"], False), (["fp16", "fp32"], False), (["fp32", "fp16"], False)],
+)
+def test_without_a_checkpoint_only_fp32_alone_makes_a_retry_useless(
+    make_trainer, checkpoints, batch, loss_fn, precisions, expected
+) -> None:
+    trainer = make_trainer(precisions[0])
+    handler = DivergenceHandler(trainer, checkpoints, list[BaseEvent]().append)
+    for precision in precisions:
+        trainer.set_precision(PrecisionState(requested="fp16", effective=precision, reason="guard"))
+        handler.note_precision()
+        for _ in range(3):
+            trainer.step(trainer.training_step(batch, loss_fn))
+    with pytest.raises(TrainingDivergedError) as caught:
+        handler.restore_weights(3)
+    assert caught.value.in_fp32 is expected
+    assert ("another attempt would not help" in str(caught.value)) is expected

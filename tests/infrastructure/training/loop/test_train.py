@@ -10,6 +10,7 @@ import structlog
 import torch
 from torch import nn
 
+from infrastructure.agent_contract import Evaluation
 from infrastructure.events import PrecisionState, SaveCheckpoint, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import (
@@ -312,6 +313,35 @@ def test_restored_weights_that_do_not_help_fail_with_the_remedy(make_job, tmp_pa
     daemon = Daemon(step2=SaveCheckpoint())
     with pytest.raises(TrainingDivergedError, match=r"again .* step 2"):
         run(make_job(loss=nan_between(2, 999)), tmp_path / "b", daemon, **options)
+
+
+@pytest.mark.usefixtures("every_step_is_read")
+@pytest.mark.parametrize(("rollback_at", "in_fp32"), [(5, True), (99, False)])
+def test_a_training_that_diverges_in_fp32_as_well_says_so(
+    make_job, tmp_path: Path, rollback_at, in_fp32
+):
+    commands = {"step2": SaveCheckpoint(), f"step{rollback_at}": SetPrecision(state=FP32)}
+    options = {"config": {"nonfinite_loss_patience": 3}, "stats_interval_steps": 1}
+    with pytest.raises(TrainingDivergedError, match=r"again .* step 2") as caught:
+        run(make_job(loss=nan_between(2, 999)), tmp_path, Daemon(**commands), **options)
+    assert caught.value.in_fp32 is in_fp32
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        ({"mse": 1.0}, "must return Evaluation, got dict"),
+        ("changed", "names 'mse' as its primary metric, but its metrics are \\['other'\\]"),
+    ],
+)
+def test_a_wrong_evaluation_is_named(make_job, tmp_path: Path, evaluation, message):
+    if evaluation == "changed":
+        metrics = {"mse": 1.0}
+        evaluation = Evaluation(metrics=metrics, primary="mse", higher_is_better=False)
+        metrics["other"] = metrics.pop("mse")
+    job = replace(make_job(epochs=1), evaluate=lambda _forward: evaluation)
+    with pytest.raises((TypeError, ValueError), match=message):
+        run(job, tmp_path)
 
 
 @pytest.mark.usefixtures("every_step_is_read")
