@@ -117,7 +117,9 @@ class Torture:
         """The service of this round: a new home after some rounds or a violation."""
         if self._service is not None and (number % ROUNDS_PER_HOME == 0):
             self._end_home(keep=False)
-        if self._service is None:
+        if self._service is not None:
+            self._service.wait_for_settings()
+        else:
             self._homes += 1
             folder = self._folder / f"home-{self._homes}"
             self._service = Service(folder, self._reaper, real=self._options.real_workers)

@@ -68,6 +68,11 @@ class TortureRun:
         """Pid of its newest worker that has reported its start."""
         return int(self.events("started")[-1]["pid"])
 
+    def precision(self) -> str:
+        """The precision that a worker of it has acknowledged last; empty before."""
+        changes = self.events("precision_changed")
+        return str(changes[-1]["state"]["effective"]) if changes else ""
+
     def checkpoints(self) -> list[Path]:
         """Its complete checkpoints, oldest first."""
         found = self.folder.glob("checkpoints/step-*.pt")
@@ -177,6 +182,11 @@ class Round:
         """Wait until a worker of *run* has taken a first step."""
         self.wait(lambda: run.events("step_stats", "checkpoint_saved"), f"{run.agent} to train")
 
+    def training_in_half(self, run: TortureRun) -> None:
+        """Wait until a worker of *run* has taken a first step and is in FP16."""
+        self.training(run)
+        self.wait(lambda: run.precision() == "fp16", f"{run.agent} to be in FP16")
+
     def kill_worker(self, run: TortureRun, number: int) -> int:
         """Send a signal to the newest worker of *run*; its pid."""
         pid = run.worker()
@@ -202,7 +212,8 @@ class Round:
 
         def acknowledged() -> list[dict[str, Any]]:
             changes = run.events("precision_changed")
-            return [e for e in changes if e["time"] >= since and _effective(e) == effective]
+            found = [e for e in changes if e["state"]["effective"] == effective]
+            return [e for e in found if e["time"] >= since]
 
         self.wait(acknowledged, f"{run.agent} to acknowledge {effective}")
         starved = _seconds_without_cpu(pids) - before
@@ -225,10 +236,6 @@ class Round:
     def sleep(self, low: float, high: float) -> None:
         """Wait a moment whose length the seed decides."""
         time.sleep(self.rng.uniform(low, high))
-
-
-def _effective(event: dict[str, Any]) -> str:
-    return str(event["state"]["effective"])
 
 
 def _seconds_without_cpu(pids: Collection[int | None]) -> float:

@@ -32,6 +32,7 @@ SCHEDULED = "yew"  # the agent that is due at times; the others run when asked
 AGENTS = {"oak": "fp32", "elm": "fp32", "ash": "fp16", "fir": "fp16"}  # name to precision
 STOP_SECONDS = 2.0
 NO_PROGRESS_SECONDS = 6.0
+SETTINGS_SECONDS = 1.5  # in which a change of the flag is in force
 POLL_SECONDS = 0.01
 IDLE_SECONDS, IDLE_SHARE = 30.0, 0.08  # of one CPU; a daemon that waits needs less
 MOST_SECONDS = 60.0
@@ -89,6 +90,7 @@ class Service:
         self.fuse = folder / "commit-fuse"
         self.pid: int | None = None
         self.starts = 0
+        self._swapped_at = 0.0
         self._reaper = reaper
         folder.mkdir(parents=True, exist_ok=True)
         site = folder / "site"
@@ -151,7 +153,12 @@ class Service:
     def swap(self) -> float:
         """Put the prepared settings file in force, which needs no space; the Unix time of it."""
         self._next_env.rename(self.env_path)
+        self._swapped_at = time.monotonic()
         return time.time()
+
+    def wait_for_settings(self) -> None:
+        """Give the daemon the time in which it must have applied the last swap."""
+        time.sleep(max(0.0, self._swapped_at + SETTINGS_SECONDS - time.monotonic()))
 
     def plan(self, agent: str, moments: list[dict[str, Any]], pace_seconds: float = 0.0) -> Path:
         """Replace the plan of *agent*; return its folder, empty of moments reached before."""

@@ -95,7 +95,7 @@ def events_replaced(r: Round) -> None:
 def _check_flag(r: Round) -> None:
     """The flag reaches another run within 2 seconds."""
     other = r.start(agent=r.in_half(), pace_seconds=0.03)
-    r.training(other)
+    r.training_in_half(other)
     r.check_obeyed(other, r.service.configure(ENABLE_FP16_TRAINING="false"), "fp32")
     r.service.configure(ENABLE_FP16_TRAINING="true")
 

@@ -13,7 +13,7 @@ from tests.e2e.torture.service import event_lines
 def _long_half_run(r: Round, seconds: float = 5.0) -> TortureRun:
     """A run in FP16 that trains for about so many seconds."""
     run = r.start(agent=r.in_half(), pace_seconds=seconds / 90, attempts={1})
-    r.training(run)
+    r.training_in_half(run)
     return run
 
 
@@ -34,7 +34,8 @@ def flag_flipped_often(r: Round) -> None:
         if r.rng.random() < 0.3:
             r.service.send(signal.SIGHUP)
     r.service.configure(ENABLE_FP16_TRAINING="true")
-    r.sleep(0.5, 1.5)
+    r.service.wait_for_settings()
+    r.training_in_half(run)
     r.check_obeyed(run, r.service.configure(ENABLE_FP16_TRAINING="false"), "fp32")
     r.service.configure(ENABLE_FP16_TRAINING="true")
 
@@ -76,14 +77,9 @@ def override(r: Round) -> None:
     scope = ("--agent", run.agent) if r.rng.random() < 0.5 else ()
     r.note(" ".join(scope) or "all agents")
     _command(r, "precision", "set", "fp32", "--reason", "torture", *scope)
-    r.wait(lambda: _effective(run) == "fp32", "the override")
+    r.wait(lambda: run.precision() == "fp32", "the override")
     _command(r, "precision", "clear", "--reason", "torture", *scope)
-    r.wait(lambda: _effective(run) == "fp16" or r.row(run).state == "succeeded", "its end")
-
-
-def _effective(run: TortureRun) -> str:
-    changes = run.events("precision_changed")
-    return str(changes[-1]["state"]["effective"]) if changes else ""
+    r.wait(lambda: run.precision() == "fp16" or r.row(run).state == "succeeded", "its end")
 
 
 def _command(r: Round, *arguments: str) -> None:
@@ -95,7 +91,7 @@ def _command(r: Round, *arguments: str) -> None:
 def flag_survives_kill(r: Round) -> None:
     """The next daemon obeys it from the first step on."""
     run = r.start(agent=r.in_half(), pace_seconds=0.03)
-    r.training(run)
+    r.training_in_half(run)
     r.check_obeyed(run, r.service.configure(ENABLE_FP16_TRAINING="false"), "fp32")
     r.service.end(signal.SIGKILL)
     r.service.start()

@@ -15,7 +15,7 @@ from tests.e2e.torture.service import SCHEDULED, Row
 def store_locked(r: Round) -> None:
     """What cannot be recorded now is recorded later; the flag does not wait for it."""
     run = r.start(agent=r.in_half(), pace_seconds=0.02, attempts={1})
-    r.training(run)
+    r.training_in_half(run)
     kind = r.rng.choice(("IMMEDIATE", "EXCLUSIVE"))
     r.note(kind)
     with closing(sqlite3.connect(r.service.home / "genesis.db", timeout=60)) as connection:
