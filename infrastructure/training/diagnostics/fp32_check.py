@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import structlog
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.agent_contract import TrainingJob
 from infrastructure.training.diagnostics.module_names import RunningModules
 from infrastructure.training.inputs import first_batches
 from infrastructure.training.precision import Precision, PrecisionForward
-from infrastructure.training.precision.keep_fp32 import keep_in_fp32
+from infrastructure.training.precision.keep_fp32 import find_modules, keep_in_fp32
 
 _HALF = (torch.float16, torch.bfloat16)
+
+log = structlog.get_logger()
 
 
 class HalfPrecisionInModelError(ValueError):
@@ -38,6 +42,8 @@ class HalfPrecisionInModelError(ValueError):
 def check_fp32_step(job: TrainingJob, device: torch.device) -> None:
     """Run one FP32 forward and backward on a copy of the model; no half tensor may appear.
 
+    Warns of modules in the job's ``keep_fp32`` that the loss never calls.
+
     Neither the job's model nor any random state changes.
 
     Raises:
@@ -47,12 +53,36 @@ def check_fp32_step(job: TrainingJob, device: torch.device) -> None:
     """
     model = copy.deepcopy(job.model).to(device).train()
     keep_in_fp32(model, job.keep_fp32, device)
+    called = _watch_calls(find_modules(model, job.keep_fp32))
     (batch,) = first_batches(job, device)
     forward = PrecisionForward(model, device, Precision.FP32)
     running = RunningModules(model)
     cuda = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda), _NoHalfTensors(running):
         forward.compute_loss(job.loss, batch).backward()
+    idle = [name for name in called if not any(map(called.get, _related(name, called)))]
+    if idle:
+        log.warning(
+            "keep_fp32_without_effect",
+            modules=[name for name in idle if name.rpartition(".")[0] not in idle],
+            reason="the loss never calls them, so nothing in them computes in FP32",
+            remedy="name the module whose code uses their weights",
+        )
+
+
+def _watch_calls(modules: Mapping[str, Module]) -> dict[str, bool]:
+    """Whether each of *modules* has been called since; filled by hooks that stay."""
+    called = dict.fromkeys(modules, False)
+    for name, module in modules.items():
+        module.register_forward_pre_hook(lambda *_, name=name: called.update({name: True}))
+    return called
+
+
+def _related(name: str, names: Iterable[str]) -> list[str]:
+    """Those of *names* that are *name*, around it or inside it."""
+    return [
+        each for each in names if f"{name}.".startswith(f"{each}.") or each.startswith(f"{name}.")
+    ]
 
 
 class _NoHalfTensors(TorchDispatchMode):

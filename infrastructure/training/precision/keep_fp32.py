@@ -56,6 +56,9 @@ def find_modules(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
     Raises:
         UnknownModuleError: A pattern matches no module.
     """
+    patterns = tuple(patterns)
+    if not patterns:
+        return {}
     modules = {_plain(name): module for name, module in unwrapped(model).named_modules() if name}
     found: dict[str, Module] = {}
     for pattern in patterns:
@@ -69,15 +72,15 @@ def find_modules(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
 
 
 def keep_in_fp32(model: Module, patterns: Iterable[str], device: torch.device) -> None:
-    """Have the modules of *model* that *patterns* name compute in FP32, and no others.
+    """Have the modules of *model* that *patterns* name compute in FP32, until `release`.
+
+    Modules that another call has named stay in FP32.
 
     Raises:
         UnknownModuleError: A pattern matches no module; nothing has changed.
     """
-    patterns = tuple(patterns)
-    chosen = find_modules(model, patterns) if patterns else {}
-    release(model)
-    for module in chosen.values():
+    for module in find_modules(model, patterns).values():
+        _restore(module)  # it may have been on another device
         own = vars(module)
         if "forward" in own:
             own[_REPLACED] = own["forward"]
@@ -87,11 +90,15 @@ def keep_in_fp32(model: Module, patterns: Iterable[str], device: torch.device) -
 def release(model: Module) -> None:
     """Undo `keep_in_fp32`."""
     for module in model.modules():
-        if is_kept(module):
-            own = vars(module)
-            del own["forward"]
-            if _REPLACED in own:
-                own["forward"] = own.pop(_REPLACED)
+        _restore(module)
+
+
+def _restore(module: Module) -> None:
+    if is_kept(module):
+        own = vars(module)
+        del own["forward"]
+        if _REPLACED in own:
+            own["forward"] = own.pop(_REPLACED)
 
 
 def is_kept(module: Module) -> bool:

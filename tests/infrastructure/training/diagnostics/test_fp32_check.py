@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch import nn
 
 from infrastructure.training.diagnostics import (
@@ -74,3 +75,29 @@ def test_a_module_to_keep_in_fp32_must_exist(make_job):
     with pytest.raises(UnknownModuleError, match="keep_fp32 names '9'"):
         check_fp32_step(replace(job, keep_fp32=["9"]), CPU)
     assert not any("forward" in vars(module) for module in job.model.modules())
+
+
+def test_a_module_kept_in_fp32_that_is_never_called_is_named(make_job):
+    class Attention(nn.Module):
+        """Uses the weight of its inner module without a call, and leaves another out."""
+
+        def __init__(self):
+            super().__init__()
+            self.called, self.read = nn.Linear(4, 4), nn.Linear(4, 1)
+            self.unused = nn.Sequential(nn.Linear(4, 4))
+
+        def forward(self, x):
+            return nn.functional.linear(self.called(x), self.read.weight)
+
+    job = make_job(model=nn.Sequential(Attention()))
+    for names, idle in (
+        (["0.called", "0.read", "0.unused"], ["0.read", "0.unused"]),
+        (["0"], None),
+        (["0.called"], None),
+        ([], None),
+    ):
+        with capture_logs() as logs:
+            check_fp32_step(replace(job, keep_fp32=names), CPU)
+        found = [entry["modules"] for entry in logs if entry["event"] == "keep_fp32_without_effect"]
+        assert found == ([] if idle is None else [idle])
+    assert not job.model[0].called._forward_pre_hooks

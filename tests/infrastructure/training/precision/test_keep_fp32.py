@@ -152,14 +152,14 @@ def test_a_copy_has_modules_of_its_own():
     assert set(copied.state_dict()) == set(Model().state_dict())
 
 
-def test_keeping_again_replaces_what_was_kept_and_release_leaves_no_trace():
+def test_keeping_again_adds_and_release_leaves_no_trace():
     model = Model()
     attributes = {name: set(vars(module)) for name, module in model.named_modules()}
     model.head.forward = own = model.head.forward
     keep_in_fp32(model, ["head"], CPU)
-    keep_in_fp32(model, ["blocks.0"], CPU)
-    assert names(model) == ["blocks.0", "blocks.0.norm", "blocks.0.linear"]
-    keep_in_fp32(model, ["head"], CPU)
+    keep_in_fp32(model, ["blocks.0", "head"], CPU)
+    keep_in_fp32(model, [], CPU)  # a second trainer of the same model, without names
+    assert names(model) == ["blocks.0", "blocks.0.norm", "blocks.0.linear", "head"]
     release(model)
     assert model.head.forward is own
     del model.head.forward
