@@ -61,16 +61,20 @@ class Torture:
         """Play all rounds; return the number of violations."""
         begun = time.monotonic()
         first = self._options.first
-        for number in range(first, first + self._options.rounds):
-            fault, rng = self.plan(number)
-            if (fault.disk and not self._own_disk) or (fault.forked and self._options.real_workers):
-                self.played[f"{fault.name} (left out)"] += 1
-                continue
-            self._play(number, fault, rng)
-        self._end_home(keep=False)
-        shutil.rmtree(self._folder, ignore_errors=True)
-        seconds = time.monotonic() - begun
-        self._summarise(seconds)
+        try:
+            for number in range(first, first + self._options.rounds):
+                fault, rng = self.plan(number)
+                forked = fault.forked and self._options.real_workers
+                if forked or (fault.disk and not self._own_disk):
+                    self.played[f"{fault.name} (left out)"] += 1
+                else:
+                    self._play(number, fault, rng)
+        finally:  # also when interrupted
+            self._end_home(keep=False)
+            if self._own_disk:
+                subprocess.run(["umount", "--lazy", str(self._folder)], check=False)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._summarise(time.monotonic() - begun)
         return len(self.violations)
 
     def _play(self, number: int, fault: Fault, rng: random.Random) -> None:

@@ -68,12 +68,14 @@ def fork_daemon(
     """
     log = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     null = os.open(os.devnull, os.O_RDONLY)
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         os.close(log)
         os.close(null)
         return pid
     try:
+        _die_with(parent)
         os.setsid()
         _become(("genesis-fp16", *arguments), environment, folder, {0: null, 1: log, 2: log})
         _ForkedPopen.base = _Base()
@@ -85,6 +87,12 @@ def fork_daemon(
         _exit_with(main)
     finally:
         os._exit(70)
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(0)
 
 
 class _Base:
@@ -115,9 +123,7 @@ class _Base:
 
 
 def _serve_forks(requests: socket.socket, parent: int) -> NoReturn:
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
+    _die_with(parent)
     os.setsid()
     while True:
         message, received, _, _ = socket.recv_fds(requests, 1 << 20, 64)

@@ -21,9 +21,9 @@ _GARBAGE = (
 )
 
 
-def _held(r: Round, *more: dict[str, object]) -> TortureRun:
+def _held(r: Round) -> TortureRun:
     """A run whose worker holds in training, after some checkpoints."""
-    run = r.start(moment("batch", r.step(40), "hold"), *more, pace_seconds=0.004)
+    run = r.start(moment("batch", r.step(40), "hold"), pace_seconds=0.004)
     r.until_reached(run)
     return run
 
@@ -54,7 +54,7 @@ def garbage_in_events(r: Round) -> None:
     run.events_damaged, run.attempts = True, {1}
     with (run.attempt_folder() / "events.ndjson").open("ab") as events:
         for _ in range(r.rng.randint(1, 5)):
-            events.write(r.rng.choice(_GARBAGE[1:]) if _ else b"junk\n")
+            events.write(r.rng.choice(_GARBAGE))
         events.write(b"\n")
     r.go_on(run)
 
