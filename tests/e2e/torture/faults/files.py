@@ -207,8 +207,11 @@ def small_files_damaged(r: Round) -> None:
     first = r.start(agent=r.victim)
     r.until_ended(first)
     _damage(r, r.service.home / "agents" / r.victim / "published.json")
-    _damage(r, r.service.home / "daemon.json")
-    r.start(attempts={1})
+    status = r.service.home / "daemon.json"
+    content = status.read_bytes()
+    _damage(r, status)
+    r.until_ended(r.start(attempts={1}))
+    status.write_bytes(content)  # the daemon writes it when it changes, which may be much later
 
 
 @fault("disk full", quick=True, disk=True)
