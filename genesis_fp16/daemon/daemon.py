@@ -6,7 +6,6 @@ import math
 import time
 from contextlib import ExitStack, closing
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 import sdnotify
 import structlog
@@ -29,9 +28,11 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, Store
 from genesis_fp16.system.permissions import close_to_others, private_umask
 from genesis_fp16.system.signals import Signals
+from infrastructure.agent_contract import Schedule
 
 VERIFY_LOCK_SECONDS = 1.0
 REPEAT_ERROR_SECONDS = 60.0
+IDLE_STORE_SECONDS = 1.0  # between two looks into the store while nothing runs or is due
 
 log = structlog.get_logger()
 
@@ -111,7 +112,7 @@ class Daemon:
         self.loop = RunLoop(settings, store, probes, listeners, self._guard_decided)
         self._timetable = Timetable(store, settings.seed)
         self._ready = [plugin for plugin in probes.plugins if plugin.state == "ready"]
-        self._unscheduled = {each.name: each.schedule for each in self._ready if each.schedule}
+        self._ask_store_at = 0.0  # in monotonic seconds
 
     def start(self) -> None:
         """Take over what an earlier daemon left, log what is installed, fill the timetable."""
@@ -131,8 +132,9 @@ class Daemon:
             else:
                 write = log.warning if plugin.state == "quarantined" else log.info
                 write(f"plugin_{plugin.state}", **fields, reason=plugin.reason)
-        with self.loop.store_health.catch_errors():
-            self._schedule()
+        for plugin in self._ready:
+            if plugin.schedule is not None:
+                self._schedule(plugin.name, plugin.schedule)
         known = {plugin.name.replace("-", "_") for plugin in self._probes.plugins}
         for key in self.loop.settings.agents.keys() - known:
             log.warning("unknown_agent_configured", key=key, installed=sorted(known))
@@ -158,19 +160,14 @@ class Daemon:
         if decision.state is GuardState.TRIPPED and decision.trigger is not None:
             self.metrics.guard_tripped(decision.agent, decision.trigger)
 
-    def _schedule(self) -> None:
-        """Add agents to the timetable; if the store fails, the next round tries again."""
-        for agent, default in list(self._unscheduled.items()):
-            own = self.loop.settings.for_agent(agent).schedule
-            schedule, now = effective_schedule(own, default), self._store.now()
-            try:
-                self._timetable.add(agent, schedule, now)
-            except ValueError as error:
-                log.error("schedule_refused", agent=agent, schedule=str(schedule), error=str(error))
-            else:
-                next_run = _timestamp(self._timetable.next_runs[agent])
-                log.info("agent_scheduled", agent=agent, schedule=str(schedule), next_run=next_run)
-            del self._unscheduled[agent]
+    def _schedule(self, agent: str, default: Schedule) -> None:
+        """Add *agent* to the timetable."""
+        own = self.loop.settings.for_agent(agent).schedule
+        schedule = effective_schedule(own, default)
+        try:
+            self._timetable.add(agent, schedule)
+        except ValueError as error:
+            log.error("schedule_refused", agent=agent, schedule=str(schedule), error=str(error))
 
     def _log_precision(self) -> None:
         """Log the precision resolved for each agent; a worker still has to acknowledge it."""
@@ -188,32 +185,43 @@ class Daemon:
 
         Returns why the store fails, or an empty text; arguments as in `RunLoop.begin_round`.
         """
-        self.metrics.loop_ticked(self._store.now(), now)
+        unix_now = self._store.now()
+        self.metrics.loop_ticked(unix_now, now)
         outcome = self.loop.begin_round(now, reload=reload)
         if outcome is not None:
             self.metrics.config_reloaded(outcome.error is None)
             if outcome.changed:
                 self._check_canaries()
                 self._log_precision()
-        with self.loop.store_health.catch_errors():
-            self.loop.dispatch(now)
-            self._baselines.tick()
-            self._schedule()
-            self._timetable.tick(self._store.now())
-            self._retention.tick()  # last: an error of the store in it must not delay a run
+        active = bool(self.loop.dispatcher.busy) or self._timetable.has_work(unix_now)
+        if active or outcome is not None or now >= self._ask_store_at:
+            self._ask_store_at = now if active else now + IDLE_STORE_SECONDS
+            with self.loop.store_health.catch_errors():
+                self._use_store(now, unix_now)
         problem = self.loop.store_health.problem
         self.metrics.set_store_up(not problem)
         self._update_metrics()
         return problem
 
+    def has_scheduled_work(self) -> bool:
+        """Whether the next round has runs or due times of the timetable to record."""
+        return self._timetable.has_work(self._store.now())
+
+    def _use_store(self, now: float, unix_now: float) -> None:
+        self.loop.dispatch(now)
+        self._baselines.tick()
+        self._timetable.tick(unix_now)
+        self._retention.tick()  # last: an error of the store in it must not delay a run
+
     def _update_metrics(self) -> None:
-        dispatcher = self.loop.dispatcher
+        dispatcher, timetable = self.loop.dispatcher, self._timetable
         self.metrics.set_queue(dispatcher.queued, dispatcher.busy, self.loop.settings.slots)
-        for agent, due_at in self._timetable.next_runs.items():
-            period = self._timetable.periods[agent]
+        while timetable.changed:
+            agent = timetable.changed.pop()
+            due_at, period = timetable.next_runs[agent], timetable.periods[agent]
             self.metrics.set_next_run(agent, math.nan if due_at is None else due_at, period)
-        for agent, seconds in self._timetable.lags.items():
-            self.metrics.set_schedule_lag(agent, seconds)
+            if agent in timetable.lags:
+                self.metrics.set_schedule_lag(agent, timetable.lags[agent])
 
 
 def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _Readiness) -> None:
@@ -253,9 +261,3 @@ def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _
         seconds = daemon.loop.settings.stop_timeout_seconds + 2 * DRAIN_GRACE_SECONDS
         notifier.notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
         daemon.loop.drain(signals)
-
-
-def _timestamp(seconds: float | None) -> str:
-    if seconds is None:
-        return "never"
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice, pairwise
 
 from apscheduler.triggers.base import BaseTrigger
@@ -81,6 +82,8 @@ def _walk(schedule: Schedule, after: float, until: float) -> Iterator[float]:
 
 def longest_gap(schedule: Schedule, after: float) -> float:
     """Longest gap in seconds between due times after *after*; enough to span a weekend."""
+    if schedule.cron is None:
+        return float(schedule.every_seconds or math.nan)
     due = islice(_walk(schedule, after, math.inf), DUE_TIMES_OF_A_PERIOD)
     return max((later - earlier for earlier, later in pairwise(due)), default=math.nan)
 
@@ -90,6 +93,7 @@ def _fire_after(trigger: BaseTrigger, after: float) -> float | None:
     return moment.timestamp() if moment is not None else None
 
 
+@lru_cache(maxsize=1024)
 def _trigger(schedule: Schedule) -> BaseTrigger:
     if schedule.cron is not None:
         return CronTrigger.from_crontab(schedule.cron, timezone=UTC)

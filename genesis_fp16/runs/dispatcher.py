@@ -123,7 +123,7 @@ class Dispatcher:
             Unfinished runs as they were before, the longest due first.
         """
         self.follow(now)
-        unfinished = self._store.unfinished()
+        unfinished = self._store.unfinished_runs.read()
         self.queued = sum(run.state is RunState.QUEUED for run in unfinished)
         for run in unfinished:
             if run.id not in self._active:
@@ -162,8 +162,8 @@ class Dispatcher:
 
     def _may_start(self, run: Run) -> bool:
         return (
-            run.is_available(self._store.now(), self.settings.retry_backoff_seconds)
-            and len(self._active) < self.settings.slots
+            len(self._active) < self.settings.slots  # first: it spares the others for a long queue
+            and run.is_available(self._store.now(), self.settings.retry_backoff_seconds)
             and run.agent in self._agents
             and all(active.run.agent != run.agent for active in self._active.values())
         )

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from datetime import UTC, datetime
+from heapq import heapify, heappop, heappush
+from itertools import islice
+
 import structlog
 
-from genesis_fp16.domain.schedule import MAX_CATCH_UP_RUNS, longest_gap, missed, next_due
+from genesis_fp16.domain.run import Run
+from genesis_fp16.domain.schedule import (
+    MAX_CATCH_UP_RUNS,
+    DueTime,
+    longest_gap,
+    missed,
+    next_due,
+)
 from genesis_fp16.store import Store
 from infrastructure.agent_contract import Schedule
-from infrastructure.agent_contract.schedule import Overlap
+
+MAX_AGENTS, MAX_RUNS = 50, 100  # handled in one round of the loop: some 0.05 s
 
 log = structlog.get_logger()
 
@@ -15,64 +29,168 @@ log = structlog.get_logger()
 class Timetable:
     """Queues a run of every agent that is due; *first_seed* seeds an agent's first run.
 
+    A round handles at most `MAX_AGENTS` agents, in one transaction, the longest due first: if
+    1,000 are due together, the rounds between serve everything else, such as a rollback.
+
     Attributes:
         next_runs: Agent to its next due time in Unix seconds; None if it is never due again.
         periods: Agent to the longest gap in seconds between its next due times; NaN if fewer than
             two.
         lags: Agent to how late its last fire was noticed, in seconds.
+        changed: Agents for which one of these has changed; the reader empties it.
     """
 
     def __init__(self, store: Store, first_seed: int) -> None:
         self._store = store
         self._first_seed = first_seed
+        self._added: dict[str, Schedule] = {}  # their last due times are not known yet
         self._schedules: dict[str, Schedule] = {}
-        self._handled_until: dict[str, float] = {}  # due times
+        self._handled_until: dict[str, float] = {}  # due times; without agents that were never due
+        self._missed: set[str] = set()  # agents that were due while no daemon ran
+        self._heap: list[tuple[float, str]] = []  # moment to handle an agent, with stale entries
+        self._handle_at: dict[str, float] = {}
+        self._last_tick = -math.inf
         self._skipped_for: dict[str, str] = {}
         self.next_runs: dict[str, float | None] = {}
         self.periods: dict[str, float] = {}
         self.lags: dict[str, float] = {}
+        self.changed: set[str] = set()
 
-    def add(self, agent: str, schedule: Schedule, now: float) -> None:
-        """Add *agent* to the timetable and queue the runs it missed while no daemon ran.
+    def add(self, agent: str, schedule: Schedule) -> None:
+        """Add *agent*; the next rounds queue the runs it missed while no daemon ran.
 
         An agent that never ran is due at once, unless its schedule has ``catch_up`` ``none``.
 
         Raises:
             ValueError: The schedule's cron expression is malformed.
         """
-        next_due(schedule, now)  # raises here, before anything is recorded
-        last = self._store.last_due(agent)
-        if last is None:
-            due = [] if schedule.catch_up == "none" else [now]
-        else:
-            due = missed(schedule, last, now, schedule.catch_up)
-        self._schedules[agent] = schedule
-        self._record(agent, due, now, "queue" if schedule.catch_up == "all" else schedule.overlap)
+        next_due(schedule, 0.0)  # raises here, before anything is recorded
+        self._added[agent] = schedule
+
+    def has_work(self, now: float) -> bool:
+        """Whether `tick` has something to do at *now*, in Unix seconds."""
+        due = bool(self._heap) and self._heap[0][0] <= now
+        return due or bool(self._added) or now < self._last_tick
 
     def tick(self, now: float) -> None:
-        """Queue a run of each agent whose next due time has come."""
-        for agent, schedule in self._schedules.items():
-            due_at = self.next_runs[agent]
-            if now < self._handled_until[agent]:  # the clock was set back: count from here
-                self._record(agent, [], now, schedule.overlap)
-            elif due_at is not None and due_at <= now:
-                due = missed(schedule, self._handled_until[agent], now, "latest")
-                self.lags[agent] = now - due_at
-                self._record(agent, due, now, schedule.overlap)
+        """Queue a run of each agent whose due time has come, as far as one round goes.
 
-    def _record(self, agent: str, due: list[float], now: float, overlap: Overlap) -> None:
-        unfinished = self._store.unfinished(agent) if due else []
-        if unfinished and (overlap == "skip" or len(unfinished) >= MAX_CATCH_UP_RUNS):
-            due = []
-            if self._skipped_for.get(agent) != unfinished[0].id:
-                log.info("schedule_skipped", agent=agent, unfinished_run=unfinished[0].id)
-            self._skipped_for[agent] = unfinished[0].id
-        elif overlap == "replace":
-            for run in unfinished:
-                self._store.request_cancel(
-                    run.id, actor="schedule", reason="replaced by a newer run"
-                )
-        self._store.record_due(agent, now, due, first_seed=self._first_seed)
-        self._handled_until[agent] = now
-        self.next_runs[agent] = next_due(self._schedules[agent], now)
-        self.periods[agent] = longest_gap(self._schedules[agent], now)
+        If the store fails, the next call tries again. *now* is in Unix seconds.
+        """
+        if now < self._last_tick:
+            self._count_from(now)
+        self._last_tick = now
+        self._read_last_due(now)
+        if not self._added:  # else one of those may have been due for longer
+            self._record_due(now)
+
+    def _count_from(self, now: float) -> None:
+        """Handle agents again that were handled later than *now*: the clock was set back."""
+        for agent, until in self._handled_until.items():
+            if until > now:
+                self._handle(agent, at=now)
+
+    def _handle(self, agent: str, *, at: float) -> None:
+        self._handle_at[agent] = at
+        heappush(self._heap, (at, agent))
+
+    def _read_last_due(self, now: float) -> None:
+        """Take in agents that were added."""
+        agents = list(islice(self._added, MAX_AGENTS))
+        if not agents:
+            return
+        last_due = self._store.last_due(*agents)
+        for agent in agents:
+            schedule = self._schedules[agent] = self._added.pop(agent)
+            last = last_due.get(agent)
+            if last is not None:
+                self._handled_until[agent] = last
+            # Due at once if it never was, or if the clock has been set back since.
+            due_at = now if last is None or last > now else next_due(schedule, last)
+            if due_at is None or due_at > now:
+                self._plan(agent, now)
+            else:
+                self._missed.add(agent)
+                self._handle(agent, at=due_at)
+
+    def _plan(self, agent: str, now: float) -> None:
+        """Compute when *agent* is due next."""
+        schedule = self._schedules[agent]
+        due_at = next_due(schedule, now)
+        if agent not in self.next_runs:
+            next_run = _timestamp(due_at)
+            log.info("agent_scheduled", agent=agent, schedule=str(schedule), next_run=next_run)
+        self.next_runs[agent] = due_at
+        self.periods[agent] = longest_gap(schedule, now)
+        self.changed.add(agent)
+        if due_at is not None:
+            self._handle(agent, at=due_at)
+
+    def _record_due(self, now: float) -> None:
+        """Queue the runs that are due."""
+        taken: list[tuple[float, str]] = []
+        try:
+            due = self._take_due(now, taken)
+            if due:
+                self._apply_overlap(due)
+                times = {DueTime(agent=agent, last_due=now): each for agent, each in due.items()}
+                self._store.record_due(times, first_seed=self._first_seed)
+        except BaseException:
+            self._heap += taken
+            heapify(self._heap)
+            raise
+        for at, agent in taken:
+            if self._handle_at.get(agent) != at:
+                continue  # planned again since
+            if agent not in self._missed and self._handled_until[agent] <= now:
+                self.lags[agent] = now - at
+            self._missed.discard(agent)
+            self._handled_until[agent] = now
+            self._plan(agent, now)
+
+    def _take_due(self, now: float, taken: list[tuple[float, str]]) -> dict[str, list[float]]:
+        """Move entries from the heap to *taken*; the due times of their agents."""
+        due: dict[str, list[float]] = {}
+        runs = 0
+        while self._heap and self._heap[0][0] <= now and len(due) < MAX_AGENTS and runs < MAX_RUNS:
+            entry = heappop(self._heap)
+            taken.append(entry)
+            at, agent = entry
+            if self._handle_at.get(agent) != at:
+                continue  # planned again since
+            due[agent] = self._due_times(agent, now)
+            runs += len(due[agent])
+        return due
+
+    def _due_times(self, agent: str, now: float) -> list[float]:
+        schedule, last = self._schedules[agent], self._handled_until.get(agent)
+        if last is None:
+            return [] if schedule.catch_up == "none" else [now]
+        return missed(schedule, last, now, schedule.catch_up if agent in self._missed else "latest")
+
+    def _apply_overlap(self, due: dict[str, list[float]]) -> None:
+        """Drop due times, or cancel runs, of agents that have unfinished runs."""
+        unfinished: defaultdict[str, list[Run]] = defaultdict(list)
+        if agents := [agent for agent, times in due.items() if times]:
+            for run in self._store.unfinished(*agents):
+                unfinished[run.agent].append(run)
+        for agent, runs in unfinished.items():
+            schedule = self._schedules[agent]
+            caught_up = agent in self._missed and schedule.catch_up == "all"
+            overlap = "queue" if caught_up else schedule.overlap
+            if overlap == "skip" or len(runs) >= MAX_CATCH_UP_RUNS:
+                due[agent] = []
+                if self._skipped_for.get(agent) != runs[0].id:
+                    log.info("schedule_skipped", agent=agent, unfinished_run=runs[0].id)
+                self._skipped_for[agent] = runs[0].id
+            elif overlap == "replace":
+                for run in runs:
+                    self._store.request_cancel(
+                        run.id, actor="schedule", reason="replaced by a newer run"
+                    )
+
+
+def _timestamp(seconds: float | None) -> str:
+    if seconds is None:
+        return "never"
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -70,6 +70,9 @@ class AgentSettings(BaseModel):
         return tuple(name.strip() for name in self.keep_fp32.split(",") if name.strip())
 
 
+_AGENT_DEFAULTS = AgentSettings()  # made once: it is asked for in every round of the loop
+
+
 class Settings(TrainerOptions, GuardSettings, BaseSettings):
     """Every setting with its default; `load_settings` reads them, `Settings(...)` reads nothing."""
 
@@ -204,7 +207,7 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
 
     def for_agent(self, name: str) -> AgentSettings:
         """Settings of the agent *name* (``se-darwin`` reads the key ``se_darwin``)."""
-        return self.agents.get(name.replace("-", "_"), AgentSettings())
+        return self.agents.get(name.replace("-", "_"), _AGENT_DEFAULTS)
 
     def trainer_options(self) -> TrainerOptions:
         """The options of the training step alone, for a `RunSpec`."""

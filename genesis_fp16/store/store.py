@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from sqlalchemy import (
     RowMapping,
     Select,
     Update,
+    bindparam,
     func,
     insert,
     select,
@@ -29,7 +30,6 @@ from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.guard import Decision
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import (
-    TERMINAL,
     TRANSITIONS,
     Ending,
     Run,
@@ -52,9 +52,9 @@ from genesis_fp16.store.database import (
 from genesis_fp16.store.decisions import Change, GuardDecisions, Overrides, write_audit
 from genesis_fp16.store.errors import StoreError
 from genesis_fp16.store.rows import RowReader, is_number
+from genesis_fp16.store.unfinished_runs import UNFINISHED, UnfinishedRuns, in_order
 
 MAX_SEED = 2**63
-UNFINISHED = [state.value for state in RunState if state not in TERMINAL]
 _Row = TypeVar("_Row", Run, Attempt, DueTime)
 
 
@@ -69,6 +69,7 @@ class Store:
         overrides: Operators' overrides of precision.
         guard: The guard's decisions.
         compared: Results of runs in half precision and in FP32.
+        unfinished_runs: What `unfinished` returns, for a loop.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
@@ -85,6 +86,7 @@ class Store:
         self.overrides = Overrides(engine, clock)
         self.guard = GuardDecisions(engine, clock)
         self.compared = ComparedRuns(engine, self._as_runs)
+        self.unfinished_runs = UnfinishedRuns(engine, self._as_runs)
 
     @classmethod
     def open(
@@ -127,30 +129,42 @@ class Store:
 
     # Schedule
 
-    def last_due(self, agent: str) -> float | None:
-        """The last due time of *agent* that was handled; None if it was never due."""
+    def last_due(self, *agents: str) -> dict[str, float]:
+        """The last due time that was handled of each of *agents*, without those never due."""
         table = schema.schedule_state
-        found = self._read(self._as_due_times, select(table).where(table.c.agent == agent))
-        return found[0].last_due if found else None
+        found = self._read(self._as_due_times, select(table).where(table.c.agent.in_(agents)))
+        return {each.agent: each.last_due for each in found}
 
     def record_due(
-        self, agent: str, last_due: float, due: Sequence[float], *, first_seed: int
+        self, due_times: Mapping[DueTime, Sequence[float]], *, first_seed: int
     ) -> list[Run]:
-        """Queue a run for each of the *due* times and remember *last_due*: both or neither."""
-        table = schema.schedule_state
+        """Queue the runs of several agents and remember their last due times: all or nothing.
+
+        Args:
+            due_times: Last due time of an agent, to the due times that become runs.
+            first_seed: Seed of an agent's first run.
+        """
+        table, now = schema.schedule_state, self._clock()
+        rows = [{"of": each.agent, **asdict(each)} for each in due_times]
+        agents = [each.agent for each in due_times]
         with self._engine.begin() as connection:
-            moved = connection.execute(
-                update(table).where(table.c.agent == agent).values(last_due=last_due)
-            )
-            if moved.rowcount == 0:
-                connection.execute(insert(table).values(agent=agent, last_due=last_due))
-            now = self._clock()
-            return [
-                _insert_run(
-                    connection, agent, "schedule", now=now, due_at=due_at, first_seed=first_seed
+            known = set(connection.scalars(select(table.c.agent).where(table.c.agent.in_(agents))))
+            if earlier := [row for row in rows if row["agent"] in known]:
+                connection.execute(
+                    update(table)
+                    .where(table.c.agent == bindparam("of"))
+                    .values(last_due=bindparam("last_due")),
+                    earlier,
                 )
-                for due_at in due
-            ]
+            if new := [asdict(each) for each in due_times if each.agent not in known]:
+                connection.execute(insert(table), new)
+            return _insert_runs(
+                connection,
+                {each.agent: due for each, due in due_times.items()},
+                "schedule",
+                now=now,
+                first_seed=first_seed,
+            )
 
     # Runs
 
@@ -178,24 +192,21 @@ class Store:
         with read_connection(self._engine) as connection:
             return connection.scalar(query) or 0.0
 
-    def unfinished(self, agent: str | None = None) -> list[Run]:
-        """Queued and active runs, the longest due first."""
-        query = (
-            select(schema.runs)
-            .where(schema.runs.c.state.in_(UNFINISHED))
-            .order_by(schema.runs.c.due_at, schema.runs.c.created_at, schema.runs.c.id)
-        )
-        if agent is not None:
-            query = query.where(schema.runs.c.agent == agent)
+    def unfinished(self, *agents: str) -> list[Run]:
+        """Queued and active runs of *agents*, by default of all, the longest due first."""
+        query = in_order(select(schema.runs))
+        if agents:
+            query = query.where(schema.runs.c.agent.in_(agents))
         return self._read(self._as_runs, query)
 
     def enqueue(self, agent: str, *, first_seed: int) -> Run:
         """Queue a run of *agent* that is due now."""
         now = self._clock()
         with self._engine.begin() as connection:
-            return _insert_run(
-                connection, agent, "manual", now=now, due_at=now, first_seed=first_seed
+            [run] = _insert_runs(
+                connection, {agent: [now]}, "manual", now=now, first_seed=first_seed
             )
+            return run
 
     def enqueue_baseline(self, run: Run) -> Run:
         """Queue a repetition of *run* in FP32, due now, with the same number and seed."""
@@ -213,7 +224,7 @@ class Store:
             baseline_of=run.id,
         )
         with self._engine.begin() as connection:
-            _insert(connection, baseline)
+            _insert(connection, [baseline])
         return baseline
 
     def move(self, run_id: str, state: RunState, *, error: str | None = None) -> bool:
@@ -341,32 +352,45 @@ def _of(incarnation: str) -> Update:
     return update(schema.attempts).where(schema.attempts.c.incarnation == incarnation)
 
 
-def _insert_run(
-    connection: Connection, agent: str, trigger: str, *, now: float, due_at: float, first_seed: int
-) -> Run:
-    """Queue a run of *agent*; its first has the seed *first_seed*, each later one 1 more."""
-    earlier = connection.scalar(
-        select(func.count())
-        .select_from(schema.runs)
-        .where(schema.runs.c.agent == agent, schema.runs.c.baseline_of.is_(None))
+def _insert_runs(
+    connection: Connection,
+    due_times: Mapping[str, Sequence[float]],
+    trigger: str,
+    *,
+    now: float,
+    first_seed: int,
+) -> list[Run]:
+    """Queue runs of agents; an agent's first has the seed *first_seed*, each later one 1 more."""
+    agents = [agent for agent, due in due_times.items() if due]
+    counted = (
+        select(schema.runs.c.agent, func.count())
+        .where(schema.runs.c.agent.in_(agents), schema.runs.c.baseline_of.is_(None))
+        .group_by(schema.runs.c.agent)
     )
-    run = Run(
-        id=_new_id(now),
-        agent=agent,
-        number=(earlier or 0) + 1,
-        trigger=trigger,
-        state=RunState.QUEUED,
-        seed=(first_seed + (earlier or 0)) % MAX_SEED,
-        due_at=due_at,
-        created_at=now,
-        available_at=now,
-    )
-    _insert(connection, run)
-    return run
+    earlier = {row[0]: row[1] for row in connection.execute(counted)}
+    runs = [
+        Run(
+            id=_new_id(now),
+            agent=agent,
+            number=number + 1,
+            trigger=trigger,
+            state=RunState.QUEUED,
+            seed=(first_seed + number) % MAX_SEED,
+            due_at=due_at,
+            created_at=now,
+            available_at=now,
+        )
+        for agent in agents
+        for number, due_at in enumerate(due_times[agent], start=earlier.get(agent, 0))
+    ]
+    _insert(connection, runs)
+    return runs
 
 
-def _insert(connection: Connection, run: Run) -> None:
-    connection.execute(insert(schema.runs).values({**asdict(run), "state": run.state.value}))
+def _insert(connection: Connection, runs: Sequence[Run]) -> None:
+    if runs:
+        rows = [{**asdict(run), "state": run.state.value} for run in runs]
+        connection.execute(insert(schema.runs), rows)
 
 
 def _new_id(now: float) -> str:

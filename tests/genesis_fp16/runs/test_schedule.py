@@ -1,14 +1,19 @@
 """The timetable: runs that are due, caught up on, or overlap."""
 
 import math
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 
 from genesis_fp16.domain.run import Run, RunState
-from genesis_fp16.domain.schedule import MAX_CATCH_UP_RUNS
-from genesis_fp16.runs.schedule import Timetable
+from genesis_fp16.domain.schedule import MAX_CATCH_UP_RUNS, DueTime
+from genesis_fp16.runs.schedule import MAX_AGENTS, MAX_RUNS, Timetable
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.agent_contract import Schedule
 
@@ -22,6 +27,12 @@ def timetable(store: Store) -> Callable[[], Timetable]:
     return lambda: Timetable(store, first_seed=7)
 
 
+def begin(table: Timetable, agent: str, schedule: Schedule, now: float) -> None:
+    """Add the agent, and let a round record what it missed."""
+    table.add(agent, schedule)
+    table.tick(now)
+
+
 def due_times(store: Store) -> list[float]:
     return [run.due_at for run in store.unfinished("a")]
 
@@ -33,7 +44,7 @@ def finish_all(store: Store) -> None:
 
 def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, timetable) -> None:
     table = timetable()
-    table.add("a", HOURLY, NOON + 100)
+    begin(table, "a", HOURLY, NOON + 100)
     assert due_times(store) == [NOON + 100]
     finish_all(store)
     assert table.next_runs == {"a": NOON + HOUR}
@@ -47,21 +58,21 @@ def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, time
 
 def test_the_period_is_the_longest_gap(timetable) -> None:
     table = timetable()
-    table.add("a", Schedule(cron="0 3 * * mon-fri"), NOON)
+    begin(table, "a", Schedule(cron="0 3 * * mon-fri"), NOON)
     assert table.periods["a"] == 72 * HOUR, "from Friday to Monday"
 
 
 def test_the_period_of_a_schedule_without_two_fires_is_unknown(timetable) -> None:
     table = timetable()
-    table.add("a", Schedule(cron="0 3 30 2 *"), NOON)
+    begin(table, "a", Schedule(cron="0 3 30 2 *"), NOON)
     assert math.isnan(table.periods["a"])
 
 
 def test_with_catch_up_none_it_waits_for_its_hour(store, timetable) -> None:
     schedule = Schedule(every_seconds=HOUR, catch_up="none")
-    timetable().add("a", schedule, NOON + 100)
+    begin(timetable(), "a", schedule, NOON + 100)
     table = timetable()
-    table.add("a", schedule, NOON + 5 * HOUR + 100)
+    begin(table, "a", schedule, NOON + 5 * HOUR + 100)
     assert due_times(store) == []
     table.tick(NOON + 6 * HOUR)
     assert due_times(store) == [NOON + 6 * HOUR]
@@ -70,17 +81,17 @@ def test_with_catch_up_none_it_waits_for_its_hour(store, timetable) -> None:
 @pytest.mark.parametrize(("catch_up", "count"), [("latest", 1), ("all", 3)])
 def test_a_restart_catches_up_once(store, timetable, catch_up, count: int) -> None:
     schedule = Schedule(every_seconds=HOUR, catch_up=catch_up)
-    timetable().add("a", schedule, NOON)
+    begin(timetable(), "a", schedule, NOON)
     finish_all(store)
     for _ in range(2):  # the second restart finds nothing missed
-        timetable().add("a", schedule, NOON + 3.5 * HOUR)
+        begin(timetable(), "a", schedule, NOON + 3.5 * HOUR)
         assert due_times(store) == [NOON + h * HOUR for h in (1, 2, 3)][-count:]
     assert [run.seed for run in store.unfinished("a")] == [8, 9, 10][:count]
 
 
 def test_a_long_sleep_of_the_machine_is_one_run(store, timetable) -> None:
     table = timetable()
-    table.add("a", HOURLY, NOON)
+    begin(table, "a", HOURLY, NOON)
     finish_all(store)
     table.tick(NOON + 5.5 * HOUR)
     assert due_times(store) == [NOON + 5 * HOUR]
@@ -88,15 +99,15 @@ def test_a_long_sleep_of_the_machine_is_one_run(store, timetable) -> None:
 
 def test_a_clock_set_back_delays_no_agent(store, timetable) -> None:
     table = timetable()
-    table.add("a", HOURLY, NOON)
+    begin(table, "a", HOURLY, NOON)
     finish_all(store)
     table.tick(NOON - 99 * HOUR)
     assert table.next_runs["a"] == NOON - 98 * HOUR
     table.tick(NOON - 98 * HOUR)
     assert due_times(store) == [NOON - 98 * HOUR]
     finish_all(store)
-    timetable().add("a", HOURLY, NOON - 200 * HOUR)  # and over a restart
-    assert store.last_due("a") == NOON - 200 * HOUR
+    begin(timetable(), "a", HOURLY, NOON - 200 * HOUR)  # and over a restart
+    assert store.last_due("a") == {"a": NOON - 200 * HOUR}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +120,7 @@ def test_a_clock_set_back_delays_no_agent(store, timetable) -> None:
 )
 def test_overlap(store, timetable, overlap, expected) -> None:
     table = timetable()
-    table.add("a", Schedule(every_seconds=HOUR, overlap=overlap), NOON)
+    begin(table, "a", Schedule(every_seconds=HOUR, overlap=overlap), NOON)
     table.tick(NOON + HOUR)
 
     def seen(run: Run) -> tuple[float, bool]:
@@ -121,7 +132,7 @@ def test_overlap(store, timetable, overlap, expected) -> None:
 
 def test_a_queue_is_bounded(store, timetable) -> None:
     table = timetable()
-    table.add("a", Schedule(every_seconds=1, overlap="queue"), NOON)
+    begin(table, "a", Schedule(every_seconds=1, overlap="queue"), NOON)
     for second in range(1, MAX_CATCH_UP_RUNS + 5):
         table.tick(NOON + second)
     assert len(store.unfinished("a")) == MAX_CATCH_UP_RUNS
@@ -129,5 +140,116 @@ def test_a_queue_is_bounded(store, timetable) -> None:
 
 def test_a_malformed_cron_expression_records_nothing(store, timetable) -> None:
     with pytest.raises(ValueError, match="99"):
-        timetable().add("a", Schedule(cron="99 * * * *"), NOON)
-    assert store.last_due("a") is None
+        begin(timetable(), "a", Schedule(cron="99 * * * *"), NOON)
+    assert store.last_due("a") == {}
+
+
+def rounds(table: Timetable, store: Store, now: float) -> list[int]:
+    """Runs that each round recorded, until the timetable has no work left."""
+    recorded = [len(store.unfinished())]
+    while table.has_work(now):
+        table.tick(now)
+        recorded.append(len(store.unfinished()))
+    return [after - before for before, after in pairwise(recorded)]
+
+
+def test_a_round_records_some_of_those_due_together(store, timetable) -> None:
+    """1,000 were one round of 22 seconds, in which the flag waited."""
+    table = timetable()
+    agents = [f"agent-{number:04}" for number in range(4 * MAX_AGENTS + 1)]
+    for agent in agents:
+        table.add(agent, HOURLY)
+    assert max(rounds(table, store, NOON)) == MAX_AGENTS
+    assert Counter(run.agent for run in store.unfinished()) == Counter(agents)
+    for run in store.unfinished():
+        store.move(run.id, RunState.CANCELLED)
+    assert table.next_runs.keys() == table.changed == set(agents)
+    assert not table.has_work(NOON + HOUR - 1)
+    assert max(rounds(table, store, NOON + HOUR)) == MAX_AGENTS
+    assert Counter(run.agent for run in store.unfinished()) == Counter(agents)
+    assert rounds(table, store, NOON + HOUR) == []
+
+
+def test_a_round_bounds_the_runs_caught_up_on(store, timetable) -> None:
+    each = 30  # missed runs of an agent
+    agents = [f"agent-{number}" for number in range(10)]
+    for agent in agents:
+        store.record_due({DueTime(agent=agent, last_due=NOON): []}, first_seed=0)
+    table = timetable()
+    for agent in agents:
+        table.add(agent, Schedule(every_seconds=HOUR, catch_up="all"))
+    assert max(rounds(table, store, NOON + each * HOUR)) < MAX_RUNS + each
+    counted = Counter(run.agent for run in store.unfinished())
+    assert counted == dict.fromkeys(agents, each)
+
+
+def test_the_longest_due_is_recorded_first(store, timetable) -> None:
+    agents = [f"agent-{number:03}" for number in range(MAX_AGENTS + 10)]
+    last_due = {agent: NOON - HOUR * (place % 7) for place, agent in enumerate(agents)}
+    for agent, last in last_due.items():
+        store.record_due({DueTime(agent=agent, last_due=last): []}, first_seed=0)
+    table = timetable()
+    for agent in agents:
+        table.add(agent, HOURLY)
+    now = NOON + HOUR
+    while table.has_work(now) and not store.unfinished():
+        table.tick(now)
+    recorded = {run.agent for run in store.unfinished()}
+    assert len(recorded) == MAX_AGENTS
+    longest = max(last_due[agent] for agent in recorded)
+    assert longest <= min(last_due[agent] for agent in set(agents) - recorded)
+
+
+def test_a_failing_store_loses_no_due_time(store, timetable, monkeypatch) -> None:
+    table = timetable()
+    begin(table, "a", HOURLY, NOON)
+    finish_all(store)
+    with monkeypatch.context() as patch:
+        patch.delattr(Store, "record_due")
+        with pytest.raises(AttributeError):
+            table.tick(NOON + HOUR)
+    assert table.has_work(NOON + HOUR)
+    table.tick(NOON + HOUR)
+    assert due_times(store) == [NOON + HOUR]
+
+
+_RECORD = """
+import sys
+from pathlib import Path
+
+from genesis_fp16.runs.schedule import Timetable
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
+from infrastructure.agent_contract import Schedule
+
+store = Store.open(Settings(home=Path(sys.argv[1])))
+table = Timetable(store, first_seed=0)
+for number in range(int(sys.argv[2])):
+    table.add(f"agent-{number:04}", Schedule(every_seconds=3600))
+now = float(sys.argv[3])
+while table.has_work(now):
+    table.tick(now)
+    print("recorded", len(store.unfinished()), flush=True)
+"""
+
+
+@pytest.mark.process
+def test_sigkill_between_rounds_neither_loses_nor_doubles_a_run(tmp_path) -> None:
+    count = 6 * MAX_AGENTS
+    command = [sys.executable, "-c", _RECORD, str(tmp_path), str(count), str(NOON)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("recorded") and line.split()[1] != "0":
+                process.kill()
+                break
+    store = Store.open(Settings(home=tmp_path))
+    try:
+        assert store.unfinished()
+        table = Timetable(store, first_seed=0)
+        agents = [f"agent-{number:04}" for number in range(count)]
+        for agent in agents:
+            table.add(agent, HOURLY)
+        rounds(table, store, NOON + 1)
+        assert Counter(run.agent for run in store.unfinished()) == Counter(agents)
+    finally:
+        store.close()

@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransition
+from genesis_fp16.domain.schedule import DueTime
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import database_url, open_database
@@ -108,13 +109,13 @@ def test_a_success_with_an_invalid_time_is_ignored(
 def test_an_agent_with_an_invalid_due_time_counts_as_new(
     store: Store, write: Callable[[str], None]
 ) -> None:
-    store.record_due("a", 5.0, [], first_seed=0)
+    store.record_due({DueTime(agent="a", last_due=5.0): []}, first_seed=0)
     write("UPDATE schedule_state SET last_due = 'abc'")
     with structlog.testing.capture_logs() as logs:
-        assert store.last_due("a") is None
+        assert store.last_due("a") == {}
     assert [line["table"] for line in logs] == ["schedule_state"]
-    store.record_due("a", 6.0, [], first_seed=0)
-    assert store.last_due("a") == 6.0
+    store.record_due({DueTime(agent="a", last_due=6.0): []}, first_seed=0)
+    assert store.last_due("a") == {"a": 6.0}
 
 
 @pytest.mark.parametrize("column", ["half_steps", "primary_value"])
@@ -156,3 +157,15 @@ def test_unreadable_rows_are_counted(
     write("UPDATE attempts SET pid = 'abc' WHERE run_id = (SELECT min(id) FROM runs)")
     assert count_unreadable_rows(engine) == {"runs": 2, "attempts": 1}
     engine.dispose()
+
+
+def test_an_unreadable_run_waits_for_the_loop_until_its_row_is_corrected(
+    store: Store, write: Callable[[str], None]
+) -> None:
+    wrong, right = (store.enqueue("a", first_seed=0) for _ in range(2))
+    write(f"UPDATE runs SET number = 'one' WHERE id = '{wrong.id}'")
+    for _ in range(2):
+        assert store.unfinished_runs.read() == [right]
+    write(f"UPDATE runs SET number = 1 WHERE id = '{wrong.id}'")
+    assert store.unfinished_runs.read() == store.unfinished()
+    assert wrong in store.unfinished_runs.read()

@@ -16,6 +16,7 @@ from genesis_fp16.domain.run import (
     RunSummary,
     RunTransition,
 )
+from genesis_fp16.domain.schedule import DueTime
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import open_database
 
@@ -93,14 +94,14 @@ def test_an_attempt_ends_once(store: Store) -> None:
 
 
 def test_due_times_and_their_runs_are_recorded_together(store: Store) -> None:
-    assert store.last_due("a") is None
-    runs = store.record_due("a", 30.0, [10.0, 20.0], first_seed=3)
+    assert store.last_due("a") == {}
+    runs = store.record_due({DueTime(agent="a", last_due=30.0): [10.0, 20.0]}, first_seed=3)
     assert [(run.due_at, run.seed, run.trigger) for run in runs] == [
         (10.0, 3, "schedule"),
         (20.0, 4, "schedule"),
     ]
-    assert store.record_due("a", 40.0, [], first_seed=3) == []
-    assert store.last_due("a") == 40.0
+    assert store.record_due({DueTime(agent="a", last_due=40.0): []}, first_seed=3) == []
+    assert store.last_due("a") == {"a": 40.0}
     assert [run.id for run in store.unfinished()] == [run.id for run in runs]
 
 
