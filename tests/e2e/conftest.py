@@ -128,6 +128,7 @@ class Daemon:
         found = [
             event
             for path in self.home.rglob("events.ndjson")
+            if not path.is_symlink()
             for event in EventTail(path).read()
             if event.kind == kind
         ]
