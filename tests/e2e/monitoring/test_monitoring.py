@@ -29,6 +29,7 @@ STILL = {
 # Queries whose answer is 0 or nothing here, and why.
 ZERO = {
     "increase(genesis_rounds_failed_total[$__rate_interval]) > 0": "no round fails",
+    "increase(genesis_scrapes_failed_total[$__rate_interval]) > 0": "no scrape fails",
     'genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0': "there is no GPU",
     'avg by (effective) ((genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0) * on (agent, '
     "instance, job) group_left (effective) genesis_precision_info)": "the same",
