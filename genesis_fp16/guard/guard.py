@@ -176,10 +176,9 @@ class Guard:
         guarded, limits = self._agent(agent), EventLimits()
         age = self._clock() - attempt.started_at
         path = events_path(self.settings.home, attempt)
-        tail = EventTail(path, max(0, attempt.events_offset - REPLAYED_BYTES))
+        end = attempt.events_offset
+        tail = EventTail(path, max(0, end - REPLAYED_BYTES), end=end)
         for event in tail.read(deadline):
-            if tail.offset > attempt.events_offset:
-                break
             admitted = limits.admit(event, age)
             if admitted is not None and admitted.time > guarded.decision.at:
                 self._observe(guarded, attempt.run_id, admitted)

@@ -142,6 +142,7 @@ class EventTail:
     Args:
         path: The attempt's event file; need not exist yet.
         offset: Byte offset to read from, as left in `offset` by an earlier reader.
+        end: Byte offset at which reading ends.
         longest_backlog: Bytes that may be waiting; beyond that the oldest of them are skipped. By
             default none is.
         clock: Monotonic seconds.
@@ -159,6 +160,7 @@ class EventTail:
         path: Path,
         offset: int = 0,
         *,
+        end: float = math.inf,
         longest_backlog: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -167,7 +169,7 @@ class EventTail:
         self.malformed = 0
         self.skipped_bytes = 0
         self._path, self._longest_backlog, self._clock = path, longest_backlog, clock
-        self._end = math.inf
+        self._end = end
         self._within_line = False  # skip the rest of the line that `offset` is in
 
     def read(self, deadline: float = math.inf) -> Iterator[Event]:
@@ -189,7 +191,7 @@ class EventTail:
             size = int(min(os.fstat(descriptor).st_size, self._end))
             self._shorten_backlog(size)
             for line in self._lines(descriptor, size):
-                event = self._parse(line)
+                event = None if line is None else self._parse(line)
                 if event is not None:
                     yield event
                 if self._clock() >= deadline:
@@ -205,9 +207,10 @@ class EventTail:
             self._end = self._path.lstat().st_size
         self.behind = True
 
-    def _lines(self, descriptor: int, size: int) -> Iterator[bytes]:
-        """Yield the complete lines before *size*, an empty one for one that is too long.
+    def _lines(self, descriptor: int, size: int) -> Iterator[bytes | None]:
+        """Yield the complete lines before *size*.
 
+        Yields an empty line for one that is too long, and None for each further part of it.
         `offset` moves behind each before it is yielded.
         """
         position = self.offset
@@ -226,8 +229,7 @@ class EventTail:
             if len(buffer) > LONGEST_LINE:
                 self.offset, buffer = position, b""
                 rest, self._within_line = self._within_line, True
-                if not rest:
-                    yield b""
+                yield None if rest else b""
 
     def _parse(self, line: bytes) -> Event | None:
         try:

@@ -1,6 +1,7 @@
 """The guard with a real store and real files: decisions, their records, and restarts."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -134,6 +135,16 @@ def test_a_restart_passes_over_a_file_that_is_not_one(world) -> None:
     run = world.begin()
     path = world.settings.home / "runs" / run.id / "attempts" / "1" / "events.ndjson"
     path.mkdir(parents=True)
+    world.restart()
+    assert world.state == "watching"
+
+
+def test_a_restart_reads_nothing_that_the_dispatcher_has_not_passed_on(world) -> None:
+    run = world.begin()
+    path = world.settings.home / "runs" / run.id / "attempts" / "1" / "events.ndjson"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    os.truncate(path, 1 << 40)  # takes no space: reading it would take hours
     world.restart()
     assert world.state == "watching"
 

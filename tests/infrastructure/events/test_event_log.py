@@ -119,6 +119,26 @@ def test_reading_ends_at_the_deadline_whatever_the_lines_hold(tmp_path: Path, li
     assert offsets[-1] == 100 * width
 
 
+def test_reading_ends_at_the_deadline_within_an_endless_line(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    tail = EventTail(path, clock=clock_of(seconds_per_look=1.0))
+    assert list(tail.read(deadline=3.0)) == []
+    assert tail.behind
+    assert 2 * LONGEST_LINE < tail.offset < 5 * LONGEST_LINE
+    assert tail.malformed == 1
+
+
+def test_reading_ends_at_the_given_end(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    line = STATS.model_dump_json().encode() + b"\n"
+    path.write_bytes(3 * line)
+    tail = EventTail(path, len(line), end=2 * len(line))
+    assert list(tail.read()) == [STATS]
+    assert not tail.behind
+
+
 def test_a_backlog_beyond_the_longest_is_skipped(tmp_path: Path):
     path = tmp_path / "events.ndjson"
     path.touch()
