@@ -87,6 +87,8 @@ class Torture:
             before = Snapshot(service)
             played.start(agent=played.neighbour)
             fault.play(played)
+            for run in played.runs:
+                (run.plan / "hurry").touch()
             played.until_ended()
             problems = check_round(played, self._references, before, self._known)
             self._known |= {run.id for run in played.runs}

@@ -51,7 +51,7 @@ class Plan:
         except FileNotFoundError:
             plan = {}
         self._moments = plan.get("moments", [])
-        self.pace_seconds = plan.get("pace_seconds", 0.0)
+        self._pace_seconds = plan.get("pace_seconds", 0.0)
 
     def reach(self, place: str, count: int) -> None:
         """Do what the plan has for this *place*, the *count*-th time."""
@@ -65,6 +65,11 @@ class Plan:
                 except FileExistsError:
                     continue
             ACTIONS[moment["do"]](moment, path)
+
+    def pace(self) -> None:
+        """Wait as long as the plan has for a batch, unless the round is over."""
+        if self._pace_seconds and not (self._folder / "hurry").exists():
+            time.sleep(self._pace_seconds)
 
     def claim(self) -> None:
         """Note in a file if another process of this agent is active; see the invariants."""
@@ -199,8 +204,7 @@ class TortureAgent:
             for number in range(BATCHES):
                 chosen = torch.randint(len(rows), (16,), generator=generator)
                 self._plan.reach("batch", epoch * BATCHES + number)
-                if self._plan.pace_seconds:
-                    time.sleep(self._plan.pace_seconds)
+                self._plan.pace()
                 yield {"inputs": inputs[chosen], "outputs": outputs[chosen]}
 
         def loss(forward, batch):

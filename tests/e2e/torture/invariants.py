@@ -43,7 +43,7 @@ def check_round(
     for run in played.runs:
         if run.id in rows:
             problems += _prefixed(run, _check_run(run, rows[run.id], references))
-            problems += _prefixed(run, _check_files(run))
+            problems += _prefixed(run, _check_files(run, rows[run.id]))
     problems += _check_exclusion(service, rows)
     problems += _check_processes(service)
     problems += _check_agents(service, {run.agent for run in played.runs}, before.at)
@@ -145,17 +145,19 @@ def _check_weights(run: TortureRun, references: References) -> Iterator[str]:
             yield f"its weights differ from those of an undisturbed run (seed {run.seed})"
 
 
-def _check_files(run: TortureRun) -> Iterator[str]:
+def _check_files(run: TortureRun, row: Row) -> Iterator[str]:
+    """A run that was killed and not tried again may leave a file half-written, for retention."""
     for path in sorted(run.folder.rglob("*")):
         if path in run.damaged or not run.damaged.isdisjoint(path.parents) or path.is_symlink():
             continue
         if _TEMPORARY.match(path.name):
-            yield f"{path} is left half-written"
+            if row.state == "succeeded":
+                yield f"{path} is left half-written"
         elif path.suffix == ".json":
             with suppress(FileNotFoundError):
                 yield from _check_json(path)
         elif path.suffix == ".pt" and path.parent.name == "checkpoints":
-            yield from _check_checkpoint(path)
+            yield from _check_checkpoint(path, row)
 
 
 def _check_json(path: Path) -> Iterator[str]:
@@ -165,10 +167,11 @@ def _check_json(path: Path) -> Iterator[str]:
         yield f"{path} is not JSON: {error}"
 
 
-def _check_checkpoint(path: Path) -> Iterator[str]:
+def _check_checkpoint(path: Path, row: Row) -> Iterator[str]:
     manifest = path.with_name(f"{path.name}.json")
     if not manifest.exists():
-        yield f"{path} has no manifest"
+        if row.state == "succeeded":
+            yield f"{path} has no manifest"
         return
     with suppress(ValueError, FileNotFoundError):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -183,7 +183,7 @@ def replay_garbage(r: Round) -> None:
 @fault("folder of an ended run replaced by a link")
 def retention_link(r: Round) -> None:
     """Retention, which has looked at the folder before, must not delete what the link leads to."""
-    first = r.start()
+    first = r.start(pace_seconds=0.005)  # so that it writes checkpoints
     r.until_ended(first)
     r.sleep(0.5, 0.8)  # retention looks at ended runs in the next rounds of the loop
     folder = r.rng.choice((first.folder / "checkpoints", first.folder))
