@@ -13,6 +13,7 @@ import logging
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -26,9 +27,9 @@ from genesis_fp16.daemon.daemon import Daemon
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.daemon.run_log import open_run_logger
 from genesis_fp16.daemon.run_loop import TICK_SECONDS, open_store
-from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.plugins.probe import Hardware, Plugin
+from genesis_fp16.plugins.probe import Plugin
+from genesis_fp16.plugins.watch import PluginWatch
 from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import Schedule
 
@@ -73,11 +74,16 @@ class Costs:
         )
 
 
-class _Registered(ProbeResults):
-    @property
-    def entry_points(self) -> dict[str, str]:
-        """None, so that every run waits in the queue and no worker disturbs what is measured."""
-        return {}
+class _Registered(PluginWatch):
+    """Agents that need no probe; the device stays unknown, so every run waits in the queue."""
+
+    def __init__(self, settings: Settings, plugins: Sequence[Plugin]) -> None:
+        super().__init__(settings)
+        self.left = deque(plugins)
+
+    def take(self) -> Plugin | None:
+        """See `PluginWatch`."""
+        return self.left.popleft() if self.left else None
 
 
 def measure(agents: int, idle_seconds: float) -> Costs:
@@ -118,7 +124,6 @@ def _serving(agents: int, schedule: Schedule, *, catch_up: bool) -> Iterator[tup
         )
         for number in range(agents)
     ]
-    hardware = Hardware(device="cpu", fp16=False, bf16=False, torch_version="")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="genesis-many-")))
         settings = Settings(home=folder, env_file=folder / ".env", metrics_port=0)
@@ -128,8 +133,8 @@ def _serving(agents: int, schedule: Schedule, *, catch_up: bool) -> Iterator[tup
         metrics = Metrics()
         server = start_http(settings, metrics, lambda: (True, "measured"))
         stack.callback(server.stop)
-        probes = _Registered(plugins=plugins, hardware=hardware)
-        daemon = Daemon(settings, store, probes, metrics, run_logger)
+        watch = _Registered(settings, plugins)
+        daemon = Daemon(settings, store, watch, metrics, run_logger)
         daemon.start()
         yield daemon, server.server_port
 
@@ -137,7 +142,9 @@ def _serving(agents: int, schedule: Schedule, *, catch_up: bool) -> Iterator[tup
 def _rounds(daemon: Daemon) -> list[float]:
     """Seconds of each round until a round has nothing to record."""
     seconds = [_round(daemon)]
-    while daemon.has_scheduled_work():
+    while daemon.has_scheduled_work() or (
+        isinstance(daemon.watch, _Registered) and daemon.watch.left
+    ):
         seconds.append(_round(daemon))
     return seconds
 

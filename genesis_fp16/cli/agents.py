@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -14,13 +15,21 @@ from infrastructure.events.preflight_report import PreflightReport
 _MODULES_SHOWN = 12
 
 
-def agents(as_json: JsonFlag = False) -> None:
-    """Load every installed agent once, in a child process, and show which are usable."""
+def agents(
+    rescan: Annotated[
+        bool,
+        typer.Option("--rescan", help="Look again, and probe again what has changed or failed."),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show which installed agents are usable: as the daemon has found them, or probed here."""
     settings = load_settings()
+    from genesis_fp16.daemon import known_agents
     from genesis_fp16.domain.schedule import effective_schedule
-    from genesis_fp16.plugins.probe import probe_agents
 
-    plugins = probe_agents(settings)
+    if rescan:
+        known_agents.rescan(settings, lambda line: typer.echo(line, err=True))
+    plugins = known_agents.known_agents(settings, again=rescan)
     rows = []
     for plugin in plugins:
         schedule = None

@@ -20,10 +20,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 import genesis_fp16
 from genesis_fp16.cli.output import moment
+from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.commands import plugin_commands
-from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_agents, probe_hardware
+from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_hardware
 from genesis_fp16.settings import Settings, SettingsError, hot_fields, load_settings, variable_name
 from genesis_fp16.store import StoreError
 from genesis_fp16.store.daemon_status import STARTING, find_daemon
@@ -77,7 +78,7 @@ def run_checks(
     results += [check_database(settings)]
     results += [check_lock(settings), *check_daemon_settings(settings)]
     results += [check_port(settings), check_device(settings)]
-    plugins = probe_agents(settings)
+    plugins = known_agents(settings)
     results += check_plugins(settings, plugins)
     results += check_preflight(settings, [plugin.name for plugin in plugins])
     return results
@@ -321,7 +322,7 @@ def check_plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[CheckRe
         found = f"{plugin.name} is {plugin.state}"
         found += f": {plugin.reason}" if plugin.reason else ""
         yield CheckResult("plugin", verdict, found)
-    if not any(plugin.state == "ready" for plugin in plugins):
+    if not any(plugin.state in ("ready", "pending") for plugin in plugins):
         yield CheckResult(
             "plugin", "fail", "no agent is ready", "install one, or repair one of those named above"
         )

@@ -31,6 +31,7 @@ _DECIDED_BY = {
     "floor_policy": "the worker itself, by FP16_FLOOR_POLICY: gradients overflowed at the floor",
     "canary": "the canary settings: this run is not in the share that may use half precision",
     "baseline": "the run repeats another one in FP32, for comparison",
+    "device_unknown": "the daemon has just started and does not know the device yet",
     "no_accelerator": "the device is a CPU, and GENESIS_CPU_HALF is not set",
     "unsupported": "the device lacks this half type",
     "measured": "the worker measured it as best: see genesis-fp16 preflight",

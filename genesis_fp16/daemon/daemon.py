@@ -1,4 +1,8 @@
-"""The life of the daemon: start, serve, reload, drain, stop."""
+"""The life of the daemon: start, serve, reload, drain, stop.
+
+It serves before it knows its agents: they are probed in the background, become ready one by one,
+and come and go while it serves.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 import time
 from contextlib import ExitStack, closing
 from dataclasses import asdict
+from itertools import islice
 
 import sdnotify
 import structlog
@@ -15,12 +20,14 @@ from genesis_fp16.daemon.http import start_http
 from genesis_fp16.daemon.log import configure_logging
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import DRAIN_GRACE_SECONDS, TICK_SECONDS, RunLoop, open_store
-from genesis_fp16.daemon.startup import ProbeResults, StoppedEarlyError, probe_environment
+from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.schedule import effective_schedule
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.discovery import check_not_shadowed
+from genesis_fp16.plugins.probe import HardwareProbeError, Plugin
+from genesis_fp16.plugins.watch import PluginWatch
 from genesis_fp16.runs.baselines import BaselineRuns
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.schedule import Timetable
@@ -33,6 +40,8 @@ from infrastructure.agent_contract import Schedule
 VERIFY_LOCK_SECONDS = 1.0
 REPEAT_ERROR_SECONDS = 60.0
 IDLE_STORE_SECONDS = 1.0  # between two looks into the store while nothing runs or is due
+PLUGINS_SECONDS = 0.05  # of a round, for agents whose state has changed
+SUCCESSES_PER_ROUND = 50
 
 log = structlog.get_logger()
 
@@ -70,11 +79,9 @@ def serve(settings: Settings) -> None:
             "listener_started",
             metrics=f"http://{settings.metrics_host}:{server.server_port}/metrics",
         )
-        try:
-            probes = probe_environment(settings, signals)
-        except StoppedEarlyError:
-            return
-        daemon = Daemon(settings, store, probes, metrics, run_logger)
+        watch = stack.enter_context(closing(PluginWatch(settings)))
+        watch.start()
+        daemon = Daemon(settings, store, watch, metrics, run_logger)
         daemon.start()
         _run_rounds(daemon, signals, lock, readiness)
     log.info("daemon_stopped")
@@ -101,41 +108,88 @@ class Daemon:
         self,
         settings: Settings,
         store: Store,
-        probes: ProbeResults,
+        watch: PluginWatch,
         metrics: Metrics,
         run_logger: RunLogger,
     ) -> None:
-        self._store, self._probes, self.metrics = store, probes, metrics
+        self._store, self.watch, self.metrics = store, watch, metrics
         self._baselines = BaselineRuns(store, settings)
         self._retention = Retention(store, settings)
         listeners: list[EventListener] = [self._baselines, self._retention, metrics, run_logger]
-        self.loop = RunLoop(settings, store, probes, listeners, self._guard_decided)
+        nothing_known = ProbeResults(plugins=[], hardware=None)
+        self.loop = RunLoop(settings, store, nothing_known, listeners, self._guard_decided)
+        self.loop.dispatcher.absent = watch.absent
         self._timetable = Timetable(store, settings.seed)
-        self._ready = [plugin for plugin in probes.plugins if plugin.state == "ready"]
         self._ask_store_at = 0.0  # in monotonic seconds
+        self._ready: dict[str, Plugin] = {}
+        self._unseen: set[str] = set()  # agents whose last success has not been read
+        self._reported_scan = 0.0
 
     def start(self) -> None:
-        """Take over what an earlier daemon left, log what is installed, fill the timetable."""
+        """Take over what an earlier daemon left."""
         self.loop.dispatcher.recover(time.monotonic())
-        for plugin in self._probes.plugins:
-            if plugin.state != "disabled":  # a plugin that an operator has disabled is not down
-                self.metrics.register_agent(plugin.name)
-                self.metrics.set_plugin_up(plugin.name, plugin.state == "ready")
-                decision = self.loop.guard.decision(plugin.name)
-                self.metrics.set_guard_state(plugin.name, decision.state)
-                if succeeded_at := self._store.last_success(plugin.name):
-                    self.metrics.set_last_success(plugin.name, succeeded_at)
-            distribution = f"{plugin.distribution} {plugin.version}"
-            fields = {"agent": plugin.name, "distribution": distribution}
-            if plugin.state == "ready":
-                log.info("plugin_ready", **fields)
-            else:
-                write = log.warning if plugin.state == "quarantined" else log.info
-                write(f"plugin_{plugin.state}", **fields, reason=plugin.reason)
-        for plugin in self._ready:
+        log.info("daemon_ready", next="genesis-fp16 agents, runs, doctor; Ctrl-C stops")
+
+    def _update_plugins(self) -> None:
+        """Take note of the device and of agents that have changed, for a part of a round.
+
+        Raises:
+            HardwareProbeError: The device that the settings name cannot be used.
+        """
+        if self.watch.hardware_error is not None:
+            raise self.watch.hardware_error
+        if self.loop.resolver.hardware is None and (hardware := self.watch.hardware) is not None:
+            self.loop.resolver.hardware = hardware
+            log.info("hardware_known", **asdict(hardware))
+            for ready in self._ready.values():
+                self._allow(ready)
+        until = time.monotonic() + PLUGINS_SECONDS
+        while (plugin := self.watch.take()) is not None:
+            self._update_plugin(plugin)
+            if time.monotonic() >= until:
+                return
+        if self._reported_scan != self.watch.scanned_at:
+            self._reported_scan = self.watch.scanned_at
+            self._report_plugins()
+
+    def _update_plugin(self, plugin: Plugin) -> None:
+        name, up = plugin.name, plugin.state == "ready"
+        was_up = self._ready.pop(name, None) is not None
+        self.loop.agents.pop(name, None)
+        if up:
+            self._ready[name] = plugin
             if plugin.schedule is not None:
-                self._schedule(plugin.name, plugin.schedule)
-        known = {plugin.name.replace("-", "_") for plugin in self._probes.plugins}
+                self._schedule(name, plugin.schedule)
+        elif plugin.state != "pending":  # one that is pending will be back soon
+            self._timetable.remove(name)
+            if was_up:
+                self.metrics.set_next_run(name, math.nan, math.nan)
+        if plugin.state in ("ready", "quarantined"):  # one that is disabled is not down
+            self.metrics.register_agent(name)
+            self.metrics.set_plugin_up(name, up)
+            self.metrics.set_guard_state(name, self.loop.guard.decision(name).state)
+            self._unseen.add(name)
+        elif plugin.state == "removed":
+            self.metrics.forget_plugin(name)
+        fields = {"agent": name, "distribution": f"{plugin.distribution} {plugin.version}"}
+        if up:
+            log.info("plugin_ready", **fields)
+            if self.loop.resolver.hardware is not None:
+                self._allow(plugin)
+        else:
+            write = log.warning if plugin.state == "quarantined" else log.info
+            write(f"plugin_{plugin.state}", **fields, reason=plugin.reason)
+
+    def _allow(self, plugin: Plugin) -> None:
+        """Let runs of the agent start: it and the device are known."""
+        self.loop.agents[plugin.name] = plugin.entry_point
+        self._log_precision(plugin.name)
+
+    def _report_plugins(self) -> None:
+        """Log what only a complete list of the agents shows."""
+        names = self.watch.names
+        log.info("plugins_probed", installed=len(names), ready=len(self._ready))
+        known = {name.replace("-", "_") for name in names}
         for key in self.loop.settings.agents.keys() - known:
             log.warning("unknown_agent_configured", key=key, installed=sorted(known))
         self._check_canaries()
@@ -143,12 +197,12 @@ class Daemon:
             log.warning(
                 "agents_unavailable", remedy="see the reasons above, or genesis-fp16 agents"
             )
-        self._log_precision()
-        log.info("daemon_ready", next="genesis-fp16 agents, runs, doctor; Ctrl-C stops")
 
     def _check_canaries(self) -> None:
         """Log canaries that are not agents; if none is, every agent stays in FP32."""
-        ready = {plugin.name for plugin in self._ready}
+        if not self.watch.scanned_at:
+            return
+        ready = set(self._ready)
         canaries = set(self.loop.settings.canaries)
         if missing := sorted(canaries - ready):
             write = log.warning if canaries & ready else log.error
@@ -169,16 +223,12 @@ class Daemon:
         except ValueError as error:
             log.error("schedule_refused", agent=agent, schedule=str(schedule), error=str(error))
 
-    def _log_precision(self) -> None:
-        """Log the precision resolved for each agent; a worker still has to acknowledge it."""
-        for plugin in self._ready:
-            state = self.loop.resolver.for_agent(plugin.name)
-            log.info(
-                "precision_resolved",
-                agent=plugin.name,
-                device=self._probes.hardware.device,
-                **asdict(state),
-            )
+    def _log_precision(self, agent: str) -> None:
+        """Log the precision resolved for *agent*; a worker still has to acknowledge it."""
+        hardware = self.loop.resolver.hardware
+        device = "unknown" if hardware is None else hardware.device
+        state = self.loop.resolver.for_agent(agent)
+        log.info("precision_resolved", agent=agent, device=device, **asdict(state))
 
     def round(self, now: float, *, reload: bool) -> str:
         """Run one round of the loop; what a rollback needs comes first and needs no store.
@@ -192,8 +242,13 @@ class Daemon:
             self.metrics.config_reloaded(outcome.error is None)
             if outcome.changed:
                 self._check_canaries()
-                self._log_precision()
+                for agent in self._ready:
+                    self._log_precision(agent)
+        if reload:
+            self.watch.rescan()
+        self._update_plugins()
         active = bool(self.loop.dispatcher.busy) or self._timetable.has_work(unix_now)
+        active = active or bool(self._unseen)
         if active or outcome is not None or now >= self._ask_store_at:
             self._ask_store_at = now if active else now + IDLE_STORE_SECONDS
             with self.loop.store_health.catch_errors():
@@ -210,6 +265,10 @@ class Daemon:
     def _use_store(self, now: float, unix_now: float) -> None:
         self.loop.dispatch(now)
         self._baselines.tick()
+        for agent in list(islice(self._unseen, SUCCESSES_PER_ROUND)):
+            if succeeded_at := self._store.last_success(agent):
+                self.metrics.set_last_success(agent, succeeded_at)
+            self._unseen.discard(agent)
         self._timetable.tick(unix_now)
         self._retention.tick()  # last: an error of the store in it must not delay a run
 
@@ -240,6 +299,8 @@ def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _
                 notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
             try:
                 readiness.problem = daemon.round(now, reload=reload)
+            except HardwareProbeError:
+                raise
             except Exception as error:  # of any kind: the next round may succeed
                 readiness.problem = f"the last round failed: {error!r}"
                 daemon.metrics.round_failed()
@@ -250,6 +311,7 @@ def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _
                 daemon.loop.settings,
                 trouble=readiness.problem,
                 refused=daemon.loop.settings_error,
+                scanned_at=daemon.watch.scanned_at,
             )
             if not readiness.problem:  # clock, dispatcher and store have all worked
                 notifier.notify("WATCHDOG=1")
@@ -258,6 +320,7 @@ def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _
             time.sleep(TICK_SECONDS)
     finally:
         readiness.problem = "stopping"
+        daemon.watch.close()
         seconds = daemon.loop.settings.stop_timeout_seconds + 2 * DRAIN_GRACE_SECONDS
         notifier.notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
         daemon.loop.drain(signals)

@@ -9,15 +9,17 @@ from contextlib import ExitStack, closing
 
 import structlog
 
+from genesis_fp16.daemon.known_agents import known_agents, watching_daemon
 from genesis_fp16.daemon.log import configure_logging
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import TICK_SECONDS, RunLoop, StoreHealth, open_store
-from genesis_fp16.daemon.startup import ProbeResults, StoppedEarlyError, probe_environment
+from genesis_fp16.daemon.startup import StoppedEarlyError, probe_environment
 from genesis_fp16.domain.attempt import events_path
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.event_limits import EventLimits
 from genesis_fp16.domain.run import Run, RunState
-from genesis_fp16.plugins.discovery import UnknownAgentError, check_not_shadowed
+from genesis_fp16.plugins.discovery import check_not_shadowed, entry_point_of
+from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.runs.dispatcher import READ_SECONDS
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, Store
@@ -58,15 +60,20 @@ def run_once(settings: Settings, agent: str) -> int:
     """
     configure_logging(settings)
     check_not_shadowed()
+    entry_point_of(agent)
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
         close_to_others(settings.home.absolute())
         stack.enter_context(private_umask(settings.home.absolute()))
-        try:
-            probes = probe_environment(settings, signals)
-        except StoppedEarlyError:
-            return os.EX_TEMPFAIL
-        _check_ready(probes, agent)
+        probes = None
+        if watching_daemon(settings) is not None:
+            _check_ready(known_agents(settings, only=agent))
+        else:
+            try:
+                probes = probe_environment(settings, agent, signals)
+            except StoppedEarlyError:
+                return os.EX_TEMPFAIL
+            _check_ready(probes.plugins)
         store = stack.enter_context(closing(open_store(settings)))
         run_logger = stack.enter_context(closing(open_run_logger(store)))
         lock = DaemonLock(settings)
@@ -77,6 +84,8 @@ def run_once(settings: Settings, agent: str) -> int:
             run = store.enqueue(agent, first_seed=settings.seed)
             _follow(settings, store, run, run_logger, signals)
         else:
+            if probes is None:
+                raise DaemonGoneError("the daemon has just ended: repeat the command")
             loop = RunLoop(settings, store, probes, [run_logger])
             run = _run_here(loop, store, agent, signals, lock)
         with StoreHealth().catch_errors():
@@ -84,13 +93,14 @@ def run_once(settings: Settings, agent: str) -> int:
     return os.EX_TEMPFAIL
 
 
-def _check_ready(probes: ProbeResults, agent: str) -> None:
-    installed = {plugin.name: plugin for plugin in probes.plugins}
-    if agent not in installed:
-        raise UnknownAgentError(agent, installed)
-    plugin = installed[agent]
-    if plugin.state != "ready":
-        raise AgentNotReadyError(f"agent {agent!r} is {plugin.state}: {plugin.reason}")
+def _check_ready(plugins: list[Plugin]) -> None:
+    """Refuse an agent that cannot run; report one that a daemon may soon be able to run."""
+    for plugin in plugins:
+        if plugin.state == "pending":
+            effect = "the run waits until the daemon has probed the agent"
+            log.info("agent_pending", agent=plugin.name, reason=plugin.reason, effect=effect)
+        elif plugin.state != "ready":
+            raise AgentNotReadyError(f"agent {plugin.name!r} is {plugin.state}: {plugin.reason}")
 
 
 def _run_here(loop: RunLoop, store: Store, agent: str, signals: Signals, lock: DaemonLock) -> Run:
@@ -122,7 +132,7 @@ def _follow(
 ) -> None:
     """Log the progress of *run* until it ends; a signal ends the log, not the run."""
     followed: dict[int, tuple[EventTail, EventLimits]] = {}
-    state, check_at = None, 0.0
+    state, check_at, agent_state = None, 0.0, "ready"
     while not signals.stop_count:
         now = time.monotonic()
         if now >= check_at:
@@ -132,6 +142,8 @@ def _follow(
                     f"the daemon has stopped; run {run.id} continues when it starts again: "
                     "genesis-fp16 serve, or genesis-fp16 run"
                 )
+            if state is RunState.QUEUED:
+                agent_state = _log_agent_state(settings, run, agent_state)
         current = store.run(run.id) or run  # before the events: all precede the last state
         behind = False
         for attempt in store.attempts(run.id):
@@ -161,6 +173,17 @@ def _admitted(tail: EventTail, limits: EventLimits, age_seconds: float) -> Itera
     for each in tail.read(time.monotonic() + READ_SECONDS):
         if (event := limits.admit(each, age_seconds)) is not None:
             yield event
+
+
+def _log_agent_state(settings: Settings, run: Run, before: str) -> str:
+    """Log the state of the agent of a waiting run, if it is another than *before*; return it."""
+    now = before
+    for plugin in known_agents(settings, only=run.agent):
+        now = plugin.state
+        if now != before and now == "quarantined":
+            effect = "the run waits until the agent is mended"
+            log.warning("agent_quarantined", agent=run.agent, reason=plugin.reason, effect=effect)
+    return now
 
 
 def _daemon_is_gone(settings: Settings) -> bool:

@@ -27,23 +27,18 @@ class PrecisionResolver:
     Attributes:
         settings: Settings in force; assign it after a reload.
         overrides: Overrides in force, as of the last `refresh`.
+        hardware: The device, assigned once it is known; until then every run is in FP32.
     """
 
     def __init__(
         self,
         store: Store,
-        hardware: Hardware,
+        hardware: Hardware | None,
         settings: Settings,
         guard: Guard,
     ) -> None:
-        self.settings = settings
+        self.settings, self.hardware = settings, hardware
         self._store, self._guard = store, guard
-        self._device = Device(
-            accelerator=not hardware.device.startswith("cpu"),
-            fp16=hardware.fp16,
-            bf16=hardware.bf16,
-            cpu_half=settings.cpu_half,
-        )
         self.overrides: Sequence[Override] = ()
         self.refresh()
 
@@ -66,6 +61,18 @@ class PrecisionResolver:
     def for_agent(self, agent: str) -> PrecisionState:
         """The precision of runs of *agent* that begin now and are canaries."""
         return self._decide(agent, math.inf, canary=is_canary(agent, 1, self.settings))
+
+    @property
+    def _device(self) -> Device | None:
+        hardware = self.hardware
+        if hardware is None:
+            return None
+        return Device(
+            accelerator=not hardware.device.startswith("cpu"),
+            fp16=hardware.fp16,
+            bf16=hardware.bf16,
+            cpu_half=self.settings.cpu_half,
+        )
 
     def _decide(
         self,

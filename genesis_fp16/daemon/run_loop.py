@@ -116,6 +116,7 @@ class RunLoop:
 
     Attributes:
         settings: Settings in force.
+        agents: Agent to entry point, of the agents that may run; it may change.
         settings_error: Why the settings file's latest content is not in force; empty if it is.
     """
 
@@ -130,6 +131,7 @@ class RunLoop:
         self.settings = settings
         self.settings_error = ""
         self.store_health = StoreHealth()
+        self.agents = probes.entry_points
         self._store = store
         self._reloader = SettingsReloader(settings)
         self.guard = Guard(store, settings, on_decision)
@@ -138,7 +140,7 @@ class RunLoop:
             store,
             LocalExecutor(),
             settings,
-            probes.entry_points,
+            self.agents,
             self.resolver,
             Listeners([self.guard, *listeners]),
         )

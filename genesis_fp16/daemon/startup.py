@@ -1,4 +1,4 @@
-"""What is installed and on what it can run: plugins and hardware, probed side by side."""
+"""What a run in the foreground needs to know: one agent and the hardware, probed side by side."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import psutil
-
-from genesis_fp16.plugins.probe import Hardware, Plugin, probe_agents, probe_hardware
+from genesis_fp16.plugins.probe import (
+    Hardware,
+    Plugin,
+    ProbeProcesses,
+    probe_agents,
+    probe_hardware,
+)
+from genesis_fp16.plugins.probe.results_file import read_results
 from genesis_fp16.settings import Settings
-from genesis_fp16.system.processes import kill
 from genesis_fp16.system.signals import Signals
 
 _POLL_SECONDS = 0.1
@@ -22,15 +26,15 @@ class StoppedEarlyError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeResults:
-    """Plugins and hardware.
+    """Plugins and hardware, as far as they are known.
 
     Attributes:
-        plugins: All installed plugins, usable or not.
-        hardware: The device that the settings name.
+        plugins: Plugins, usable or not.
+        hardware: The device that the settings name; None if it is not known yet.
     """
 
     plugins: list[Plugin]
-    hardware: Hardware
+    hardware: Hardware | None
 
     @property
     def entry_points(self) -> dict[str, str]:
@@ -40,20 +44,24 @@ class ProbeResults:
         }
 
 
-def probe_environment(settings: Settings, signals: Signals) -> ProbeResults:
-    """Probe plugins and hardware.
+def probe_environment(settings: Settings, agent: str, signals: Signals) -> ProbeResults:
+    """Probe *agent*, unless an earlier result holds, and the hardware.
 
     Raises:
         HardwareProbeError: The device does not exist.
         StoppedEarlyError: A signal came; the probes were ended.
     """
+    processes = ProbeProcesses()
     with ThreadPoolExecutor(2, thread_name_prefix="startup") as pool:
-        plugins = pool.submit(probe_agents, settings)
-        hardware = pool.submit(probe_hardware, settings)
-        while not (plugins.done() and hardware.done()):
+        known = read_results(settings.home.absolute())
+        plugins = pool.submit(probe_agents, settings, known, only=agent, processes=processes)
+        hardware = pool.submit(probe_hardware, settings, processes)
+        try:
+            while not (plugins.done() and hardware.done()) and not signals.stop_count:
+                time.sleep(_POLL_SECONDS)
+        finally:
             if signals.stop_count:
-                kill(psutil.Process().children())  # all are probes: no worker has started yet
-            time.sleep(_POLL_SECONDS)
+                processes.close()
     if signals.stop_count:
         raise StoppedEarlyError
     return ProbeResults(plugins=plugins.result(), hardware=hardware.result())

@@ -88,7 +88,7 @@ class PrecisionInputs:
         default: ``GENESIS_PRECISION``.
         agent: The agent's own setting, if any.
         overrides: Overrides that apply to the run, one per scope at most.
-        device: What the device can compute.
+        device: What the device can compute; None until that is known.
         guard: Whether the guard demands FP32.
         fell_back_at: Unix time at which the run's worker fell back to FP32 by itself, at the floor
             of the loss scale; None if it did not.
@@ -100,7 +100,7 @@ class PrecisionInputs:
     default: PrecisionWish
     agent: PrecisionWish | None
     overrides: Sequence[Override]
-    device: Device
+    device: Device | None
     guard: bool = False
     fell_back_at: float | None = None
     canary: bool = True
@@ -112,10 +112,10 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
 
     FP32 is demanded by, in the order in which one is named: ``flag`` (``ENABLE_FP16_TRAINING``),
     ``operator`` (an override), ``guard``, ``floor_policy`` (the worker's own fallback), ``agent``
-    (its own setting), the device (``no_accelerator`` or ``unsupported``), ``baseline`` and
-    ``canary``: these two runs serve a comparison and are named last. If none demands it, the half
-    type, or ``auto``, is the operator's (for this agent before for all), else the agent's, else
-    the default.
+    (its own setting), the device (``device_unknown``, ``no_accelerator`` or ``unsupported``),
+    ``baseline`` and ``canary``: these two runs serve a comparison and are named last. If none
+    demands it, the half type, or ``auto``, is the operator's (for this agent before for all), else
+    the agent's, else the default.
 
     A fallback of the worker holds until its run ends. An override for this agent by name that
     asks for half precision and is newer than the fallback suspends it while it is in force.
@@ -147,7 +147,9 @@ def _fp32_reasons(inputs: PrecisionInputs, half: PrecisionWish) -> Iterator[Prec
         yield "floor_policy"
     if inputs.agent == "fp32":
         yield "agent"
-    if (reason := inputs.device.fp32_reason(half)) is not None:
+    if inputs.device is None:
+        yield "device_unknown"
+    elif (reason := inputs.device.fp32_reason(half)) is not None:
         yield reason
     if inputs.baseline:
         yield "baseline"

@@ -181,6 +181,12 @@ class Metrics:
         """Set whether the plugin is usable."""
         self._series.plugin_up.labels(name).set(up)
 
+    def forget_plugin(self, name: str) -> None:
+        """Remove the series that speak of the agent's future: it was uninstalled."""
+        series = self._series
+        for family in (series.plugin_up, series.next_fire, series.period, series.lag):
+            family.remove(name)
+
     def set_last_success(self, name: str, timestamp: float) -> None:
         """Set when the agent's last successful run ended, in Unix time."""
         self._series.last_success.labels(name).set(timestamp)

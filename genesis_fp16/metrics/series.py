@@ -27,7 +27,13 @@ from genesis_fp16.metrics.family import CounterFamily, Family, GaugeFamily, Hist
 from infrastructure.events.precision_state import REASONS
 
 STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")
-NOT_ROLLBACKS = ("default", "measured", "baseline", "canary")  # FP32 is a choice here
+NOT_ROLLBACKS = (
+    "default",
+    "measured",
+    "baseline",
+    "canary",
+    "device_unknown",
+)  # FP32 is a choice here
 ROLLBACK_REASONS = tuple(reason for reason in REASONS if reason not in NOT_ROLLBACKS)
 PRECISIONS = ("fp32", "fp16", "bf16")
 STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

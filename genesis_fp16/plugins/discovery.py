@@ -6,8 +6,9 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.metadata import Distribution, entry_points
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -52,6 +53,8 @@ class InstalledEntryPoint:
         distribution, version: Distribution that declares it.
         root: Folder below which its module must lie; None if unknown.
         valid_name: Whether the name, before cleaning, is of the form of an agent's name.
+        record: Hash of the list of its files; empty if no installer wrote one.
+        editable: Whether its files are sources that may change at any time.
     """
 
     name: str
@@ -60,22 +63,37 @@ class InstalledEntryPoint:
     version: str
     root: Path | None
     valid_name: bool
+    record: str = ""
+    editable: bool = False
 
 
 def installed_entry_points(group: str) -> list[InstalledEntryPoint]:
     """Entry points of *group*, sorted by name; a name that two distributions use comes twice."""
-    found = [
-        InstalledEntryPoint(
-            name=plain(point.name, _LONGEST_NAME),
-            target=point.value.partition("[")[0].strip(),
-            distribution=point.dist.name if point.dist else "unknown",
-            version=point.dist.version if point.dist else "unknown",
-            root=_source_folder(point.dist) if point.dist else None,
-            valid_name=AGENT_NAME.fullmatch(point.name) is not None,
-        )
-        for point in entry_points(group=group)
-    ]
-    return sorted(found, key=lambda point: point.name)
+    found = [_describe(point) for point in entry_points(group=group)]
+    return sorted(found, key=lambda point: (point.name, point.distribution))
+
+
+def _describe(point: EntryPoint) -> InstalledEntryPoint:
+    found = InstalledEntryPoint(
+        name=plain(point.name, _LONGEST_NAME),
+        target=point.value.partition("[")[0].strip(),
+        distribution="unknown",
+        version="unknown",
+        root=None,
+        valid_name=AGENT_NAME.fullmatch(point.name) is not None,
+    )
+    if (distribution := point.dist) is None:
+        return found
+    metadata = distribution.metadata  # each access reads the file again
+    sources, record = _editable_sources(distribution), distribution.read_text("RECORD")
+    return replace(
+        found,
+        distribution=metadata["Name"] or "unknown",
+        version=metadata["Version"] or "unknown",
+        root=sources or Path(str(distribution.locate_file(""))),
+        record=sha256(record.encode()).hexdigest() if record else "",
+        editable=sources is not None,
+    )
 
 
 def registration_error(
@@ -128,10 +146,10 @@ def check_not_shadowed() -> None:
         raise ShadowedPackageError(expected, found or "nothing")
 
 
-def _source_folder(distribution: Distribution) -> Path:
-    """Folder below which the distribution's modules lie: its sources if it is editable."""
+def _editable_sources(distribution: Distribution) -> Path | None:
+    """Folder of the distribution's sources if it is editable, else None."""
     with suppress(ValueError, KeyError, TypeError):  # direct_url.json is missing or another form
         origin = json.loads(distribution.read_text("direct_url.json") or "")
         if origin["dir_info"]["editable"]:
             return Path(unquote(urlsplit(origin["url"]).path))
-    return Path(str(distribution.locate_file("")))
+    return None

@@ -136,6 +136,12 @@ def checked_agent(agent: object, name: str) -> Agent:
     Raises:
         PluginRefusedError: It is not an agent, or of another contract version or name.
     """
+    version = getattr(agent, "contract_version", CONTRACT_VERSION)  # first: it decides the members
+    if not isinstance(agent, type) and version != CONTRACT_VERSION:
+        raise PluginRefusedError(
+            f"written for agent contract {version!r}, this genesis-fp16 uses "
+            f"{CONTRACT_VERSION}: upgrade the older of the two"
+        )
     if isinstance(agent, type) or not isinstance(agent, Agent):
         members = ("name", "contract_version", *AGENT_METHODS)
         missing = [member for member in members if not hasattr(agent, member)]
@@ -143,11 +149,6 @@ def checked_agent(agent: object, name: str) -> Agent:
         raise PluginRefusedError(
             f"the factory returned a {type(agent).__name__}, which is not an agent: {lacks}; "
             "derive from infrastructure.world_model_agent.WorldModelAgent"
-        )
-    if agent.contract_version != CONTRACT_VERSION:
-        raise PluginRefusedError(
-            f"written for agent contract {agent.contract_version!r}, this genesis-fp16 uses "
-            f"{CONTRACT_VERSION}: upgrade the older of the two"
         )
     if agent.name != name or not AGENT_NAME.fullmatch(name):
         raise PluginRefusedError(

@@ -53,6 +53,8 @@ class Dispatcher:
 
     Attributes:
         settings: Settings in force; assign it after a reload.
+        absent: Returns why no run of an agent can ever start, for example because it is not
+            installed; empty if it may. Its waiting runs are cancelled with that reason.
         queued: Runs that wait, as of the last round.
         clock: Monotonic seconds, for the time that reading events takes.
     """
@@ -74,6 +76,7 @@ class Dispatcher:
         self._agents = agents
         self._precision = precision
         self._listener = listener
+        self.absent: Callable[[str], str] = lambda _agent: ""
         self._active: dict[str, ActiveAttempt] = {}
         self._announced: dict[str, RunState] = {}
         self._killed: list[Handle] = []  # workers of runs given up, until they are reaped
@@ -113,6 +116,8 @@ class Dispatcher:
                 self._cancel(run, None)
             elif not self.settings.for_agent(run.agent).enabled:
                 self._cancel(run, f"the agent {run.agent} is disabled by its ENABLED=false")
+            elif reason := self.absent(run.agent):
+                self._cancel(run, reason)
             elif self._may_start(run):
                 self._isolated(run, self._start, run, now)
 

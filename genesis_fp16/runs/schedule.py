@@ -72,6 +72,15 @@ class Timetable:
         due = bool(self._heap) and self._heap[0][0] <= now
         return due or bool(self._added) or now < self._last_tick
 
+    def remove(self, agent: str) -> None:
+        """Queue no more runs of *agent*; if it is added again, it has missed those meanwhile."""
+        for known in (self._added, self._schedules, self._handled_until, self._handle_at):
+            known.pop(agent, None)
+        for shown in (self.next_runs, self.periods, self.lags):
+            shown.pop(agent, None)
+        self._missed.discard(agent)
+        self.changed.discard(agent)
+
     def tick(self, now: float) -> None:
         """Queue a run of each agent whose due time has come, as far as one round goes.
 

@@ -24,6 +24,8 @@ class DaemonStatus(BaseModel):
         trouble: Why the daemon is not ready; empty if it is.
         env_file: Absolute path of the settings file that it follows.
         refused: Why it refused that file's content and keeps its previous settings; else empty.
+        scanned_at: Unix time at which the last look at the installed agents began whose probes have
+            ended, 0 before the first; None if the process does not look for changes.
         hot: Hot fields of its `Settings`, with the values in force.
         sources: Where those are set, by variable; defaults are left out.
     """
@@ -36,6 +38,7 @@ class DaemonStatus(BaseModel):
     trouble: str = STARTING
     env_file: str = ""
     refused: str = ""
+    scanned_at: float | None = None
     hot: dict[str, JsonValue] = {}
     sources: dict[str, str] = {}
 
@@ -45,7 +48,9 @@ class DaemonStatus(BaseModel):
         since = datetime.fromtimestamp(self.since, UTC)
         return f"pid {self.pid} on {self.host} since {since:%Y-%m-%dT%H:%M:%SZ}"
 
-    def with_settings(self, settings: Settings, *, trouble: str, refused: str) -> DaemonStatus:
+    def with_settings(
+        self, settings: Settings, *, trouble: str, refused: str, scanned_at: float | None = None
+    ) -> DaemonStatus:
         """The same daemon with the hot settings of *settings* in force; none of them is secret."""
         names, of_agent = hot_fields(Settings), set(hot_fields(AgentSettings))
         hot = settings.model_dump(mode="json", include=set(names))
@@ -59,6 +64,7 @@ class DaemonStatus(BaseModel):
                 "env_file": plain(str(settings.env_file.absolute())),
                 "trouble": plain(trouble),
                 "refused": plain(refused),
+                "scanned_at": scanned_at,
                 "hot": hot,
                 "sources": {name: found for name, found in sources.items() if found != "default"},
             }

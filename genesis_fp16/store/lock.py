@@ -96,15 +96,24 @@ class DaemonLock:
             self.release()
             raise
 
-    def write_status(self, settings: Settings, *, trouble: str = "", refused: str = "") -> None:
+    def write_status(
+        self,
+        settings: Settings,
+        *,
+        trouble: str = "",
+        refused: str = "",
+        scanned_at: float | None = None,
+    ) -> None:
         """Write the holder's status for commands; after a failed write they see none.
 
-        *trouble* and *refused* are those of `DaemonStatus`.
+        *trouble*, *refused* and *scanned_at* are those of `DaemonStatus`.
         """
-        status = (settings, trouble, refused)
+        status = (settings, trouble, refused, scanned_at)
         if status == self._written or not self._file_is_ours():  # otherwise another's file is there
             return
-        serving = self._own.with_settings(settings, trouble=trouble, refused=refused)
+        serving = self._own.with_settings(
+            settings, trouble=trouble, refused=refused, scanned_at=scanned_at
+        )
         path = self._home / STATUS_FILE
         try:
             write_atomically(path, serving.model_dump_json())

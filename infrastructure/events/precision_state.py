@@ -17,6 +17,7 @@ PrecisionReason = Literal[
     "floor_policy",  # the worker's own fallback: FP16_FLOOR_POLICY=fallback_fp32
     "baseline",  # the run repeats another in FP32
     "canary",  # the run is outside the share that may have half precision
+    "device_unknown",  # the daemon has just started and is asking torch about the device
     "no_accelerator",  # the device is a CPU, and GENESIS_CPU_HALF is not set
     "unsupported",  # the device lacks the half type
     "measured",  # auto was asked for, and a pre-flight measurement decided

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from genesis_fp16.daemon.http import TICK_STALE_SECONDS
 from genesis_fp16.settings import Settings
 
 pytestmark = pytest.mark.process
@@ -79,7 +80,12 @@ def test_the_sandbox_may_work(values: dict[str, list[str]], root: Path) -> None:
 
 def test_a_stop_lasts_longer_than_a_checkpoint(values: dict[str, list[str]]) -> None:
     assert float(values["TimeoutStopSec"][0]) > Settings().stop_timeout_seconds + 5
-    assert float(values["TimeoutStartSec"][0]) > 2 * Settings().probe_timeout_seconds
+
+
+def test_a_start_may_take_longer_than_the_loop_may_stall(values: dict[str, list[str]]) -> None:
+    """Probes do not count: the daemon is ready before they have ended."""
+    assert float(values["TimeoutStartSec"][0]) > TICK_STALE_SECONDS
+    assert float(values["WatchdogSec"][0]) > TICK_STALE_SECONDS
 
 
 def test_hot_settings_are_not_in_its_environment(values: dict[str, list[str]]) -> None:

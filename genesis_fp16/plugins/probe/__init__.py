@@ -4,8 +4,20 @@ from genesis_fp16.plugins.probe.parent import (
     Hardware,
     HardwareProbeError,
     Plugin,
+    ProbeProcesses,
+    ProbeResult,
+    ProbesClosedError,
     probe_agents,
     probe_hardware,
 )
 
-__all__ = ["Hardware", "HardwareProbeError", "Plugin", "probe_agents", "probe_hardware"]
+__all__ = [
+    "Hardware",
+    "HardwareProbeError",
+    "Plugin",
+    "ProbeProcesses",
+    "ProbeResult",
+    "ProbesClosedError",
+    "probe_agents",
+    "probe_hardware",
+]

@@ -1,6 +1,6 @@
-"""Child process that loads one agent, or asks torch about the hardware, and answers in JSON.
+"""Child process that loads one agent, reads what is installed, or asks torch about the hardware.
 
-The answer goes to its own file descriptor, because a plugin may print. The daemon never imports
+It answers in JSON on its own file descriptor, because a plugin may print. The daemon never imports
 plugin code: an agent that raises, exits, crashes or hangs here ends only this process.
 """
 
@@ -23,6 +23,7 @@ from genesis_fp16.plugins.loading import (
     validate_settings,
 )
 from genesis_fp16.plugins.probe.messages import ProbeAnswer, ProbeRequest
+from genesis_fp16.plugins.scan import scan_installed
 from infrastructure.agent_contract import Schedule
 from infrastructure.events.plain_text import LONGEST
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("entry_point", nargs="?", help="module:attribute of an agent's factory")
     parser.add_argument("--name", help="name of the entry point")
     parser.add_argument("--hardware", action="store_true", help="ask torch about the device")
+    parser.add_argument("--scan", action="store_true", help="read what is installed")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--answer", type=int, default=1, help="descriptor to answer on")
     parser.add_argument("--deadline", type=float, default=30.0, help="seconds to live")
@@ -78,11 +80,13 @@ def main() -> None:
             answer = json.dumps(describe_hardware(options.device))
         except ValueError as error:  # no such device: the message names the remedy
             sys.exit(f"{error}")
+    elif options.scan:
+        answer = scan_installed().model_dump_json()
     elif options.entry_point and options.name:
         request = ProbeRequest.model_validate_json(sys.stdin.read() or "{}")
         answer = probe_agent(options.entry_point, options.name, request).model_dump_json()
     else:
-        parser.error("give module:attribute with --name, or --hardware")
+        parser.error("give module:attribute with --name, --hardware or --scan")
     with os.fdopen(options.answer, "w", closefd=False) as channel:
         channel.write(answer)
     sys.stdout.flush()

@@ -7,43 +7,58 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from pydantic import JsonValue, ValidationError
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.schedule import next_due
-from genesis_fp16.plugins.discovery import (
-    AGENTS_GROUP,
-    InstalledEntryPoint,
-    installed_entry_points,
-    registration_error,
-)
 from genesis_fp16.plugins.loading import one_line
 from genesis_fp16.plugins.probe.messages import ProbeAnswer, ProbeRequest
+from genesis_fp16.plugins.scan import FoundAgent, Scan, hash_of, scan_installed
 from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import Schedule
-from infrastructure.events.plain_text import plain
+from infrastructure.events.plain_text import LONGEST, plain
 
 PROBES_AT_ONCE = 2  # each imports torch: more at a time make each other miss the deadline
+SCAN_SECONDS = 120.0  # in which the metadata of everything installed must be read
 _GRACE_SECONDS = 5.0  # the probe ends itself at its deadline; this is for one that cannot
 _OUTPUT_BYTES = 16384
+_TRACE_THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+_TRACE_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_PROBE_MODULE = str(Path(__file__).with_name("__main__.py"))
 
-PluginState = Literal["ready", "quarantined", "disabled"]
+PluginState = Literal["ready", "quarantined", "disabled", "pending", "removed"]
 
 
 class HardwareProbeError(GenesisError, RuntimeError):
-    """Torch could not describe the device."""
+    """Torch could not describe the device.
+
+    Attributes:
+        final: Whether the probe answered, so that another would say the same.
+    """
 
     exit_code = os.EX_CONFIG
+
+    def __init__(self, message: str, *, final: bool) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+class ProbesClosedError(Exception):
+    """The probes were ended because the process stops."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,11 +69,14 @@ class Plugin:
         name: Name of the entry point; the agent's identity.
         entry_point: ``module:attribute``.
         distribution, version: Distribution that installed it.
-        state: ``ready``; ``quarantined`` (see *reason*); ``disabled`` by the operator.
+        state: ``ready``; ``quarantined`` (see *reason*); ``disabled`` by the operator; ``pending``
+            until it has been probed, or while its distribution is missing for a moment;
+            ``removed`` when its distribution was uninstalled.
         reason: Why it is not ready, in one line with the remedy.
         detail: Traceback or last output of its probe, if there is one.
         schedule: The agent's own; the operator's setting wins.
         settings_schema: JSON schema of its settings; None if it takes none.
+        answered: False if its probe hung or crashed; another may succeed.
     """
 
     name: str
@@ -70,6 +88,7 @@ class Plugin:
     detail: str = ""
     schedule: Schedule | None = None
     settings_schema: dict[str, JsonValue] | None = None
+    answered: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,115 +107,282 @@ class Hardware:
     torch_version: str
 
 
-def probe_agents(settings: Settings) -> list[Plugin]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeResult:
+    """What the probe of an agent found, and for what that holds.
+
+    Attributes:
+        plugin: The agent.
+        key: Hash of its files, versions and settings.
+        environment: Hash of everything installed, which may mend an agent that is quarantined.
+    """
+
+    plugin: Plugin
+    key: str
+    environment: str
+
+    @classmethod
+    def of(
+        cls, plugin: Plugin, agent: FoundAgent, settings: Settings, environment: str
+    ) -> ProbeResult:
+        """What was found of *agent*; the end of a long traceback is kept."""
+        detail = plugin.detail[-LONGEST:]
+        return cls(
+            plugin=replace(plugin, detail=detail),
+            key=probe_key(agent, settings),
+            environment=environment,
+        )
+
+    def same(self, key: str, environment: str) -> bool:
+        """Whether neither the agent nor anything that may mend it has changed."""
+        return self.key == key and self.environment == environment
+
+    def holds_for(self, key: str, environment: str) -> bool:
+        """Whether another probe would find the same."""
+        if self.plugin.state == "ready":
+            return self.key == key
+        return self.plugin.answered and self.same(key, environment)
+
+
+class ProbeProcesses:
+    """Starts probes; `close` ends those that are under way. For use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """Kill every probe and its children; no new one starts."""
+        with self._lock:
+            self._closed = True
+            for child in self._running:
+                _kill_group(child)
+
+    def run(self, arguments: list[str], request: str, deadline_seconds: float) -> Ended:
+        """Run a probe in its own process group, and kill that group afterwards.
+
+        Raises:
+            ProbesClosedError: `close` was called.
+            OSError: No process can be started.
+        """
+        with (
+            tempfile.TemporaryFile() as requests,
+            tempfile.TemporaryFile() as answer,
+            tempfile.TemporaryFile() as output,
+        ):
+            requests.write(request.encode())
+            requests.seek(0)
+            command = [sys.executable, "-P", "-m", "genesis_fp16.plugins.probe", *arguments]
+            command += ["--answer", str(answer.fileno()), "--deadline", str(deadline_seconds)]
+            with self._lock:
+                if self._closed:
+                    raise ProbesClosedError
+                child = subprocess.Popen(
+                    command,
+                    stdin=requests,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(answer.fileno(),),
+                    start_new_session=True,
+                )
+                self._running.add(child)
+            status = None
+            with suppress(subprocess.TimeoutExpired):
+                status = child.wait(deadline_seconds + _GRACE_SECONDS)
+            with self._lock:
+                _kill_group(child)
+                self._running.discard(child)
+                if self._closed:
+                    child.wait()
+                    raise ProbesClosedError
+            child.wait()
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
+            printed = plain(output.read().decode(errors="replace"), _OUTPUT_BYTES)
+            answer.seek(0)
+            return Ended(status, answer.read().decode(errors="replace"), printed)
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def probe_agents(
+    settings: Settings,
+    known: Mapping[str, ProbeResult],
+    *,
+    only: str | None = None,
+    processes: ProbeProcesses | None = None,
+) -> list[Plugin]:
     """Find the installed agents and probe each; in alphabetical order.
 
     Blocks until the last probe has answered or met its deadline.
-    """
-    points = installed_entry_points(AGENTS_GROUP)
 
-    def examine(point: InstalledEntryPoint) -> Plugin:
-        plugin = Plugin(
-            name=point.name,
-            entry_point=point.target,
-            distribution=point.distribution,
-            version=point.version,
-        )
-        if reason := registration_error(point, points, "agent"):
-            return replace(plugin, reason=reason)
-        if not settings.for_agent(point.name).enabled:
-            return replace(plugin, state="disabled", reason="disabled by the operator")
-        return _probe(plugin, point, settings)
-
-    with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe") as pool:
-        return list(pool.map(examine, points))
-
-
-def probe_hardware(settings: Settings) -> Hardware:
-    """Have torch describe, in a child process, the device that the settings name.
+    Args:
+        known: Earlier results by name; an agent whose result still holds is not probed.
+        only: Name of the only agent to find; None for all.
+        processes: Starts the probes; by default new ones, which end with an interrupt.
 
     Raises:
-        HardwareProbeError: There is no such device, or torch cannot be imported.
+        ProbesClosedError: *processes* was closed.
     """
-    child = _run_probe(["--hardware", "--device", settings.device], "", settings)
-    try:
-        return Hardware(**json.loads(child.answer))
-    except (ValueError, TypeError):
-        last = child.output.strip().rpartition("\n")[2]
-        raise HardwareProbeError(one_line(last or child.failure(settings))) from None
+    processes = processes or ProbeProcesses()
+    scan = scan_installed()
+    agents = [agent for agent in scan.agents if only in (None, agent.point.name)]
+
+    def examine(agent: FoundAgent) -> Plugin:
+        plugin, result = unprobed(agent, settings), known.get(agent.point.name)
+        if plugin.state != "pending":
+            return plugin
+        if result is not None and result.holds_for(probe_key(agent, settings), scan.environment):
+            return result.plugin
+        return probe_agent(plugin, agent, settings, processes)
+
+    with ThreadPoolExecutor(PROBES_AT_ONCE) as pool:
+        try:
+            return list(pool.map(examine, agents))
+        except BaseException:  # an interrupt: otherwise the pool waits for all
+            processes.close()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """Exit status and output of a probe; *status* is None if it was killed at its deadline."""
-
-    status: int | None
-    answer: str
-    output: str
-
-    def failure(self, settings: Settings) -> str:
-        """Why there is no answer."""
-        if self.status is None or (self.status == 1 and "Timeout (" in self.output):
-            return (
-                f"did not load within {settings.probe_timeout_seconds:g} s: do less at import, or "
-                "raise GENESIS_PROBE_TIMEOUT_SECONDS"
-            )
-        if self.status < 0:
-            known = {each.value: each.name for each in signal.Signals}
-            killer = known.get(-self.status, f"signal {-self.status}")
-            return f"crashed while loading: killed by {killer}"
-        return f"ended its process with status {self.status} while loading"
+def unprobed(agent: FoundAgent, settings: Settings) -> Plugin:
+    """The agent as far as it is known without a probe; ``pending`` if it needs one."""
+    plugin = Plugin(
+        name=agent.point.name,
+        entry_point=agent.point.target,
+        distribution=agent.point.distribution,
+        version=agent.point.version,
+        state="pending",
+        reason="its probe has not ended yet",
+    )
+    if agent.problem:
+        return replace(plugin, state="quarantined", reason=agent.problem)
+    if not settings.for_agent(agent.point.name).enabled:
+        return replace(plugin, state="disabled", reason="disabled by the operator")
+    return plugin
 
 
-def _probe(plugin: Plugin, point: InstalledEntryPoint, settings: Settings) -> Plugin:
-    request = ProbeRequest(root=point.root, settings=settings.for_agent(plugin.name).settings)
+def probe_key(agent: FoundAgent, settings: Settings) -> str:
+    """Hash of what decides the outcome of the agent's probe."""
+    return hash_of([agent.fingerprint, settings.for_agent(agent.point.name).settings])
+
+
+def probe_agent(
+    plugin: Plugin, agent: FoundAgent, settings: Settings, processes: ProbeProcesses
+) -> Plugin:
+    """Load *agent* in a child process; return *plugin* with its state.
+
+    Raises:
+        ProbesClosedError: *processes* was closed.
+    """
+    own = settings.for_agent(plugin.name).settings
+    request = ProbeRequest(root=agent.point.root, settings=own).model_dump_json()
     arguments = [plugin.entry_point, "--name", plugin.name]
-    child = _run_probe(arguments, request.model_dump_json(), settings)
+    failed = replace(plugin, state="quarantined", answered=False)
+    try:
+        child = processes.run(arguments, request, settings.probe_timeout_seconds)
+    except OSError as error:
+        return replace(failed, reason=one_line(f"its probe could not be started: {error}"))
     try:
         answer = ProbeAnswer.model_validate_json(child.answer)
-        if answer.schedule is not None:
-            next_due(answer.schedule, time.time())
     except ValidationError:
-        return replace(plugin, reason=child.failure(settings), detail=child.output)
-    except ValueError as error:  # from next_due: ValidationError is a ValueError too
-        return replace(plugin, reason=one_line(f"schedule() is invalid: {error}"))
+        reason = one_line(child.failure(settings.probe_timeout_seconds, agent.module))
+        return replace(failed, reason=reason, detail=child.output)
+    problem = answer.reason
+    if answer.schedule is not None:
+        try:
+            next_due(answer.schedule, time.time())
+        except ValueError as error:
+            problem = problem or one_line(f"schedule() is invalid: {error}")
     return replace(
         plugin,
-        state="quarantined" if answer.reason else "ready",
-        reason=answer.reason,
+        state="quarantined" if problem else "ready",
+        reason=problem,
         detail=answer.detail,
         schedule=answer.schedule,
         settings_schema=answer.settings_schema,
     )
 
 
-def _run_probe(arguments: list[str], request: str, settings: Settings) -> _Ended:
-    """Run the probe in its own process group and kill that group afterwards."""
+def probe_hardware(settings: Settings, processes: ProbeProcesses | None = None) -> Hardware:
+    """Have torch describe, in a child process, the device that the settings name.
+
+    Raises:
+        HardwareProbeError: There is no such device, or torch cannot be imported.
+        ProbesClosedError: *processes* was closed.
+    """
     deadline = settings.probe_timeout_seconds
-    with (
-        tempfile.TemporaryFile() as requests,
-        tempfile.TemporaryFile() as answer,
-        tempfile.TemporaryFile() as output,
-    ):
-        requests.write(request.encode())
-        requests.seek(0)
-        command = [sys.executable, "-P", "-m", "genesis_fp16.plugins.probe", *arguments]
-        command += ["--answer", str(answer.fileno()), "--deadline", str(deadline)]
-        child = subprocess.Popen(
-            command,
-            stdin=requests,
-            stdout=output,
-            stderr=output,
-            pass_fds=(answer.fileno(),),
-            start_new_session=True,
-        )
-        status = None
-        with suppress(subprocess.TimeoutExpired):
-            status = child.wait(deadline + _GRACE_SECONDS)
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
-        printed = plain(output.read().decode(errors="replace"), _OUTPUT_BYTES)
-        answer.seek(0)
-        return _Ended(status, answer.read().decode(errors="replace"), printed)
+    try:
+        arguments = ["--hardware", "--device", settings.device]
+        child = (processes or ProbeProcesses()).run(arguments, "", deadline)
+    except OSError as error:
+        raise HardwareProbeError(f"its probe could not be started: {error}", final=False) from error
+    try:
+        return Hardware(**json.loads(child.answer))
+    except (ValueError, TypeError):
+        if child.status is None or child.status < 0 or child.timed_out:
+            message = f"the probe of the device {child.failure(deadline)}"
+            raise HardwareProbeError(one_line(message), final=False) from None
+        last = child.output.strip().rpartition("\n")[2] or child.failure(deadline)
+        raise HardwareProbeError(one_line(last), final=True) from None
+
+
+def scan_in_child(processes: ProbeProcesses) -> Scan:
+    """Read in a child process what is installed; see `genesis_fp16.plugins.scan`.
+
+    Raises:
+        OSError: The child could not be started, or failed; the message says how.
+        ProbesClosedError: *processes* was closed.
+    """
+    child = processes.run(["--scan"], "", SCAN_SECONDS)
+    try:
+        return Scan.model_validate_json(child.answer)
+    except ValidationError:
+        last = child.output.strip().rpartition("\n")[2] or child.failure(SCAN_SECONDS)
+        raise OSError(one_line(f"reading what is installed failed: {last}")) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Exit status and output of a probe; *status* is None if it was killed at its deadline."""
+
+    status: int | None
+    answer: str
+    output: str
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it met its deadline."""
+        return self.status is None or (self.status == 1 and "Timeout (" in self.output)
+
+    def failure(self, deadline_seconds: float, module: str = "") -> str:
+        """Why there is no answer, and at which line; best one of the top-level *module*."""
+        place = _place(self.output, module)
+        if self.timed_out:
+            hung = f", it hung at {place}" if place else ""
+            return (
+                f"did not load within {deadline_seconds:g} s{hung}: do less at import, or raise "
+                "GENESIS_PROBE_TIMEOUT_SECONDS"
+            )
+        at = f" at {place}" if place else ""
+        if self.status is not None and self.status < 0:
+            known = {each.value: each.name for each in signal.Signals}
+            killer = known.get(-self.status, f"signal {-self.status}")
+            return f"crashed while loading{at}: killed by {killer}"
+        return f"ended its process with status {self.status} while loading{at}"
+
+
+def _place(output: str, module: str) -> str:
+    """The innermost line of *module*, else of any, in the last traceback of faulthandler."""
+    for trace in reversed(_TRACE_THREAD.split(output)):
+        frames = _TRACE_FRAME.findall(trace)
+        if _PROBE_MODULE not in (file for file, *_ in frames):  # a thread of the plugin
+            continue
+        frames = [frame for frame in frames if not frame[0].startswith("<")]
+        own = [frame for frame in frames if module in Path(frame[0]).with_suffix("").parts]
+        file, line, function = (own or frames)[0]
+        return f"{Path(file).name}:{line} in {function}"
+    return ""

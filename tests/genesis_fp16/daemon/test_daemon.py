@@ -19,11 +19,10 @@ from rich.console import Console
 
 from genesis_fp16.daemon import daemon as service
 from genesis_fp16.daemon.run_log import RunLogger
-from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.plugins.probe import Hardware
+from genesis_fp16.plugins.watch import PluginWatch
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.daemon_status import find_daemon
@@ -120,10 +119,16 @@ def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
     assert notices.recv(100) == b"READY=1"
     assert notices.recv(100) == b"WATCHDOG=1"
 
-    assert daemon.lines("plugin_ready")[0]["agent"] == "any"
-    assert daemon.lines("plugin_disabled")[0]["agent"] == "se-darwin"
-    assert daemon.lines("agent_scheduled")[0]["schedule"] == "every 1h"
-    precision = daemon.lines("precision_resolved")[0]
+    def probed() -> bool:
+        while notices.recv(100) != b"WATCHDOG=1":  # read, as systemd does: else the daemon waits
+            pass
+        return bool(daemon.lines("plugins_probed") and daemon.lines("precision_resolved"))
+
+    until(probed)
+    assert daemon.wait_for("plugin_ready")["agent"] == "any"
+    assert daemon.wait_for("plugin_disabled")["agent"] == "se-darwin"
+    assert daemon.wait_for("agent_scheduled")["schedule"] == "every 1h"
+    precision = daemon.wait_for("precision_resolved")
     assert precision["requested"] == "fp16"
     until(lambda: daemon.get("/readyz") == "serving")
     assert "genesis_leader 1.0" in daemon.get("/metrics")
@@ -183,6 +188,58 @@ def test_a_stop_during_the_start_does_not_wait_for_a_hanging_plugin(start, insta
     daemon.process.send_signal(signal.SIGINT)
     code, log = daemon.end()
     assert code == 0
+    assert "Traceback" not in log
+
+
+def test_it_serves_while_plugins_are_probed(start, install_plugin, until) -> None:
+    """It obeys the flag, and a stop ends the probes with their children."""
+    install_plugin("hangs", "import subprocess; subprocess.run(['sleep', '600'])")
+    daemon = start(settings="GENESIS_PROBE_TIMEOUT_SECONDS=300\n")
+    daemon.wait_for("daemon_ready")
+    until(lambda: daemon.get("/readyz") == "serving")
+    (daemon.folder / ".env").write_text("ENABLE_FP16_TRAINING=false\n")
+    assert "ENABLE_FP16_TRAINING" in daemon.wait_for("settings_reloaded")["changed"]
+    process = psutil.Process(daemon.process.pid)
+
+    def children() -> list[psutil.Process]:
+        return process.children(recursive=True)
+
+    until(lambda: any(child.name() == "sleep" for child in children()), "the probe to hang")
+    probing = children()
+    daemon.process.send_signal(signal.SIGTERM)
+    code, log = daemon.end()
+    assert code == 0
+    assert "Traceback" not in log
+    psutil.wait_procs(probing, timeout=60)
+    assert [child.pid for child in probing if child.is_running()] == []
+
+
+def test_agents_come_and_go_while_it_serves(start, install_plugin, until, tmp_path: Path) -> None:
+    install_plugin("a")
+    daemon = start()
+    assert daemon.wait_for("plugin_ready")["agent"] == "a"
+    install_plugin("b")
+    assert daemon.wait_for("plugin_ready", 2)["agent"] == "b"
+    daemon.wait_for("agent_scheduled", 2)
+    assert {line["agent"] for line in daemon.lines("agent_scheduled")} == {"a", "b"}
+
+    (tmp_path / "site" / "a_plugin-1.5.dist-info" / "METADATA").parent.rename(tmp_path / "away")
+    until(lambda: [line for line in daemon.lines("plugin_pending") if line["agent"] == "a"])
+    with closing(Store.open(Settings(home=daemon.folder / ".genesis"))) as store:
+        run = store.enqueue("a", first_seed=0)
+        daemon.process.send_signal(signal.SIGHUP)
+        assert daemon.wait_for("plugin_removed")["agent"] == "a"
+        until(lambda: store.run(run.id).state is RunState.CANCELLED)
+        assert "the agent a is not installed" in store.run(run.id).error
+    until(lambda: 'genesis_plugin_up{agent="a"}' not in daemon.get("/metrics"))
+    assert 'genesis_plugin_up{agent="b"} 1.0' in daemon.get("/metrics")
+    assert 'next_run_timestamp_seconds{agent="a"}' not in daemon.get("/metrics")
+
+
+def test_a_device_that_does_not_exist_ends_it(start) -> None:
+    code, log = start(settings="GENESIS_DEVICE=cuda:99\n").end()
+    assert code == 78
+    assert "GENESIS_DEVICE=auto" in log
     assert "Traceback" not in log
 
 
@@ -353,7 +410,7 @@ def test_commands_see_which_settings_the_daemon_follows(start, until) -> None:
     until(lambda: find_daemon(home).hot["precision"] == "auto")
     status = find_daemon(home)
     assert status.sources["GENESIS_PRECISION"] == f"{file} line 2"
-    assert status.hot["agents"]["a"] == {"precision": "fp32"}
+    assert status.hot["agents"]["a"]["precision"] == "fp32"
 
     file.write_text("GENESIS_DATABASE_URL=u:sekret@h/d\nGENESIS_SEED 'sekret\n")
     until(lambda: "GENESIS_SEED" in find_daemon(home).refused)
@@ -429,10 +486,9 @@ def test_a_decision_of_the_guard_during_the_drain_is_recorded(home_settings: Set
         folder.mkdir(parents=True)
         with EventWriter(folder / "events.ndjson") as emit:
             emit(STORM)
-        hardware = Hardware(device="cpu", fp16=False, bf16=False, torch_version="2")
         with closing(RunLogger(Console(stderr=True))) as run_logger:
-            probes = ProbeResults(plugins=[], hardware=hardware)
-            daemon = service.Daemon(home_settings, store, probes, Metrics(), run_logger)
+            watch = PluginWatch(home_settings)
+            daemon = service.Daemon(home_settings, store, watch, Metrics(), run_logger)
             daemon.start()
             with Signals() as signals:
                 daemon.loop.drain(signals)

@@ -15,11 +15,10 @@ from structlog.testing import capture_logs
 
 from genesis_fp16.daemon.daemon import Daemon
 from genesis_fp16.daemon.run_log import RunLogger
-from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.metrics import Metrics
-from genesis_fp16.plugins.probe import Hardware
+from genesis_fp16.plugins.watch import PluginWatch
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, weights_removal_reason
 from genesis_fp16.settings import Settings
@@ -509,10 +508,8 @@ def test_if_the_store_refuses_a_removal_only_that_removal_waits(
         )
     runs.clock.pass_days(91)
     settings = home_settings.model_copy(update={"keep_runs": 1})
-    hardware = Hardware(device="cpu", fp16=False, bf16=False, torch_version="2")
     with closing(RunLogger(Console(stderr=True))) as run_logger:
-        probes = ProbeResults(plugins=[], hardware=hardware)
-        daemon = Daemon(settings, runs.store, probes, Metrics(), run_logger)
+        daemon = Daemon(settings, runs.store, PluginWatch(settings), Metrics(), run_logger)
         troubles = [daemon.round(float(now), reload=False) for now in range(4)]
         waiting = runs.queue()
         runs.store.request_cancel(waiting.id, actor="me", reason="a test")

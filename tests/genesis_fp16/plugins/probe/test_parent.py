@@ -19,7 +19,7 @@ BUILT_IN_OFF = {"se_darwin": AgentSettings(enabled=False)}
 
 def load(deadline: float = 20.0, **agents: AgentSettings) -> dict[str, Plugin]:
     settings = Settings(probe_timeout_seconds=deadline, agents={**BUILT_IN_OFF, **agents})
-    return {plugin.name: plugin for plugin in probe_agents(settings)}
+    return {plugin.name: plugin for plugin in probe_agents(settings, {})}
 
 
 def test_good_plugin_is_ready(install_plugin: Callable[..., None]) -> None:
@@ -59,6 +59,10 @@ BROKEN = {
     "needs-more": ("import no_such_dependency", "needs the module 'no_such_dependency'"),
     "no-factory": ("x = 1", "no_factory_plugin:AnyAgent does not exist"),
     "bad-syntax": ("def", "SyntaxError"),
+    "newer": (
+        "class AnyAgent:\n    contract_version = 2\n    name = 'newer'",
+        "written for agent contract 2",
+    ),
     "no-agent": ("AnyAgent = dict", "is not an agent: it lacks name, contract_version"),
 }
 
@@ -77,6 +81,7 @@ def test_each_broken_plugin_is_quarantined_with_its_reason(
         assert "\n" not in plugins[name].reason
     assert "no\nluck" in plugins["raises"].detail
     assert "crashes_plugin.py" in plugins["crashes"].detail
+    assert "crashed while loading at crashes_plugin.py:1 in <module>" in plugins["crashes"].reason
 
 
 def ends(pid: int) -> bool:
@@ -108,7 +113,7 @@ def test_a_hanging_plugin_is_killed_with_its_children(
     )
     plugin = load(deadline=2.0)["hangs"]
     assert plugin.state == "quarantined"
-    assert "did not load within 2 s" in plugin.reason
+    assert "did not load within 2 s, it hung at hangs_plugin.py:6 in <module>" in plugin.reason
     assert "hangs_plugin.py" in plugin.detail
     assert ends(int(pid_file.read_text()))
 
@@ -169,7 +174,7 @@ def test_name_of_two_distributions_quarantines_both(install_plugin: Callable[...
     install_plugin("twin", distribution="first")
     install_plugin("twin", distribution="second")
     settings = Settings(agents=BUILT_IN_OFF)
-    twins = [plugin for plugin in probe_agents(settings) if plugin.name == "twin"]
+    twins = [plugin for plugin in probe_agents(settings, {}) if plugin.name == "twin"]
     assert [plugin.state for plugin in twins] == ["quarantined", "quarantined"]
     assert all("first and second both" in plugin.reason for plugin in twins)
 

@@ -1,0 +1,90 @@
+"""What commands know of the installed agents: from the daemon that serves, or probed here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.plugins.probe import Plugin, probe_agents
+from genesis_fp16.plugins.probe.parent import probe_key, unprobed
+from genesis_fp16.plugins.probe.results_file import read_results
+from genesis_fp16.plugins.scan import scan_installed
+from genesis_fp16.settings import Settings
+from genesis_fp16.store.daemon_status import DaemonStatus, find_daemon
+
+_POLL_SECONDS = 0.2
+_REPORT_SECONDS = 5.0
+
+
+class RescanError(GenesisError, RuntimeError):
+    """The daemon could not be asked to look at the installed agents again, or did not answer."""
+
+    exit_code = os.EX_UNAVAILABLE
+
+
+def watching_daemon(settings: Settings) -> DaemonStatus | None:
+    """The daemon that serves the home and watches the installed agents; else None."""
+    daemon = find_daemon(settings.home.absolute())
+    return daemon if daemon is not None and daemon.scanned_at is not None else None
+
+
+def known_agents(
+    settings: Settings, *, only: str | None = None, again: bool = False
+) -> list[Plugin]:
+    """Installed agents in alphabetical order, in the state that the daemon has found them in.
+
+    If no daemon serves, they are probed here; results that a daemon has left and that still hold
+    are used, unless *again*. With *only*, just the agent of that name is looked for.
+    """
+    found = read_results(settings.home.absolute())
+    if watching_daemon(settings) is None:
+        return probe_agents(settings, {} if again else found, only=only)
+    plugins = []
+    for agent in scan_installed().agents:
+        name, plugin = agent.point.name, unprobed(agent, settings)
+        if only not in (None, name):
+            continue
+        if plugin.state == "pending":
+            reason = "the daemon has not probed it as it is installed and configured now"
+            plugin = replace(plugin, reason=reason)
+            if name in found and found[name].key == probe_key(agent, settings):
+                plugin = found[name].plugin
+        plugins.append(plugin)
+    return plugins
+
+
+def rescan(settings: Settings, report: Callable[[str], None]) -> None:
+    """Have the daemon, if one serves, look at the installed agents again, and wait for the end.
+
+    It probes again what has changed and what is quarantined. While waiting, *report* is called
+    with a line every few seconds.
+
+    Raises:
+        RescanError: The daemon runs on another machine, belongs to another user, or has ended.
+    """
+    daemon = watching_daemon(settings)
+    if daemon is None or daemon.pid is None:
+        return
+    if daemon.host != socket.gethostname():
+        raise RescanError(f"the daemon runs elsewhere ({daemon}): send it SIGHUP there")
+    asked_at = time.time()
+    try:
+        os.kill(daemon.pid, signal.SIGHUP)
+    except OSError as error:
+        raise RescanError(
+            f"the daemon ({daemon}) cannot be asked: {error.strerror}; run this command as its user"
+        ) from error
+    report_at = time.monotonic() + _REPORT_SECONDS
+    while (now := watching_daemon(settings)) is not None and now.pid == daemon.pid:
+        if (now.scanned_at or 0.0) >= asked_at:
+            return
+        if time.monotonic() >= report_at:
+            report_at += _REPORT_SECONDS
+            report(f"the daemon ({daemon}) is still probing; Ctrl-C leaves it to that")
+        time.sleep(_POLL_SECONDS)
+    raise RescanError(f"the daemon ({daemon}) has ended meanwhile: start it again")

@@ -1,0 +1,148 @@
+"""What is installed, and a fingerprint of the files of each agent; imports no plugin code.
+
+The daemon scans in a child process: a running interpreter caches metadata and does not read
+``.pth`` files again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import platform
+import stat
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+import genesis_fp16
+from genesis_fp16.plugins.discovery import (
+    AGENTS_GROUP,
+    InstalledEntryPoint,
+    installed_entry_points,
+    registration_error,
+)
+
+_METADATA = (".dist-info", ".egg-info", ".egg-link", ".pth")
+Mark: TypeAlias = tuple[str, int, int]  # path, time of its last change, size; 0 if it is missing
+_MOST_FILES = 5000  # of one module; the rest of a larger one is not watched
+
+
+class FoundAgent(BaseModel):
+    """One agent as its metadata and files describe it.
+
+    Attributes:
+        point: Its entry point.
+        problem: Why it cannot be used, as far as metadata shows; empty if it can.
+        fingerprint: Hash of what decides the outcome of its probe, its settings excepted.
+        module: Top-level name of its module, a key of `Scan.modules`.
+        loose: Whether its files may change without a change of its metadata: it is editable, or
+            was not installed by an installer.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    point: InstalledEntryPoint
+    problem: str
+    fingerprint: str
+    module: str
+    loose: bool
+
+
+class Scan(BaseModel):
+    """Everything installed at one moment.
+
+    Attributes:
+        agents: Installed agents, sorted by name; a name that two distributions use comes twice.
+        folders: The folders of ``sys.path``, as they were before anything else was read.
+        environment: Hash of the metadata in *folders*: it changes with any distribution.
+        modules: Top-level name of a module to its files.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    agents: list[FoundAgent] = []
+    folders: list[Mark] = []
+    environment: str = ""
+    modules: dict[str, list[Mark]] = {}
+
+
+def scan_installed() -> Scan:
+    """Read the metadata of all distributions, and size and time of the files of each agent."""
+    folders = marks_of(str(Path(path or ".").absolute()) for path in sys.path)
+    points = installed_entry_points(AGENTS_GROUP)
+    agents, modules = [], {}
+    for point in points:
+        top = point.target.partition(":")[0].partition(".")[0]
+        if top not in modules:
+            modules[top] = marks_of(_module_files(top))
+        agents.append(
+            FoundAgent(
+                point=point,
+                problem=registration_error(point, points, "agent"),
+                fingerprint=_fingerprint(point, modules[top]),
+                module=top,
+                loose=not point.record or point.editable,
+            )
+        )
+    environment = hash_of(_metadata_in(folder for folder, *_ in folders))
+    return Scan(agents=agents, folders=folders, environment=environment, modules=modules)
+
+
+def marks_of(paths: Iterable[str]) -> list[Mark]:
+    """Time and size of each file, time of each folder."""
+    found: list[Mark] = []
+    for path in paths:
+        try:
+            status = os.stat(path)  # noqa: PTH116 -- a Path for each of thousands would be dear
+        except OSError:
+            found.append((path, 0, 0))
+        else:
+            size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+            found.append((path, status.st_mtime_ns, size))
+    return found
+
+
+def hash_of(value: object) -> str:
+    """Hash of *value*, which is made of what JSON knows."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _metadata_in(folders: Iterable[str]) -> list[tuple[str, str, int]]:
+    found = []
+    for folder in folders:
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(_METADATA):
+                    found.append((folder, entry.name, entry.stat().st_mtime_ns))
+    return sorted(found)
+
+
+def _fingerprint(point: InstalledEntryPoint, files: list[Mark]) -> str:
+    versions = [genesis_fp16.__version__, platform.python_version(), sys.prefix]
+    found = [point.name, point.target, point.distribution, point.version, point.record]
+    return hash_of([*versions, *found, str(point.root), files])
+
+
+def _module_files(top: str) -> list[str]:
+    """Code of the module or package *top*, from wherever it would be imported."""
+    try:
+        spec = find_spec(top)  # of a top-level name: imports nothing
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is None:
+        return [spec.origin] if spec.has_location and spec.origin else []
+    code = (
+        f"{parent}/{name}"
+        for place in spec.submodule_search_locations
+        for parent, _, names in os.walk(place)
+        for name in names
+        if name.endswith((".py", ".so", ".pyd"))
+    )
+    return sorted(itertools.islice(code, _MOST_FILES))

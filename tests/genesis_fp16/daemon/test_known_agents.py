@@ -1,0 +1,95 @@
+"""What commands know while a daemon watches; lock, watch and signal are real, in this process."""
+
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.daemon.foreground import AgentNotReadyError, run_once
+from genesis_fp16.daemon.known_agents import RescanError, known_agents, rescan
+from genesis_fp16.plugins.discovery import UnknownAgentError
+from genesis_fp16.plugins.watch import PluginWatch
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import DaemonLock
+from genesis_fp16.store.daemon_status import STATUS_FILE
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        home=tmp_path / "home",
+        env_file=tmp_path / ".env",
+        device="cpu",
+        agents={"se_darwin": {"enabled": False}},
+    )
+
+
+@pytest.fixture
+def watch(settings: Settings, install_plugin, any_agent, tmp_path: Path) -> Iterator[PluginWatch]:
+    """A watch that a SIGHUP reaches, its progress published as a daemon does."""
+    install_plugin(
+        "good", f"open({str(tmp_path / 'imports')!r}, 'a').write('x')\n" + any_agent("good")
+    )
+    install_plugin("broken", "raise RuntimeError('worn out')")
+    ended = threading.Event()
+    with DaemonLock(settings) as lock:
+        watch = PluginWatch(settings)
+        before = signal.signal(signal.SIGHUP, lambda *_: watch.rescan())
+
+        def publish() -> None:
+            while not ended.wait(0.05):
+                lock.write_status(settings, scanned_at=watch.scanned_at)
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        watch.start(probe_device=False)
+        yield watch
+        watch.close()
+        ended.set()
+        publisher.join()
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_command_shows_what_the_daemon_has_found(
+    settings: Settings, watch: PluginWatch, until, install_plugin, any_agent, tmp_path: Path
+) -> None:
+    until(lambda: watch.scanned_at and known_agents(settings)[0].state == "quarantined")
+    assert [(each.name, each.state) for each in known_agents(settings)] == [
+        ("broken", "quarantined"),
+        ("good", "ready"),
+        ("se-darwin", "disabled"),
+    ]
+    assert (tmp_path / "imports").read_text() == "x", "the command has probed nothing"
+    with pytest.raises(AgentNotReadyError, match=r"'broken' is quarantined: .*worn out"):
+        run_once(settings, "broken")
+    with pytest.raises(UnknownAgentError, match="no agent 'nosuch' is installed"):
+        run_once(settings, "nosuch")
+
+    (tmp_path / "site" / "broken_plugin.py").write_text(any_agent("broken"))
+    [pending] = known_agents(settings, only="broken")
+    assert pending.state == "pending"
+    assert "the daemon has not probed it" in pending.reason
+    shutil.rmtree(tmp_path / "site" / "good_plugin-1.5.dist-info")
+    rescan(settings, pytest.fail)
+    until(lambda: [each.state for each in known_agents(settings)] == ["ready", "disabled"])
+
+
+def test_a_daemon_elsewhere_must_be_asked_there(settings: Settings) -> None:
+    status = settings.home / STATUS_FILE
+    with DaemonLock(settings) as lock:
+        lock.write_status(settings, scanned_at=1.0)
+        status.write_text(status.read_text().replace('"host":"', '"host":"elsewhere-'))
+        with pytest.raises(RescanError, match=r"runs elsewhere .*send it SIGHUP there"):
+            rescan(settings, pytest.fail)
+
+
+def test_without_a_daemon_agents_are_probed_here(settings: Settings, install_plugin) -> None:
+    install_plugin("good")
+    rescan(settings, pytest.fail)
+    assert [each.state for each in known_agents(settings, only="good")] == ["ready"]
+    assert not settings.home.exists()

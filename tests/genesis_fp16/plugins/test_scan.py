@@ -1,0 +1,66 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.plugins.scan import FoundAgent, Scan, marks_of, scan_installed
+
+
+def find(name: str) -> tuple[FoundAgent, Scan]:
+    scan = scan_installed()
+    [agent] = [agent for agent in scan.agents if agent.point.name == name]
+    return agent, scan
+
+
+def test_a_fingerprint_changes_with_what_decides_a_probe(
+    install_plugin: Callable[..., None], tmp_path: Path
+) -> None:
+    install_plugin("fine")
+    site = tmp_path / "site"
+    agent, scan = find("fine")
+    assert find("fine") == (agent, scan)
+    assert (agent.module, agent.loose, agent.problem) == ("fine_plugin", True, "")
+    [(path, _, size)] = scan.modules["fine_plugin"]
+    assert (path, size) == (str(site / "fine_plugin.py"), (site / "fine_plugin.py").stat().st_size)
+    assert "fine_plugin" not in sys.modules
+    assert Scan.model_validate_json(scan.model_dump_json()) == scan
+
+    fingerprints = {agent.fingerprint}
+    source = site / "fine_plugin.py"
+    source.write_text(source.read_text() + "\n")
+    fingerprints.add(find("fine")[0].fingerprint)
+    assert find("fine")[1].environment == scan.environment
+    info = site / "fine_plugin-1.5.dist-info"
+    (info / "RECORD").write_text("fine_plugin.py,sha256=x,1\n")
+    recorded = find("fine")[0]
+    assert not recorded.loose
+    fingerprints.add(recorded.fingerprint)
+    (info / "RECORD").write_text("fine_plugin.py,sha256=y,1\n")
+    fingerprints.add(find("fine")[0].fingerprint)
+    metadata = info / "METADATA"
+    metadata.write_text(metadata.read_text().replace("1.5", "1.6"))
+    fingerprints.add(find("fine")[0].fingerprint)
+    assert len(fingerprints) == 5
+
+
+def test_any_distribution_changes_the_environment(
+    install_plugin: Callable[..., None], tmp_path: Path
+) -> None:
+    before = scan_installed()
+    (tmp_path / "site" / "notes.txt").touch()
+    assert scan_installed().environment == before.environment
+    assert marks_of(path for path, *_ in before.folders) != before.folders
+    install_plugin("tool", group="genesis.commands")
+    assert scan_installed().environment != before.environment
+
+
+@pytest.mark.parametrize("target", ["no_such_module:Agent", "", ".:x", "os:environ"])
+def test_an_entry_point_without_code_has_no_files(
+    install_plugin: Callable[..., None], tmp_path: Path, target: str
+) -> None:
+    install_plugin("odd")
+    points = tmp_path / "site" / "odd_plugin-1.5.dist-info" / "entry_points.txt"
+    points.write_text(f"[genesis.agents]\nodd = {target}\n")
+    found = [agent for agent in scan_installed().agents if agent.point.name == "odd"]
+    assert all(agent.fingerprint for agent in found)
