@@ -7,6 +7,7 @@ publish. A daemon does not quarantine, and a worker does not refuse, an agent th
 from __future__ import annotations
 
 import itertools
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -54,6 +55,8 @@ def check_agent(
 ) -> None:
     """Check the agent that *factory* makes against the contract; on the CPU, within seconds.
 
+    Each step is announced on stderr, since collecting may take the whole budget.
+
     Args:
         factory: The factory that the entry point names; called without arguments.
         folder: Folder in which the agent may write; a temporary one by default.
@@ -70,10 +73,20 @@ def check_agent(
             made = factory()
             agent = checked_agent(made, str(getattr(made, "name", "")))
         context = _check_defaults(agent, where, budget, settings or {}, seed)
+        _announce(agent, f"collecting for at most {budget.seconds:g} s")
         transitions = _check_collect(agent, context)
+        _announce(agent, f"building the job twice from {len(transitions)} transitions")
         job = _check_job(agent, context, transitions)
+        _announce(agent, "taking a step in FP32")
         _check_step(job)
+        _announce(agent, "evaluating and publishing")
         _check_publish(agent, context, job)
+        _announce(agent, "keeps the contract")
+
+
+def _announce(agent: Agent, step: str) -> None:
+    sys.stderr.write(f"check_agent {agent.name}: {step}\n")
+    sys.stderr.flush()
 
 
 @contextmanager

@@ -145,8 +145,13 @@ WRONG = {
 }
 
 
-def test_right_agent_passes_and_keeps_its_word_in_the_folder(tmp_path: Path) -> None:
+def test_right_agent_passes_and_keeps_its_word_in_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     check_agent(RightAgent, tmp_path, budget=Budget(seconds=5.0, transitions=20))
+    steps = capsys.readouterr().err.splitlines()
+    assert "collecting for at most 5 s" in steps[0]
+    assert steps[-1].endswith("keeps the contract")
     assert (tmp_path / "agent" / "model").read_text() == "kept"
 
 
