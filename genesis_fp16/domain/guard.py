@@ -78,7 +78,7 @@ class GuardSettings(BaseModel):
     """underflow: trips if more than this share of the gradient is zero and its error is large."""
     guard_min_speedup: Hot[Annotated[float, Field(ge=0, le=100)]] = 0.95
     """slower_than_fp32: trips if FP32's step time over half precision's is below this, on GPUs."""
-    guard_metric_drift: Hot[_Drift] = 0.02
+    guard_metric_drift: Hot[_Drift] = 0.01
     """metric_drift: trips if the held-out metric is worse than in FP32 by more than this share."""
     guard_pairs: Hot[Annotated[int, Field(ge=2, le=HISTORY_LIMIT)]] = 3
     """metric_drift: fewest pairs of a half-precision run and its FP32 repetition to compare."""

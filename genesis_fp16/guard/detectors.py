@@ -282,16 +282,24 @@ def detect_metric_drift(pairs: Sequence[RunPair], settings: GuardSettings) -> De
     difference must exceed what chance makes of such pairs once in 1000 times. A drift that is the
     same in every pair is detected with the fewest pairs.
 
-    The *pairs* are ordered with the oldest first; the newest count.
+    The *pairs* are ordered with the oldest first. The newest count, however many show a drift: a
+    long history without one does not hide a new one.
     """
     known = [pair for pair in pairs if math.isfinite(pair.fp32)][-HISTORY_LIMIT:]
-    if len(known) < settings.guard_pairs:
+    for count in range(len(known), settings.guard_pairs - 1, -1):
+        if (found := _drift_of(known[-count:], settings.guard_metric_drift)) is not None:
+            return found
+    return None
+
+
+def _drift_of(known: Sequence[RunPair], limit: float) -> Detection | None:
+    mean = fmean(pair.worse_by for pair in known)
+    if not mean > limit:
         return None
-    limit, mean = settings.guard_metric_drift, fmean(pair.worse_by for pair in known)
     shares = [pair.worse_share for pair in known]
     student_t = _STUDENT_T[min(len(known) - 1, len(_STUDENT_T)) - 1]
     chance = student_t * stdev(shares) / math.sqrt(len(known))
-    if not (mean > limit and fmean(shares) > chance):
+    if not fmean(shares) > chance:
         return None
     how = f"{mean:.1%} worse than in FP32" if math.isfinite(mean) else "beyond comparison with FP32"
     metric = known[-1].metric

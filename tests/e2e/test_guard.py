@@ -25,7 +25,12 @@ def plugin(tmp_path: Path, quick_plugin: Path) -> Path:
 def daemon(make_daemon: Callable[..., object], plugin: Path):
     """A daemon, not yet started, whose two agents train without end in FP16 on the CPU."""
     daemon = make_daemon(python_path=plugin)
-    daemon.configure(GENESIS_SLOTS=2, GENESIS_CPU_HALF="true", GENESIS_BASELINE_INTERVAL_STEPS=0)
+    daemon.configure(
+        GENESIS_SLOTS=2,
+        GENESIS_CPU_HALF="true",
+        GENESIS_BASELINE_INTERVAL_STEPS=0,
+        GENESIS_BASELINE_EVERY_RUNS=0,
+    )
     for agent in ("QUICK", "STORMY"):
         daemon.configure(
             **{

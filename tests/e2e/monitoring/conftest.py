@@ -220,6 +220,7 @@ def storm(
     daemon.configure(
         GENESIS_DEVICE="cpu",
         GENESIS_CPU_HALF="true",
+        GENESIS_BASELINE_EVERY_RUNS=0,
         GENESIS_SLOTS=2,
         FP16_GROWTH_INTERVAL=1,  # the loss scale tries its luck after every good step
         GENESIS_STATS_INTERVAL_STEPS=7,  # not in step with every 2nd overflow and 20th NaN

@@ -252,7 +252,7 @@ def test_the_same_drift_in_every_pair_is_detected_with_the_fewest() -> None:
 @pytest.mark.parametrize(
     "each",
     [
-        pair(1.01, 1.0),
+        pair(1.009, 1.0),
         pair(0.9, 1.0),
         pair(1.1, 1.0, higher_is_better=True),
         pair(-0.9, -1.0, higher_is_better=True),
@@ -300,6 +300,7 @@ def test_the_newest_pairs_count() -> None:
     long_ago, lately = [pair(1.0, 1.0)] * 200, [pair(1.03, 1.0)] * 64
     assert detect_metric_drift(long_ago + lately, SETTINGS) is not None
     assert detect_metric_drift(lately + long_ago, SETTINGS) is None
+    assert detect_metric_drift(long_ago + [pair(1.02, 1.0)] * 3, SETTINGS) is not None
 
 
 def test_three_pairs_that_differ_prove_less_than_four() -> None:

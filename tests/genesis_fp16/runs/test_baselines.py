@@ -73,8 +73,20 @@ def test_a_run_that_failed_gets_none(store, finish, make_baselines) -> None:
     assert queued(store) == []
 
 
-def test_off_by_default(store, finish) -> None:
-    baselines = BaselineRuns(store, Settings())
+def test_by_default_a_loss_is_noticed_within_20_runs(store, finish) -> None:
+    """Six pairs show a true loss of 2 % with 95 % probability, see `benchmarks.baselines`."""
+    settings = Settings()
+    baselines = BaselineRuns(store, settings)
+    for _ in range(settings.baseline_every_runs):
+        assert queued(store) == []
+        notify(baselines, finish())
+    assert len(queued(store)) == 1
+    assert 0 < settings.baseline_every_runs * 6 <= 20
+    assert settings.guard_metric_drift < 0.02, "the mean of a true loss of 2 % lies below it often"
+
+
+def test_never_with_0(store, finish, make_baselines) -> None:
+    baselines = make_baselines(0)
     notify(baselines, finish())
     assert queued(store) == []
 
