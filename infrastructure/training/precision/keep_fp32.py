@@ -59,7 +59,8 @@ def find_modules(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
     patterns = tuple(patterns)
     if not patterns:
         return {}
-    modules = {_plain(name): module for name, module in unwrapped(model).named_modules() if name}
+    every = unwrapped(model).named_modules(remove_duplicate=False)  # a shared module has two names
+    modules = {_plain(name): module for name, module in every if name}
     found: dict[str, Module] = {}
     for pattern in patterns:
         matching = fnmatch.filter(modules, pattern)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from functools import cache, partial
-from types import SimpleNamespace
+from types import MemberDescriptorType, SimpleNamespace
 from typing import Any
 
 import structlog
@@ -93,8 +93,8 @@ class _Caster:
     def _replace(self, value: Any, inside_object: bool) -> Any:
         """*value*, or a copy of it with other items and attributes if any of them changes."""
         cast = partial(self.cast, inside_object=inside_object)
-        changed = [(key, new) for key, old in _items(value) if (new := cast(old)) is not old]
-        own = _attributes(value)
+        items, own = _read(_items(value)), _read(_attributes(value))
+        changed = [(key, new) for key, old in items if (new := cast(old)) is not old]
         attributes = [(name, new) for name, old in own if (new := cast(old)) is not old]
         if not changed and not attributes:
             return value
@@ -119,19 +119,36 @@ def _items(value: object) -> Iterator[tuple[Any, Any]]:
 
 
 def _attributes(value: object) -> Iterator[tuple[str, Any]]:
-    own = getattr(value, "__dict__", {})
-    yield from list(own.items())
-    if is_dataclass(value):
-        for field in fields(value):
-            if field.name not in own and hasattr(value, field.name):  # in a slot
-                yield field.name, getattr(value, field.name)
+    yield from list(getattr(value, "__dict__", {}).items())
+    for name in _slots(type(value)):
+        if hasattr(value, name):
+            yield name, getattr(value, name)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    """Names of the attributes that objects of *kind* keep in slots."""
+    return tuple(
+        name
+        for each in kind.__mro__
+        if "__slots__" in vars(each)
+        for name, member in vars(each).items()
+        if isinstance(member, MemberDescriptorType)
+    )
+
+
+def _read(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """*pairs*; empty if the author's own code raises when they are read."""
+    try:
+        return list(pairs)
+    except Exception:
+        return []
 
 
 def _is_plain(value: object) -> bool:
     """Whether a shallow copy of *value* is one as a matter of course: it only has attributes."""
     kind = type(value)
     return isinstance(value, SimpleNamespace) or (
-        hasattr(value, "__dict__")
+        (hasattr(value, "__dict__") or bool(_slots(kind)))
         and not callable(value)
         and kind.__reduce_ex__ is object.__reduce_ex__
         and kind.__reduce__ is object.__reduce__
@@ -170,9 +187,7 @@ def _holds_half(value: object) -> bool:
                 return True
         elif id(each) not in seen and not isinstance(each, _LEAVES):
             seen.add(id(each))
-            queue += (inside for _, inside in _attributes(each))
-            if isinstance(each, Mapping):
-                queue += each.values()
-            elif isinstance(each, tuple | list | set | frozenset):
+            queue += (inside for _, inside in _read(_attributes(each)) + _read(_items(each)))
+            if isinstance(each, tuple | set | frozenset):
                 queue += each
     return False

@@ -95,6 +95,15 @@ def test_an_unknown_name_is_refused_with_a_suggestion_and_nothing_changes(wrong,
     assert names(model) == []
 
 
+def test_a_shared_module_is_found_by_each_of_its_names():
+    model = nn.ModuleDict({"encoder": Block(), "decoder": Block()})
+    model["decoder"].linear = model["encoder"].linear
+    assert find_modules(model, ["decoder.linear"]) == {"decoder.linear": model["encoder"].linear}
+    keep_in_fp32(model, ["decoder"], CPU)
+    assert is_kept(model["encoder"].linear)
+    assert not is_kept(model["encoder"].norm)
+
+
 def test_wrong_collections_of_names_are_refused():
     for wrong in ("head", ["head", ""], [3], None, 7):
         with pytest.raises(ValueError, match=r"keep_fp32 must be a list of module names"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
 from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 
@@ -188,6 +189,46 @@ def test_a_tensor_that_occurs_twice_is_cast_once_and_a_cycle_ends():
     cyclic = Plain(half(1))
     cyclic.myself = cyclic
     assert to_float32(cyclic).value.dtype == torch.float32
+
+
+class Slotted:
+    __slots__ = ("__private", "value")
+
+    def __init__(self, value):
+        self.value = self.__private = value
+
+    @property
+    def private(self):
+        return self.__private
+
+
+class SlottedChild(Slotted):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Slotted, SlottedChild])
+def test_objects_with_attributes_in_slots(kind):
+    given = kind(half(2))
+    result = to_float32([given])[0]
+    assert type(result) is kind
+    assert result.value.dtype == result.private.dtype == torch.float32
+    assert given.value.dtype == torch.float16
+
+
+class Unreadable(collections.abc.Mapping):
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+    def __iter__(self):
+        return iter(["a"])
+
+    def __len__(self):
+        return 1
+
+
+def test_an_object_that_cannot_be_read_passes():
+    given = Unreadable()
+    assert to_float32(given) is given
 
 
 class Refusing(Plain):
