@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from genesis_fp16.domain.redaction import visible
 from genesis_fp16.settings.env_file import ROLLBACK_FLAG
 from genesis_fp16.settings.settings import variable_name
-from genesis_fp16.settings.source import load_settings
+from genesis_fp16.settings.source import SettingsError, load_settings
 from infrastructure.events import PrecisionState
 
 
 def library_precision(
-    env_file: Path | None = None, environ: Mapping[str, str] | None = None
+    env_file: Path | str | None = None, environ: Mapping[str, str] | None = None
 ) -> PrecisionState:
     """Read ``ENABLE_FP16_TRAINING`` and ``GENESIS_PRECISION`` as the daemon reads them.
 
@@ -22,7 +23,7 @@ def library_precision(
     daemon stores, do not count. Other settings may be wrong.
 
     Args:
-        env_file: The settings file; by default ``GENESIS_ENV_FILE`` or ``.env``.
+        env_file: The settings file, which must exist; by default ``GENESIS_ENV_FILE`` or ``.env``.
         environ: The environment; by default the process's own.
 
     Returns:
@@ -30,9 +31,15 @@ def library_precision(
         ``GENESIS_PRECISION``.
 
     Raises:
-        SettingsError: One of the two is wrong, a rollback is no longer mentioned, or the file that
-            the environment names is missing.
+        SettingsError: One of the two is wrong, a rollback is no longer mentioned, or a file that
+            is named is missing or cannot be read.
     """
+    if env_file is not None:
+        env_file = Path(env_file)
+        if not env_file.exists():
+            shown = visible(str(env_file))
+            problem = f"{shown}: the file does not exist; correct the name or create the file"
+            raise SettingsError([problem])
     settings = load_settings(env_file, environ, only=(ROLLBACK_FLAG, variable_name("precision")))
     half = settings.precision
     if settings.enable_fp16_training:

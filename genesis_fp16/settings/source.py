@@ -103,7 +103,8 @@ def load_settings(
             source.problems += lost_rollbacks(settings, home)
     problems = source.problems
     if only is not None:  # keeps misspelt names and unreadable lines that mention one of them
-        problems = [problem for problem in problems if any(name in problem for name in only)]
+        names = [*only, f"{visible(str(path))} cannot be read"] if with_flag else only
+        problems = [problem for problem in problems if any(name in problem for name in names)]
     if with_flag and env_file is None and path != DEFAULT_ENV_FILE and not path.exists():
         problems.append(
             f"{ENV_FILE_VARIABLE}={visible(str(path))} (environment): the file does not exist; "

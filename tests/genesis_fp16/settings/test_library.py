@@ -54,6 +54,19 @@ def test_a_named_file_that_is_missing_is_refused(tmp_path: Path) -> None:
         library_precision(environ={"GENESIS_ENV_FILE": str(tmp_path / "gone.env")})
 
 
+@pytest.mark.parametrize("kind", [Path, str])
+def test_a_file_given_by_name_must_exist(tmp_path: Path, kind: type) -> None:
+    with pytest.raises(SettingsError, match=r"gone.env: the file does not exist"):
+        library_precision(kind(tmp_path / "gone.env"), {})
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, env_file: Path) -> None:
+    env_file.write_text("ENABLE_FP16_TRAINING=false\n", encoding="utf-16")  # as PowerShell does
+    for unreadable in (env_file, tmp_path):
+        with pytest.raises(SettingsError, match=f"{unreadable} cannot be read"):
+            library_precision(unreadable, {})
+
+
 def test_the_working_folder_and_the_environment_are_read_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
