@@ -12,7 +12,12 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from infrastructure.training.checkpoints import CheckpointError, read_state, write_state
-from infrastructure.training.checkpoints.original import check_fits, has_manifest, read_original
+from infrastructure.training.checkpoints.original import (
+    OPTIONAL_SETTINGS,
+    check_fits,
+    has_manifest,
+    read_original,
+)
 from infrastructure.training.distributed import Ranks, is_sharded
 from infrastructure.training.distributed.modules import unwrapped
 from infrastructure.training.loss_scale import LossScale
@@ -74,8 +79,9 @@ class TrainerState:
         """Restore model, optimizer and loss scale from *state*; the counters stay as they are.
 
         Raises:
-            ValueError: The state belongs to another model.
+            ValueError: The state belongs to another model or optimizer.
         """
+        _check_kind(state["optimizer"], self._optimizer)
         with self._switch.float32_parameters():
             try:
                 self._model.load_state_dict(state["model"])
@@ -125,3 +131,19 @@ class TrainerState:
         check_fits(state, self._model, self._optimizer)
         self.load({"loss_scale": self._loss_scale.state_dict(), **state})
         log.info("original_checkpoint_loaded", path=str(path), verified=False)
+
+
+def _check_kind(saved: dict[str, Any], optimizer: Optimizer) -> None:
+    """Check that *saved* is of an optimizer with the settings of *optimizer*.
+
+    Raises:
+        ValueError: Each has settings that the other lacks.
+    """
+    for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=False):
+        lacking = set(optimizer.defaults) - set(group) - OPTIONAL_SETTINGS
+        others = set(group) - set(own) - OPTIONAL_SETTINGS
+        if lacking and others:
+            raise ValueError(
+                f"the state belongs to another optimizer than {type(optimizer).__name__}: it has "
+                f"{', '.join(sorted(others))}, but not {', '.join(sorted(lacking))}"
+            )

@@ -70,10 +70,12 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
         expected = (manifest["format"], manifest["bytes"], manifest["sha256"])
         found = (FORMAT_VERSION, path.stat().st_size, _sha256(path))
     except FileNotFoundError as error:
+        if not path.exists() and not manifest_path(path).exists():
+            raise CheckpointError(path, "does not exist", "correct the path") from error
         raise CheckpointError(
             path, f"is incomplete ({error.filename} is missing)", remedy
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(path, f"has an unreadable manifest ({error!r})", remedy) from error
     if expected[0] != FORMAT_VERSION:
         raise CheckpointError(

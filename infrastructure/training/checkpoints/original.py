@@ -23,7 +23,7 @@ _HIGHEST_SCALE = 2.0**127  # float32's largest power of two
 _HIGHEST_COUNT = 2**31
 _REMEDY = "load a checkpoint that FP16Trainer.save_checkpoint wrote, or restore this one"
 # Settings of how an optimizer computes, and those that older versions of torch do not save.
-_OPTIONAL_SETTINGS = {
+OPTIONAL_SETTINGS = {
     *("amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused"),
     *("initial_lr", "maximize", "nesterov"),
 }
@@ -97,6 +97,8 @@ def _problems(saved: object) -> Iterator[str]:
     for key in ("training_steps", "overflow_steps"):
         if not _is_count(saved.get(key)):
             yield f"has {key} that are not a count"
+    if not isinstance(saved.get("fp16_active", False), bool):
+        yield "has fp16_active that is neither True nor False"
     scaler = saved.get("scaler_state_dict")
     if scaler and not _is_scaler_state(scaler):
         yield "has a scaler_state_dict without a scale above 0 and a growth tracker"
@@ -153,11 +155,24 @@ def _compare_model(saved: Mapping[str, Tensor], model: Module) -> list[str]:
     own = model.state_dict()
     problems = [f"lacks {name}" for name in own if name not in saved]
     problems += [f"has {name}, which the model lacks" for name in saved if name not in own]
-    return problems + [
-        f"has {name} of shape {tuple(saved[name].shape)} where the model has {tuple(value.shape)}"
-        for name, value in own.items()
-        if name in saved and isinstance(value, Tensor) and saved[name].shape != value.shape
-    ]
+    for name, value in own.items():
+        if name not in saved or not isinstance(value, Tensor):
+            continue
+        if saved[name].shape != value.shape:
+            shapes = f"{tuple(saved[name].shape)} where the model has {tuple(value.shape)}"
+            problems.append(f"has {name} of shape {shapes}")
+        elif _kind(saved[name]) != _kind(value):
+            kinds = f"{_kind(saved[name])} where the model has {_kind(value)}"
+            problems.append(f"has as {name} {kinds}")
+    return problems
+
+
+def _kind(value: Tensor) -> str:
+    if value.is_complex():
+        number = "a complex"
+    else:
+        number = "a real" if value.is_floating_point() else "an integer"
+    return f"{number} {str(value.layout).removeprefix('torch.')} tensor"
 
 
 def _compare(saved: Mapping[str, Any], optimizer: Optimizer) -> list[str]:
@@ -167,7 +182,7 @@ def _compare(saved: Mapping[str, Any], optimizer: Optimizer) -> list[str]:
         return [f"has an optimizer of {sizes} parameters by group where this one has {own_sizes}"]
     problems = []
     for group, own in zip(groups, own_groups, strict=True):
-        settings = (set(each) - _OPTIONAL_SETTINGS for each in (group, own))
+        settings = (set(each) - OPTIONAL_SETTINGS for each in (group, own))
         if differing := next(settings) ^ next(settings):
             problems.append(
                 f"was saved by another optimizer than {type(optimizer).__name__}: only one of "

@@ -112,3 +112,17 @@ def test_an_incomplete_state_is_refused_before_anything_is_loaded(make_trainer):
         trainer.load_state_dict(state)
     with pytest.raises(ValueError, match="lacks model, optimizer"):
         trainer.load_state_dict({})
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [("adamw", "sgd"), ("sgd", "adamw")])
+def test_a_checkpoint_of_another_optimizer_is_refused_before_anything_is_loaded(
+    make_trainer, batch, loss_fn, tmp_path: Path, saved, loaded
+):
+    first = train(make_trainer("fp16", saved), batch, loss_fn, 2)
+    first.save_checkpoint(tmp_path / "a.pt")
+    second = make_trainer("fp16", loaded, seed=1)
+    before = weights(second)
+    with pytest.raises(CheckpointError, match=r"another optimizer than .* it has .*, but not "):
+        second.load_checkpoint(tmp_path / "a.pt")
+    assert torch.equal(weights(second), before)
+    train(second, batch, loss_fn, 1)

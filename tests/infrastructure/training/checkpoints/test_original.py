@@ -133,6 +133,7 @@ def test_what_was_loaded_is_saved_in_the_own_format(saved, trainer, path, tmp_pa
         ({"training_steps": -1}, "has training_steps that are not a count"),
         ({"overflow_steps": 1.5}, "has overflow_steps that are not a count"),
         ({"training_steps": 10**30}, "has training_steps that are not a count"),
+        ({"fp16_active": "false"}, "has fp16_active that is neither True nor False"),
         ({"model_state_dict": [1]}, "has a model_state_dict that is not tensors by name"),
         ({"optimizer_state_dict": {"state": 3}}, "has an optimizer_state_dict without state"),
         ({"scaler_state_dict": {"scale": 0.0}}, "has a scaler_state_dict without a scale above 0"),
@@ -160,6 +161,19 @@ def test_another_model_is_refused_by_names_and_shapes(saved, path, refused, mode
     error = refused()
     assert "does not fit (" in error
     assert message in error
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (torch.Tensor.to_sparse, "has as 2.weight a real sparse_coo tensor where the model"),
+        (torch.Tensor.long, "has as 2.weight an integer strided tensor where the model"),
+    ],
+)
+def test_weights_of_another_kind_are_refused(saved, path, refused, change, message):
+    saved["model_state_dict"]["2.weight"] = change(saved["model_state_dict"]["2.weight"])
+    torch.save(saved, path)
+    assert message in refused()
 
 
 def test_another_optimizer_is_refused(saved, path, refused, batch):
@@ -192,8 +206,8 @@ def test_nothing_is_unpickled_and_unsafe_loading_is_not_advised(path, refused):
     assert "weights_only" not in error
 
 
-def test_a_missing_file_is_still_reported_as_missing(trainer, tmp_path):
-    with pytest.raises(CheckpointError, match=r"nowhere\.pt.* is missing"):
+def test_a_missing_file_is_reported_as_missing(trainer, tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere\.pt does not exist: correct the path"):
         trainer.load_checkpoint(tmp_path / "nowhere.pt")
 
 
