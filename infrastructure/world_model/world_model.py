@@ -129,6 +129,8 @@ class WorldModel:
         seed: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if members < 1 or hidden < 1:
+            raise ValueError(f"members and hidden must be at least 1, got {members} and {hidden}")
         self.spec = spec
         self.metrics: dict[str, float] = {}
         self.training_history: list[EpochRecord] = []
@@ -182,13 +184,16 @@ class WorldModel:
 
         Raises:
             InsufficientDataError: Too few transitions or groups.
-            ValueError: *device* does not exist, *precision* is unknown, or *config* accumulates.
+            ValueError: *device* does not exist, *precision* is unknown, *batch_size* is below 1,
+                or *config* accumulates.
         """
         config = config or FP16TrainingConfig()
         if config.accumulate != 1:
             raise ValueError(
                 f"accumulate must be 1, got {config.accumulate}: raise batch_size instead"
             )
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         wish, chosen_device = _wish(precision, config), resolve_device(device)
         data = prepare_training_data(self.spec, transitions)
         for problem in data.describe_exclusions():

@@ -17,10 +17,13 @@ def resolve_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    refusal = f"device must be auto, cpu, cuda or cuda:N, got {name!r}"
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from error
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(refusal) from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(refusal)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"device {name!r} was requested, but torch sees {torch.cuda.device_count()} CUDA "

@@ -276,6 +276,9 @@ def test_without_an_accelerator_auto_is_the_cpu(little):
     [
         ({"device": "cuda:99"}, "was requested, but torch sees"),
         ({"device": "tpu"}, "device must be auto, cpu, cuda or cuda:N"),
+        ({"device": None}, "device must be auto, cpu, cuda or cuda:N, got None"),
+        ({"device": "meta"}, "device must be auto, cpu, cuda or cuda:N, got 'meta'"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"precision": "half"}, "precision must be fp32, fp16, bf16 or auto, got 'half'"),
         ({"config": FP16TrainingConfig(accumulate=2)}, "raise batch_size instead"),
     ],
@@ -284,6 +287,11 @@ def test_wrong_options_are_refused_before_training(little, options, message):
     with pytest.raises(ValueError, match=message):
         _trained(little, **options)
     assert little.training_history == []
+
+
+def test_a_model_without_members_is_refused():
+    with pytest.raises(ValueError, match="members and hidden must be at least 1, got 0 and 64"):
+        WorldModel(members=0)
 
 
 def test_a_string_for_several_fields_is_refused(spec):
