@@ -63,7 +63,7 @@ class EvolutionRequestError(ValueError):
             elif kind == "extra_forbidden":
                 message = f"{field} is not a field; fields are {fields}"
             elif kind != "value_error":
-                message = f"{field}: {message}"
+                message = f"{field or 'context'}: {message}"
             is_misshapen = is_misshapen or kind != "value_error"
             self.problems.append(message)
         message = f"evolve_solution cannot use this context: {'; '.join(self.problems)}"
@@ -157,10 +157,12 @@ class EvolutionRequest(BaseModel):
         """The request in the *context* of a call.
 
         Raises:
-            EvolutionRequestError: A field is missing, unknown or invalid.
+            EvolutionRequestError: *context* is not a mapping, or a field is missing, unknown or
+                invalid.
         """
+        given = dict(context) if isinstance(context, Mapping) else context or {}
         try:
-            return cls.model_validate(dict(context or {}))
+            return cls.model_validate(given)
         except ValidationError as error:
             raise EvolutionRequestError(error) from None
 

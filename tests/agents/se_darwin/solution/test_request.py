@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -45,11 +46,15 @@ def test_a_wrong_request_is_refused_by_name(change: dict[str, object], message: 
                 "agent_folder, record, hidden_tests, max_evaluations, seed, timeout_seconds"
             ],
         ),
+        (
+            "the code",
+            ["context: Input should be a valid dictionary or instance of EvolutionRequest"],
+        ),
         ({"code": CODE, "function": "solve", "tests": 3}, ["tests: Input should be a valid tuple"]),
     ],
 )
 def test_a_call_of_another_shape_is_answered_with_an_example(
-    context: dict[str, object] | None, problems: list[str]
+    context: Any, problems: list[str]
 ) -> None:
     with pytest.raises(EvolutionRequestError) as caught:
         EvolutionRequest.from_context(context)
