@@ -77,6 +77,7 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
         GENESIS_AGENTS__SE_DARWIN__SCHEDULE='"cron 0 0 29 2 *"',  # its slot is the pendulum's
     )
     daemon.start()
+    daemon.wait_for(lambda: "plugins_probed" in daemon.log, "to have probed all agents")
     daemon.wait_for(
         lambda: (
             daemon.metrics().value("genesis_runs_total", agent="pendulum", result="succeeded") > 0

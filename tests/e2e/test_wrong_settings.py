@@ -30,6 +30,7 @@ def test_all_are_named_at_once(make_daemon, command: list[str]) -> None:
 def test_a_wrong_setting_of_an_agent_costs_that_agent_only(daemon) -> None:
     daemon.configure(GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS="several")
     daemon.start()
+    daemon.wait_for(lambda: "plugins_probed" in daemon.log, "to have probed all agents")
     assert daemon.metrics().labels("genesis_plugin_up", agent="quick") == []
     quick = next(agent for agent in daemon.json("agents") if agent["name"] == "quick")
     assert quick["state"] == "quarantined"
