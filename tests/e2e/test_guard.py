@@ -74,7 +74,7 @@ def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
     trips = metrics.labels("genesis_guard_trips_total")
     assert [(each["agent"], each["trigger"]) for each in trips] == [("stormy", "overflow_storm")]
     assert metrics.value("genesis_precision_rollbacks_total", agent="stormy", reason="guard") == 1
-    assert metrics.value("genesis_fp16_overflow_steps_total", agent="stormy") > 100
+    assert metrics.value("genesis_fp16_overflow_steps_total", agent="stormy") > 30
     assert len(daemon.events("started")) == 2, "one attempt each: nothing was restarted"
 
     told = explained(daemon)
