@@ -190,20 +190,20 @@ def test_closing_ends_probes_that_hang(start, install_plugin, until) -> None:
     for name in ("a", "b", "c"):
         install_plugin(name, "import time; time.sleep(600)")
     watched = start(probe_timeout_seconds=300.0)
-    children: list[psutil.Process] = []
+    probes: list[psutil.Process] = []
 
     def probing() -> bool:
-        children[:] = psutil.Process().children()
-        shown = []
-        for child in children:
+        probes.clear()
+        for child in psutil.Process().children():  # other tests may have left theirs
             with suppress(psutil.Error):  # it has just ended
-                shown += child.cmdline()
-        return sum(argument.endswith("_plugin:AnyAgent") for argument in shown) == 2
+                if any(argument.endswith("_plugin:AnyAgent") for argument in child.cmdline()):
+                    probes.append(child)
+        return len(probes) == 2
 
     until(probing, "two probes at once")
     assert watched.watch.pending == 3
     watched.watch.close()
-    assert [child.pid for child in children if child.is_running()] == []
+    assert [probe.pid for probe in probes if probe.is_running()] == []
     assert watched.watch.scanned_at == 0.0
 
 
