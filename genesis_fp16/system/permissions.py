@@ -47,11 +47,19 @@ def close_to_others(folder: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write *text* to a file that only its owner may read, in any folder; may raise OSError."""
+    """Write *text* to a file that only its owner may read, in any folder.
+
+    Raises:
+        OSError: It could not be written, for example to a full disk; the file is gone.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o600)  # of a file that was there before
-        file.write(text)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            os.fchmod(descriptor, 0o600)  # of a file that was there before
+            file.write(text)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def open_to_others(folder: Path) -> Iterator[Path]:

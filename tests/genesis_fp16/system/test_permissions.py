@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,3 +117,18 @@ def test_a_private_file_is_private_in_an_open_folder(tmp_path: Path, umask: int)
     with pytest.raises(OSError, match="symbolic links"):
         write_private(link, "333")
     del umask
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_not_left_half_written(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    program = (
+        "import resource, signal, sys; from pathlib import Path;"
+        "from genesis_fp16.system.permissions import write_private;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10));"
+        "write_private(Path(sys.argv[1]), 'x' * 1000)"
+    )
+    command = [sys.executable, "-B", "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "OSError: [Errno 27]" in done.stderr
+    assert not path.exists()
