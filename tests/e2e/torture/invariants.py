@@ -197,8 +197,7 @@ def _check_exclusion(service: Service, rows: Mapping[str, Row]) -> Iterator[str]
 
 
 def _check_processes(service: Service) -> Iterator[str]:
-    service.are_all_gone(_PATIENCE_SECONDS)
-    for process in service.strangers():
+    for process in service.lasting_strangers(_PATIENCE_SECONDS):
         with suppress(psutil.Error):
             yield (
                 f"process {process.pid} is left: {process.status()}, parent {process.ppid()}, "

@@ -252,12 +252,16 @@ class Service:
             self._reaper.status(process.pid)
         self.pid = None
 
-    def are_all_gone(self, seconds: float = 3.0) -> bool:
-        """Whether no process but the daemon is left, or will be within so many *seconds*."""
+    def are_all_gone(self) -> bool:
+        """Whether no process but the daemon is left, or will be in a moment."""
+        return not self.lasting_strangers(3.0)
+
+    def lasting_strangers(self, seconds: float) -> list[psutil.Process]:
+        """What is left after so many *seconds*; empty as soon as nothing is: probes come and go."""
         give_up = time.monotonic() + seconds
-        while self.strangers() and time.monotonic() < give_up:
+        while (left := self.strangers()) and time.monotonic() < give_up:
             time.sleep(POLL_SECONDS)
-        return not self.strangers()
+        return left
 
     def strangers(self) -> list[psutil.Process]:
         """Our descendants beside the daemon and the base that it forks workers from."""
