@@ -147,7 +147,7 @@ def check_access(settings: Settings) -> Iterator[CheckResult]:
         found = True
         yield CheckResult("access", "warn", f"other users {what} {path}", f"{command} {path}")
     if not found and (home.exists() or env_file.exists()):
-        closed = "home, settings file and database are closed to other users"
+        closed = "other users can neither read secrets nor change the settings file"
         yield CheckResult("access", "ok", closed)
 
 

@@ -90,7 +90,8 @@ def read_env_file(
 
     Names of settings are *known*, as for `is_ours`.
 
-    A missing file has no variables. If a name occurs twice, the last one counts, as in a shell.
+    A missing file has no variables. If a name occurs twice, the last one counts, as in a shell; of
+    the rollback flag, the first that is not true.
     In a file that is not UTF-8 the lines that are text still count.
     """
     content, is_text, shown = b"", True, visible(str(path))
@@ -114,6 +115,9 @@ def read_env_file(
         elif (key := binding.key) is not None and (is_ours(key, known) or "FP16" in key.upper()):
             # Any name with FP16 counts here: the file is the operator's own.
             if _NAME.fullmatch(key):
+                earlier = variables.get(key)
+                if key == ROLLBACK_FLAG and earlier and earlier.value.lower() not in TRUE_TEXTS:
+                    continue
                 variables[key] = Variable(binding.value or "", source)
             else:  # NAME:value, too, which the parser takes for a name
                 problems.append(_describe_malformed(key, source))

@@ -133,15 +133,18 @@ def read_rollbacks(path: Path) -> Rollbacks:
     """The demands remembered at *path*; none if the file is missing.
 
     Raises:
-        UnreadableMemoryError: The file cannot be read.
+        UnreadableMemoryError: The file cannot be read, or holds nothing, which is never written.
     """
     try:
-        return Rollbacks.model_validate_json(read_bounded(path))
+        remembered = Rollbacks.model_validate_json(read_bounded(path))
     except (FileNotFoundError, NotADirectoryError):
         return Rollbacks()
     except (OSError, ValidationError) as error:
         why = str(error.strerror or error) if isinstance(error, OSError) else "damaged"
         raise UnreadableMemoryError(path, why) from error
+    if remembered == Rollbacks():
+        raise UnreadableMemoryError(path, "damaged")
+    return remembered
 
 
 def lost_rollbacks(settings: Settings, home: Path | None = None) -> list[str]:

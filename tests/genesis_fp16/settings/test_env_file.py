@@ -15,6 +15,10 @@ from genesis_fp16.settings.env_file import MAX_BYTES, Variable, is_ours, read_en
         (b"\xef\xbb\xbfGENESIS_A=1", {"GENESIS_A": ("1", 1)}),
         (b"\n\n# no\nexport GENESIS_A='x y' # yes\n", {"GENESIS_A": ("x y", 4)}),
         (b"GENESIS_A=1\nGENESIS_A=2\n", {"GENESIS_A": ("2", 2)}),
+        (
+            b"ENABLE_FP16_TRAINING=1\nENABLE_FP16_TRAINING=off\nENABLE_FP16_TRAINING=true\n",
+            {"ENABLE_FP16_TRAINING": ("off", 2)},
+        ),
         (b"GENESIS_A=${HOME}\n", {"GENESIS_A": ("${HOME}", 1)}),
         (b"GENESIS_A\n", {"GENESIS_A": ("", 1)}),
         (b"A=1\nPATH=2\n", {}),

@@ -191,7 +191,7 @@ def test_a_running_daemon_does_not_take_a_missing_line_for_a_true(host: Host) ->
         now += POLL_SECONDS
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"settings": {"X": 1}}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"{}", b'{"settings": {"X": 1}}'])
 def test_a_damaged_memory_demands_an_explicit_flag(host: Host, content: bytes) -> None:
     host.serve(FALSE)
     path = host.home / MEMORY_FILE
