@@ -74,7 +74,7 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
         GENESIS_BUDGET_TRANSITIONS=4000,  # 20 episodes: enough groups on each side of the split
         GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1s"',
         GENESIS_AGENTS__SE_DARWIN__ENABLED="true",
-        GENESIS_AGENTS__SE_DARWIN__SCHEDULE='"cron 0 0 29 2 *"',  # its slot is the pendulum's
+        GENESIS_SLOTS=2,  # SE-Darwin's first run lasts longer than all of the pendulum's
     )
     daemon.start()
     daemon.wait_for(lambda: "plugins_probed" in daemon.log, "to have probed all agents")
