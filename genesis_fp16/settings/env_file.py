@@ -104,7 +104,7 @@ def read_env_file(
         is_text = False
         problems.append(f"{shown} cannot be read: {error}; make it a readable UTF-8 text file")
     text = content.decode("utf-8-sig", errors="surrogateescape")
-    variables = {}
+    variables: dict[str, Variable] = {}
     for binding in parse_stream(io.StringIO(text)):
         source = f"{shown} line {_line(binding)}"
         if binding.error:
