@@ -359,7 +359,7 @@ class Ended:
         return self.status is None or (self.status == 1 and "Timeout (" in self.output)
 
     def failure(self, deadline_seconds: float, module: str = "") -> str:
-        """Why there is no answer, and at which line; best one of the top-level *module*."""
+        """Why there is no answer, and at which line: if possible, a line of *module*."""
         place = _place(self.output, module)
         if self.timed_out:
             hung = f", it hung at {place}" if place else ""

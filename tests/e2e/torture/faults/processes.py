@@ -18,6 +18,13 @@ def _restart(r: Round) -> None:
     r.service.start()
 
 
+def _restart_after(r: Round, ended: int) -> None:
+    """Check that the daemon *ended* well and alone, and start it again."""
+    r.check(ended == 0, f"the daemon ended with {ended}")
+    r.check(r.service.are_all_gone(), "the daemon left processes behind")
+    r.service.start()
+
+
 @fault("worker killed in training", quick=True)
 def worker_killed(r: Round) -> None:
     steps = sorted(r.rng.sample(range(90), r.rng.randint(1, 3)))
@@ -144,10 +151,7 @@ def daemon_terminated(r: Round) -> None:
     run = r.start(moment("batch", r.step(), "hold"))
     r.until_reached(run)
     r.go_on(run)
-    ended = r.service.end(r.rng.choice((signal.SIGTERM, signal.SIGINT)))
-    r.check(ended == 0, f"the daemon ended with {ended}")
-    r.check(r.service.are_all_gone(), "the daemon left processes behind")
-    r.service.start()
+    _restart_after(r, r.service.end(r.rng.choice((signal.SIGTERM, signal.SIGINT))))
 
 
 @fault("daemon told to end twice")
@@ -156,20 +160,14 @@ def daemon_terminated_twice(r: Round) -> None:
     r.until_reached(run)
     r.service.send(signal.SIGTERM)
     r.wait(lambda: "drain_started" in r.service.log, "the drain")
-    ended = r.service.end(signal.SIGTERM)
-    r.check(ended == 0, f"the daemon ended with {ended}")
-    r.check(r.service.are_all_gone(), "the daemon left processes behind")
-    r.service.start()
+    _restart_after(r, r.service.end(signal.SIGTERM))
 
 
 @fault("daemon told to end beside a worker that does not stop")
 def daemon_terminated_beside_hang(r: Round) -> None:
     run = r.start(moment("batch", r.step(), "hang"))
     r.until_reached(run)
-    ended = r.service.end(signal.SIGTERM)
-    r.check(ended == 0, f"the daemon ended with {ended}")
-    r.check(r.service.are_all_gone(), "the daemon left processes behind")
-    r.service.start()
+    _restart_after(r, r.service.end(signal.SIGTERM))
 
 
 @fault("daemon stopped for a moment", quick=True)
