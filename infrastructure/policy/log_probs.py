@@ -1,0 +1,67 @@
+"""Log-probabilities of a batch's tokens: one function for trainer, reference and old policy.
+
+Legend: B sequences, T tokens, S = T - 1 predicted tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from infrastructure.policy.sampling import Sampling
+from infrastructure.policy.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from infrastructure.agent_contract import Forward
+
+
+def token_log_probs(forward: Forward, batch: TokenBatch, sampling: Sampling) -> Tensor:
+    """Log-probability of each token of the completions, [B, S] float32, 0 elsewhere.
+
+    One forward pass over the whole sequences, without a cache. Does not read the device.
+
+    Args:
+        forward: Causal language model of transformers, as the trainer or a role passes it; its
+            logits are float32.
+        batch: Sequences on the model's device.
+        sampling: Rule by which the tokens were drawn.
+
+    Raises:
+        TypeError: The logits are not float32.
+    """
+    output = forward(
+        input_ids=batch.tokens_BT,
+        attention_mask=batch.attention_mask_BT.long(),
+        position_ids=batch.position_ids_BT,
+        use_cache=False,
+    )
+    return log_probs_of_logits(output.logits, batch, sampling)
+
+
+def log_probs_of_logits(logits_BTV: Tensor, batch: TokenBatch, sampling: Sampling) -> Tensor:
+    """As `token_log_probs`, from logits of a forward pass that serves other purposes too.
+
+    Args:
+        logits_BTV: The model's logits at each token of *batch*, float32: a softmax of half
+            precision logits is wrong by more than the half precision itself.
+
+    Raises:
+        TypeError: The logits are not float32.
+        ValueError: They have another shape than the batch's tokens.
+    """
+    if logits_BTV.dtype != torch.float32:
+        raise TypeError(
+            f"the logits must be float32, got {logits_BTV.dtype}: cast them with .float() before "
+            "the softmax, or call the model through forward(...), which does"
+        )
+    if logits_BTV.ndim != 3 or logits_BTV.shape[:2] != batch.tokens_BT.shape:
+        raise ValueError(
+            f"the logits must have the shape [B, T, V] with B, T = {list(batch.tokens_BT.shape)}, "
+            f"got {list(logits_BTV.shape)}"
+        )
+    tokens_BS = batch.predicted_tokens_BS
+    shaped_BSV = sampling.shaped_logits(logits_BTV[:, :-1], tokens_BS)
+    log_probs_BS = shaped_BSV.log_softmax(-1).gather(-1, tokens_BS.unsqueeze(-1)).squeeze(-1)
+    return torch.where(batch.response_mask_BS, log_probs_BS, 0.0)
