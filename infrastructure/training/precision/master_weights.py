@@ -32,10 +32,7 @@ class MasterWeights:
 
     def __init__(self, model: Module, optimizer: Optimizer, chosen: list[Parameter]) -> None:
         self._optimizer, self._chosen = optimizer, chosen
-        norms = (module for module in model.modules() if isinstance(module, _BATCH_NORMS))
-        in_fp32 = (module for module in model.modules() if is_kept(module))
-        kept = {p for each in (*norms, *in_fp32) for p in each.parameters(recurse=False)}
-        cast = {p: p.data for p in model.parameters() if p.dtype == torch.float32 and p not in kept}
+        cast = {p: p.data for p in castable_parameters(model)}
         self._masters = {p: Parameter(p.detach().clone()) for p in chosen if p in cast}
         self._others = {p: data for p, data in cast.items() if p not in self._masters}
         self.parameters = [self._masters.get(p, p) for p in chosen]
@@ -68,6 +65,17 @@ class MasterWeights:
             parameter.data = data
         _swap(self._optimizer, {master: half for half, master in self._masters.items()})
         return self._chosen
+
+
+def castable_parameters(model: Module) -> list[Parameter]:
+    """Float32 parameters of *model* that may be held in a half type.
+
+    Those of modules kept in FP32 may not, and those of a batch normalisation may not either: its
+    kernels need the dtype of its statistics.
+    """
+    modules = [each for each in model.modules() if isinstance(each, _BATCH_NORMS) or is_kept(each)]
+    kept = {p for each in modules for p in each.parameters(recurse=False)}
+    return [p for p in model.parameters() if p.dtype == torch.float32 and p not in kept]
 
 
 def _swap(optimizer: Optimizer, new: dict[Parameter, Parameter]) -> None:
