@@ -45,6 +45,7 @@ _HIGHEST: Mapping[str, Mapping[str, float]] = {  # by kind and field; the lowest
         "seconds": _MAX_FLOAT,
         "fp32_seconds": _MAX_FLOAT,
     },
+    "mismatch_measured": {"step": MAX_STEPS, "round": MAX_STEPS},
     "checkpoint_saved": {"step": MAX_STEPS, "size_bytes": _MAX_COUNT, "seconds": _MAX_FLOAT},
     "resumed": {"step": MAX_STEPS},
     "evaluated": {"epoch": _MAX_COUNT},

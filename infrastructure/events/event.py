@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from infrastructure.events.mismatch_report import MismatchReport
 from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
@@ -236,6 +237,20 @@ class BaselineCompared(BaseEvent):
         return max(abs(self.fp32_loss), SMALLEST_LOSS * self.largest_fp32_loss)
 
 
+class MismatchMeasured(BaseEvent):
+    """Trainer and rollout were compared on tokens that the rollout has just sampled.
+
+    Attributes:
+        step: Steps attempted since the run began, over all attempts.
+        round: Round of the on-policy job, from 0.
+    """
+
+    kind: Literal["mismatch_measured"] = "mismatch_measured"
+    step: int
+    round: int
+    report: MismatchReport
+
+
 class PreflightDone(BaseEvent):
     """The job was measured on a copy of its model; the training itself is unchanged."""
 
@@ -322,6 +337,7 @@ Event = Annotated[
     | PrecisionChanged
     | StepStats
     | BaselineCompared
+    | MismatchMeasured
     | PreflightDone
     | CheckpointSaved
     | Resumed

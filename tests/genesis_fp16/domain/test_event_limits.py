@@ -22,6 +22,7 @@ from infrastructure.events.event import (
     CheckpointSaved,
     Evaluated,
     Finished,
+    MismatchMeasured,
     Notice,
     PhaseStarted,
     PrecisionChanged,
@@ -31,6 +32,7 @@ from infrastructure.events.event import (
     Started,
     StepStats,
 )
+from infrastructure.events.mismatch_report import MismatchReport
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 STEPS = StepStats(
@@ -40,6 +42,11 @@ STEPS = StepStats(
 COMPARED = BaselineCompared(
     step=9, precision="fp16", loss_scale=1.0, loss=math.inf, fp32_loss=math.nan
 )
+MISMATCH = MismatchReport(
+    policy="bf16", rollout="bf16", tokens=9, sequences=3, k1=-1e-5, k2=1e-5, k3=math.inf,
+    mean_difference=0.1, max_difference=0.2, pearson=math.nan, chi2_token=0.1,
+    chi2_sequence=math.inf, effective_sample_size=0.5, sequence_std=0.1, slope=math.nan,
+)  # fmt: skip
 POSSIBLE = [
     Started(pid=7, device="cuda:0", torch_version="2"),
     PhaseStarted(phase="train"),
@@ -53,6 +60,7 @@ POSSIBLE = [
     Published(published=True, reason="better"),
     Notice(event="odd", fields={"error": "e"}),
     Finished(outcome="done"),
+    MismatchMeasured(step=9, round=3, report=MISMATCH),
 ]
 
 
@@ -88,6 +96,7 @@ def test_what_workers_report_passes_unchanged(event: Event) -> None:
         (POSSIBLE[6], {"size_bytes": 10**400}),
         (POSSIBLE[7], {"step": -3}),
         (POSSIBLE[8], {"epoch": 2**60}),
+        (POSSIBLE[-1], {"round": MAX_STEPS + 1}),
     ],
 )
 def test_impossible_numbers_are_refused(event: Event, changes: dict[str, object]) -> None:
