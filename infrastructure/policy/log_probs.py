@@ -24,12 +24,9 @@ def token_log_probs(forward: Forward, batch: TokenBatch, sampling: Sampling) -> 
 
     Args:
         forward: Causal language model of transformers, as the trainer or a role passes it; its
-            logits are float32.
+            logits are float32 unless the role's results are half.
         batch: Sequences on the model's device.
         sampling: Rule by which the tokens were drawn.
-
-    Raises:
-        TypeError: The logits are not float32.
     """
     output = forward(
         input_ids=batch.tokens_BT,
@@ -44,18 +41,12 @@ def log_probs_of_logits(logits_BTV: Tensor, batch: TokenBatch, sampling: Samplin
     """As `token_log_probs`, from logits of a forward pass that serves other purposes too.
 
     Args:
-        logits_BTV: The model's logits at each token of *batch*, float32: a softmax of half
-            precision logits is wrong by more than the half precision itself.
+        logits_BTV: The model's logits at each token of *batch*. Half ones are cast to float32
+            before the softmax, which would round more than they did.
 
     Raises:
-        TypeError: The logits are not float32.
         ValueError: They have another shape than the batch's tokens.
     """
-    if logits_BTV.dtype != torch.float32:
-        raise TypeError(
-            f"the logits must be float32, got {logits_BTV.dtype}: cast them with .float() before "
-            "the softmax, or call the model through forward(...), which does"
-        )
     if logits_BTV.ndim != 3 or logits_BTV.shape[:2] != batch.tokens_BT.shape:
         raise ValueError(
             f"the logits must have the shape [B, T, V] with B, T = {list(batch.tokens_BT.shape)}, "

@@ -58,8 +58,16 @@ def test_no_gradient_comes_from_masked_positions() -> None:
     assert not touched[:, -1].any()
 
 
-def test_half_logits_and_other_shapes_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"must be float32, got torch\.bfloat16"):
-        log_probs_of_logits(torch.zeros(2, 4, 7, dtype=torch.bfloat16), BATCH, Sampling())
+def test_half_logits_are_cast_before_the_softmax() -> None:
+    logits = torch.randn(2, 4, 7).bfloat16()
+
+    result = log_probs_of_logits(logits, BATCH, Sampling())
+
+    assert result.dtype == torch.float32
+    expected = log_probs_of_logits(logits.float(), BATCH, Sampling())
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+
+def test_logits_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"B, T = \[2, 4\], got \[2, 5, 7\]"):
         log_probs_of_logits(torch.zeros(2, 5, 7), BATCH, Sampling())

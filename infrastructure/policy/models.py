@@ -1,0 +1,238 @@
+"""Causal language models of transformers: from a configuration, or from files on this machine.
+
+Models are returned in float32, as the trainer wants them; the dtype of each role is decided
+elsewhere. Dropout is switched off: it would make the trainer's log-probabilities those of another
+function than the rollout sampled from. Nothing is downloaded, and no code from a model's folder
+is run.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import Module
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+from infrastructure.policy.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_SPARE_ROWS = 1024  # of a vocabulary padded for the hardware; peers pad by at most 943
+
+
+class PolicyModelError(ValueError):
+    """A model cannot be loaded, or not be used as a policy; says why and what to do."""
+
+
+def small_config(
+    tokenizer: Tokenizer, *, width: int = 64, layers: int = 4, heads: int = 4, context: int = 256
+) -> PretrainedConfig:
+    """Configuration of a Llama that learns from scratch on a CPU: about 230,000 parameters.
+
+    Args:
+        tokenizer: Its ids are the vocabulary.
+        width: Size of the hidden states; FP16 on a CPU is very slow above 64.
+        layers: Number of blocks.
+        heads: Attention heads in each block; divide the width.
+        context: Longest sequence, in tokens.
+    """
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        max_position_embeddings=context,
+        tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+
+
+def build_policy(config: PretrainedConfig, *, seed: int) -> Module:
+    """A causal language model with random float32 weights; the same for the same seed.
+
+    Args:
+        config: Configuration of any architecture of transformers that is a causal language model.
+
+    Raises:
+        PolicyModelError: The architecture has no causal language model, or one that does not take
+            the positions of tokens.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model: Module = AutoModelForCausalLM.from_config(
+                _without_dropout(config), dtype=torch.float32
+            )
+        except ValueError as error:
+            raise PolicyModelError(
+                f"transformers has no causal language model for {type(config).__name__}: use the "
+                "configuration of one, such as LlamaConfig"
+            ) from error
+    return _checked(model)
+
+
+def load_policy(path: Path | str, *, gguf_file: str | None = None) -> Module:
+    """The causal language model in the folder *path*, in float32.
+
+    Args:
+        path: Folder with config.json and weights as transformers saves them, or with a GGUF file.
+        gguf_file: Name of the GGUF file in the folder; its weights are dequantised. Needs the
+            packages gguf and accelerate.
+
+    Raises:
+        PolicyModelError: The folder or file does not exist, does not hold a causal language model,
+            or its weights are not those of the architecture it names.
+    """
+    folder = _folder(path, gguf_file)
+    try:
+        config = AutoConfig.from_pretrained(folder, gguf_file=gguf_file, local_files_only=True)
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder,
+            gguf_file=gguf_file,
+            config=_without_dropout(config),
+            dtype=torch.float32,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,  # ours is the error
+            output_loading_info=True,
+        )
+    except ImportError as error:
+        raise PolicyModelError(
+            f"reading {gguf_file} needs more packages: pip install gguf accelerate ({error})"
+        ) from error
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise PolicyModelError(f"{folder}: transformers cannot load this model: {error}") from error
+    _check_weights(folder, loading, type(model).__name__)
+    return _checked(model)
+
+
+def load_tokenizer(path: Path | str, *, gguf_file: str | None = None) -> Tokenizer:
+    """The tokenizer in the folder *path*, or in its GGUF file.
+
+    Raises:
+        PolicyModelError: The folder or file does not exist, or does not hold a tokenizer.
+    """
+    folder = _folder(path, gguf_file)
+    try:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
+            folder, gguf_file=gguf_file, local_files_only=True
+        )
+    except (ImportError, OSError, ValueError, KeyError) as error:
+        raise PolicyModelError(
+            f"{folder}: transformers cannot load a tokenizer from here: {error}"
+        ) from error
+    return tokenizer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpecialTokens:
+    """Attributes:
+    pad: Id at padding.
+    stop: Ids that end a completion, at least one.
+    """
+
+    pad: int
+    stop: frozenset[int]
+
+
+def special_tokens(model: Module, tokenizer: Tokenizer) -> SpecialTokens:
+    """The special tokens of a policy, if *tokenizer* matches *model*.
+
+    Raises:
+        PolicyModelError: The tokenizer has ids that the model lacks, or far fewer; it has no
+            padding token; neither has an end-of-sequence token.
+    """
+    rows, ids = vocabulary_size(model), len(tokenizer)
+    if ids > rows or rows - ids > _SPARE_ROWS:
+        raise PolicyModelError(
+            f"the tokenizer has {ids} ids but the model predicts {rows}: they do not belong "
+            "together; load both from one folder"
+        )
+    if tokenizer.pad_token_id is None:
+        raise PolicyModelError(
+            "the tokenizer has no padding token: set tokenizer.pad_token, for instance to "
+            "tokenizer.eos_token; masks tell padding from text, not the id"
+        )
+    config = getattr(model, "generation_config", None) or model.config
+    of_model = getattr(config, "eos_token_id", None)
+    stop = {*(of_model if isinstance(of_model, list) else [of_model]), tokenizer.eos_token_id}
+    stop.discard(None)
+    if not stop:
+        raise PolicyModelError(
+            "neither the tokenizer nor the model has an end-of-sequence token, so that no "
+            "completion would ever end: set tokenizer.eos_token"
+        )
+    return SpecialTokens(pad=tokenizer.pad_token_id, stop=frozenset(stop))
+
+
+def vocabulary_size(model: Module) -> int:
+    """Number of tokens that *model* predicts."""
+    return int(_text_config(model).vocab_size)
+
+
+def context_length(model: Module) -> int | None:
+    """Longest sequence of *model* in tokens; None if it has no limit."""
+    length = getattr(_text_config(model), "max_position_embeddings", None)
+    return None if length is None else int(length)
+
+
+def _text_config(model: Module) -> PretrainedConfig:
+    config = getattr(model, "config", None)
+    if config is None:
+        raise PolicyModelError(
+            f"{type(model).__name__} is not a model of transformers: it has no configuration; "
+            "build one with build_policy or load_policy"
+        )
+    return config.get_text_config(decoder=True)
+
+
+def _without_dropout(config: PretrainedConfig) -> PretrainedConfig:
+    config = copy.deepcopy(config)
+    for name, value in vars(config).items():
+        if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
+            setattr(config, name, 0.0)
+    return config
+
+
+def _folder(path: Path | str, gguf_file: str | None) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise PolicyModelError(f"{folder} is not a folder on this machine: nothing is downloaded")
+    if gguf_file is not None and not (folder / gguf_file).is_file():
+        found = sorted(each.name for each in folder.glob("*.gguf"))
+        raise PolicyModelError(f"{folder} has no file {gguf_file!r}; its GGUF files are {found}")
+    return folder
+
+
+def _check_weights(folder: Path, loading: dict[str, set[str]], name: str) -> None:
+    problems = [
+        f"{len(loading[kind])} {what} (such as {min(map(str, loading[kind]))})"
+        for kind, what in (
+            ("missing_keys", "are missing"),
+            ("unexpected_keys", "are of no module"),
+            ("mismatched_keys", "have another shape"),
+        )
+        if loading.get(kind)
+    ]
+    if problems:
+        raise PolicyModelError(
+            f"{folder}: its weights are not those of {name}, which its configuration names; "
+            f"of the weights {', '.join(problems)}: take configuration and weights of one model"
+        )
+
+
+def _checked(model: Module) -> Module:
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise PolicyModelError(
+            f"{type(model).__name__} does not take the positions of tokens, so that prompts "
+            "padded on the left would change its results: use a model with position_ids"
+        )
+    return model

@@ -1,0 +1,161 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import BloomConfig, GPT2Config, T5Config
+
+from infrastructure.policy.models import (
+    PolicyModelError,
+    build_policy,
+    context_length,
+    load_policy,
+    load_tokenizer,
+    small_config,
+    special_tokens,
+    vocabulary_size,
+)
+from infrastructure.policy.tokenizer import CharacterTokenizer
+
+TOKENIZER = CharacterTokenizer("0123456789+=")
+
+
+def tiny(**values: Any) -> Any:
+    return build_policy(
+        small_config(TOKENIZER, **{"width": 8, "layers": 1, "heads": 2, **values}), seed=0
+    )
+
+
+def test_the_small_policy_has_a_few_hundred_thousand_parameters() -> None:
+    model = build_policy(small_config(TOKENIZER), seed=0)
+
+    assert 200_000 < sum(each.numel() for each in model.parameters()) < 400_000
+    assert {each.dtype for each in model.parameters()} == {torch.float32}
+    assert (vocabulary_size(model), context_length(model)) == (15, 256)
+
+
+def test_the_seed_decides_the_weights_and_leaves_the_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    first, second = tiny().state_dict(), tiny().state_dict()
+    other = build_policy(small_config(TOKENIZER, width=8, layers=1, heads=2), seed=1).state_dict()
+
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_dropout_is_off_in_training_too() -> None:
+    config = GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=16)
+    model = build_policy(config, seed=0).train()
+    tokens = torch.arange(8)[None]
+
+    assert config.resid_pdrop == 0.1  # the caller's object is left alone
+    assert torch.equal(model(tokens).logits, model(tokens).logits)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (T5Config(d_model=8, num_layers=1), "no causal language model for T5Config"),
+        (
+            BloomConfig(hidden_size=8, n_layer=1, n_head=2, vocab_size=9),
+            "BloomForCausalLM does not take the positions of tokens",
+        ),
+    ],
+)
+def test_models_that_cannot_be_policies_are_refused(config: Any, message: str) -> None:
+    with pytest.raises(PolicyModelError, match=message):
+        build_policy(config, seed=0)
+
+
+def test_a_saved_policy_is_loaded_in_float32(tmp_path: Path) -> None:
+    model = tiny()
+    model.bfloat16().save_pretrained(tmp_path)
+
+    loaded = load_policy(tmp_path)
+
+    assert {each.dtype for each in loaded.parameters()} == {torch.float32}
+    state = model.state_dict()
+    assert all(torch.equal(state[n].float(), each) for n, each in loaded.state_dict().items())
+
+
+def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
+    tiny().save_pretrained(tmp_path)
+    GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=15).save_pretrained(tmp_path)
+
+    with pytest.raises(PolicyModelError, match="its weights are not those of GPT2LMHeadModel"):
+        load_policy(tmp_path)
+
+
+def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
+    tiny(width=16).save_pretrained(tmp_path)
+    small_config(TOKENIZER, width=8, layers=1, heads=2).save_pretrained(tmp_path)
+
+    with pytest.raises(PolicyModelError, match=r"have another shape \(such as .*lm_head"):
+        load_policy(tmp_path)
+
+
+def test_weights_that_lack_a_layer_are_refused(tmp_path: Path) -> None:
+    tiny().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+
+    with pytest.raises(PolicyModelError, match=r"are missing \(such as model\.layers\.1"):
+        load_policy(tmp_path)
+
+
+def test_folders_and_files_that_do_not_exist_are_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyModelError, match="is not a folder on this machine"):
+        load_policy(tmp_path / "nowhere")
+    (tmp_path / "other.gguf").touch()
+    with pytest.raises(PolicyModelError, match=r"no file 'a\.gguf'; .* \['other\.gguf'\]"):
+        load_policy(tmp_path, gguf_file="a.gguf")
+    with pytest.raises(PolicyModelError, match="cannot load this model"):
+        load_policy(tmp_path)
+    with pytest.raises(PolicyModelError, match="cannot load a tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_the_special_tokens_are_those_of_tokenizer_and_model() -> None:
+    model = tiny()
+    model.generation_config.eos_token_id = [5, 6]
+
+    found = special_tokens(model, TOKENIZER)
+
+    assert (found.pad, found.stop) == (0, {2, 5, 6})
+
+
+class Tokens(SimpleNamespace):
+    def __len__(self) -> int:
+        return int(self.size)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (Tokens(size=16, pad_token_id=0, eos_token_id=1), "16 ids but the model predicts 15"),
+        (Tokens(size=15, pad_token_id=None, eos_token_id=1), "no padding token: set"),
+        (Tokens(size=15, pad_token_id=0, eos_token_id=None), "no completion would ever end"),
+    ],
+)
+def test_a_tokenizer_that_does_not_serve_the_model_is_refused(tokenizer: Any, message: str) -> None:
+    model = tiny()
+    model.generation_config.eos_token_id = model.config.eos_token_id = None
+
+    with pytest.raises(PolicyModelError, match=message):
+        special_tokens(model, tokenizer)
+
+
+def test_a_model_with_far_more_ids_than_its_tokenizer_is_refused() -> None:
+    config = small_config(TOKENIZER, width=8, layers=1, heads=2)
+    config.vocab_size = 5000
+
+    with pytest.raises(PolicyModelError, match="do not belong together"):
+        special_tokens(build_policy(config, seed=0), TOKENIZER)
+
+
+def test_other_modules_are_no_policies() -> None:
+    with pytest.raises(PolicyModelError, match="Linear is not a model of transformers"):
+        vocabulary_size(torch.nn.Linear(1, 1))
