@@ -32,6 +32,7 @@ from genesis_fp16.system.disk import find_disk_full
 from genesis_fp16.system.processes import become_subreaper, die_with_parent
 from genesis_fp16.worker.attempt_runner import AttemptRunner, StoppedError, WrongDeviceError
 from genesis_fp16.worker.channel import CommandInbox, Emit, configure_worker_logging
+from genesis_fp16.worker.compiler_import import defer_compiler_import
 from genesis_fp16.worker.exit_report import (
     describe_failure,
     drop_output_on_full_disk,
@@ -79,6 +80,7 @@ def main() -> None:
     become_subreaper()
     drop_output_on_full_disk()
     configure_worker_logging()
+    defer_compiler_import()
     spec = RunSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
     rank = None
     if len(sys.argv) > 2:

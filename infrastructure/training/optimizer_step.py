@@ -188,14 +188,14 @@ def _skips_and_unscales(kind: type[Optimizer], device: torch.device) -> bool:
         optimizer = cast("Any", kind)([parameter], lr=0.125, fused=True)
         if not first:
             parameter.grad = torch.ones_like(parameter)
-            optimizer.step()
+            _plain_step(optimizer)
         parameter.grad = torch.full_like(parameter, grad)
         for name, value in attributes.items():
             setattr(optimizer, name, torch.tensor(value, device=device))
         if attributes:
             direct_step(optimizer)
         elif grad:
-            optimizer.step()
+            _plain_step(optimizer)
         step = optimizer.state[parameter].get("step", torch.zeros(()))
         return [parameter[0].item(), step.item()]
 
@@ -229,8 +229,17 @@ def direct_step(optimizer: Optimizer) -> None:
     if not isinstance(optimizer, Adam | AdamW) or not _call_adam_kernel(
         optimizer, fused.grad_scale, fused.found_inf
     ):
-        step = type(optimizer).step
-        getattr(step, "__wrapped__", step)(optimizer)
+        _plain_step(optimizer)
+
+
+@torch.no_grad()
+def _plain_step(optimizer: Optimizer) -> None:
+    """Call torch's own step inside its wrappers, which call hooks and import ``torch._dynamo``.
+
+    The import takes over a second of CPU time. Gradients of the step itself are off, as the wrapper
+    has them: a fused optimizer cannot be differentiable.
+    """
+    inspect.unwrap(type(optimizer).step)(optimizer)
 
 
 def _is_observed(optimizer: Optimizer) -> bool:

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_MODULES = ["genesis_fp16.worker.__main__", "torch._dynamo", __name__]  # optimizers import dynamo
+_MODULES = ["genesis_fp16.worker.__main__", __name__]
 
 
 def preload() -> None:
