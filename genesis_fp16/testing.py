@@ -25,6 +25,7 @@ from infrastructure.agent_contract import (
     Agent,
     Evaluation,
     EvaluationReport,
+    Job,
     Publication,
     RunContext,
     Schedule,
@@ -32,6 +33,7 @@ from infrastructure.agent_contract import (
     Transition,
 )
 from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.agent_contract.run_context import Budget
 
 if TYPE_CHECKING:
@@ -157,30 +159,38 @@ def _check_collect(agent: Agent, context: RunContext) -> RecordedTransitions:
                 collected.close()
         recorded = buffer.read(buffer.snapshot())
         _require(
-            len(recorded) > 0,
+            len(recorded) > 0 or _generates_its_data(agent, context, recorded),
             f"collect() yielded nothing within {context.budget.seconds:g} s",
             "yield each transition as it happens, or give check_agent a larger budget",
         )
         groups = {transition.group for transition in recorded}
         _require(
-            len(groups) > 1,
+            len(groups) != 1,
             f"all {len(recorded)} transitions belong to the group {groups}",
             "give each episode, task or conversation a group of its own",
         )
         return recorded
 
 
-def _check_job(agent: Agent, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
+def _generates_its_data(
+    agent: Agent, context: RunContext, transitions: RecordedTransitions
+) -> bool:
+    """Whether the agent needs no *transitions*, because its job is an `OnPolicyJob`."""
+    try:
+        return isinstance(agent.build_job(context, transitions), OnPolicyJob)
+    except Exception:  # of an agent that has nothing to train on
+        return False
+
+
+def _check_job(agent: Agent, context: RunContext, transitions: RecordedTransitions) -> Job:
     job, again = (_build(agent, context, transitions) for _ in range(2))
-    with _checking("batches(0)"):
-        first, second = (
-            list(itertools.islice(job.batches(0), _BATCHES_COMPARED)) for _ in range(2)
-        )
+    with _checking("batches()"):
+        first, second = (_some_batches(job) for _ in range(2))
     _require(bool(first), "batches(0) yields nothing", "yield mappings of tensors")
     _require(
         all(_same(a, b) for a, b in zip(first, second, strict=False)),
-        "batches(0) gives different batches when called again, so a resumed run would differ",
-        "derive the order from the epoch and context.seed alone",
+        "batches() gives different batches when called again, so a resumed run would differ",
+        "derive them from the epoch or round and context.seed alone",
     )
     _require(
         _same(job.model.state_dict(), again.model.state_dict()),
@@ -190,7 +200,17 @@ def _check_job(agent: Agent, context: RunContext, transitions: RecordedTransitio
     return job
 
 
-def _build(agent: Agent, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
+def _some_batches(job: Job) -> list[Mapping[str, torch.Tensor]]:
+    import torch
+
+    from infrastructure.training.rounds import batches_of_each_kind
+
+    if isinstance(job, TrainingJob):
+        return list(itertools.islice(job.batches(0), _BATCHES_COMPARED))
+    return list(batches_of_each_kind(job, job.model, torch.device("cpu")))
+
+
+def _build(agent: Agent, context: RunContext, transitions: RecordedTransitions) -> Job:
     import torch
 
     torch.manual_seed(context.seed)
@@ -203,9 +223,9 @@ def _build(agent: Agent, context: RunContext, transitions: RecordedTransitions) 
                 "budget"
             ) from error
         _require(
-            isinstance(job, TrainingJob),
+            isinstance(job, TrainingJob | OnPolicyJob),
             f"build_job() returned a {type(job).__name__}",
-            "return a TrainingJob",
+            "return a TrainingJob or an OnPolicyJob",
         )
     half = [
         name
@@ -228,7 +248,7 @@ def _same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor])
     )
 
 
-def _check_step(job: TrainingJob) -> None:
+def _check_step(job: Job) -> None:
     import torch
 
     from infrastructure.training.diagnostics import check_fp32_step
@@ -240,7 +260,7 @@ def _check_step(job: TrainingJob) -> None:
             job.scheduler(optimizer)
 
 
-def _check_publish(agent: Agent, context: RunContext, job: TrainingJob) -> None:
+def _check_publish(agent: Agent, context: RunContext, job: Job) -> None:
     import torch
 
     from infrastructure.training import Precision

@@ -30,11 +30,13 @@ from genesis_fp16.worker.config import trainer_config
 from infrastructure.agent_contract import (
     Agent,
     EvaluationReport,
+    Job,
     Publication,
     RunContext,
     TrainingJob,
 )
 from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
@@ -181,12 +183,14 @@ class AttemptRunner:
         )
         return self._collection.buffer(folder).read(snapshot)
 
-    def _build_job(self, transitions: RecordedTransitions) -> TrainingJob:
+    def _build_job(self, transitions: RecordedTransitions) -> Job:
         broadcast_from_leader(self._ranks, self._read_commands)
         self.activity = "building the training job"
         _seed_everything(self._spec.seed)
         job = self._agent.build_job(self._context, transitions)
-        job = check_type(job, TrainingJob, "build_job() must return")
+        if not isinstance(job, TrainingJob | OnPolicyJob):
+            got = type(job).__name__
+            raise TypeError(f"build_job() must return TrainingJob or OnPolicyJob, got {got}")
         return replace(job, keep_fp32=(*job.keep_fp32, *self._spec.keep_fp32))
 
     def _measure(self) -> None:
@@ -216,7 +220,7 @@ class AttemptRunner:
     def _config(self) -> FP16TrainingConfig:
         return trainer_config(self._spec.trainer, self._spec.agent_folder, self._device)
 
-    def _train(self, job: TrainingJob) -> TrainingResult:
+    def _train(self, job: Job) -> TrainingResult:
         spec = self._spec
         precision = broadcast_from_leader(self._ranks, self._read_commands)
         config = broadcast_from_leader(self._ranks, self._config)
@@ -242,7 +246,7 @@ class AttemptRunner:
                 commands=self._inbox.drain,
             )
 
-    def _publish(self, job: TrainingJob, result: TrainingResult) -> None:
+    def _publish(self, job: Job, result: TrainingResult) -> None:
         if result.evaluation is None:
             raise RuntimeError("training ended without an evaluation, so nothing can be published")
         self._begin("publish", "publishing")

@@ -1,6 +1,6 @@
 """The contract between agents and the daemon. Imports neither torch nor the daemon.
 
-`agent_contract.command` and `.transition` hold further names for plugin authors.
+`agent_contract.on_policy_job`, `.command` and `.transition` hold further names for plugin authors.
 """
 
 from infrastructure.agent_contract.agent import CONTRACT_VERSION, Agent
@@ -10,6 +10,7 @@ from infrastructure.agent_contract.training_job import (
     Evaluation,
     EvaluationReport,
     Forward,
+    Job,
     Publication,
     TrainingJob,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "Evaluation",
     "EvaluationReport",
     "Forward",
+    "Job",
     "Publication",
     "RunContext",
     "Schedule",

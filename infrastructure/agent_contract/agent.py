@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from infrastructure.agent_contract.run_context import RunContext
 from infrastructure.agent_contract.schedule import Schedule
-from infrastructure.agent_contract.training_job import EvaluationReport, Publication, TrainingJob
+from infrastructure.agent_contract.training_job import EvaluationReport, Job, Publication
 from infrastructure.agent_contract.transition import Transition
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Agent(Protocol):
     def collect(self, context: RunContext) -> Iterator[Transition]:
         """Yield new transitions within ``context.budget``; each is recorded at once."""
 
-    def build_job(self, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
-        """Turn recorded transitions into a training job.
+    def build_job(self, context: RunContext, transitions: RecordedTransitions) -> Job:
+        """Turn recorded transitions into a `TrainingJob`, or return an `OnPolicyJob`.
 
         Must return the same job for the same context and transitions, because a resumed attempt
         calls it again.

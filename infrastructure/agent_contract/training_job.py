@@ -105,19 +105,17 @@ class Publication:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingJob:
-    """A model, its data and its objective; without precision and scaler.
+class Job:
+    """What every kind of job has: a model and its objective; without precision and scaler.
 
     Attributes:
         model: Model whose parameters are float32, on any device: the trainer moves it.
         optimizer: Function that builds the optimizer from the model's parameters; ``fused=True`` is
             fastest.
-        batches: Function from an epoch to its batches; the same epoch must give the same batches,
-            or a resumed run would train on other data. Tensors may be on the CPU.
         loss: Function from forward and batch to a scalar, shape ``[]``, float32; autocast is off
             inside it.
         evaluate: Function that evaluates on held-out data; called without gradients.
-        epochs: Number of epochs to train.
+        epochs: Number of epochs to train; the model is evaluated after each.
         scheduler: Function that builds a learning-rate scheduler; the trainer steps it.
         scheduler_counts: Which steps advance it: ``attempted`` optimizer steps, so that a schedule
             as long as the run ends with the run; or only ``applied`` ones, not skipped ones.
@@ -128,7 +126,6 @@ class TrainingJob:
 
     model: Module
     optimizer: Callable[[Iterable[Parameter]], Optimizer]
-    batches: Callable[[int], Iterable[Batch]]
     loss: Callable[[Forward, Batch], Tensor]
     evaluate: Callable[[Forward], Evaluation]
     epochs: int
@@ -147,6 +144,18 @@ class TrainingJob:
                 f"epochs and accumulate must be at least 1, got {self.epochs} and {self.accumulate}"
             )
         object.__setattr__(self, "keep_fp32", module_names(self.keep_fp32))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingJob(Job):
+    """A job whose batches are known before training: a model learns from recorded data.
+
+    Attributes:
+        batches: Function from an epoch to its batches; the same epoch must give the same batches,
+            or a resumed run would train on other data. Tensors may be on the CPU.
+    """
+
+    batches: Callable[[int], Iterable[Batch]]
 
 
 def module_names(names: object) -> tuple[str, ...]:

@@ -36,6 +36,10 @@ TESTED_BY = {
     "infrastructure/training/loop/baseline.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/loop/boundary.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/loop/progress.py": "infrastructure/training/loop/test_train.py",
+    "infrastructure/training/rounds/generation.py": (
+        "infrastructure/training/rounds/test_on_policy.py"
+    ),
+    "infrastructure/training/rounds/rounds.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/loop/statistics.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/precision/switch.py": "infrastructure/training/test_fp16_trainer.py",
     "infrastructure/training/diagnostics/job_copy.py": (

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from infrastructure.agent_contract import TrainingJob
+from infrastructure.agent_contract import Job
 from infrastructure.training.diagnostics.module_names import RunningModules
-from infrastructure.training.inputs import first_batches
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.precision.keep_fp32 import find_modules, keep_in_fp32
+from infrastructure.training.rounds import batches_of_each_kind
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -39,8 +39,11 @@ class HalfPrecisionInModelError(ValueError):
         self.module, self.operation = module, operation
 
 
-def check_fp32_step(job: TrainingJob, device: torch.device) -> None:
+def check_fp32_step(job: Job, device: torch.device) -> None:
     """Run one FP32 forward and backward on a copy of the model; no half tensor may appear.
+
+    An `OnPolicyJob` generates a round as well, and computes a batch of its warm-up and one of a
+    later round.
 
     Warns of modules in the job's ``keep_fp32`` that the loss never calls.
 
@@ -54,12 +57,12 @@ def check_fp32_step(job: TrainingJob, device: torch.device) -> None:
     model = copy.deepcopy(job.model).to(device).train()
     keep_in_fp32(model, job.keep_fp32, device)
     called = _watch_calls(find_modules(model, job.keep_fp32))
-    (batch,) = first_batches(job, device)
     forward = PrecisionForward(model, device, Precision.FP32)
     running = RunningModules(model)
     cuda = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda), _NoHalfTensors(running):
-        forward.compute_loss(job.loss, batch).backward()
+        for batch in batches_of_each_kind(job, model, device):
+            forward.compute_loss(job.loss, batch).backward()
     idle = [name for name in called if not any(map(called.get, _related(name, called)))]
     if idle:
         log.warning(

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import Module
 from torch.nn.modules.dropout import _DropoutNd
 
-from infrastructure.agent_contract import TrainingJob
+from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.training.inputs import first_batches
 from infrastructure.training.precision import Precision, PrecisionForward, checked_loss
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
+from infrastructure.training.rounds import first_batches
 
 
 class JobCopy:
@@ -31,7 +31,7 @@ class JobCopy:
         ValueError: The job yields no batches.
     """
 
-    def __init__(self, job: TrainingJob, device: torch.device, batches: int) -> None:
+    def __init__(self, job: Job, device: torch.device, batches: int) -> None:
         self.job, self.device = job, device
         self.batches = first_batches(job, device, batches)
 

@@ -1,6 +1,6 @@
 """Inputs of a step besides the weights: batches on their device, and random generators."""
 
-from infrastructure.training.inputs.batches import first_batches, to_device
+from infrastructure.training.inputs.batches import to_device
 from infrastructure.training.inputs.generators import (
     preserved_generators,
     random_state,
@@ -10,7 +10,6 @@ from infrastructure.training.inputs.generators import (
 )
 
 __all__ = [
-    "first_batches",
     "preserved_generators",
     "random_state",
     "restore_random_state",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from infrastructure.agent_contract import TrainingJob
+from infrastructure.agent_contract import Job
 from infrastructure.events import PrecisionName, PrecisionState
 from infrastructure.events.event import BaseEvent, Notice, PreflightDone
 from infrastructure.events.precision_state import PRECISIONS
@@ -35,7 +35,7 @@ class AutoPrecision:
 
     def __init__(
         self,
-        job: TrainingJob,
+        job: Job,
         device: torch.device,
         config: FP16TrainingConfig,
         folder: Path,

@@ -16,6 +16,8 @@ from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.precision import PinnedPrecisionError
+from infrastructure.training.precision.roles import default_roles
+from infrastructure.training.rounds import Rounds
 
 
 class StepObserver(Protocol):
@@ -56,6 +58,7 @@ class StepBoundary:
         reporter: StatsReporter,
         progress: SavedProgress,
         divergence: DivergenceHandler,
+        rounds: Rounds,
         auto_precision: AutoPrecision,
         observers: Sequence[StepObserver],
         ranks: Ranks,
@@ -65,6 +68,7 @@ class StepBoundary:
     ) -> None:
         self._trainer, self._schedule = trainer, schedule
         self._reporter, self._progress, self._divergence = reporter, progress, divergence
+        self._rounds = rounds
         self._auto_precision, self._observers, self._ranks = auto_precision, observers, ranks
         self._checkpoint_interval_seconds = checkpoint_interval_seconds
         self._emit, self._commands = emit, commands
@@ -81,6 +85,10 @@ class StepBoundary:
                 begun = time.monotonic()
                 observer.observe(self._trainer)
                 self._reporter.exclude(time.monotonic() - begun)
+        self.execute_commands()
+
+    def execute_commands(self) -> None:
+        """Do what is due, such as a change of precision that has arrived."""
         for action in self._ranks.agree(self._due_actions):
             self._execute(action)
             if self.stopped:
@@ -113,6 +121,7 @@ class StepBoundary:
         elif isinstance(action, RestoreWeights):
             self._reporter.report(self._progress.epoch)  # the losses before do not count again
             self._divergence.restore_weights(action.losses)
+            self._rounds.synchronize()
         else:
             self._stop()
 
@@ -126,6 +135,7 @@ class StepBoundary:
             self._stop()
             return
         self._divergence.note_precision()
+        self._rounds.set_precision(default_roles(self._trainer.precision.value))
         self._emit(
             PrecisionChanged(
                 step=self._trainer.training_steps,

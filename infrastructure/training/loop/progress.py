@@ -13,6 +13,7 @@ from infrastructure.training.distributed import Ranks
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.inputs import random_state, restore_random_state, seed_generators
 from infrastructure.training.loop.lr_schedule import LearningRateSchedule
+from infrastructure.training.rounds import Rounds
 
 _MOST_DOUBLINGS = 5  # of the time between two tries to write: 8 minutes by default
 
@@ -23,11 +24,13 @@ class SavedProgress:
     Args:
         schedule: Learning-rate schedule to save and restore, if any.
         ranks: The ranks; each calls every method.
+        rounds: Source of the batches, saved and restored too.
         seed: Seed for a resumed training whose number of ranks has changed.
 
     Attributes:
         epoch: Epochs finished.
-        batch: Batches taken from the current epoch.
+        round: Rounds of the current epoch finished.
+        batch: Batches taken from the current round.
         largest_fp32_loss: Largest FP32 loss of the frozen batch, over all attempts.
     """
 
@@ -36,15 +39,16 @@ class SavedProgress:
         *,
         trainer: FP16Trainer,
         schedule: LearningRateSchedule | None,
+        rounds: Rounds,
         checkpoints: CheckpointFolder,
         ranks: Ranks,
         seed: int,
         emit: Callable[[BaseEvent], None],
     ) -> None:
-        self._trainer, self._schedule = trainer, schedule
+        self._trainer, self._schedule, self._rounds = trainer, schedule, rounds
         self._checkpoints, self._ranks = checkpoints, ranks
         self._seed, self._emit = seed, emit
-        self.epoch = self.batch = 0
+        self.epoch = self.round = self.batch = 0
         self.largest_fp32_loss = 0.0
         self._saved_at = time.monotonic()
         self._failures = 0  # to write, since the last checkpoint
@@ -76,7 +80,9 @@ class SavedProgress:
             "trainer": self._trainer.state_dict(),
             "schedule": self._schedule.state_dict() if self._schedule else None,
             "epoch": self.epoch,
+            "round": self.round,
             "batch": self.batch,
+            "rounds": self._rounds.state_dict(),
             "largest_fp32_loss": self.largest_fp32_loss,
             "random": self._ranks.gather(random_state(self._trainer.device)),
         }
@@ -122,7 +128,10 @@ class SavedProgress:
         if self._schedule is not None and state["schedule"] is not None:
             self._schedule.load_state_dict(state["schedule"])
         self.epoch, self.batch = state["epoch"], state["batch"]
-        self.largest_fp32_loss = state.get("largest_fp32_loss", 0.0)  # older checkpoints lack it
+        self.round = state.get("round", 0)  # older checkpoints lack it, and the next ones
+        self.largest_fp32_loss = state.get("largest_fp32_loss", 0.0)
+        if (rounds := state.get("rounds")) is not None:
+            self._rounds.load_state_dict(rounds)
         rank, steps = self._ranks.rank, self._trainer.training_steps
         if len(state["random"]) == self._ranks.count:
             restore_random_state(state["random"][rank], self._trainer.device)

@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 from torch.nn import Module
 
-from infrastructure.agent_contract import Evaluation, TrainingJob
+from infrastructure.agent_contract import Evaluation, Job, TrainingJob
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.events import Command, PrecisionState
 from infrastructure.events.event import BaseEvent, Evaluated, Notice
 from infrastructure.training.checkpoints import CheckpointFolder
@@ -23,6 +24,7 @@ from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.cuda_graphs import GraphedTrainer
 from infrastructure.training.diagnostics import Fp32Shadow, StepProfile
 from infrastructure.training.distributed import (
+    DistributedModel,
     Parallel,
     RankBatch,
     Ranks,
@@ -31,7 +33,6 @@ from infrastructure.training.distributed import (
 )
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.inputs import (
-    first_batches,
     random_state,
     restore_random_state,
     seed_generators,
@@ -46,6 +47,7 @@ from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.precision import Precision, PrecisionForward, resolve
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32, release
+from infrastructure.training.rounds import DatasetRounds, OnPolicyRounds, Rounds, first_batches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +90,7 @@ class TrainingResult:
 
 
 def train(
-    job: TrainingJob,
+    job: Job,
     *,
     device: torch.device,
     precision: PrecisionState,
@@ -136,7 +138,7 @@ class _TrainingLoop:
     def __init__(
         self,
         *,
-        job: TrainingJob,
+        job: Job,
         device: torch.device,
         precision: PrecisionState,
         config: FP16TrainingConfig,
@@ -173,9 +175,11 @@ class _TrainingLoop:
             schedule = LearningRateSchedule(
                 job.scheduler(optimizer), self._trainer, job.scheduler_counts
             )
+        self._rounds = _rounds_of(job, self._distributed, ranks, device)
         self._progress = SavedProgress(
             trainer=self._trainer,
             schedule=schedule,
+            rounds=self._rounds,
             checkpoints=checkpoints,
             ranks=ranks,
             seed=options.seed,
@@ -203,6 +207,7 @@ class _TrainingLoop:
             reporter=self._reporter,
             progress=self._progress,
             divergence=self._divergence,
+            rounds=self._rounds,
             auto_precision=auto_precision,
             observers=observers,
             ranks=ranks,
@@ -233,9 +238,23 @@ class _TrainingLoop:
         )
 
     def _train_epoch(self) -> None:
+        progress, boundary = self._progress, self._boundary
+        while progress.round < self._rounds.per_epoch:
+            self._train_round()
+            if boundary.stopped:
+                return
+            progress.round, progress.batch = progress.round + 1, 0
+        progress.epoch, progress.round = progress.epoch + 1, 0
+        boundary.end_epoch()
+        self._evaluate()
+
+    def _train_round(self) -> None:
         trainer, stepper = self._trainer, self._stepper
         progress, boundary = self._progress, self._boundary
-        for batch, replay, taken in self._begin_epoch():
+        shares = self._begin_round()
+        if boundary.stopped:
+            return
+        for batch, replay, taken in shares:
             moved = to_device(batch, self._device)
             stepper.train_batch(moved, self._job.loss, replay=replay)
             progress.batch += taken
@@ -247,25 +266,33 @@ class _TrainingLoop:
         if not trainer.at_step_boundary:
             trainer.finish_window()
             boundary.after_step()
-            if boundary.stopped:
-                return
-        progress.epoch, progress.batch = progress.epoch + 1, 0
-        boundary.end_epoch()
-        self._evaluate()
 
-    def _begin_epoch(self) -> Iterator[RankBatch]:
-        """Return this rank's share of the batches that remain in the epoch."""
-        trainer = self._trainer
-        batches = self._job.batches(self._progress.epoch)
+    def _begin_round(self) -> Iterator[RankBatch]:
+        """Return this rank's share of the batches that remain in the round."""
+        trainer, progress = self._trainer, self._progress
+        round_ = progress.epoch * self._rounds.per_epoch + progress.round
+        begun = time.monotonic()
+        batches = self._rounds.begin(round_)
+        if isinstance(self._job, OnPolicyJob):
+            self._reporter.exclude(time.monotonic() - begun)
+            self._boundary.execute_commands()  # they may have waited for as long
         if isinstance(batches, Sized):
             self._ranks.require_equal_length(len(batches))
-            per_epoch = -(-len(batches) // (trainer.config.accumulate * self._ranks.count))
-            self._reporter.total_steps = per_epoch * self._job.epochs
+            self._reporter.total_steps = self._expected_steps(round_, len(batches))
         trainer.model.train()
         rng = random_state(self._device)
-        shares = self._ranks.shard_batches(batches, self._progress.batch)
+        shares = self._ranks.shard_batches(batches, progress.batch)
         restore_random_state(rng, self._device)
         return shares
+
+    def _expected_steps(self, round_: int, batches: int) -> int:
+        """Steps of the run if all rounds from *round_* on have as many *batches*."""
+        micro_batches = self._trainer.config.accumulate * self._ranks.count
+        per_round = -(-batches // micro_batches)
+        if isinstance(self._job, TrainingJob):
+            return per_round * self._job.epochs
+        before = self._trainer.training_steps - self._progress.batch // micro_batches
+        return before + per_round * (self._job.epochs * self._rounds.per_epoch - round_)
 
     def _evaluate(self) -> None:
         """Evaluate in FP32, because models are published in FP32, and emit the result."""
@@ -294,6 +321,14 @@ class _TrainingLoop:
             )
         )
         return evaluation
+
+
+def _rounds_of(job: Job, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
+    if isinstance(job, OnPolicyJob):
+        return OnPolicyRounds(job, model, ranks, device)
+    if isinstance(job, TrainingJob):
+        return DatasetRounds(job)
+    raise TypeError(f"train() takes a TrainingJob or an OnPolicyJob, got {type(job).__name__}")
 
 
 def _checked(evaluation: object) -> Evaluation:

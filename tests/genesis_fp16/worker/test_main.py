@@ -200,7 +200,7 @@ def test_an_exception_of_collect_fails_the_run_and_keeps_the_recorded_transition
 
 WRONG_TYPES = {
     "dicts": "collect() must yield Transition, got dict",
-    "nothing": "build_job() must return TrainingJob, got NoneType",
+    "nothing": "build_job() must return TrainingJob or OnPolicyJob, got NoneType",
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from infrastructure.agent_contract import TrainingJob
+from infrastructure.agent_contract import Job
 from infrastructure.events import PrecisionName
 from infrastructure.events.preflight_report import (
     ModuleExtremes,
@@ -31,7 +31,7 @@ _HIGHEST_SCALE = 2.0**64
 
 
 def preflight(
-    job: TrainingJob,
+    job: Job,
     device: torch.device,
     config: FP16TrainingConfig | None = None,
     *,
@@ -68,7 +68,7 @@ def preflight(
 
 class _Trial:
     def __init__(
-        self, job: TrainingJob, device: torch.device, config: FP16TrainingConfig, batches: int
+        self, job: Job, device: torch.device, config: FP16TrainingConfig, batches: int
     ) -> None:
         self._config, self._device = config, device
         with preserved_generators(device):

@@ -1,0 +1,70 @@
+"""A job whose model generates its own batches: reinforcement learning of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from infrastructure.agent_contract.training_job import Batch, Forward, Job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roles:
+    """The models of a round, without gradients and in evaluation mode; the library owns them.
+
+    Each computes under the precision of its role, which a rollback changes to FP32.
+
+    Attributes:
+        rollout: Copy of the weights of the last synchronisation, to generate with.
+        policy: The weights being trained, computed as the trainer computes them: for the
+            log-probabilities of the old policy.
+        reference: Copy of the weights after the warm-up, which never changes; None if the job
+            asked for none.
+        device: Torch device of all three: ``cpu``, ``cuda:0``.
+    """
+
+    rollout: Forward
+    policy: Forward
+    reference: Forward | None
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnPolicyJob(Job):
+    """A job that trains in rounds: each generates batches with the policy, then trains on them.
+
+    The library owns the copies of the weights that generate and that serve as reference, and
+    chooses their precision, so that no agent can keep one in half precision after a rollback.
+    Checkpoints hold the batches of the round under way and the copies, so that a resumed run
+    continues in the middle of a round.
+
+    Attributes:
+        batches: Function from a round, counted from 0, and the roles to the round's batches. Equal
+            arguments must give equal batches: draw random numbers from the run's seed and the
+            round alone. With several ranks only rank 0 calls it, and all ranks share the batches.
+        rounds_per_epoch: Rounds between two evaluations.
+        warm_up_rounds: Rounds at the beginning that train on demonstrations: `batches` does not use
+            the roles in them.
+        sync_every_rounds: Rounds between two copies of the trained weights to the rollout role. 1
+            is on-policy; N generates with weights that are up to N - 1 rounds old.
+        reference: Whether the loss needs `Roles.reference`.
+
+    Raises:
+        ValueError: *rounds_per_epoch* or *sync_every_rounds* is below 1, or *warm_up_rounds*
+            negative.
+    """
+
+    batches: Callable[[int, Roles], Iterable[Batch]]
+    rounds_per_epoch: int = 1
+    warm_up_rounds: int = 0
+    sync_every_rounds: int = 1
+    reference: bool = False
+
+    def __post_init__(self) -> None:
+        Job.__post_init__(self)  # super() does not work in a class with slots of its own
+        if self.rounds_per_epoch < 1 or self.sync_every_rounds < 1 or self.warm_up_rounds < 0:
+            raise ValueError(
+                "rounds_per_epoch and sync_every_rounds must be at least 1 and warm_up_rounds at "
+                f"least 0, got {self.rounds_per_epoch}, {self.sync_every_rounds} and "
+                f"{self.warm_up_rounds}"
+            )

@@ -1,0 +1,179 @@
+"""On-policy jobs in the loop: rounds, resumption, precision of the roles, staleness."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from infrastructure.events import PrecisionState, SetPrecision
+from infrastructure.events.command import Stop
+from infrastructure.events.event import Evaluated, PrecisionChanged, Resumed, StepStats
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.distributed import Ranks, distribute
+from infrastructure.training.loop import LoopOptions, TrainingResult, train
+from infrastructure.training.rounds import OnPolicyRounds
+from tests.infrastructure.training.bandit import PER_ROUND, ROWS, Bandit
+
+CPU = torch.device("cpu")
+STEPS = 8 * PER_ROUND
+
+
+def wish(precision: str) -> PrecisionState:
+    return PrecisionState(requested=precision, effective=precision, reason="default")
+
+
+class Daemon:
+    """Sends each command after the given step and keeps the events."""
+
+    def __init__(self, *, at: int = 0, command=None):
+        self.at, self.command, self.calls, self.events = at, command, 0, []
+
+    def commands(self):
+        self.calls += 1
+        return [self.command] if self.calls == self.at else []
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def run(
+    bandit: Bandit, folder: Path, precision="fp32", daemon: Daemon | None = None, **options
+) -> tuple[TrainingResult, Daemon]:
+    daemon = daemon or Daemon()
+    result = train(
+        bandit.job,
+        device=CPU,
+        precision=wish(precision),
+        config=FP16TrainingConfig(cpu_half=True, loss_scale=256.0, growth_interval=10),
+        options=LoopOptions(seed=3, checkpoint_interval_seconds=3600.0, **options),
+        folder=folder,
+        emit=daemon.events.append,
+        commands=daemon.commands,
+    )
+    return result, daemon
+
+
+def weights(bandit: Bandit) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in bandit.model.parameters()])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_policy_learns_from_reward_in_every_precision(tmp_path: Path, precision):
+    bandit = Bandit(epochs=12, warm_up_rounds=0)
+    result, daemon = run(bandit, tmp_path, precision)
+    rewards = [event.metrics["reward"] for event in daemon.of(Evaluated)]
+    assert result.steps == 12 * 4 * PER_ROUND
+    assert rewards[-1] > rewards[0] + 0.1
+    assert daemon.of(StepStats)[-1].total_steps == result.steps
+    assert sum(event.samples for event in daemon.of(StepStats)) == result.steps * ROWS
+    half = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    assert set(bandit.dtypes["rollout"]) == {half}
+    assert set(bandit.dtypes["reference"]) == {half}
+
+
+# Commands are asked for at each round's beginning and after each step: 4 times a round.
+@pytest.mark.parametrize("stop_at", range(1, 4 * 8 + 1, 3))
+@pytest.mark.parametrize("sync_every_rounds", [1, 3])
+def test_resuming_in_a_round_is_bit_exact(tmp_path: Path, stop_at, sync_every_rounds):
+    whole = Bandit(sync_every_rounds=sync_every_rounds)
+    expected, _ = run(whole, tmp_path / "whole", "bf16")
+    stop = Daemon(at=stop_at, command=Stop(reason="test"))
+    begun = Bandit(sync_every_rounds=sync_every_rounds)
+    stopped, _ = run(begun, tmp_path / "parts", "bf16", stop)
+    assert stopped.outcome == "stopped"
+    torch.manual_seed(999)  # another process, another generator state
+    bandit = Bandit(sync_every_rounds=sync_every_rounds)
+    resumed, daemon = run(bandit, tmp_path / "parts", "bf16")
+    assert daemon.of(Resumed)[0].step == stopped.steps
+    assert (resumed.steps, resumed.evaluation) == (expected.steps, expected.evaluation)
+    assert torch.equal(weights(bandit), weights(whole))
+    generated = [number for number, *_ in (*begun.seen, *bandit.seen)]
+    assert generated == [number for number, *_ in whole.seen], "a round was generated twice"
+
+
+def test_a_stale_rollout_copy_lags_behind_and_the_reference_never_changes(tmp_path: Path):
+    bandit = Bandit(sync_every_rounds=3, epochs=1, rounds_per_epoch=8)
+    copies = {}
+
+    def batches(round_, roles):
+        x = torch.ones(1, 4)
+        copies[round_] = (roles.rollout(x), roles.policy(x), roles.reference(x))
+        return bandit.batches(round_, roles)
+
+    object.__setattr__(bandit.job, "batches", batches)
+    run(bandit, tmp_path)
+    in_sync = [n for n in sorted(copies) if torch.equal(copies[n][0], copies[n][1])]
+    assert in_sync == [0, 1, 4, 7]
+    assert torch.equal(copies[3][0], copies[1][0])
+    assert all(torch.equal(copies[n][2], copies[1][2]) for n in range(1, 8))
+    assert not torch.equal(copies[2][1], copies[2][2])
+
+
+@pytest.mark.parametrize("sync_every_rounds", [1, 4])
+def test_a_flip_in_a_round_takes_every_role_to_fp32(tmp_path: Path, sync_every_rounds):
+    bandit = Bandit(sync_every_rounds=sync_every_rounds)
+    flip = SetPrecision(state=PrecisionState(requested="fp16", effective="fp32", reason="flag"))
+    _, daemon = run(bandit, tmp_path, "fp16", Daemon(at=11, command=flip))
+    changed = daemon.of(PrecisionChanged)[-1]
+    assert (changed.state.effective, changed.step) == ("fp32", 8)
+    halves = [torch.float16] * 2  # rounds 1 and 2; round 0 is the warm-up
+    assert bandit.dtypes["rollout"] == halves + [torch.float32] * 5
+    assert bandit.dtypes["reference"] == halves + [torch.float32] * 5
+    assert sum(event.fp16 for event in daemon.of(StepStats)) == 8
+
+
+def test_after_a_rollback_a_lagging_copy_is_the_fp32_weights_it_was_made_from(tmp_path: Path):
+    """Not the rounded ones: a copy in FP32 of weights rounded to FP16 would be no rollback."""
+    exact, flipped = (Bandit(sync_every_rounds=8, warm_up_rounds=0) for _ in range(2))
+    run(exact, tmp_path / "exact")
+    flip = SetPrecision(state=PrecisionState(requested="fp16", effective="fp32", reason="flag"))
+    run(flipped, tmp_path / "flipped", "fp16", Daemon(at=2, command=flip))
+    outputs = [(one[1], other[1]) for one, other in zip(exact.seen, flipped.seen, strict=True)]
+    assert not torch.equal(*outputs[1])  # round 0; outputs[0] is from before the training
+    assert torch.equal(*outputs[2])
+
+
+def test_a_checkpoint_of_one_precision_continues_in_another_with_the_same_batches(tmp_path: Path):
+    stop = Daemon(at=11, command=Stop(reason="test"))
+    first = Bandit()
+    run(first, tmp_path, "fp16", stop)
+    second = Bandit()
+    result, _ = run(second, tmp_path, "fp32")
+    assert result.steps == STEPS
+    assert [number for number, *_ in second.seen] == [3, 4, 5, 6, 7]
+
+
+def test_a_round_without_batches_makes_no_step_and_still_obeys(tmp_path: Path):
+    bandit = Bandit(epochs=1, rounds_per_epoch=50, reference=False)
+    batches = bandit.batches
+    object.__setattr__(bandit.job, "batches", lambda n, roles: batches(n, roles) if n == 0 else [])
+    result, _ = run(bandit, tmp_path, daemon=Daemon(at=20, command=Stop(reason="test")))
+    assert (result.outcome, result.steps) == ("stopped", PER_ROUND)
+    result, _ = run(bandit, tmp_path)
+    assert (result.outcome, result.steps) == ("done", PER_ROUND)
+
+
+def test_restored_weights_are_those_that_generate_the_next_round():
+    """Otherwise a lagging copy would still hold the weights from before they were restored."""
+    bandit = Bandit(sync_every_rounds=100, warm_up_rounds=0, reference=False)
+    ranks = Ranks()
+    model = distribute(bandit.model, ranks, CPU, "ddp", torch.float32)
+    rounds = OnPolicyRounds(bandit.job, model, ranks, CPU)
+    rounds.begin(0)
+    torch.nn.init.zeros_(bandit.model[3].weight)
+    torch.nn.init.zeros_(bandit.model[3].bias)
+    rounds.begin(1)
+    rounds.synchronize()
+    rounds.begin(2)
+    assert [bool(output.any()) for _, output, _ in bandit.seen] == [True, True, False]
+
+
+def test_wrong_batches_are_named(tmp_path: Path):
+    bandit = Bandit(batches=lambda *_: [3], warm_up_rounds=0)
+    with pytest.raises(TypeError, match=r"batches\(0, roles\) must yield mappings .* got int"):
+        run(bandit, tmp_path)
+    bandit = Bandit(batches=lambda *_: [{"x": torch.ones(1), "y": 3}], warm_up_rounds=0)
+    with pytest.raises(TypeError, match=r"\['y'\] are not tensors"):
+        run(bandit, tmp_path)
