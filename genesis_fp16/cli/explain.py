@@ -154,6 +154,7 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
     if statistics := seen.get("statistics"):
         scales = [f"{each['loss_scale']:g}" for each in statistics][-_SHOWN_SCALES:]
         yield f"Loss scale    {' -> '.join(scales)}"
+    yield from _mismatch([each["report"] for each in seen.get("mismatches", ())])
     if modules := seen.get("offending_modules"):
         yield f"Modules       {', '.join(modules)}"
     if checkpoint := seen.get("checkpoint"):
@@ -167,6 +168,20 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
         yield f"All numbers   {answer['evidence_file']}"
 
 
+def _mismatch(reports: list[dict[str, Any]]) -> Iterator[str]:
+    """How far trainer and rollout were apart, and would be in other precisions."""
+    if not reports:
+        return
+    last = reports[-1]
+    values = [f"{each['k3']:.2g}" for each in reports][-_SHOWN_SCALES:]
+    pair = f"policy {last['policy'].upper()}, rollout {last['rollout'].upper()}"
+    yield f"Mismatch      {' -> '.join(values)} nats per token ({pair})"
+    others = sorted(last["combinations"], key=lambda each: float(each["k3"]))
+    shown = [f"{each['policy']}/{each['rollout']} {each['k3']:.2g}" for each in others]
+    if shown:
+        yield f"Same tokens   {', '.join(shown)} (policy/rollout)"
+
+
 def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
     if settings is None:
         return "unknown until the settings are corrected"
@@ -176,9 +191,12 @@ def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
         return "half precision is allowed"
     if last["state"] == "probation":
         return "half precision on probation: another trip brings FP32 back for twice as long"
+    roles = [f"{role} in {name.upper()}" for role, name in last["roles"].items()]
+    demanded = f"{' and '.join(roles)} (other roles as before)" if roles else "FP32"
     if settings.guard_reenable == "manual":
-        return "FP32 in every run until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
-    return f"FP32; the first run after {moment(last['until'])} tries half precision again"
+        until = "until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
+        return f"{demanded} in every run {until}"
+    return f"{demanded}; the first run after {moment(last['until'])} tries half precision again"
 
 
 def _overrides(answer: dict[str, Any]) -> Iterator[str]:

@@ -1,20 +1,23 @@
 """The guard's triggers, settings and decisions, the canaries, and which decision follows another.
 
-``watching -> tripped -> probation -> watching``: a trip demands FP32. Half precision returns on
-probation, when an operator clears the trip or after the cool-down. A successful run ends probation.
+``watching -> tripped -> probation -> watching``: a trip demands FP32, or another precision for
+single roles of a policy job. What was in force before returns on probation, when an operator
+clears the trip or after the cool-down. A successful run ends probation.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from genesis_fp16.domain.setting_types import AgentNames, Hot, Seconds
+from infrastructure.events import PrecisionName
+from infrastructure.events.role_precision import Role
 
 GUARD = "guard"  # the actor of decisions that no operator made
 HISTORY_LIMIT = 64  # windows, comparisons or pairs of runs that the guard looks back on
@@ -27,7 +30,7 @@ _Few: TypeAlias = Annotated[int, Field(ge=1, le=HISTORY_LIMIT)]
 
 
 class Trigger(StrEnum):
-    """Why the guard takes an agent to FP32."""
+    """Why the guard takes an agent, or roles of it, to another precision."""
 
     OVERFLOW_STORM = "overflow_storm"  # too many overflows in one window
     OVERFLOW_SUSTAINED = "overflow_sustained"  # many, over several windows
@@ -37,6 +40,7 @@ class Trigger(StrEnum):
     METRIC_DRIFT = "metric_drift"  # the held-out metric is worse than in paired FP32 runs
     SLOWER_THAN_FP32 = "slower_than_fp32"  # on accelerators
     UNDERFLOW = "underflow"  # gradients vanish in half precision
+    MISMATCH = "mismatch"  # trainer and rollout disagree because of rounding
 
 
 class GuardState(StrEnum):
@@ -78,6 +82,10 @@ class GuardSettings(BaseModel):
     """underflow: trips if more than this share of the gradient is zero and its error is large."""
     guard_min_speedup: Hot[Annotated[float, Field(ge=0, le=100)]] = 0.95
     """slower_than_fp32: trips if FP32's step time over half precision's is below this, on GPUs."""
+    guard_mismatch_kl: Hot[_Drift] = 0.001
+    """mismatch: trips if rounding alone makes trainer and rollout differ by more nats per token."""
+    guard_mismatch_samples: Hot[_Few] = 3
+    """mismatch: number of samples in a row before a trip; on probation one is enough."""
     guard_metric_drift: Hot[_Drift] = 0.01
     """metric_drift: trips if the held-out metric is worse than in FP32 by more than this share."""
     guard_pairs: Hot[Annotated[int, Field(ge=2, le=HISTORY_LIMIT)]] = 3
@@ -116,11 +124,13 @@ class Detection:
     Attributes:
         summary: One sentence with the numbers.
         numbers: The numbers, for the evidence.
+        roles: Roles whose precision is to change, with the new one; empty for FP32 in all.
     """
 
     trigger: Trigger
     summary: str
     numbers: Mapping[str, object]
+    roles: Mapping[Role, PrecisionName] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +185,8 @@ class Decision:
         actor: ``guard`` or an operator.
         reason: Why, in one sentence.
         evidence: File below the home folder that holds the numbers; empty if there is none.
+        roles: Roles that a trip changes to another precision; the others keep
+            theirs; empty if the trip demands FP32, and in other states.
     """
 
     agent: str
@@ -188,6 +200,12 @@ class Decision:
     actor: str = GUARD
     reason: str = ""
     evidence: str = ""
+    roles: Mapping[Role, PrecisionName] = field(default_factory=dict, hash=False)
+
+    @property
+    def demands_fp32(self) -> bool:
+        """Whether it demands FP32 for all roles."""
+        return self.state is GuardState.TRIPPED and not self.roles
 
 
 def trip(
@@ -199,15 +217,16 @@ def trip(
     run_id: str,
     step: int,
 ) -> Decision | None:
-    """Demand FP32 from now on; None if that is in force already or the guard is off.
+    """Demand what *detection* asks for; None if FP32 is in force already or the guard is off.
 
     A relapse doubles the cool-down: a trip on probation, or within
-    `GuardSettings.guard_cooldown_limit_seconds` of its end.
+    `GuardSettings.guard_cooldown_limit_seconds` of its end. If single roles were changed and
+    something is detected all the same, that is a relapse too, and the trip demands FP32.
     """
-    if last.state is GuardState.TRIPPED or not settings.guard_enabled:
+    if last.demands_fp32 or not settings.guard_enabled:
         return None
     longest = settings.guard_cooldown_limit_seconds
-    relapse = last.state is GuardState.PROBATION or now - last.at < longest
+    relapse = last.state is not GuardState.WATCHING or now - last.at < longest
     level = last.level + 1 if relapse else 1
     cooldown = min(longest, settings.guard_cooldown_seconds * 2.0 ** min(level - 1, 32))
     return Decision(
@@ -220,6 +239,7 @@ def trip(
         run_id=run_id,
         step=step,
         reason=detection.summary,
+        roles={} if last.state is GuardState.TRIPPED else detection.roles,
     )
 
 
@@ -278,4 +298,5 @@ def _follow(
         actor=actor,
         reason=reason,
         evidence="",
+        roles={},
     )

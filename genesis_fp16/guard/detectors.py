@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from genesis_fp16.domain.guard import HISTORY_LIMIT, Detection, GuardSettings, RunPair, Trigger
+from genesis_fp16.guard.mismatch import MismatchDetector
 from infrastructure.events import Event
 from infrastructure.events.event import (
     SMALLEST_LOSS,
     BaselineCompared,
     CheckpointSaved,
+    MismatchMeasured,
     PrecisionChanged,
     Started,
     StepStats,
@@ -56,6 +58,8 @@ class AgentObserver:
     def __init__(self) -> None:
         self.run_id, self.step, self._device = "", 0, "cpu"
         self._checkpoint: CheckpointSaved | None = None
+        self._half_type_is_default = False
+        self._mismatches = MismatchDetector()
         self.reset()
 
     def reset(self) -> None:
@@ -64,6 +68,8 @@ class AgentObserver:
         self._overflows, self._comparisons = OverflowDetector(), ComparisonDetector()
         self._recent: deque[StepStats] = deque(maxlen=_KEPT_EVENTS)
         self._compared: deque[BaselineCompared] = deque(maxlen=_KEPT_EVENTS)
+        self._mismatches = MismatchDetector(self._mismatches.detected)
+        self._mismatched: deque[MismatchMeasured] = deque(maxlen=_KEPT_EVENTS)
 
     def observe(
         self,
@@ -80,7 +86,8 @@ class AgentObserver:
             run_id: Run of the worker.
             event: Event that the worker reported.
             settings: Settings with the limits.
-            on_probation: Whether one window is enough for `Trigger.OVERFLOW_SUSTAINED`.
+            on_probation: Whether one window is enough for `Trigger.OVERFLOW_SUSTAINED`, and one
+                sample for `Trigger.MISMATCH`.
             scaling: Loss scaling of attempts that begin now.
         """
         if run_id != self.run_id:
@@ -89,6 +96,7 @@ class AgentObserver:
             case Started():
                 self._device = event.device
             case PrecisionChanged():
+                self._half_type_is_default = event.state.reason == "default"
                 if event.state.effective == "fp16":
                     self._overflows.begin(event.loss_scale, scaling)
             case CheckpointSaved():
@@ -101,6 +109,14 @@ class AgentObserver:
                 self._compared.append(event)
                 accelerator = not self._device.startswith("cpu")
                 return self._comparisons.add(event, settings, accelerator=accelerator)
+            case MismatchMeasured():
+                self._mismatched.append(event)
+                return self._mismatches.add(
+                    event.report,
+                    settings,
+                    on_probation=on_probation,
+                    other_half_allowed=self._half_type_is_default,
+                )
             case _:
                 pass
         return None
@@ -121,7 +137,7 @@ class AgentObserver:
         return self._overflows.add(stats, settings, on_probation=on_probation)
 
     def evidence(self) -> dict[str, object]:
-        """What was observed: statistics, comparisons, modules and the last checkpoint."""
+        """What was observed: statistics, comparisons, mismatches, modules, the last checkpoint."""
         last = list(self._compared)[-1:]
         modules = [name for each in last for name in (each.nonfinite_module, each.worst_module)]
         return {
@@ -129,6 +145,7 @@ class AgentObserver:
             "half_steps": self.half_steps,
             "statistics": [stats.model_dump(mode="json") for stats in self._recent],
             "comparisons": [each.model_dump(mode="json") for each in self._compared],
+            "mismatches": [each.model_dump(mode="json") for each in self._mismatched],
             "offending_modules": sorted({name for name in modules if name}),
             "checkpoint": self._checkpoint.model_dump(mode="json") if self._checkpoint else None,
         }

@@ -16,6 +16,7 @@ from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.guard import GUARD, Decision, GuardSettings
 from genesis_fp16.settings import Settings
 from genesis_fp16.system.json_text import json_text
+from infrastructure.events.mismatch_report import MismatchReport
 from infrastructure.events.plain_text import PlainText, plain
 from infrastructure.files import write_atomically
 
@@ -44,11 +45,16 @@ class _Checkpoint(_Part):
     path: PlainText
 
 
+class _Mismatch(_Part):
+    report: MismatchReport
+
+
 class Bundle(_Part):
     """The fields of a bundle that `precision explain` shows; others are kept unchecked."""
 
     attempt: int | None = None
     statistics: list[_Statistics] = []
+    mismatches: list[_Mismatch] = []
     offending_modules: list[PlainText] = []
     checkpoint: _Checkpoint | None = None
 

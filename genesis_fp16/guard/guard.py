@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -20,7 +20,8 @@ from genesis_fp16.guard.detectors import AgentObserver, LossScaling, detect_metr
 from genesis_fp16.guard.evidence import relevant_settings, unrecorded_decisions, write_evidence
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from infrastructure.events import Event, EventTail
+from infrastructure.events import Event, EventTail, PrecisionName
+from infrastructure.events.role_precision import Role
 
 REPLAYED_BYTES = 1 << 18  # at a start, of the events of each attempt of an unfinished run
 REPLAY_SECONDS = 1.0  # for all of them
@@ -43,6 +44,8 @@ class _GuardedAgent:
 
 class Guard:
     """Takes agents to FP32 by itself, and lets them back; an `EventListener` of the dispatcher.
+
+    If the rounding of a single role is to blame, only that role's precision changes.
 
     A decision is in force when it is made: a full disk or a locked store does not delay it.
     `refresh` records what was decided and reads what operators have decided.
@@ -81,7 +84,11 @@ class Guard:
 
     def demands_fp32(self, agent: str) -> bool:
         """Whether the guard demands FP32 for *agent* now."""
-        return self.settings.guard_enabled and self.decision(agent).state is GuardState.TRIPPED
+        return self.settings.guard_enabled and self.decision(agent).demands_fp32
+
+    def demanded_roles(self, agent: str) -> Mapping[Role, PrecisionName]:
+        """Roles of *agent* whose precision the guard changes now, while the others keep theirs."""
+        return self.decision(agent).roles if self.settings.guard_enabled else {}
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """Observe an event; trip if it shows too much against half precision."""
@@ -121,7 +128,7 @@ class Guard:
                 self._put_in_force(self._agent(decision.agent), decision)
 
     def trip(self, agent: str, detection: Detection) -> None:
-        """Demand FP32 for *agent* from now on, unless that is in force already."""
+        """Demand what *detection* asks for from now on, unless FP32 is in force already."""
         guarded = self._agent(agent)
         run_id, step = guarded.observer.run_id, guarded.observer.step
         tripped = rules.trip(
@@ -219,6 +226,7 @@ class Guard:
             run_id=decision.run_id or None,
             actor=decision.actor,
             reason=decision.reason,
+            **({"roles": dict(decision.roles)} if decision.roles else {}),
         )
         self._on_decision(decision)
 

@@ -125,6 +125,7 @@ guard_decisions = Table(  # rows are added and never changed; an agent's last is
     Column("actor", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("evidence", Text, nullable=False),  # file below the home folder
+    Column("roles", JSON, nullable=False, server_default="{}"),  # role to its new precision
     Index("guard_decisions_by_agent", "agent", "id"),
 )
 

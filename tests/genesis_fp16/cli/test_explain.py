@@ -18,7 +18,13 @@ from genesis_fp16.guard.guard import Guard
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
-from infrastructure.events.event import BaselineCompared, CheckpointSaved, StepStats
+from infrastructure.events.event import (
+    BaselineCompared,
+    CheckpointSaved,
+    MismatchMeasured,
+    StepStats,
+)
+from infrastructure.events.mismatch_report import Combination, MismatchReport
 
 STORM = StepStats(step=160, applied=40, overflow=60, fp16=100, loss_scale=4.0, precision="fp16")
 COMPARED = BaselineCompared(
@@ -29,6 +35,20 @@ COMPARED = BaselineCompared(
     fp32_loss=0.5,
     nonfinite_module="mul in encoder.0",
 )
+MISMATCHED = MismatchMeasured(
+    step=70,
+    round=7,
+    report=MismatchReport(
+        policy="fp16", rollout="bf16", tokens=900, sequences=64, k1=0.002, k2=0.002, k3=0.002,
+        mean_difference=0.01, max_difference=0.3, pearson=0.99, chi2_token=0.01,
+        chi2_sequence=math.inf, effective_sample_size=0.9, sequence_std=0.2, slope=math.nan,
+        combinations=(
+            Combination(policy="fp32", rollout="fp32", k3=1e-9, mean_difference=0.0),
+            Combination(policy="fp16", rollout="fp32", k3=2e-5, mean_difference=0.0),
+            Combination(policy="fp16", rollout="bf16", k3=2e-3, mean_difference=0.01),
+        ),
+    ),
+)  # fmt: skip
 BY_GUARD = {"requested": "fp16", "effective": "fp32", "reason": "guard"}
 BY_DEFAULT = {"requested": "fp16", "effective": "fp16", "reason": "default"}
 
@@ -77,6 +97,32 @@ def tripped(store: Store) -> Run:
     guard.on_event("a", run.id, STORM)
     guard.refresh()
     return run
+
+
+@pytest.fixture
+def role_changed(store: Store) -> Run:
+    """A run in which the guard has changed the precision of the rollout."""
+    run = finished(store, 0.5, 100, **BY_DEFAULT)
+    guard = Guard(store, load_settings())
+    for _ in range(3):
+        guard.on_event("a", run.id, MISMATCHED)
+    guard.refresh()
+    return run
+
+
+def test_a_changed_role_is_explained_with_the_measurement(ask: Ask, role_changed: Run) -> None:
+    output = " ".join(ask("explain", "a").stdout.split())
+    assert "Last trip mismatch at " in output
+    assert "The rounding of rollout in bf16 causes it. Rollout changes to FP32" in output
+    assert "Mismatch 0.002 -> 0.002 -> 0.002 nats per token (policy FP16, rollout BF16)" in output
+    assert "Same tokens fp32/fp32 1e-09, fp16/fp32 2e-05, fp16/bf16 0.002" in output
+    assert (
+        "What now rollout in FP32 (other roles as before) in every run until an operator ends "
+        "it (GENESIS_GUARD_REENABLE=manual)"
+    ) in output
+    assert "How to undo genesis-fp16 precision clear --guard a" in output
+    decision = json.loads(ask("explain", "a", "--json").stdout)["decisions"][0]
+    assert decision["roles"] == {"rollout": "fp32"}
 
 
 def test_an_agent_that_never_ran_is_not_an_error(ask: Ask, folder: Path, install_plugin) -> None:

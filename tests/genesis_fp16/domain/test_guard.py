@@ -20,11 +20,15 @@ from genesis_fp16.domain.guard import (
     start_probation,
     trip,
 )
+from infrastructure.events.role_precision import Role
 
 AUTO = GuardSettings(guard_reenable="auto")
 MANUAL = GuardSettings()
 HOUR, DAY = 3600.0, 86400.0
 FOUND = Detection(trigger=Trigger.OVERFLOW_STORM, summary="so many", numbers={})
+ROLLOUT = Detection(
+    trigger=Trigger.MISMATCH, summary="so much", numbers={}, roles={Role.ROLLOUT: "fp32"}
+)
 CLEAN = Decision(agent="a")
 TRIPPED = Decision(
     agent="a",
@@ -70,6 +74,27 @@ def test_each_relapse_doubles_the_cool_down(last: Decision, now: float, hours: i
 
 def test_a_tripped_guard_does_not_trip_again() -> None:
     assert tripped(TRIPPED, 1001.0) is None
+
+
+def test_a_trip_of_single_roles_leaves_the_others() -> None:
+    changed = trip(CLEAN, ROLLOUT, AUTO, now=5.0, run_id="r", step=1)
+    assert changed is not None
+    assert (changed.state, changed.roles) == ("tripped", {"rollout": "fp32"})
+    assert not changed.demands_fp32
+    cleared = clear_trip(changed, now=9.0, actor="ann", reason="new driver")
+    assert cleared is not None
+    assert cleared.roles == {}, "what was in force before is back"
+
+
+@pytest.mark.parametrize("found", [FOUND, ROLLOUT])
+def test_a_second_detection_after_a_change_of_roles_demands_fp32(found: Detection) -> None:
+    changed = trip(CLEAN, ROLLOUT, AUTO, now=5.0, run_id="r", step=1)
+    assert changed is not None
+    again = trip(changed, found, AUTO, now=6.0, run_id="r", step=2)
+    assert again is not None
+    assert again.demands_fp32
+    assert (again.level, again.trigger) == (2, found.trigger)
+    assert trip(again, found, AUTO, now=7.0, run_id="r", step=3) is None
 
 
 def test_a_guard_that_is_switched_off_does_not_trip() -> None:

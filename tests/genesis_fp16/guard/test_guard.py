@@ -329,6 +329,93 @@ def test_pairs_before_a_decision_do_not_count_again(world) -> None:
     assert world.state == "tripped"
 
 
+@pytest.fixture
+def disagree(world: World, mismatched) -> Callable[..., None]:
+    """Send three samples of a mismatch in one pair of precisions."""
+
+    def send(run: Run, *pair: str) -> None:
+        for _ in range(3):
+            world.guard.on_event("a", run.id, mismatched(*pair))
+
+    return send
+
+
+def test_a_mismatch_changes_the_guilty_role_and_nothing_else(world, disagree) -> None:
+    run = world.begin()
+    disagree(run, "fp16", "bf16")
+    assert world.guard.demanded_roles("a") == {"rollout": "fp32"}
+    assert not world.guard.demands_fp32("a")
+    assert world.guard.demanded_roles("b") == {}
+    world.guard.refresh()
+    [decision] = world.store.guard.history("a")
+    assert (decision.trigger, decision.roles) == ("mismatch", {"rollout": "fp32"})
+    bundle = json.loads((world.settings.home / decision.evidence).read_text())
+    assert bundle["roles"] == {"rollout": "fp32"}
+    assert bundle["numbers"]["guilty"] == ["rollout"]
+    assert len(bundle["mismatches"]) == 3
+    assert bundle["settings"]["guard_mismatch_kl"] == 0.001
+    world.restart()
+    assert world.guard.demanded_roles("a") == {"rollout": "fp32"}
+    world.configure(guard_enabled=False)
+    assert world.guard.demanded_roles("a") == {}
+
+
+def test_the_other_half_type_if_the_worker_says_that_nobody_chose_one(world, disagree) -> None:
+    run = world.begin()
+    bf16 = PrecisionState(requested="bf16", effective="bf16", reason="default")
+    world.guard.on_event("a", run.id, PrecisionChanged(step=0, state=bf16, loss_scale=1.0))
+    disagree(run, "bf16", "bf16")
+    assert world.guard.demanded_roles("a") == {"policy": "fp16", "rollout": "fp16"}
+
+
+def test_a_chosen_half_type_is_not_replaced_by_the_other(world, disagree) -> None:
+    run = world.begin()
+    bf16 = PrecisionState(requested="bf16", effective="bf16", reason="agent")
+    world.guard.on_event("a", run.id, PrecisionChanged(step=0, state=bf16, loss_scale=1.0))
+    disagree(run, "bf16", "bf16")
+    assert world.guard.demands_fp32("a")
+    assert world.guard.demanded_roles("a") == {}
+
+
+def test_what_else_is_detected_while_a_role_is_changed_demands_fp32(world, disagree, storm) -> None:
+    run = world.begin()
+    disagree(run, "fp16", "bf16")
+    disagree(run, "fp16", "bf16")
+    assert not world.guard.demands_fp32("a"), "the worker has not changed yet"
+    storm(run)
+    assert world.guard.demands_fp32("a")
+    assert world.guard.decision("a").level == 2
+    assert [each.trigger for each in world.told] == ["mismatch", "overflow_storm"]
+
+
+def test_a_changed_role_that_does_not_end_the_mismatch_leads_to_fp32(world, disagree) -> None:
+    run = world.begin()
+    disagree(run, "fp16", "bf16")
+    disagree(run, "bf16", "fp32")
+    assert world.guard.demands_fp32("a")
+    assert world.guard.decision("a").trigger == "mismatch"
+
+
+def test_a_changed_role_comes_back_by_the_same_ladder(world, disagree, mismatched, stats) -> None:
+    world.configure(guard_reenable="auto")
+    disagree(world.begin(), "fp16", "bf16")
+    world.guard.refresh()
+    world.succeed(world.store.runs("a")[0])
+    world.now += world.settings.guard_cooldown_seconds
+    trial = world.begin()
+    assert (world.state, world.guard.demanded_roles("a")) == ("probation", {})
+    world.guard.on_event("a", trial.id, mismatched("fp16", "bf16"))
+    assert (world.state, world.guard.demanded_roles("a")) == ("tripped", {"rollout": "fp32"})
+    assert world.guard.decision("a").level == 2, "a relapse doubles the cool-down"
+    world.succeed(trial)
+    world.now += 2 * world.settings.guard_cooldown_seconds
+    clean = world.begin()
+    world.guard.on_event("a", clean.id, mismatched("fp16", "fp16"))
+    world.guard.on_event("a", clean.id, stats(steps=100))
+    world.succeed(clean, half_steps=100)
+    assert world.state == "watching"
+
+
 def test_a_full_disk_costs_the_evidence_only(world, storm) -> None:
     world.settings.home.mkdir(exist_ok=True)
     (world.settings.home / "guard").write_text("in the way")

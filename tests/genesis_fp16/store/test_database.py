@@ -92,6 +92,12 @@ def test_a_database_of_the_first_release_is_migrated(path: Path) -> None:
             )
         )
         command.upgrade(config, "0003")
+        connection.execute(
+            text(
+                "INSERT INTO guard_decisions (agent, at, state, level, run_id, actor, reason, "
+                "evidence) VALUES ('b', 1, 'tripped', 1, '', 'guard', 'storm', '')"
+            )
+        )
         fallback = '{"requested": "fp16", "effective": "fp32", "reason": "floor_policy"}'
         for changes in ("precision = :state", "state = 'running', precision = :state"):
             run_id = "r1" if "running" in changes else "r2"
@@ -106,6 +112,7 @@ def test_a_database_of_the_first_release_is_migrated(path: Path) -> None:
         assert {run.id: run.number for run in store.runs()} == {"r1": 1, "r2": 2, "r3": 3, "s": 1}
         assert store.runs("b")[0].half_steps == store.runs("b")[0].overflows == 0
         assert store.runs("b")[0].folder_removed is None
+        assert store.guard.latest()["b"].demands_fp32
         [override] = store.overrides.in_force()
         assert (override.reason, override.next_run) == ("odd", False)
         assert store.enqueue("a", first_seed=0).number == 4
