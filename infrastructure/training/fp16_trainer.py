@@ -48,9 +48,9 @@ class FP16Trainer:
         model: Model on one device, every parameter float32. Under DDP or sharded by FSDP2, all
             ranks of the group take the same decision in every step; each must then call `step`
             equally often.
-        optimizer: Optimizer over the model's parameters. ``fused=True`` of torch's Adam, AdamW,
-            SGD and Adagrad makes the step free of device reads; any other optimizer costs one
-            read per step.
+        optimizer: Optimizer over parameters of the model, all or some, and no others.
+            ``fused=True`` of torch's Adam, AdamW, SGD and Adagrad makes the step free of device
+            reads; any other optimizer costs one read per step.
         config: See `FP16TrainingConfig`.
         wish: The precision to begin with; None for the configuration's.
 
@@ -61,8 +61,8 @@ class FP16Trainer:
         state: Saves and restores what a checkpoint holds.
 
     Raises:
-        ValueError: A parameter is not float32, the parameters are on several devices, or there
-            are none.
+        ValueError: A parameter is not float32, the parameters are on several devices, there are
+            none, or the optimizer holds parameters that are not the model's.
         UnknownModuleError: ``keep_fp32`` names a module that the model does not have.
     """
 
@@ -485,17 +485,25 @@ def _float32_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:
     """The optimizer's parameters, including frozen ones, since they may be unfrozen later.
 
     Raises:
-        ValueError: A parameter of the model or the optimizer is not float32, or the optimizer has
-            none to update.
+        ValueError: A parameter of the model is not float32, or the optimizer holds a parameter
+            that is not the model's, or none to update.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
-    chosen = [p for group in optimizer.param_groups for p in group["params"]]
-    for parameter in {**names, **dict.fromkeys(chosen)}:
+    for parameter, name in names.items():
         if parameter.dtype != torch.float32 and parameter.is_floating_point():
             raise ValueError(
-                f"parameter {names.get(parameter, '(not in the model)')} is {parameter.dtype}: "
-                "keep parameters float32 (model.float()); autocast makes the half copies"
+                f"parameter {name} is {parameter.dtype}: keep parameters float32 (model.float()); "
+                "autocast makes the half copies"
             )
+    chosen = [p for group in optimizer.param_groups for p in group["params"]]
+    if foreign := [p for p in chosen if p not in names]:
+        raise ValueError(
+            f"{len(foreign)} of the optimizer's {len(chosen)} parameters are not the model's, the "
+            f"first of shape {tuple(foreign[0].shape)}, and would be missing in checkpoints: build "
+            "the optimizer from model.parameters() after the last change of the model, such as a "
+            "new layer or fully_shard(); make other parameters part of the model "
+            "(nn.ModuleDict), or give another network a trainer of its own"
+        )
     if not any(p.requires_grad for p in chosen):
         raise ValueError("the optimizer updates no parameter: pass it model.parameters()")
     return chosen
