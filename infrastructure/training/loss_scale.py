@@ -111,7 +111,7 @@ class AdaptiveLossScale(LossScale):
     def load_state_dict(self, state: dict[str, float | int]) -> None:
         """Restore what `state_dict` returned, of this class or of `LossScale`."""
         super().load_state_dict(state)
-        self.tracker.fill_(state["growth_tracker"])
+        self.tracker.fill_(min(state["growth_tracker"], torch.iinfo(self.tracker.dtype).max))
         self.interval.fill_(state.get("growth_interval", self._config.growth_interval))
         self._trying.fill_(state.get("trying", 0.0))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 import torch
@@ -12,12 +14,12 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from infrastructure.training.checkpoints import CheckpointError, read_state, write_state
-from infrastructure.training.checkpoints.original import (
-    OPTIONAL_SETTINGS,
-    check_fits,
-    has_manifest,
-    read_original,
+from infrastructure.training.checkpoints.fit import (
+    compare_model,
+    compare_optimizer,
+    in_one_line,
 )
+from infrastructure.training.checkpoints.original import has_manifest, read_original
 from infrastructure.training.distributed import Ranks, is_sharded
 from infrastructure.training.distributed.modules import unwrapped
 from infrastructure.training.loss_scale import LossScale
@@ -26,6 +28,8 @@ from infrastructure.training.precision import Precision
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.step_record import StepRecord
 
+_HIGHEST_SCALE = torch.finfo(torch.float32).max
+_MOST_STEPS = 2**53
 _NEEDED = ("model", "optimizer", "loss_scale", "record", "precision")
 
 log = structlog.get_logger()
@@ -65,11 +69,14 @@ class TrainerState:
 
     def load(self, state: dict[str, Any]) -> None:
         """See `FP16Trainer.load_state_dict`."""
+        if not isinstance(state, dict):
+            raise ValueError(f"a state is what state_dict() returned, got {type(state).__name__}")
         missing = [part for part in _NEEDED if part not in state]
         if missing:
             raise ValueError(
                 f"the state lacks {', '.join(missing)}: pass what state_dict() returned"
             )
+        _check_numbers("record", state["record"], self._record.state_dict(), _MOST_STEPS)
         self.restore_weights(state)
         self._record.load_state_dict(state["record"])
         if state["precision"] != self._switch.precision.value:
@@ -79,21 +86,39 @@ class TrainerState:
         """Restore model, optimizer and loss scale from *state*; the counters stay as they are.
 
         Raises:
-            ValueError: The state belongs to another model or optimizer.
+            ValueError: The state does not fit model or optimizer; nothing has changed.
         """
-        _check_kind(state["optimizer"], self._optimizer)
+        names, number = ("loss_scale", "growth_tracker"), (int, float)
+        _check_numbers("loss_scale", state["loss_scale"], names, _HIGHEST_SCALE, number)
+        clip, saved_clip = self._adaptive_clip, state.get("adaptive_clip")
+        if clip is not None and saved_clip:
+            _check_numbers("adaptive_clip", saved_clip, clip.state_dict(), math.inf, number)
         with self._switch.float32_parameters():
-            try:
-                self._model.load_state_dict(state["model"])
-            except RuntimeError as error:
-                raise ValueError(f"the state belongs to another model: {error}") from error
+            wrong = compare_optimizer(state["optimizer"], self._optimizer, self._model)
+            if problems := in_one_line(wrong):
+                raise ValueError(f"the state {problems}")
+            self._load_model(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
         self._loss_scale.load_state_dict(state["loss_scale"])
         if state["precision"] != Precision.FP16.value:
             self._loss_scale.leave_floor()
-        if self._adaptive_clip is not None and state.get("adaptive_clip"):
-            self._adaptive_clip.load_state_dict(state["adaptive_clip"])
+        if clip is not None and saved_clip:
+            clip.load_state_dict(saved_clip)
         self._record.reset_consecutive()
+
+    def _load_model(self, saved: dict[str, Any]) -> None:
+        """Load all of *saved* or nothing."""
+        problems = in_one_line(compare_model(saved, self._model))
+        if not problems:
+            self._model.load_state_dict(saved)
+            return
+        own = self._model.state_dict()
+        before = {n: v.clone() if isinstance(v, Tensor) else v for n, v in own.items()}
+        try:  # the model may have hooks that translate states of its earlier versions
+            self._model.load_state_dict(saved)
+        except Exception as error:
+            self._model.load_state_dict(before)
+            raise ValueError(f"the state belongs to another model: it {problems}") from error
 
     def layout(self, prefix: str) -> dict[str, Tensor]:
         """The sharded tensors by their place in `to_dict`; for optimizer state, its parameter.
@@ -128,22 +153,23 @@ class TrainerState:
         state = read_original(path, device)
         if is_sharded(self._model):
             raise ValueError("a sharded model cannot load it; load and save it on one device")
-        check_fits(state, self._model, self._optimizer)
+        if problems := in_one_line(compare_model(state["model"], self._model)):
+            raise ValueError(problems)
         self.load({"loss_scale": self._loss_scale.state_dict(), **state})
         log.info("original_checkpoint_loaded", path=str(path), verified=False)
 
 
-def _check_kind(saved: dict[str, Any], optimizer: Optimizer) -> None:
-    """Check that *saved* is of an optimizer with the settings of *optimizer*.
+def _check_numbers(
+    part: str, saved: object, names: Iterable[str], most: float, kinds: tuple[type, ...] = (int,)
+) -> None:
+    """Check that *saved* has *names*, and under every name a number from 0 to *most*.
 
     Raises:
-        ValueError: Each has settings that the other lacks.
+        ValueError: A number is missing or unusable; the message names it.
     """
-    for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=False):
-        lacking = set(optimizer.defaults) - set(group) - OPTIONAL_SETTINGS
-        others = set(group) - set(own) - OPTIONAL_SETTINGS
-        if lacking and others:
-            raise ValueError(
-                f"the state belongs to another optimizer than {type(optimizer).__name__}: it has "
-                f"{', '.join(sorted(others))}, but not {', '.join(sorted(lacking))}"
-            )
+    if not isinstance(saved, dict):
+        raise ValueError(f"the state has as {part} a {type(saved).__name__}, not numbers by name")
+    for name in {**dict.fromkeys(names), **saved}:
+        value = saved.get(name)
+        if not isinstance(value, kinds) or not 0 <= cast("float", value) <= most:
+            raise ValueError(f"the state has an unusable {part}: {name} is {value!r:.60}")

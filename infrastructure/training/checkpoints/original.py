@@ -7,29 +7,19 @@ Such files have no manifest, so a damaged number in one goes unnoticed. They are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
-from torch.optim import Optimizer
 
 from infrastructure.training.checkpoints.checkpoint import CheckpointError, manifest_path
+from infrastructure.training.checkpoints.fit import is_optimizer_state
 
-_MOST_NAMED = 3  # problems in one message
 _HIGHEST_SCALE = 2.0**127  # float32's largest power of two
 _HIGHEST_COUNT = 2**31
 _REMEDY = "load a checkpoint that FP16Trainer.save_checkpoint wrote, or restore this one"
-# Settings of how an optimizer computes, and those that older versions of torch do not save.
-OPTIONAL_SETTINGS = {
-    *("amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused"),
-    *("initial_lr", "maximize", "nesterov"),
-}
-_SHAPED_LIKE_PARAMETER = {
-    *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "sum"),
-}
 
 
 def has_manifest(path: Path) -> bool:
@@ -78,7 +68,7 @@ def read_original(path: Path, device: torch.device) -> dict[str, Any]:
 def _problems(saved: object) -> Iterator[str]:
     """What is wrong with the content of a checkpoint; only the first one is meaningful.
 
-    The shapes are not checked: see `check_fits`.
+    Names and shapes are compared later: see `compare_model` and `compare_optimizer`.
     """
     if not isinstance(saved, dict):
         yield f"holds a {type(saved).__name__}, not a dict"
@@ -92,7 +82,7 @@ def _problems(saved: object) -> Iterator[str]:
         yield f"lacks {', '.join(missing)} (it holds {held})"
     if not _maps_names_to(Tensor, saved.get("model_state_dict")):
         yield "has a model_state_dict that is not tensors by name"
-    if not _is_optimizer_state(saved.get("optimizer_state_dict")):
+    if not is_optimizer_state(saved.get("optimizer_state_dict")):
         yield "has an optimizer_state_dict without state and param_groups"
     for key in ("training_steps", "overflow_steps"):
         if not _is_count(saved.get(key)):
@@ -110,22 +100,6 @@ def _maps_names_to(kind: type, value: object) -> bool:
     )
 
 
-def _is_optimizer_state(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    states, groups = value.get("state"), value.get("param_groups")
-    return (
-        isinstance(states, dict)
-        and all(isinstance(each, dict) for each in states.values())
-        and isinstance(groups, list)
-        and all(isinstance(group, dict) and _are_numbers(group.get("params")) for group in groups)
-    )
-
-
-def _are_numbers(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, int) for each in value)
-
-
 def _is_scaler_state(value: object) -> bool:
     if not isinstance(value, dict):
         return False
@@ -136,65 +110,3 @@ def _is_scaler_state(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _HIGHEST_COUNT
-
-
-def check_fits(state: Mapping[str, Any], model: Module, optimizer: Optimizer) -> None:
-    """Check that a state of `read_original` fits, before any of it is loaded.
-
-    Raises:
-        ValueError: Names, shapes or the kind of optimizer differ; the message names them.
-    """
-    problems = [*_compare_model(state["model"], model), *_compare(state["optimizer"], optimizer)]
-    if problems:
-        more = len(problems) - _MOST_NAMED
-        shown = problems[:_MOST_NAMED] + ([f"and {more} more"] if more > 0 else [])
-        raise ValueError("; ".join(shown))
-
-
-def _compare_model(saved: Mapping[str, Tensor], model: Module) -> list[str]:
-    own = model.state_dict()
-    problems = [f"lacks {name}" for name in own if name not in saved]
-    problems += [f"has {name}, which the model lacks" for name in saved if name not in own]
-    for name, value in own.items():
-        if name not in saved or not isinstance(value, Tensor):
-            continue
-        if saved[name].shape != value.shape:
-            shapes = f"{tuple(saved[name].shape)} where the model has {tuple(value.shape)}"
-            problems.append(f"has {name} of shape {shapes}")
-        elif _kind(saved[name]) != _kind(value):
-            kinds = f"{_kind(saved[name])} where the model has {_kind(value)}"
-            problems.append(f"has as {name} {kinds}")
-    return problems
-
-
-def _kind(value: Tensor) -> str:
-    if value.is_complex():
-        number = "a complex"
-    else:
-        number = "a real" if value.is_floating_point() else "an integer"
-    return f"{number} {str(value.layout).removeprefix('torch.')} tensor"
-
-
-def _compare(saved: Mapping[str, Any], optimizer: Optimizer) -> list[str]:
-    groups, own_groups = saved["param_groups"], optimizer.param_groups
-    sizes, own_sizes = ([len(g["params"]) for g in each] for each in (groups, own_groups))
-    if sizes != own_sizes:
-        return [f"has an optimizer of {sizes} parameters by group where this one has {own_sizes}"]
-    problems = []
-    for group, own in zip(groups, own_groups, strict=True):
-        settings = (set(each) - OPTIONAL_SETTINGS for each in (group, own))
-        if differing := next(settings) ^ next(settings):
-            problems.append(
-                f"was saved by another optimizer than {type(optimizer).__name__}: only one of "
-                f"them has {', '.join(sorted(map(str, differing)))}"
-            )
-        for index, parameter in zip(group["params"], own["params"], strict=True):
-            problems += [
-                f"has {name} of shape {tuple(value.shape)} for a parameter of shape "
-                f"{tuple(parameter.shape)}"
-                for name, value in saved["state"].get(index, {}).items()
-                if name in _SHAPED_LIKE_PARAMETER
-                and isinstance(value, Tensor)
-                and value.shape != parameter.shape
-            ]
-    return problems
