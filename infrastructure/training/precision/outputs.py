@@ -23,6 +23,7 @@ from torch.utils import _pytree
 
 _HALF = (torch.float16, torch.bfloat16)
 _LEAVES = (bool, int, float, complex, str, bytes, type, Module, torch.Size, torch.dtype)
+_COLLECTIONS = (list, deque, Mapping, Distribution, Transform)
 _OBJECTS_SEARCHED = 1000  # for a notice about half tensors
 
 log = structlog.get_logger()
@@ -35,13 +36,18 @@ def to_float32(result: Any, *, in_use: Callable[[object], bool] = lambda _: Fals
     a pytree, and objects whose attributes are tensors or collections of them. Anything else
     passes as it is; if it holds half tensors, that is logged once for its type.
 
+    A result may contain itself. One that is nested too deeply for Python's stack passes, too.
+
     Args:
         in_use: Tells of an object whether the model or the caller works on with it, so that a
             copy must not take its place.
     """
     if isinstance(result, Tensor):
         return result.float() if result.dtype in _HALF else result
-    return _Caster(in_use).cast(result)
+    try:
+        return _Caster(in_use).cast(result)
+    except RecursionError:
+        return _passed(result)
 
 
 class _Caster:
@@ -50,22 +56,40 @@ class _Caster:
     def __init__(self, in_use: Callable[[object], bool]) -> None:
         self._in_use = in_use
         self._done: dict[int, tuple[Any, Any]] = {}  # by id, which holds while the value lives
+        self._open: set[int] = set()  # of the values that contain the one at hand
+        self._copies: dict[int, Any] = {}  # of open values, and others that change
 
     def cast(self, value: Any, *, inside_object: bool = False) -> Any:
         if value is None or isinstance(value, _LEAVES):
             return value
         key = id(value)
-        if key not in self._done:
-            self._done[key] = value, value  # a cycle ends here
-            self._done[key] = value, self._cast_new(value, inside_object)
-        return self._done[key][1]
+        if key in self._done:
+            return self._done[key][1]
+        if key in self._open:
+            return self._cast_inside_itself(value, inside_object)
+        self._open.add(key)
+        result = self._cast_new(value, inside_object)
+        self._open.discard(key)
+        return self._done.setdefault(key, (value, result))[1]  # unless it was done inside itself
+
+    def _cast_inside_itself(self, value: Any, inside_object: bool) -> Any:
+        """What takes the place of *value* inside itself: a copy that is yet to be filled."""
+        if not _holds_half(value, most=None):
+            return value
+        if isinstance(value, tuple):  # something in it is filled later, so this ends
+            result = self._cast_tuple(value, inside_object)
+        elif type(value) in _pytree.SUPPORTED_NODES and not _is_filled(value):
+            return _passed(value)
+        else:
+            result = self._copied(value)
+        return self._done.setdefault(id(value), (value, result))[1]
 
     def _cast_new(self, value: Any, inside_object: bool) -> Any:
         if isinstance(value, Tensor):
             return value.float() if value.dtype in _HALF else value
         if isinstance(value, tuple):
             return self._cast_tuple(value, inside_object)
-        if isinstance(value, list | Mapping | Distribution | Transform) or is_dataclass(value):
+        if _is_filled(value):
             return self._replace(value, inside_object)
         if type(value) in _pytree.SUPPORTED_NODES:
             return self._cast_pytree(value)
@@ -84,11 +108,12 @@ class _Caster:
             return _passed(value)
 
     def _cast_pytree(self, value: Any) -> Any:
-        leaves, structure = _pytree.tree_flatten(value)
-        cast = [self.cast(each) for each in leaves]
-        if all(new is old for new, old in zip(cast, leaves, strict=True)):
+        node = _pytree.SUPPORTED_NODES[type(value)]
+        children, context = node.flatten_fn(value)
+        cast = [self.cast(each) for each in children]
+        if all(new is old for new, old in zip(cast, children, strict=True)):
             return value
-        return _passed(value) if self._in_use(value) else _pytree.tree_unflatten(cast, structure)
+        return _passed(value) if self._in_use(value) else node.unflatten_fn(cast, context)
 
     def _replace(self, value: Any, inside_object: bool) -> Any:
         """*value*, or a copy of it with other items and attributes if any of them changes."""
@@ -98,21 +123,41 @@ class _Caster:
         attributes = [(name, new) for name, old in own if (new := cast(old)) is not old]
         if not changed and not attributes:
             return value
-        if type(value) not in (dict, list) and self._in_use(value):
-            return _passed(value)
+        copied = self._copied(value)
+        if copied is value:
+            return value
         try:
-            copied = copy.copy(value)
             for key, new in changed:
                 copied[key] = new
             for name, new in attributes:
                 object.__setattr__(copied, name, new)  # a frozen dataclass, too
-        except Exception:  # the author's own code of copying
+        except Exception:  # the author's own code
             return _passed(value)
         return copied
 
+    def _copied(self, value: Any) -> Any:
+        """A shallow copy of *value*, the same in every call; *value* itself where it must stay."""
+        key = id(value)
+        if key not in self._copies:
+            self._copies[key] = self._copy(value)
+        return self._copies[key]
+
+    def _copy(self, value: Any) -> Any:
+        if type(value) not in (dict, list) and self._in_use(value):
+            return _passed(value)
+        try:
+            return copy.copy(value)
+        except Exception:  # the author's own code
+            return _passed(value)
+
+
+def _is_filled(value: object) -> bool:
+    """Whether a copy of *value* can get other items and attributes."""
+    return isinstance(value, _COLLECTIONS) or is_dataclass(value)
+
 
 def _items(value: object) -> Iterator[tuple[Any, Any]]:
-    if isinstance(value, list):
+    if isinstance(value, list | deque):
         yield from enumerate(value)
     elif isinstance(value, Mapping):
         yield from value.items()
@@ -140,6 +185,8 @@ def _read(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """*pairs*; empty if the author's own code raises when they are read."""
     try:
         return list(pairs)
+    except RecursionError:  # our own
+        raise
     except Exception:
         return []
 
@@ -176,17 +223,17 @@ def _log_passed(kind: str) -> None:
     )
 
 
-def _holds_half(value: object) -> bool:
-    """Whether a half tensor is among the first objects reached from *value*, nearest first."""
+def _holds_half(value: object, most: int | None = _OBJECTS_SEARCHED) -> bool:
+    """Whether a half tensor is among the first *most* objects reached from *value*."""
     queue: deque[object] = deque([value])
-    seen: set[int] = set()
-    while queue and len(seen) < _OBJECTS_SEARCHED:
+    seen: dict[int, object] = {}  # values too, so that no id is used again
+    while queue and (most is None or len(seen) < most):
         each = queue.popleft()
         if isinstance(each, Tensor):
             if each.dtype in _HALF:
                 return True
         elif id(each) not in seen and not isinstance(each, _LEAVES):
-            seen.add(id(each))
+            seen[id(each)] = each
             queue += (inside for _, inside in _read(_attributes(each)) + _read(_items(each)))
             if isinstance(each, tuple | set | frozenset):
                 queue += each

@@ -49,6 +49,12 @@ class Counted:
         self.extra = self.mean
 
 
+@dataclass
+class Node:
+    value: object
+    also: object = None
+
+
 class Attributed(dict):
     """A dict whose items are its attributes, too."""
 
@@ -182,13 +188,60 @@ def test_what_holds_no_half_tensor_comes_back_itself():
         assert to_float32(value) is value
 
 
-def test_a_tensor_that_occurs_twice_is_cast_once_and_a_cycle_ends():
+def test_a_tensor_that_occurs_twice_is_cast_once():
     tensor = half(1)
     result = to_float32({"a": tensor, "b": [tensor]})
     assert result["a"] is result["b"][0]
-    cyclic = Plain(half(1))
-    cyclic.myself = cyclic
-    assert to_float32(cyclic).value.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda own: own,
+        lambda own: {"inner": [own]},
+        lambda own: (own, half(1)),
+        lambda own: [Pair(own, half(1))],
+        Node,
+        lambda own: collections.deque([own, half(1)], maxlen=2),
+    ],
+)
+def test_what_contains_itself_is_cast_all_the_way(make):
+    for own in (Node(half(1)), [half(1)], {"x": half(1)}, collections.deque([half(1)])):
+        inside = make(own)
+        if isinstance(own, Node):
+            own.also = inside
+        elif isinstance(own, dict):
+            own["also"] = inside
+        else:
+            own.append(inside)
+        for start in (own, inside):
+            require_same_graph(start, to_float32(start))
+
+
+def test_an_object_that_is_its_own_attribute_stays_so():
+    given = Plain(half(1))
+    given.myself = given
+    result = to_float32(given)
+    assert result.value.dtype == torch.float32
+    assert result.myself is result
+    assert given.value.dtype == torch.float16
+
+
+def test_what_contains_itself_without_a_half_tensor_comes_back_itself():
+    given = [torch.ones(1)]
+    given.append({"again": (given,)})
+    assert to_float32(given) is given
+    assert given[1]["again"][0] is given
+
+
+def test_what_is_nested_too_deeply_passes_with_a_notice():
+    deep = []
+    for _ in range(3000):
+        deep = [deep]
+    given = [half(1), deep]
+    with capture_logs() as logs:
+        assert to_float32(given) is given
+    assert [entry["event"] for entry in logs] == ["half_tensors_returned"]
 
 
 class Slotted:
@@ -330,3 +383,66 @@ def test_no_tree_changes_its_types(tree):
     before = shape_of(tree)
     assert shape_of(to_float32(tree)) == before
     assert shape_of(tree) == before
+
+
+def children(value):
+    if isinstance(value, Node):
+        return [value.value, value.also]
+    return list(value.values()) if isinstance(value, dict) else list(value)
+
+
+def require_same_graph(before, after):
+    """Walk both: types and identities correspond, half tensors became float32, none is left."""
+    partner, held, queue = {}, [], [(before, after)]
+    while queue:
+        old, new = queue.pop()
+        if isinstance(old, torch.Tensor):
+            assert new.dtype == (torch.float32 if old.dtype in HALF else old.dtype)
+        elif isinstance(old, Node | dict | list | tuple | collections.deque):
+            assert type(new) is type(old)
+            if id(old) in partner:
+                assert partner[id(old)] is new
+                continue
+            partner[id(old)] = new
+            held += [old, new]
+            queue += zip(children(old), children(new), strict=True)
+        else:
+            assert new == old
+
+
+GRAPHS = st.recursive(
+    st.sampled_from([torch.float16, torch.float32]).map(lambda dtype: torch.ones(1, dtype=dtype))
+    | st.none(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Node, inner, inner)
+        | st.lists(inner, max_size=2).map(collections.deque)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def nodes_of(value):
+    if not isinstance(value, Node | dict | list | tuple | collections.deque):
+        return []
+    return [value, *(node for each in children(value) for node in nodes_of(each))]
+
+
+@given(st.data())
+def test_any_graph_with_cycles_is_cast_all_the_way(data):
+    root = data.draw(GRAPHS)
+    nodes = nodes_of(root)
+    for _ in range(data.draw(st.integers(0, 3)) if nodes else 0):  # close cycles
+        source, target = data.draw(st.sampled_from(nodes)), data.draw(st.sampled_from(nodes))
+        if isinstance(source, Node):
+            source.also = target
+        elif isinstance(source, dict):
+            source["also"] = target
+        elif not isinstance(source, tuple):
+            source.append(target)
+    kinds = [type(node) for node in nodes]
+    require_same_graph(root, to_float32(root))
+    assert [type(node) for node in nodes] == kinds
