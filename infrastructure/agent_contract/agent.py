@@ -71,8 +71,10 @@ class InsufficientDataError(ValueError):
         what: Kind of data: ``transitions`` or ``groups``.
         got: Number recorded.
         needed: Number required.
+        why: Why recorded data did not count, if it did not.
     """
 
-    def __init__(self, what: str, got: int, needed: int) -> None:
-        super().__init__(f"{got} {what} recorded, {needed} needed: let the agent collect more")
+    def __init__(self, what: str, got: int, needed: int, why: str = "") -> None:
+        remedy = f"let the agent collect more; {why}" if why else "let the agent collect more"
+        super().__init__(f"{got} {what} recorded, {needed} needed: {remedy}")
         self.what, self.got, self.needed = what, got, needed

@@ -165,15 +165,21 @@ class FP16Trainer:
                 only takes part in the collectives; the loss gets weight 0.
 
         Raises:
-            RuntimeError: A parameter group was added inside an accumulation window.
+            RuntimeError: A parameter group was added inside an accumulation window, or the loss
+                was backpropagated before.
+            TypeError, ValueError: *loss* does not come from `training_step`; see there.
         """
         if len(self.optimizer.param_groups) != self._group_count:
             self._adopt_new_groups()
-        if replay:
-            loss = loss * 0.0
-            self._replays += 1
-        scaled = loss * self._loss_scale.scale if self.precision.scales_loss else loss
-        self._backward(scaled)
+        try:
+            if replay:
+                loss = loss * 0.0
+                self._replays += 1
+            scaled = loss * self._loss_scale.scale if self.precision.scales_loss else loss
+            self._backward(scaled)
+        except Exception as error:
+            _explain(error, loss)
+            raise
         self._switch.after_backward()
         loss = loss.detach()  # copied below: the caller may change it in place
         window = self._window_loss
@@ -479,6 +485,21 @@ class FP16Trainer:
     def _restart_overflow_log(self) -> None:
         step, overflow = self.training_steps, self.record.state_dict()["overflow_steps"]
         self._overflow_log.restart(step=step, overflow_steps=overflow)
+
+
+def _explain(error: Exception, loss: object) -> None:
+    """Raise an error with the remedy in place of *error* of a backward pass, if the loss is wrong.
+
+    Raises:
+        RuntimeError: The loss, or another one from the same forward pass, was used before.
+        TypeError, ValueError: See `checked_loss`.
+    """
+    checked_loss(loss)
+    if "backward through the graph a second time" in str(error):
+        raise RuntimeError(
+            "the graph of this loss is gone: each loss from training_step() is for one step(). For "
+            "another step call training_step() again; add up losses that share a forward pass"
+        ) from error
 
 
 def _float32_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:

@@ -59,9 +59,11 @@ def target_problem(spec: TransitionSpec, transition: Transition) -> str | None:
         if problem := _value_problem(field, value):
             return f"target {name!r} {problem}"
         if isinstance(field, Discrete) and label_of(value) not in field.values:
-            return f"target {name!r} has the undeclared label {label_of(value)!r}"
+            return f"target {name!r} must be a declared label, got {_shown(label_of(value))}"
         if isinstance(field, Box) and not all(map(is_usable, as_vector(value))):
-            return f"target {name!r} is not a usable number"
+            return (
+                f"target {name!r} must be finite and below {MAX_MAGNITUDE:g}, got {_shown(value)}"
+            )
     return None
 
 

@@ -183,7 +183,8 @@ class WorldModel:
                 configuration's. ``config.enabled=False`` outranks it.
 
         Raises:
-            InsufficientDataError: Too few transitions or groups.
+            InsufficientDataError: Too few transitions or groups; says which were excluded and why.
+            TypeError: Something in *transitions* is not a `Transition`.
             ValueError: *device* does not exist, *precision* is unknown, *batch_size* is below 1,
                 or *config* accumulates.
         """
@@ -242,8 +243,7 @@ class WorldModel:
         """Call `fit` in a thread, so that the event loop keeps running; see there.
 
         Raises:
-            InsufficientDataError: Too few transitions or groups.
-            ValueError: *device* does not exist, *precision* is unknown, or *config* accumulates.
+            InsufficientDataError, TypeError, ValueError: See `fit`.
         """
         recorded = transitions.read() if isinstance(transitions, ReplayBuffer) else transitions
         await asyncio.to_thread(

@@ -167,10 +167,16 @@ def policy_dtype(model: Module) -> torch.dtype | None:
 
 
 def method_of(module: Module, name: str) -> Callable[..., Any]:
-    """The method *name* of a distributed module, to be called inside the hooks of ``forward``."""
+    """The method *name* of a distributed module, to be called inside the hooks of ``forward``.
+
+    Raises:
+        AttributeError: It has no such method.
+    """
     if isinstance(module, DistributedDataParallel):
+        getattr(module.module, name)
         return partial(_call_inside_ddp, module, name)
     if name not in vars(module):
+        getattr(module, name)
         from torch.distributed.fsdp import register_fsdp_forward_method
 
         register_fsdp_forward_method(module, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from infrastructure.training.distributed.modules import is_distributed, method_of
+from infrastructure.training.distributed.modules import is_distributed, method_of, unwrapped
 from infrastructure.training.precision.kernels import missing_kernel
 from infrastructure.training.precision.outputs import to_float32
 from infrastructure.training.precision.precision import Precision
+
+_METHODS_OF_EVERY_MODULE = frozenset(dir(Module))
 
 
 class PrecisionForward:
@@ -57,8 +60,27 @@ class PrecisionForward:
         return self._run(self._module, *args, **kwargs)
 
     def method(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's method *name* under the same precision; results are float32."""
-        return self._run(self._method_of(self._module, name), *args, **kwargs)
+        """Run the module's method *name* under the same precision; results are float32.
+
+        Raises:
+            AttributeError: The module has no such method.
+        """
+        try:
+            method = self._method_of(self._module, name)
+        except AttributeError as error:
+            raise self._unknown_method(name) from error
+        if not callable(method):
+            raise self._unknown_method(name)
+        return self._run(method, *args, **kwargs)
+
+    def _unknown_method(self, name: str) -> AttributeError:
+        module = unwrapped(self._module)
+        own = [each for each in dir(type(module)) if each not in _METHODS_OF_EVERY_MODULE]
+        close = difflib.get_close_matches(name, own, n=3, cutoff=0.5) or sorted(own)[:5]
+        known = f"it has {', '.join(close)}" if close else "it has none but forward"
+        return AttributeError(
+            f"forward.method({name!r}): {type(module).__name__} has no such method; {known}"
+        )
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._enabled:

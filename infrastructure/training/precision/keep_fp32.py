@@ -36,6 +36,14 @@ class UnknownModuleError(ValueError):
 
     def __init__(self, pattern: str, names: Iterable[str]) -> None:
         names = list(names)
+        self.pattern = pattern
+        if not names:
+            super().__init__(
+                f"keep_fp32 names {pattern!r}, but the model has no modules inside it: train it in "
+                "FP32 (precision='fp32'), or pass a module that has it as an attribute, and name "
+                "that attribute"
+            )
+            return
         close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
         close += [name for name in names if name.endswith(f".{pattern}")][: 3 - len(close)]
         known = close or names[:5]
@@ -44,7 +52,6 @@ class UnknownModuleError(ValueError):
             f"keep_fp32 names {pattern!r}, but the model has no such module: {hint} Names are "
             "those of model.named_modules(); * matches any characters"
         )
-        self.pattern = pattern
 
 
 def find_modules(model: Module, patterns: Iterable[str]) -> dict[str, Module]:

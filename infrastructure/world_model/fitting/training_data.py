@@ -53,7 +53,7 @@ class TrainingData:
     Attributes:
         encoder, codec: Encoders of inputs and targets, fitted on the training groups only.
         parts: Train, calibration and test data; no group is in two of them.
-        unusable: Number of excluded transitions by reason.
+        unusable: Number of excluded transitions by reason, which ends with the first example.
     """
 
     spec: TransitionSpec
@@ -81,11 +81,7 @@ class TrainingData:
         """Describe excluded fields and transitions, one sentence each, most frequent first."""
         constant = (*self.encoder.constant, *self.codec.constant)
         sentences = [f"constant fields are excluded: {', '.join(constant)}"] if constant else []
-        worst = Counter(self.unusable).most_common(MAX_REASONS)
-        sentences += [f"{count} transitions are excluded: {reason}" for reason, count in worst]
-        if others := len(self.unusable) - len(worst):
-            sentences.append(f"transitions are excluded for {others} more reasons")
-        return sentences
+        return sentences + _describe_unusable(self.unusable)
 
 
 def prepare_training_data(
@@ -94,15 +90,18 @@ def prepare_training_data(
     """Check, split and encode *transitions*; exclude and count those that do not fit *spec*.
 
     Raises:
-        InsufficientDataError: Too few transitions, held-out groups, or targets that vary.
+        InsufficientDataError: Too few transitions, held-out groups, or targets that vary; the
+            message has the reasons of exclusions.
+        TypeError: Something in *transitions* is not a `Transition`.
     """
     usable, unusable = _usable(spec, transitions)
     rows = split_by_group([transition.group for transition in usable], split_seed)
     split = {part: [usable[row] for row in indices] for part, indices in rows.items()}
-    _require("usable training transitions", len(split["train"]), MIN_TRAINING_TRANSITIONS)
+    why = "; ".join(_describe_unusable(unusable))
+    _require("usable training transitions", len(split["train"]), MIN_TRAINING_TRANSITIONS, why)
     for part in ("calibration", "test"):
         groups = len({transition.group for transition in split[part]})
-        _require(f"{part} groups", groups, MIN_HELD_OUT_GROUPS)
+        _require(f"{part} groups", groups, MIN_HELD_OUT_GROUPS, why)
     return encode_split(spec, split, unusable)
 
 
@@ -137,16 +136,33 @@ def encode_split(
 def _usable(
     spec: TransitionSpec, transitions: Iterable[Transition]
 ) -> tuple[list[Transition], dict[str, int]]:
-    usable, problems = [], Counter[str]()
-    for transition in transitions:
+    usable, problems, examples = [], Counter[str](), dict[str, str]()
+    for number, transition in enumerate(transitions):
+        if not isinstance(transition, Transition):
+            raise TypeError(
+                f"transition {number} is a {type(transition).__name__}, not a Transition: pass "
+                "Transition(group=..., observation={...}, action={...}, reward=..., "
+                "next_observation={...}) of infrastructure.agent_contract"
+            )
         problem = input_problem(spec, transition.observation, transition.action) or target_problem(
             spec, transition
         )
         if problem is None:
             usable.append(transition)
         else:
-            problems[problem] += 1
-    return usable, dict(problems)
+            reason = problem.partition(", got ")[0]  # the same for other values of the field
+            problems[reason] += 1
+            examples.setdefault(reason, problem)
+    return usable, {examples[reason]: count for reason, count in problems.items()}
+
+
+def _describe_unusable(unusable: Mapping[str, int]) -> list[str]:
+    """One sentence for each reason, most frequent first."""
+    worst = Counter(unusable).most_common(MAX_REASONS)
+    sentences = [f"{count} transitions are excluded: {reason}" for reason, count in worst]
+    if others := len(unusable) - len(worst):
+        sentences.append(f"transitions are excluded for {others} more reasons")
+    return sentences
 
 
 def _encode(
@@ -161,6 +177,6 @@ def _encode(
     )
 
 
-def _require(what: str, got: int, needed: int) -> None:
+def _require(what: str, got: int, needed: int, why: str = "") -> None:
     if got < needed:
-        raise InsufficientDataError(what, got, needed)
+        raise InsufficientDataError(what, got, needed, why)

@@ -425,3 +425,49 @@ def test_adaptive_options_read_nothing_in_the_step(
         for step in range(40):
             trainer.step(trainer.training_step(spiked(batch, step), loss_fn))
     assert counter.reads == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(
+    ("wrong", "kind", "message"),
+    [
+        (1.0, TypeError, "the loss must be a tensor, got float"),
+        (None, TypeError, "the loss must be a tensor, got NoneType"),
+        (torch.ones(()), ValueError, "does not depend on the parameters"),
+        (torch.ones(3, requires_grad=True), ValueError, r"must be a scalar, got shape \(3,\)"),
+    ],
+)
+def test_a_wrong_loss_is_named_by_step(make_trainer, precision, wrong, kind, message):
+    trainer = make_trainer(precision)
+    for take in (trainer.step, trainer.backward_and_step):
+        with pytest.raises(kind, match=message):
+            take(wrong)
+    assert trainer.training_steps == 0
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_second_step_with_the_same_loss_names_the_remedy(
+    make_trainer, batch, loss_fn, accumulate
+):
+    trainer = make_trainer(accumulate=accumulate)
+    loss = trainer.training_step(batch, loss_fn)
+    trainer.step(loss)
+    with pytest.raises(RuntimeError, match=r"the graph of this loss is gone: .* call training_st"):
+        trainer.step(loss)
+    trainer.step(trainer.training_step(batch, loss_fn))
+    assert trainer.training_steps == 2 // accumulate
+
+
+def test_an_error_in_the_backward_pass_stays_as_it_is(make_trainer, batch):
+    class Failing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise ZeroDivisionError("of the model's author")
+
+    trainer = make_trainer()
+    with pytest.raises(ZeroDivisionError, match="of the model's author"):
+        trainer.step(trainer.training_step(batch, lambda f, b: Failing.apply(f(b["x"])).mean()))

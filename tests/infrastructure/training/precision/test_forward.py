@@ -106,3 +106,25 @@ def test_bypassing_the_precision_raises():
     forward = PrecisionForward(Model(), CPU, Precision.FP16)
     with pytest.raises(AttributeError, match=r"forward\.method\('linear', \.\.\.\)"):
         forward.linear(torch.randn(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("encoed", r"forward\.method\('encoed'\): Model has no such method; it has encode"),
+        ("linear_weight", r"\('linear_weight'\): Model has no such method; it has "),
+        ("training", r"\('training'\): Model has no such method"),
+    ],
+)
+def test_an_unknown_method_is_named_with_those_there_are(name, message):
+    with pytest.raises(AttributeError, match=message):
+        PrecisionForward(Model(), CPU, Precision.FP32).method(name, torch.randn(2, 3))
+
+
+def test_an_error_inside_a_method_stays_as_it_is():
+    class Failing(Model):
+        def encode(self, x):
+            return x.unknown
+
+    with pytest.raises(AttributeError, match="object has no attribute 'unknown'"):
+        PrecisionForward(Failing(), CPU, Precision.FP32).method("encode", torch.randn(2, 3))

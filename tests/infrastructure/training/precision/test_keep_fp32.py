@@ -263,3 +263,12 @@ def test_under_torch_compile(how):
             results.append((loss.detach(), [p.grad for p in each.parameters()]))
         torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3)
     torch.compiler.reset()
+
+
+@pytest.mark.parametrize("pattern", ["*", "lstm"])
+def test_a_model_without_inner_modules_is_told_what_it_can_do(pattern):
+    with pytest.raises(
+        UnknownModuleError, match=r"no modules inside it: train it in FP32"
+    ) as error:
+        keep_in_fp32(nn.LSTM(2, 2), [pattern], CPU)
+    assert error.value.pattern == pattern

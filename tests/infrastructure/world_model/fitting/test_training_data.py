@@ -60,6 +60,28 @@ def test_transitions_that_do_not_fit_the_spec_are_excluded_and_counted(spec, rec
     assert "target 'reward'" in data.describe_exclusions()[0]
 
 
+def test_exclusions_are_counted_by_field_with_an_example(spec, record):
+    transitions = record()
+    broken = [
+        replace(t, observation=t.observation | {"x": f"text {number}"})
+        for number, t in enumerate(transitions)
+    ]
+    broken[7] = replace(transitions[7], next_observation={"x": (0.0, 0.0), "outcome": "odd"})
+    with pytest.raises(InsufficientDataError) as caught:
+        prepare_training_data(spec, broken)
+    assert str(caught.value) == (
+        "0 usable training transitions recorded, 100 needed: let the agent collect more; 1199 "
+        "transitions are excluded: observation 'x' must be numbers of shape (2,), got 'text 0'; 1 "
+        "transitions are excluded: target 'outcome' must be a declared label, got 'odd'"
+    )
+
+
+@pytest.mark.parametrize("given", [{"group": "g"}, "text", None])
+def test_what_is_not_a_transition_is_refused_with_the_call(spec, record, given):
+    with pytest.raises(TypeError, match=r"transition 1 is a .*, not a Transition: pass Transi"):
+        prepare_training_data(spec, [record()[0], given])
+
+
 def test_too_little_data_is_refused_by_name(spec, record):
     with pytest.raises(InsufficientDataError, match="0 usable training transitions"):
         prepare_training_data(spec, [])
