@@ -124,6 +124,8 @@ def _now(answer: dict[str, Any]) -> Iterator[str]:
     which = f"run {run['id']}, number {run['number']}, {run['state']}"
     yield f"{answer['agent']} last trained in {effective.upper()} ({which}){asked}."
     yield f"Who decided   {_DECIDED_BY.get(reason, reason)} (reason {reason})"
+    if roles := state.get("roles"):
+        yield f"Roles         {roles.replace(',', ' ')} (store/compute/out)"
 
 
 def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:

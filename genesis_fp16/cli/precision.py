@@ -86,6 +86,8 @@ def show(as_json: JsonFlag = False) -> None:
     for agent, state in answer["acknowledged"].items():
         fields = " ".join(f"{name}={state[name]}" for name in ("requested", "effective", "reason"))
         print_line(f"{agent} acknowledged {fields} in run {state['run']}")
+        if state.get("roles"):
+            print_line(f"roles of {agent}: {state['roles'].replace(',', ' ')}")
 
 
 def _describe_settings(known: CommandSettings, answer: dict[str, Any]) -> Iterator[str]:

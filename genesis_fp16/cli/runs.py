@@ -107,7 +107,7 @@ def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
         "events": dict(Counter(event.kind for event in events)),
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
-            | asdict(event.state)
+            | event.state.fields
             for event in events
             if isinstance(event, PrecisionChanged)
         ],
@@ -139,10 +139,12 @@ def _print_run(run: dict[str, Any]) -> None:
     if run["precision_history"]:
         typer.echo()
         columns = ["time", "step", "requested", "effective", "reason", "loss_scale"]
+        if any("roles" in change for change in run["precision_history"]):
+            columns.append("roles")
         print_table(
             columns,
             [
-                [moment(change["time"]), *(change[name] for name in columns[1:])]
+                [moment(change["time"]), *(change.get(name, "") for name in columns[1:])]
                 for change in run["precision_history"]
             ],
         )

@@ -228,7 +228,7 @@ class Daemon:
         hardware = self.loop.resolver.hardware
         device = "unknown" if hardware is None else hardware.device
         state = self.loop.resolver.for_agent(agent)
-        log.info("precision_resolved", agent=agent, device=device, **asdict(state))
+        log.info("precision_resolved", agent=agent, device=device, **state.fields)
 
     def round(self, now: float, *, reload: bool) -> str:
         """Run one round of the loop; what a rollback needs comes first and needs no store.

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import structlog
 from rich.console import Console
@@ -214,7 +214,7 @@ class RunLogger:
         state, before = changed.state, run.precision
         run.precision = state
         lowered = state.effective == "fp32" and before is not None and before.effective != "fp32"
-        fields: dict[str, object] = {**asdict(state), "step": changed.step}
+        fields: dict[str, object] = {**state.fields, "step": changed.step}
         level = logging.WARNING if lowered else logging.INFO
         run.report(level, "precision_changed", **fields, loss_scale=changed.loss_scale)
 

@@ -12,7 +12,6 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import astuple
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -137,14 +136,18 @@ class Metrics:
         if state == before:
             return
         if before is not None:
-            self._series.precision.remove(agent, *astuple(before))
+            self._series.precision.remove(agent, before.requested, before.effective, before.reason)
+            for role, types in before.roles.items():
+                self._series.role_precision.remove(agent, role, *types.split("/"))
             lowered = before.effective != "fp32" and state.effective == "fp32"
             if lowered and state.reason not in NOT_ROLLBACKS:
                 self._series.rollbacks.labels(agent, state.reason).inc()
         if state.effective == "fp32":  # nothing is compared in FP32
             self._compared.pop(agent, None)
             self._series.clear_comparison(agent)
-        self._series.precision.labels(agent, *astuple(state)).set(1)
+        self._series.precision.labels(agent, state.requested, state.effective, state.reason).set(1)
+        for role, types in state.roles.items():
+            self._series.role_precision.labels(agent, role, *types.split("/")).set(1)
         self._acknowledged[agent] = state
 
     def set_guard_state(self, agent: str, state: GuardState) -> None:

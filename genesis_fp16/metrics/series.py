@@ -178,6 +178,12 @@ class Series:
             "effective",
             "reason",
         )
+        self.role_precision = self._gauge(
+            "genesis_role_precision_info",
+            "1 for the types of a role that the agent's worker last acknowledged; only where a job "
+            "has several roles",
+            *("role", "store", "compute", "out"),
+        )
         self.rollbacks = self._counter(
             "genesis_precision_rollbacks_total",
             "Times the acknowledged precision was lowered to FP32",

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -155,7 +155,7 @@ class AttemptProgress:
         in_half = before is not None and before["effective"] != "fp32"
         if state.reason == "floor_policy" and (fell_back_at is None or in_half):
             fell_back_at = changed.time
-        self.summary = replace(self.summary, precision=asdict(state), fell_back_at=fell_back_at)
+        self.summary = replace(self.summary, precision=state.fields, fell_back_at=fell_back_at)
 
     def _count(self, stats: StepStats) -> None:
         counted = self.summary

@@ -48,6 +48,9 @@ class OnPolicyJob(Job):
         sync_every_rounds: Rounds between two copies of the trained weights to the rollout role. 1
             is on-policy; N generates with weights that are up to N - 1 rounds old.
         reference: Whether the loss needs `Roles.reference`.
+        role_precision: Name of a preset of precisions by role, which holds where neither the
+            operator nor the guard chose a role's precision and nothing demands FP32; None leaves
+            it to the run's precision.
 
     Raises:
         ValueError: *rounds_per_epoch* or *sync_every_rounds* is below 1, or *warm_up_rounds*
@@ -59,6 +62,7 @@ class OnPolicyJob(Job):
     warm_up_rounds: int = 0
     sync_every_rounds: int = 1
     reference: bool = False
+    role_precision: str | None = None
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)  # super() does not work in a class with slots of its own

@@ -3,7 +3,7 @@
 from infrastructure.events.command import COMMAND_ADAPTER, Command, SaveCheckpoint, SetPrecision
 from infrastructure.events.event import EVENT_ADAPTER, Event
 from infrastructure.events.event_log import EventTail, EventWriter, read_events
-from infrastructure.events.precision_state import PrecisionName, PrecisionState
+from infrastructure.events.precision_state import PrecisionName, PrecisionState, Role
 
 __all__ = [
     "COMMAND_ADAPTER",
@@ -14,6 +14,7 @@ __all__ = [
     "EventWriter",
     "PrecisionName",
     "PrecisionState",
+    "Role",
     "SaveCheckpoint",
     "SetPrecision",
     "read_events",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from pydantic import StringConstraints
 
 PrecisionName = Literal["fp32", "fp16", "bf16"]
 PrecisionWish = Literal["fp32", "fp16", "bf16", "auto"]  # auto: the worker measures which is best
@@ -25,6 +28,23 @@ PrecisionReason = Literal[
 PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 WISHES: tuple[PrecisionWish, ...] = get_args(PrecisionWish)
 REASONS: tuple[PrecisionReason, ...] = get_args(PrecisionReason)
+_ONE_OF = f"({'|'.join(PRECISIONS)})"
+RoleTypes: TypeAlias = Annotated[
+    str, StringConstraints(pattern=rf"^{_ONE_OF}/{_ONE_OF}/{_ONE_OF}$")
+]  # a `RolePrecision` as text
+
+
+class Role(StrEnum):
+    """What a model or a computation of a job is for. A label of metrics."""
+
+    WORLD_MODEL = "world_model"
+    POLICY = "policy"
+    REFERENCE = "reference"  # the frozen policy that the trained one must stay close to
+    ROLLOUT = "rollout"  # the copy of the policy that generates text
+    REWARD = "reward"
+    VALUE = "value"
+    KL = "kl"  # divergence from the reference, and FlowRL's log Z
+    ADVANTAGE = "advantage"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,14 +56,35 @@ class PrecisionState:
         effective: Precision that runs. In an event: what the worker has acknowledged. In a
             decision ``auto`` leaves the choice to the worker's measurement.
         reason: What decided.
+        roles: Types of single roles, ``store/compute/out``. In a decision: those that the
+            operator or the guard has chosen; the job chooses the others. In an acknowledgement:
+            all roles of the job; empty for a job without roles. If *effective* is FP32, all are.
     """
 
     requested: PrecisionWish
     effective: PrecisionWish
     reason: PrecisionReason
+    roles: Mapping[Role, RoleTypes] = field(default_factory=dict, hash=False)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The state as text by name, for logs and the store; ``roles`` only if there are any."""
+        shown: dict[str, str] = {
+            "requested": self.requested,
+            "effective": self.effective,
+            "reason": self.reason,
+        }
+        if self.roles:
+            shown["roles"] = describe_roles(self.roles)
+        return shown
 
     def __str__(self) -> str:
-        return f"requested={self.requested} effective={self.effective} reason={self.reason}"
+        return " ".join(f"{name}={value}" for name, value in self.fields.items())
+
+
+def describe_roles(roles: Mapping[Role, RoleTypes] | Mapping[str, str]) -> str:
+    """*roles* in one line: ``policy:fp32/fp16/fp32,rollout:fp16/fp16/fp32``."""
+    return ",".join(f"{role}:{types}" for role, types in roles.items())
 
 
 def fp32_reason_of_device(

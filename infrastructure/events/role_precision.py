@@ -10,28 +10,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal
 
-from infrastructure.events.precision_state import PRECISIONS, PrecisionName
+from infrastructure.events.precision_state import (
+    PRECISIONS,
+    PrecisionName,
+    PrecisionState,
+    Role,
+)
 
 HalfName = Literal["fp16", "bf16"]
 
 _MANTISSA_BITS: Mapping[PrecisionName, int] = {"fp32": 23, "fp16": 10, "bf16": 7}
-
-
-class Role(StrEnum):
-    """What a model or a computation is for. Labels of metrics."""
-
-    WORLD_MODEL = "world_model"
-    POLICY = "policy"
-    REFERENCE = "reference"  # the frozen policy that the trained one must stay close to
-    ROLLOUT = "rollout"  # the copy of the policy that generates text
-    REWARD = "reward"
-    VALUE = "value"
-    KL = "kl"  # divergence from the reference, and FlowRL's log Z
-    ADVANTAGE = "advantage"
 
 
 TRAINED = frozenset({Role.WORLD_MODEL, Role.POLICY, Role.VALUE})
@@ -311,6 +302,22 @@ def usable_preset(name: str) -> RolePrecisions:
     return preset
 
 
-def default_roles(effective: PrecisionName) -> RolePrecisions:
-    """The preset that runs under a precision where nobody chose one."""
-    return PRESETS["fp32_baseline" if effective == "fp32" else f"flowrl_{effective}"]
+def roles_under(state: PrecisionState, preset: RolePrecisions | None = None) -> RolePrecisions:
+    """The precision of every role where *state* is in force.
+
+    FP32 means FP32 for every role. Otherwise the roles are those of *preset*, in the half type in
+    force if the preset has another one, and the roles that *state* names have its types.
+
+    Args:
+        state: State whose ``effective`` is not ``auto``.
+        preset: Choice of the job; by default ``flowrl_fp16`` or ``flowrl_bf16``.
+    """
+    if state.effective == "fp32":
+        return (preset or PRESETS["fp32_baseline"]).rolled_back()
+    half: HalfName = "bf16" if state.effective == "bf16" else "fp16"
+    found = preset or PRESETS[f"flowrl_{half}"]
+    if found.half != half:
+        found = found.in_half(half)
+    for role, types in state.roles.items():
+        found = found.with_role(role, RolePrecision.parse(types))
+    return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -431,7 +430,9 @@ class FP16Trainer:
             **totals,
             "fp16_enabled": self.precision is Precision.FP16,
             "current_scale": scale,
-            **{f"precision_{name}": value for name, value in asdict(self.precision_state).items()},
+            "precision_requested": self.precision_state.requested,
+            "precision_effective": self.precision_state.effective,
+            "precision_reason": self.precision_state.reason,
         }
 
     def _scale_in_force(self) -> Tensor:

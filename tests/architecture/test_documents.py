@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from genesis_fp16.cli.app import app
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
-from infrastructure.events import PrecisionState
+from infrastructure.events import PrecisionState, Role
 from infrastructure.events.event import PrecisionChanged
 
 SETTING = re.compile(r"\b(?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9]\b")
@@ -96,7 +96,8 @@ def _declared() -> dict[str, tuple[str, set[str], str]]:
     metrics.register_agent("an-agent")
     metrics.set_plugin_up("an-agent", True)
     metrics.set_next_run("an-agent", 0.0, 0.0)
-    state = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+    roles = {Role.POLICY: "fp32/fp32/fp32"}
+    state = PrecisionState(requested="fp16", effective="fp32", reason="flag", roles=roles)
     metrics.on_event("an-agent", "a-run", PrecisionChanged(step=0, state=state, loss_scale=1.0))
     declared = {}
     for family in registry.collect():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -58,7 +59,7 @@ class AutoPrecision:
             chosen = (self._read() or self._measure()) if self._ranks.is_rank_zero else None
             self._chosen = self._ranks.broadcast(chosen)
         effective: PrecisionName = self._chosen or "fp32"
-        return PrecisionState(requested=wish.requested, effective=effective, reason="measured")
+        return replace(wish, effective=effective, reason="measured")
 
     def _read(self) -> PrecisionName | None:
         """The choice of an earlier attempt on an equal device."""

@@ -16,7 +16,7 @@ from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.precision import PinnedPrecisionError
-from infrastructure.training.precision.roles import default_roles
+from infrastructure.training.precision.roles import RoleResolver
 from infrastructure.training.rounds import Rounds
 
 
@@ -41,6 +41,7 @@ class StepBoundary:
 
     Args:
         trainer: Trainer, at a step boundary at every call.
+        roles: Resolves the precision of the job's roles.
         observers: Observers, called in this order.
         ranks: The ranks; rank 0 receives commands.
         checkpoint_interval_seconds: Longest time between two checkpoints.
@@ -60,6 +61,7 @@ class StepBoundary:
         divergence: DivergenceHandler,
         rounds: Rounds,
         auto_precision: AutoPrecision,
+        roles: RoleResolver,
         observers: Sequence[StepObserver],
         ranks: Ranks,
         checkpoint_interval_seconds: float,
@@ -68,8 +70,8 @@ class StepBoundary:
     ) -> None:
         self._trainer, self._schedule = trainer, schedule
         self._reporter, self._progress, self._divergence = reporter, progress, divergence
-        self._rounds = rounds
-        self._auto_precision, self._observers, self._ranks = auto_precision, observers, ranks
+        self._rounds, self._auto_precision, self._roles = rounds, auto_precision, roles
+        self._observers, self._ranks = observers, ranks
         self._checkpoint_interval_seconds = checkpoint_interval_seconds
         self._emit, self._commands = emit, commands
         self._unhandled: StepStats | None = None
@@ -129,17 +131,19 @@ class StepBoundary:
         """Put *wish* in force and report it; if this process cannot, stop for a restart."""
         self._reporter.report(self._progress.epoch)  # no window mixes two precisions
         try:
-            state = self._trainer.set_precision(self._auto_precision.resolve(wish))
+            wish = self._roles.resolve(self._auto_precision.resolve(wish))
+            state = self._trainer.set_precision(wish)
         except PinnedPrecisionError as error:
             self._emit(Notice.warning("precision_needs_restart", error, reason=wish.reason))
             self._stop()
             return
         self._divergence.note_precision()
-        self._rounds.set_precision(default_roles(self._trainer.precision.value))
+        precisions = self._roles.precisions(state)
+        self._rounds.set_precision(precisions)
         self._emit(
             PrecisionChanged(
                 step=self._trainer.training_steps,
-                state=state,
+                state=self._roles.acknowledge(state, precisions),
                 loss_scale=float(self._trainer.get_stats()["current_scale"]),
             )
         )

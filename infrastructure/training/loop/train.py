@@ -47,6 +47,7 @@ from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.precision import Precision, PrecisionForward, resolve
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32, release
+from infrastructure.training.precision.roles import Role, RoleResolver
 from infrastructure.training.rounds import DatasetRounds, OnPolicyRounds, Rounds, first_batches
 
 
@@ -161,7 +162,8 @@ class _TrainingLoop:
         seed_generators(options.seed + ranks.rank)
         (self._first_batch,) = first_batches(job, device)
         auto_precision = AutoPrecision(job, device, config, folder, ranks, emit)
-        precision = auto_precision.resolve(precision)
+        roles = _resolver_of(job, device, config.cpu_half)
+        precision = roles.resolve(auto_precision.resolve(precision))
         effective = resolve(precision, device, cpu_half=config.cpu_half).effective
         compute = Precision(effective).compute
         self._distributed = distribute(job.model, ranks, device, options.parallel, compute)
@@ -209,6 +211,7 @@ class _TrainingLoop:
             divergence=self._divergence,
             rounds=self._rounds,
             auto_precision=auto_precision,
+            roles=roles,
             observers=observers,
             ranks=ranks,
             checkpoint_interval_seconds=options.checkpoint_interval_seconds,
@@ -321,6 +324,15 @@ class _TrainingLoop:
             )
         )
         return evaluation
+
+
+def _resolver_of(job: Job, device: torch.device, cpu_half: bool) -> RoleResolver:
+    roles: list[Role] = []
+    preset = None
+    if isinstance(job, OnPolicyJob):
+        roles = [Role.POLICY, Role.ROLLOUT, *([Role.REFERENCE] if job.reference else [])]
+        preset = job.role_precision
+    return RoleResolver(roles, preset=preset, device=device, cpu_half=cpu_half)
 
 
 def _rounds_of(job: Job, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:

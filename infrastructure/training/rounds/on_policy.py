@@ -11,12 +11,7 @@ from infrastructure.agent_contract.training_job import Batch
 from infrastructure.training.distributed import DistributedModel, Ranks
 from infrastructure.training.inputs import to_device
 from infrastructure.training.precision import Precision, PrecisionForward
-from infrastructure.training.precision.roles import (
-    Role,
-    RoleForward,
-    RolePrecisions,
-    default_roles,
-)
+from infrastructure.training.precision.roles import PRESETS, Role, RoleForward, RolePrecisions
 from infrastructure.training.rounds.generation import generate
 
 
@@ -35,7 +30,7 @@ class OnPolicyRounds:
     ) -> None:
         self._job, self._model, self._ranks, self._device = job, model, ranks, device
         self.per_epoch = job.rounds_per_epoch
-        self._precisions = default_roles("fp32")
+        self._precisions = PRESETS["fp32_baseline"]
         self._round = -1  # the one that `_batches` belong to
         self._batches: list[Batch] = []
         self._rollout: RoleForward | None = None

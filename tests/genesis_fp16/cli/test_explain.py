@@ -381,3 +381,10 @@ def test_runs_whose_metric_is_not_finite_are_counted(ask: Ask, store: Store) -> 
         finished(store, math.nan, 100, **BY_DEFAULT)
     output = ask("explain", "a").stdout
     assert re.search(r"^half +2 +not finite +not finite +not finite", output, re.MULTILINE)
+
+
+def test_the_roles_of_a_policy_job_are_shown(ask: Ask, store: Store) -> None:
+    finished(store, 0.5, 100, **BY_DEFAULT, roles="policy:fp32/fp16/fp32,rollout:fp32/fp32/fp32")
+    shown = "policy:fp32/fp16/fp32 rollout:fp32/fp32/fp32"
+    assert f"Roles         {shown} (store/compute/out)" in ask("explain", "a").stdout
+    assert f"roles of a: {shown}" in ask("show").stdout

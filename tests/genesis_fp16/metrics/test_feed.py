@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from genesis_fp16.domain.guard import GuardState, Trigger
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.metrics import Metrics
-from infrastructure.events import Event, PrecisionState
+from infrastructure.events import Event, PrecisionState, Role
 from infrastructure.events.event import (
     BaselineCompared,
     CheckpointSaved,
@@ -311,6 +311,24 @@ def test_precision_is_what_was_acknowledged_last(metrics: Metrics, value: Value)
     metrics.on_event("a", "r5", changed(twin, scale=1.0))
     assert value(name, agent="a", requested="fp16", effective="fp32", reason="baseline") == 1
     assert value("genesis_precision_rollbacks_total", agent="a", reason="baseline") is None
+
+
+def test_roles_show_the_types_acknowledged_last(metrics: Metrics) -> None:
+    name = "genesis_role_precision_info"
+    metrics.on_event("a", "r", changed(FP16))
+    assert series(metrics, name) == []
+    roles = {Role.POLICY: "fp32/fp16/fp32", Role.ROLLOUT: "fp16/fp16/fp32"}
+    metrics.on_event("a", "r", changed(replace(FP16, roles=roles)))
+    by_guard = {**roles, Role.ROLLOUT: "fp32/fp32/fp32"}
+    metrics.on_event("a", "r", changed(replace(FP16, roles=by_guard)))
+    types = {
+        labels["role"]: (labels["store"], labels["compute"], labels["out"])
+        for labels in series(metrics, name)
+    }
+    assert types == {"policy": ("fp32", "fp16", "fp32"), "rollout": ("fp32", "fp32", "fp32")}
+    assert len(series(metrics, "genesis_precision_info")) == 1
+    metrics.on_event("a", "r2", changed(BY_FLAG, scale=1.0))
+    assert series(metrics, name) == []
 
 
 def test_a_fallback_is_told_apart_from_the_guard(metrics: Metrics, value: Value) -> None:

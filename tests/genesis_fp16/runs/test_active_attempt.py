@@ -13,7 +13,7 @@ from genesis_fp16.executors import ExitStatus
 from genesis_fp16.runs.active_attempt import ActiveAttempt, AttemptProgress
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from infrastructure.events import Event, EventTail, EventWriter, PrecisionState
+from infrastructure.events import Event, EventTail, EventWriter, PrecisionState, Role
 from infrastructure.events.event import (
     Evaluated,
     Finished,
@@ -92,6 +92,20 @@ def test_runs_are_compared_by_what_was_trained_and_shown_by_what_was_published(
     list(progress.read(1.0))
     assert progress.summary.primary_value == 0.5
     assert progress.summary.metrics == {"mse": 0.25}
+
+
+def test_roles_are_part_of_the_summary(path: Path, emit) -> None:
+    roles = {Role.POLICY: "fp32/bf16/fp32", Role.ROLLOUT: "fp32/fp32/fp32"}
+    state = PrecisionState(requested="bf16", effective="bf16", reason="default", roles=roles)
+    emit(PrecisionChanged(step=0, state=state, loss_scale=1.0))
+    progress = follow(path)
+    list(progress.read(1.0))
+    assert progress.summary.precision == {
+        "requested": "bf16",
+        "effective": "bf16",
+        "reason": "default",
+        "roles": "policy:fp32/bf16/fp32,rollout:fp32/fp32/fp32",
+    }
 
 
 def test_steps_in_half_precision_are_counted_once(path: Path, emit) -> None:

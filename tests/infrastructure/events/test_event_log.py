@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from infrastructure.events import (
     EventTail,
     EventWriter,
     PrecisionState,
+    Role,
     SetPrecision,
     read_events,
 )
@@ -41,6 +43,27 @@ def test_round_trip_with_the_writers_clock(tmp_path: Path):
     assert stats == STATS.model_copy(update={"time": 12.5})
     assert stats.attempted == 3
     assert change.state == STATE
+
+
+def test_a_state_of_an_earlier_release_has_no_roles():
+    line = (
+        '{"time":1.0,"kind":"precision_changed","step":3,"loss_scale":1.0,'
+        '"state":{"requested":"fp16","effective":"fp32","reason":"flag"}}'
+    )
+    event = EVENT_ADAPTER.validate_json(line)
+    assert event.state == STATE
+    assert event.state.roles == {}
+    assert str(event.state) == "requested=fp16 effective=fp32 reason=flag"
+
+
+def test_roles_survive_and_only_known_ones_are_accepted():
+    state = replace(STATE, roles={Role.ROLLOUT: "fp32/fp32/fp32"})
+    line = SetPrecision(state=state).model_dump_json()
+    assert COMMAND_ADAPTER.validate_json(line).state == state
+    assert str(state).endswith("reason=flag roles=rollout:fp32/fp32/fp32")
+    for wrong in (line.replace("rollout", "critic"), line.replace("fp32/fp32/fp32", "fp8/x/")):
+        with pytest.raises(ValidationError):
+            COMMAND_ADAPTER.validate_json(wrong)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -2,18 +2,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from infrastructure.events import PrecisionState, Role
 from infrastructure.events.role_precision import (
     FP32,
     PRESETS,
     TRAINED,
     PurePresetError,
-    Role,
     RolePrecision,
     RolePrecisionError,
     RolePrecisions,
     UnknownPresetError,
-    default_roles,
     find_preset,
+    roles_under,
     usable_preset,
 )
 
@@ -160,7 +160,21 @@ def test_pure_presets_are_refused_outside_the_lab():
         usable_preset("bf16_pure")
 
 
-def test_the_default_follows_the_precision_of_the_run():
-    assert default_roles("fp16").name == "flowrl_fp16"
-    assert default_roles("bf16").name == "flowrl_bf16"
-    assert default_roles("fp32").name == "fp32_baseline"
+def state(effective, **roles):
+    return PrecisionState(requested="fp16", effective=effective, reason="default", roles=roles)
+
+
+def test_the_roles_follow_the_precision_of_the_run():
+    assert roles_under(state("fp16")).name == "flowrl_fp16"
+    assert roles_under(state("bf16")).name == "flowrl_bf16"
+    assert set(roles_under(state("fp32")).values()) == {FP32}
+    mixed = PRESETS["bf16_train_fp16_infer"]
+    assert roles_under(state("bf16"), mixed) is mixed
+    assert roles_under(state("fp16"), mixed).roles == PRESETS["flowrl_fp16"].roles
+
+
+def test_a_role_that_was_chosen_singly_differs_but_never_under_fp32():
+    roles = roles_under(state("bf16", rollout="fp16/fp16/fp32"))
+    assert roles[Role.ROLLOUT] == FROZEN_FP16
+    assert roles[Role.REFERENCE] == RolePrecision("bf16", "bf16", "fp32")
+    assert set(roles_under(state("fp32", rollout="fp16/fp16/fp32")).values()) == {FP32}

@@ -1,15 +1,17 @@
-"""Precision by role: the presets, their rules, and a frozen model run under one of them."""
+"""Precision by role: the presets, frozen models run under their role's types."""
 
+from infrastructure.events import Role
 from infrastructure.events.role_precision import (
     PRESETS,
-    Role,
     RolePrecision,
     RolePrecisionError,
     RolePrecisions,
-    default_roles,
     find_preset,
+    roles_under,
+    usable_preset,
 )
 from infrastructure.training.precision.roles.role_forward import RoleForward
+from infrastructure.training.precision.roles.role_resolver import RoleResolver
 
 __all__ = [
     "PRESETS",
@@ -18,6 +20,8 @@ __all__ = [
     "RolePrecision",
     "RolePrecisionError",
     "RolePrecisions",
-    "default_roles",
+    "RoleResolver",
     "find_preset",
+    "roles_under",
+    "usable_preset",
 ]

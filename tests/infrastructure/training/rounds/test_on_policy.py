@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from infrastructure.events import PrecisionState, SetPrecision
+from infrastructure.events import PrecisionState, Role, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Evaluated, PrecisionChanged, Resumed, StepStats
 from infrastructure.training import FP16TrainingConfig
@@ -122,6 +123,25 @@ def test_a_flip_in_a_round_takes_every_role_to_fp32(tmp_path: Path, sync_every_r
     assert bandit.dtypes["rollout"] == halves + [torch.float32] * 5
     assert bandit.dtypes["reference"] == halves + [torch.float32] * 5
     assert sum(event.fp16 for event in daemon.of(StepStats)) == 8
+
+
+def test_a_preset_and_single_roles_reach_the_copies_and_are_acknowledged(tmp_path: Path):
+    bandit = Bandit(role_precision="bf16_train_fp16_infer", warm_up_rounds=0)
+    state = wish("bf16")
+    rollout_fp32 = replace(state, roles={Role.ROLLOUT: "fp32/fp32/fp32"})
+    daemon = Daemon(at=11, command=SetPrecision(state=rollout_fp32))
+    run(bandit, tmp_path, "bf16", daemon)
+    first, last = (each.state.roles for each in daemon.of(PrecisionChanged))
+    assert first == {
+        Role.POLICY: "fp32/bf16/fp32",
+        Role.ROLLOUT: "fp16/fp16/fp32",
+        Role.REFERENCE: "bf16/bf16/fp32",
+    }
+    assert last == {**first, Role.ROLLOUT: "fp32/fp32/fp32"}
+    assert bandit.dtypes["rollout"] == [torch.float16] * 3 + [torch.float32] * 5
+    assert set(bandit.dtypes["reference"]) == {torch.bfloat16}
+    with pytest.raises(ValueError, match="preset 'fp16_pure' is for measurements only"):
+        run(Bandit(role_precision="fp16_pure"), tmp_path / "pure", "fp16")
 
 
 def test_after_a_rollback_a_lagging_copy_is_the_fp32_weights_it_was_made_from(tmp_path: Path):

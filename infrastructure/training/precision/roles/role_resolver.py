@@ -1,0 +1,78 @@
+"""Resolves the precision of each role of a job, at every change of the run's precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import structlog
+import torch
+
+from infrastructure.events import PrecisionState, Role
+from infrastructure.events.precision_state import PrecisionName, fp32_reason_of_device
+from infrastructure.events.role_precision import FP32, RolePrecisions, roles_under, usable_preset
+from infrastructure.training.precision.devices import native_half_types
+
+log = structlog.get_logger()
+
+
+class RoleResolver:
+    """Resolves the precision of the roles of one job.
+
+    Args:
+        roles: Roles of the job; none for a job that trains a single model on recorded data.
+        preset: Name of the preset that the job chose; None leaves it to the run's precision.
+        device: Where the roles compute.
+        cpu_half: Whether half precision may run on a CPU.
+
+    Raises:
+        UnknownPresetError: There is no such preset.
+        PurePresetError: The preset has no FP32 master weights.
+    """
+
+    def __init__(
+        self, roles: Iterable[Role], *, preset: str | None, device: torch.device, cpu_half: bool
+    ) -> None:
+        self._roles = tuple(roles)
+        self._preset = None if preset is None else usable_preset(preset)
+        self._device, self._cpu_half = device, cpu_half
+        self._warned: set[str] = set()
+
+    def resolve(self, wish: PrecisionState) -> PrecisionState:
+        """*wish*, or FP32 with the reason ``agent`` if the job's own preset asks for FP32.
+
+        Roles that the operator has chosen outrank the preset.
+        """
+        asks_for_fp32 = self._preset is not None and self._preset.half is None
+        if wish.effective == "fp32" or not asks_for_fp32 or Role.POLICY in wish.roles:
+            return wish
+        return PrecisionState(requested=wish.requested, effective="fp32", reason="agent")
+
+    def precisions(self, state: PrecisionState) -> RolePrecisions:
+        """The precision of every role under *state*; FP32 where the device lacks a half type.
+
+        Logs a warning once if policy and rollout round differently.
+        """
+        found = roles_under(state, self._preset)
+        for role, each in found.items():
+            if not self._has(each.compute):
+                found = found.with_role(role, FP32)
+        if {Role.POLICY, Role.ROLLOUT} <= set(self._roles):
+            for warning in set(found.warnings()) - self._warned:
+                self._warned.add(warning)
+                log.warning("role_precisions_differ", reason=warning)
+        return found
+
+    def acknowledge(self, state: PrecisionState, precisions: RolePrecisions) -> PrecisionState:
+        """*state* with the types of every role of the job."""
+        return replace(state, roles={role: str(precisions[role]) for role in self._roles})
+
+    def _has(self, compute: PrecisionName) -> bool:
+        """Whether the device may compute in this type."""
+        reason = fp32_reason_of_device(
+            compute,
+            accelerator=self._device.type != "cpu",
+            native=native_half_types(self._device),
+            cpu_half=self._cpu_half,
+        )
+        return reason is None

@@ -1,0 +1,67 @@
+import pytest
+import structlog
+import torch
+
+from infrastructure.events import PrecisionState, Role
+from infrastructure.events.role_precision import PurePresetError
+from infrastructure.training.precision.roles import RoleResolver
+
+JOB = (Role.POLICY, Role.REFERENCE, Role.ROLLOUT)
+ALL_FP32 = dict.fromkeys(JOB, "fp32/fp32/fp32")
+
+
+def resolver(preset=None, *, roles=JOB, cpu_half=True):
+    return RoleResolver(roles, preset=preset, device=torch.device("cpu"), cpu_half=cpu_half)
+
+
+def state(effective, requested="fp16", **roles):
+    return PrecisionState(requested=requested, effective=effective, reason="default", roles=roles)
+
+
+def acknowledged(resolver, state):
+    return resolver.acknowledge(state, resolver.precisions(state)).roles
+
+
+def test_the_acknowledgement_names_every_role_of_the_job():
+    assert acknowledged(resolver(), state("fp16")) == {
+        Role.POLICY: "fp32/fp16/fp32",
+        Role.REFERENCE: "fp16/fp16/fp32",
+        Role.ROLLOUT: "fp16/fp16/fp32",
+    }
+    assert acknowledged(resolver(roles=()), state("fp16", rollout="fp16/fp16/fp32")) == {}
+
+
+@pytest.mark.parametrize("preset", [None, "flowrl_fp16", "bf16_train_fp16_infer"])
+def test_a_rollback_is_fp32_for_every_role(preset):
+    chosen = state("fp32", rollout="fp16/fp16/fp32")
+    assert acknowledged(resolver(preset), chosen) == ALL_FP32
+
+
+def test_the_preset_of_the_job_holds_unless_a_role_was_chosen():
+    roles = resolver("bf16_train_fp16_infer")
+    with structlog.testing.capture_logs() as logs:
+        assert acknowledged(roles, state("bf16"))[Role.ROLLOUT] == "fp16/fp16/fp32"
+        roles.precisions(state("bf16"))
+    assert [each["event"] for each in logs] == ["role_precisions_differ"]
+    chosen = state("bf16", rollout="bf16/bf16/fp32")
+    assert acknowledged(roles, chosen)[Role.ROLLOUT] == "bf16/bf16/fp32"
+
+
+def test_a_job_that_wants_fp32_gets_it_unless_the_operator_chose_roles():
+    roles = resolver("fp32_baseline")
+    resolved = roles.resolve(state("fp16"))
+    assert (resolved.requested, resolved.effective, resolved.reason) == ("fp16", "fp32", "agent")
+    chosen = state("fp16", policy="fp32/fp16/fp32")
+    assert roles.resolve(chosen) is chosen
+    rolled_back = state("fp32")
+    assert roles.resolve(rolled_back) is rolled_back
+    assert resolver().resolve(chosen) is chosen
+
+
+def test_a_role_whose_half_type_the_device_lacks_is_fp32():
+    assert acknowledged(resolver(cpu_half=False), state("fp16")) == ALL_FP32
+
+
+def test_a_job_cannot_choose_a_preset_without_master_weights():
+    with pytest.raises(PurePresetError, match="a rollback would have nothing to return to"):
+        resolver("bf16_pure")
