@@ -44,10 +44,11 @@ def to_float32(result: Any, *, in_use: Callable[[object], bool] = lambda _: Fals
     """
     if isinstance(result, Tensor):
         return result.float() if result.dtype in _HALF else result
+    caster = _Caster(in_use)
     try:
-        return _Caster(in_use).cast(result)
+        return caster.cast(result)
     except RecursionError:
-        return _passed(result)
+        return caster.passed(result)
 
 
 class _Caster:
@@ -79,7 +80,7 @@ class _Caster:
         if isinstance(value, tuple):  # something in it is filled later, so this ends
             result = self._cast_tuple(value, inside_object)
         elif type(value) in _pytree.SUPPORTED_NODES and not _is_filled(value):
-            return _passed(value)
+            return self.passed(value)
         else:
             result = self._copied(value)
         return self._done.setdefault(id(value), (value, result))[1]
@@ -95,7 +96,7 @@ class _Caster:
             return self._cast_pytree(value)
         if inside_object:  # the outer object answers for it
             return value
-        return _passed(self._replace(value, True) if _is_plain(value) else value)
+        return self.passed(self._replace(value, True) if _is_plain(value) else value)
 
     def _cast_tuple(self, value: tuple[Any, ...], inside_object: bool) -> Any:
         items = [self.cast(each, inside_object=inside_object) for each in value]
@@ -105,7 +106,7 @@ class _Caster:
         try:
             return make(items)
         except TypeError:  # a subclass with a constructor of its own
-            return _passed(value)
+            return self.passed(value)
 
     def _cast_pytree(self, value: Any) -> Any:
         node = _pytree.SUPPORTED_NODES[type(value)]
@@ -113,7 +114,7 @@ class _Caster:
         cast = [self.cast(each) for each in children]
         if all(new is old for new, old in zip(cast, children, strict=True)):
             return value
-        return _passed(value) if self._in_use(value) else node.unflatten_fn(cast, context)
+        return value if self._in_use(value) else node.unflatten_fn(cast, context)
 
     def _replace(self, value: Any, inside_object: bool) -> Any:
         """*value*, or a copy of it with other items and attributes if any of them changes."""
@@ -132,7 +133,7 @@ class _Caster:
             for name, new in attributes:
                 object.__setattr__(copied, name, new)  # a frozen dataclass, too
         except Exception:  # the author's own code
-            return _passed(value)
+            return self.passed(value)
         return copied
 
     def _copied(self, value: Any) -> Any:
@@ -144,11 +145,17 @@ class _Caster:
 
     def _copy(self, value: Any) -> Any:
         if type(value) not in (dict, list) and self._in_use(value):
-            return _passed(value)
+            return value
         try:
             return copy.copy(value)
         except Exception:  # the author's own code
-            return _passed(value)
+            return self.passed(value)
+
+    def passed(self, value: Any) -> Any:
+        """*value* itself; logs once for its type if it holds half tensors and is not in use."""
+        if _holds_half(value) and not self._in_use(value):
+            _log_passed(f"{type(value).__module__}.{type(value).__qualname__}")
+        return value
 
 
 def _is_filled(value: object) -> bool:
@@ -203,13 +210,6 @@ def _is_plain(value: object) -> bool:
         and not hasattr(kind, "__copy__")
         and not hasattr(kind, "__setstate__")
     )
-
-
-def _passed(value: Any) -> Any:
-    """*value* itself; logs once for its type if it holds half tensors."""
-    if _holds_half(value):
-        _log_passed(f"{type(value).__module__}.{type(value).__qualname__}")
-    return value
 
 
 @cache

@@ -311,6 +311,13 @@ def test_what_cannot_be_opened_passes_without_a_notice_if_it_holds_no_half_tenso
     assert logs == []
 
 
+def test_what_is_in_use_passes_without_a_notice():
+    opaque = Opaque()
+    with capture_logs() as logs:
+        assert to_float32((opaque,), in_use=lambda value: value is opaque)[0] is opaque
+    assert logs == []
+
+
 class Registered:
     def __init__(self, tensors):
         self._tensors = tensors

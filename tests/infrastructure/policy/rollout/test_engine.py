@@ -1,0 +1,26 @@
+import pytest
+
+from infrastructure.policy.rollout import RolloutRequestError
+from infrastructure.policy.rollout.engine import check_request
+
+
+@pytest.mark.parametrize(
+    ("prompts", "max_new_tokens", "message"),
+    [
+        ([], 1, "there is no prompt"),
+        ([[1], []], 1, "prompt 1 is empty"),
+        ([[1], [2, 9]], 1, "prompt 1 has the id 9, but the model has 9 ids"),
+        ([[-1]], 1, "prompt 0 has the id -1"),
+        ([[1]], 0, "max_new_tokens must be at least 1, got 0"),
+        ([[1], [1, 2, 3]], 6, "prompt 1 has 3 tokens; with max_new_tokens=6 .* context of 8"),
+    ],
+)
+def test_requests_that_do_not_fit_the_model_are_refused(
+    prompts: list[list[int]], max_new_tokens: int, message: str
+) -> None:
+    with pytest.raises(RolloutRequestError, match=message):
+        check_request(prompts, max_new_tokens=max_new_tokens, vocabulary=9, context=8)
+
+
+def test_a_model_without_a_limit_takes_prompts_of_any_length() -> None:
+    check_request([[1] * 1000], max_new_tokens=1000, vocabulary=9, context=None)
