@@ -1,4 +1,4 @@
-"""Unfinished runs, read in every round of the daemon's loop, so cheaply even if 1,000 wait."""
+"""Unfinished runs: the daemon's loop reads them in every round, cheaply even if 1,000 wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def in_order(query: Select[_Columns]) -> Select[_Columns]:
 
 
 class UnfinishedRuns:
-    """Queued and active runs. Only those that have changed since are read in full again."""
+    """Queued and active runs. Only a run whose state has changed is read in full again.
+
+    So a run that is known stays known while its row becomes unreadable, until its state changes.
+    """
 
     def __init__(self, engine: Engine, as_runs: RowReader[Run]) -> None:
         self._engine, self._as_runs = engine, as_runs

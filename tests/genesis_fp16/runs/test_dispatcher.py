@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -50,15 +50,17 @@ class Recorder:
 class World:
     """A dispatcher with agents a, b and c, whose behaviour is set, and a clock that can jump."""
 
-    def __init__(self, store: Store, settings: Settings, command: tuple[str, ...]) -> None:
-        self.store, self.recorder, self.jumped = store, Recorder(), 0.0
+    def __init__(self, settings: Settings, command: tuple[str, ...]) -> None:
+        self.recorder, self.jumped = Recorder(), 0.0
         self.precision = dict.fromkeys("abc", FP16)
         self.settings, self._command = settings, command
         self._executors: list[LocalExecutor] = []
+        self._stores = ExitStack()
         self.begin()
 
     def begin(self) -> None:
-        """Become a new daemon that knows only the store."""
+        """Become a new daemon that knows only what is stored."""
+        self.store = self._stores.enter_context(closing(Store.open(self.settings)))
         self._executors.append(LocalExecutor(self._command))
         self.dispatcher = Dispatcher(
             self.store,
@@ -80,6 +82,10 @@ class World:
         attempts = [a for run in self.store.runs() for a in self.store.attempts(run.id) if a.pid]
         workers = [Handle(pid=a.pid, started_at=a.pid_started_at) for a in attempts]
         return all(each.poll(worker) for each in self._executors for worker in workers)
+
+    def close(self) -> None:
+        """Close the stores of all daemons so far."""
+        self._stores.close()
 
     def configure(self, **update: object) -> None:
         self.settings = self.settings.model_copy(update=update)
@@ -111,10 +117,11 @@ class World:
 
 
 @pytest.fixture
-def world(store: Store, home_settings: Settings, standin_command: tuple[str, ...], until):
-    world = World(store, home_settings, standin_command)
+def world(home_settings: Settings, standin_command: tuple[str, ...], until):
+    world = World(home_settings, standin_command)
     yield world
     until(world.end)
+    world.close()
 
 
 @pytest.fixture
@@ -627,7 +634,8 @@ def test_a_run_beside_an_unreadable_one_fails_and_delays_no_other(
     """Once the row can be read again, its run resumes."""
     world.behave("a", steps=10**9)
     lost = world.enqueue("a")
-    ticking(lambda: steps(world, lost))
+    ticking(lambda: steps(world, lost) and world.run(lost).state is RunState.RUNNING)
+    world.tick()  # a daemon that knew the run before its row was damaged would follow it
     world.dispatcher.kill_all()
     with closing(
         sqlite3.connect(world.settings.home / "genesis.db", isolation_level=None)
