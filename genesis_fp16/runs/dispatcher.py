@@ -347,12 +347,15 @@ class Dispatcher:
         ended_at = active.ended_at(home, self._store.now())
         self._store.end_attempt(active.attempt, ending, transition, finished_at=ended_at)
         del self._active[active.run.id]
-        fields = {"agent": active.run.agent, "run_id": active.run.id}
-        if problems := active.progress.problems:
-            log.warning("events_refused", **fields, **problems)
+        _log_refused_events(active)
         if transition.state is RunState.QUEUED:
-            delay = transition.delay_seconds
-            log.info("run_requeued", **fields, ending=str(ending), delay_seconds=delay)
+            log.info(
+                "run_requeued",
+                agent=active.run.agent,
+                run_id=active.run.id,
+                ending=str(ending),
+                delay_seconds=transition.delay_seconds,
+            )
         self._announce(active.run, transition.state)
 
     def _isolated(self, run: Run, step: Callable[..., None], *arguments: object) -> None:
@@ -381,6 +384,7 @@ class Dispatcher:
         self._store.update_summary(run.id, replace(RunSummary.of(run), error=active.daemon_error))
         self._store.end_attempt(active.attempt, Ending(), transition, finished_at=self._store.now())
         del self._active[run.id]
+        _log_refused_events(active)
         if active.handle is not None:
             self._killed.append(active.handle)
         self._announce(run, RunState.FAILED)
@@ -400,3 +404,9 @@ class Dispatcher:
         if state in TERMINAL:
             del self._announced[run.id]
         self._listener.on_run_state(run.agent, run.id, state)
+
+
+def _log_refused_events(active: ActiveAttempt) -> None:
+    """Log how many events of an attempt that has ended were not accepted."""
+    if problems := active.progress.problems:
+        log.warning("events_refused", agent=active.run.agent, run_id=active.run.id, **problems)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
 
 from genesis_fp16.domain.attempt import attempt_folder, events_path
 from genesis_fp16.domain.run import TRANSITIONS, Run, RunState
@@ -552,10 +553,17 @@ def test_a_replaced_event_file_fails_its_run_only(
     one, other = orphans(20)
     [attempt] = world.store.attempts(one)
     path = events_path(world.settings.home, attempt)
+    path.write_bytes(b"no event\n" + path.read_bytes())
+    world.dispatcher.clock = clock_of(seconds_per_look=READ_SECONDS / 10)
+    world.dispatcher.recover(world.now)
+    world.dispatcher.follow(world.now)
     path.unlink()
     replace_by(path)
-    world.dispatcher.recover(world.now)
-    world.tick()
+    world.dispatcher.clock = time.monotonic
+    with capture_logs() as lines:
+        world.tick()
+    [refused] = [line for line in lines if line["event"] == "events_refused"]
+    assert (refused["run_id"], refused["malformed_lines"]) == (one, 1)
     assert world.run(one).state is RunState.FAILED
     assert f"must not be replaced by a link, a pipe, a device or a folder: '{path}'" in str(
         world.run(one).error
