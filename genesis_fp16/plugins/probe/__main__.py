@@ -1,6 +1,7 @@
 """Child process that loads one agent, reads what is installed, or asks torch about the hardware.
 
-It answers in JSON on its own file descriptor, because a plugin may print. The daemon never imports
+It answers in JSON on its own file descriptor, and faulthandler has another, because a plugin may
+print any amount. The daemon never imports
 plugin code: an agent that raises, exits, crashes or hangs here ends only this process.
 """
 
@@ -70,11 +71,12 @@ def main() -> None:
     parser.add_argument("--scan", action="store_true", help="read what is installed")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--answer", type=int, default=1, help="descriptor to answer on")
+    parser.add_argument("--trace", type=int, default=2, help="descriptor for tracebacks")
     parser.add_argument("--deadline", type=float, default=30.0, help="seconds to live")
     options = parser.parse_args()
     # Ends this process with every thread's traceback, even if the parent is gone.
-    faulthandler.enable()
-    faulthandler.dump_traceback_later(options.deadline, exit=True)
+    faulthandler.enable(options.trace)
+    faulthandler.dump_traceback_later(options.deadline, exit=True, file=options.trace)
     if options.hardware:
         try:
             answer = json.dumps(describe_hardware(options.device))

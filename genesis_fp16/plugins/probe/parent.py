@@ -36,6 +36,7 @@ PROBES_AT_ONCE = 2  # each imports torch: more at a time make each other miss th
 SCAN_SECONDS = 120.0  # in which the metadata of everything installed must be read
 _GRACE_SECONDS = 5.0  # the probe ends itself at its deadline; this is for one that cannot
 _OUTPUT_BYTES = 16384
+_TRACE_BYTES = 1 << 20  # of up to 100 threads
 _TRACE_THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 _TRACE_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _PROBE_MODULE = str(Path(__file__).with_name("__main__.py"))
@@ -169,12 +170,14 @@ class ProbeProcesses:
         with (
             tempfile.TemporaryFile() as requests,
             tempfile.TemporaryFile() as answer,
+            tempfile.TemporaryFile() as trace,
             tempfile.TemporaryFile() as output,
         ):
             requests.write(request.encode())
             requests.seek(0)
             command = [sys.executable, "-P", "-m", "genesis_fp16.plugins.probe", *arguments]
-            command += ["--answer", str(answer.fileno()), "--deadline", str(deadline_seconds)]
+            command += ["--answer", str(answer.fileno()), "--trace", str(trace.fileno())]
+            command += ["--deadline", str(deadline_seconds)]
             with self._lock:
                 if self._closed:
                     raise ProbesClosedError
@@ -183,7 +186,7 @@ class ProbeProcesses:
                     stdin=requests,
                     stdout=output,
                     stderr=output,
-                    pass_fds=(answer.fileno(),),
+                    pass_fds=(answer.fileno(), trace.fileno()),
                     start_new_session=True,
                 )
                 self._running.add(child)
@@ -200,7 +203,9 @@ class ProbeProcesses:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
             printed = plain(output.read().decode(errors="replace"), _OUTPUT_BYTES)
             answer.seek(0)
-            return Ended(status, answer.read().decode(errors="replace"), printed)
+            trace.seek(0)
+            traced = trace.read(_TRACE_BYTES).decode(errors="replace")
+            return Ended(status, answer.read().decode(errors="replace"), printed, traced)
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
@@ -290,7 +295,7 @@ def probe_agent(
         answer = ProbeAnswer.model_validate_json(child.answer)
     except ValidationError:
         reason = one_line(child.failure(settings.probe_timeout_seconds, agent.module))
-        return replace(failed, reason=reason, detail=child.output)
+        return replace(failed, reason=reason, detail=f"{child.output}{plain(child.trace, LONGEST)}")
     problem = answer.reason
     if answer.schedule is not None:
         try:
@@ -347,20 +352,28 @@ def scan_in_child(processes: ProbeProcesses) -> Scan:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Exit status and output of a probe; *status* is None if it was killed at its deadline."""
+    """How a probe ended.
+
+    Attributes:
+        status: Exit status; None if it was killed at its deadline.
+        answer: Its answer in JSON, if it gave one.
+        output: End of what it printed.
+        trace: Tracebacks that faulthandler wrote when it crashed or met its deadline.
+    """
 
     status: int | None
     answer: str
     output: str
+    trace: str
 
     @property
     def timed_out(self) -> bool:
         """Whether it met its deadline."""
-        return self.status is None or (self.status == 1 and "Timeout (" in self.output)
+        return self.status is None or (self.status == 1 and self.trace.startswith("Timeout ("))
 
     def failure(self, deadline_seconds: float, module: str = "") -> str:
         """Why there is no answer, and at which line: if possible, a line of *module*."""
-        place = _place(self.output, module)
+        place = _place(self.trace or self.output, module)  # a plugin may have called faulthandler
         if self.timed_out:
             hung = f", it hung at {place}" if place else ""
             return (

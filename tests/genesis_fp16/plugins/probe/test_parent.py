@@ -111,7 +111,24 @@ def test_a_hanging_plugin_is_killed_with_its_children(
             time.sleep(1)
         """,
     )
-    plugin = load(deadline=2.0)["hangs"]
+    install_plugin(
+        "floods",
+        """
+        import os, threading, time
+        def flood():
+            while True:
+                os.write(1, b"x" * 4096)
+                time.sleep(0.0005)
+        threading.Thread(target=flood, daemon=True).start()
+        os.dup2(1, 2)
+        time.sleep(600)
+        """,
+    )
+    install_plugin("mute", "import os, time\nos.close(1)\nos.close(2)\ntime.sleep(600)")
+    plugins = load(deadline=2.0)
+    assert "it hung at floods_plugin.py:9 in <module>" in plugins["floods"].reason
+    assert "it hung at mute_plugin.py:4 in <module>" in plugins["mute"].reason
+    plugin = plugins["hangs"]
     assert plugin.state == "quarantined"
     assert "did not load within 2 s, it hung at hangs_plugin.py:6 in <module>" in plugin.reason
     assert "hangs_plugin.py" in plugin.detail
