@@ -8,13 +8,14 @@ elsewhere: transitions with the agent, evidence with the guard, the outcome of a
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -33,7 +34,7 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store, StoreError
 from infrastructure.events import Event
 
-SCAN_BATCH = 100  # runs inspected in one round of the loop: about 0.1 s
+WORK_SECONDS = 0.05  # of a round of the loop
 MAX_DECISIONS = 1000  # of the guard, since its state was last `watching`
 _DAY_SECONDS = 86400.0
 _REMEDY = "let the daemon's user write there, or delete it yourself; the next start tries again"
@@ -50,6 +51,9 @@ class _Ended(NamedTuple):
     has_weights: bool
 
 
+_Removal: TypeAlias = Callable[[_Ended], Iterator[int]]  # yields the bytes freed by each step
+
+
 class Retention:
     """Removes weights, then folders, of ended runs; an `EventListener` of the dispatcher.
 
@@ -59,11 +63,13 @@ class Retention:
     repeat, or that a decision of the guard names since its state was last ``watching``, stay
     whole, too. Links are neither followed nor removed, also if one takes the place of a folder
     after it was looked at. A daemon's start also removes folders of failed pre-flight measurements
-    that are as old.
+    that are as old. The *clock* returns monotonic seconds.
     """
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self._store, self._keep = store, settings.keep_runs
+    def __init__(
+        self, store: Store, settings: Settings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store, self._keep, self._clock = store, settings.keep_runs, clock
         self._days = settings.keep_run_days
         self._home = settings.home.absolute()
         self._runs = self._home / "runs"
@@ -72,7 +78,8 @@ class Retention:
         self._old_preflights = list((self._home / "preflights").glob("*"))
         self._ended: dict[str, _Ended] = {}
         self._chosen = False
-        self._to_remove: list[tuple[Callable[[_Ended], None], _Ended]] = []
+        self._to_remove: list[tuple[_Removal, _Ended]] = []
+        self._under_way: Iterator[object] | None = None
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """Ignore events; see `EventListener`."""
@@ -84,33 +91,64 @@ class Retention:
             self._to_inspect.add(run_id)
 
     def tick(self) -> None:
-        """Do one piece of work: inspect some runs, choose among all, or clean up one.
+        """Do one piece of work: inspect new runs, choose among all, or clean up one.
 
-        If the store fails, the next call tries again. Any other error is logged, concerns only
-        the folder at hand, and is tried again by the next daemon. Call it after the guard has
-        stored its decisions.
+        A piece that takes longer than `WORK_SECONDS` goes on in the next call, or is taken up by
+        the next daemon. If the store fails, the next call tries again. Any other error is logged,
+        concerns only the folder at hand, and is tried again by the next daemon. Call it after the
+        guard has stored its decisions.
         """
+        piece, self._under_way = self._under_way or self._next_piece(), None
+        until = self._clock() + WORK_SECONDS
+        for _ in piece:
+            if self._clock() >= until:
+                self._under_way = piece
+                return
+
+    def _next_piece(self) -> Iterator[object]:
         if self._to_inspect:
-            self._chosen = False
-            for run_id in list(islice(self._to_inspect, SCAN_BATCH)):
-                with _logging_errors(self._runs / run_id):
-                    self._inspect(run_id)
-                self._to_inspect.remove(run_id)
-        elif not self._chosen:
-            with _logging_errors(self._runs):
-                self._to_remove = list(self._choose())
-            self._chosen = True
-        elif self._to_remove:
-            remove, ended = self._to_remove[-1]
-            with _logging_errors(self._runs / ended.run_id):
-                remove(ended)
-            self._to_remove.pop()
-        elif self._old_preflights:
-            folder = self._old_preflights.pop()
-            with _logging_errors(folder):
-                if folder.lstat().st_mtime < self._age_limit():
-                    with self._opened("preflights") as preflights:
-                        delete(preflights, folder.name)
+            return self._inspect_new()
+        if not self._chosen:
+            return self._choose()
+        if self._to_remove:
+            return self._remove_next()
+        return self._remove_preflight()
+
+    def _inspect_new(self) -> Iterator[None]:
+        self._chosen = False
+        while self._to_inspect:
+            run_id = next(iter(self._to_inspect))
+            with _logging_errors(self._runs / run_id):
+                self._inspect(run_id)
+            self._to_inspect.remove(run_id)
+            yield
+
+    def _choose(self) -> Iterator[None]:
+        """Note each removal to make, newest first within each agent."""
+        self._to_remove = []
+        with _logging_errors(self._runs):
+            of_agent: defaultdict[str, list[_Ended]] = defaultdict(list)
+            for ended in sorted(self._ended.values(), reverse=True):
+                of_agent[ended.agent].append(ended)
+            for agent, newest_first in of_agent.items():
+                self._to_remove += self._superseded(agent, newest_first)
+                yield
+        self._chosen = True
+
+    def _remove_next(self) -> Iterator[int]:
+        remove, ended = self._to_remove[-1]
+        with _logging_errors(self._runs / ended.run_id):
+            yield from remove(ended)
+        self._to_remove.pop()
+
+    def _remove_preflight(self) -> Iterator[int]:
+        if not self._old_preflights:
+            return
+        folder = self._old_preflights.pop()
+        with _logging_errors(folder):
+            if folder.lstat().st_mtime < self._age_limit():
+                with self._opened("preflights") as preflights:
+                    yield from delete(preflights, folder.name)
 
     def _inspect(self, run_id: str) -> None:
         folder = self._runs / run_id
@@ -123,26 +161,24 @@ class Retention:
             _day(ended_at)
             self._ended[run_id] = _Ended(ended_at, run_id, run.agent, has_weights)
 
-    def _choose(self) -> Iterator[tuple[Callable[[_Ended], None], _Ended]]:
-        """Yield each removal to make and its run, newest first within each agent."""
-        of_agent: defaultdict[str, list[_Ended]] = defaultdict(list)
-        for ended in sorted(self._ended.values(), reverse=True):
-            of_agent[ended.agent].append(ended)
+    def _superseded(
+        self, agent: str, newest_first: list[_Ended]
+    ) -> Iterator[tuple[_Removal, _Ended]]:
+        """Yield each removal to make among the ended runs of *agent*."""
+        history = self._store.guard.history(agent, MAX_DECISIONS)
+        still_open = takewhile(lambda each: each.state is not GuardState.WATCHING, history)
+        whole = {decision.run_id for decision in still_open}
+        whole |= {twin.baseline_of or "" for twin in self._store.unfinished(agent)}
+        newest = [each for each in newest_first if each.has_weights][: self._keep]
+        whole |= {each.run_id for each in newest}
         age_limit = self._age_limit()
-        for agent, newest_first in of_agent.items():
-            history = self._store.guard.history(agent, MAX_DECISIONS)
-            still_open = takewhile(lambda each: each.state is not GuardState.WATCHING, history)
-            whole = {decision.run_id for decision in still_open}
-            whole |= {twin.baseline_of or "" for twin in self._store.unfinished(agent)}
-            newest = [each for each in newest_first if each.has_weights][: self._keep]
-            whole |= {each.run_id for each in newest}
-            for place, ended in enumerate(newest_first):
-                if ended.run_id in whole:
-                    continue
-                if place >= self._keep and ended.finished_at < age_limit:
-                    yield self._remove_folder, ended
-                elif ended.has_weights:
-                    yield self._remove_weights, ended
+        for place, ended in enumerate(newest_first):
+            if ended.run_id in whole:
+                continue
+            if place >= self._keep and ended.finished_at < age_limit:
+                yield self._remove_folder, ended
+            elif ended.has_weights:
+                yield self._remove_weights, ended
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
@@ -154,17 +190,20 @@ class Retention:
         """Unix time before which a run must have ended for its folder to be removed."""
         return self._store.now() - self._days * _DAY_SECONDS if self._days else -math.inf
 
-    def _remove_weights(self, ended: _Ended) -> None:
+    def _remove_weights(self, ended: _Ended) -> Iterator[int]:
         self._ended[ended.run_id] = ended._replace(has_weights=False)
         today = _day(self._store.now())
         reason = (
             f"removed on {today}: not among the agent's newest (GENESIS_KEEP_RUNS={self._keep})"
         )
+        freed = 0
         with self._opened("runs") as runs, opened(ended.run_id, runs) as folder:
-            freed = remove_weights(folder, reason)
+            for size in remove_weights(folder, reason):
+                freed += size
+                yield size
         log.info("weights_removed", agent=ended.agent, run_id=ended.run_id, freed_bytes=freed)
 
-    def _remove_folder(self, ended: _Ended) -> None:
+    def _remove_folder(self, ended: _Ended) -> Iterator[int]:
         """Record the removal first: a folder that is still there after it can be found."""
         self._store.record_folder_removed(
             ended.run_id,
@@ -173,8 +212,11 @@ class Retention:
             f"was not among the agent's newest (GENESIS_KEEP_RUNS={self._keep})",
         )
         del self._ended[ended.run_id]
+        freed = 0
         with self._opened("runs") as runs:
-            freed = delete(runs, ended.run_id)
+            for size in delete(runs, ended.run_id):
+                freed += size
+                yield size
         if freed:  # 0 if only links are left: logged before
             fields = {"agent": ended.agent, "run_id": ended.run_id}
             log.info("run_folder_removed", **fields, freed_bytes=freed)

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,19 +31,19 @@ def weights_of(run_folder: Path) -> list[Path]:
     return [path for path in found if not path.is_symlink()]
 
 
-def remove_weights(run_folder: int, reason: str) -> int:
-    """Delete the weights in an opened folder, record the *reason*, and return the bytes freed.
+def remove_weights(run_folder: int, reason: str) -> Iterator[int]:
+    """Delete the weights in an opened folder step by step, as `delete`; then record the *reason*.
 
     Raises:
         OSError: As `delete`, or the weights were removed before.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     names = [name for name in os.listdir(run_folder) if _WEIGHTS.fullmatch(name)]
-    freed = sum(delete(run_folder, name) for name in names)
+    for name in names:
+        yield from delete(run_folder, name)
     record = os.open(WEIGHTS_REMOVED, flags, 0o666, dir_fd=run_folder)
     with os.fdopen(record, "w") as file:
         file.write(f"{reason}\n")
-    return freed
 
 
 def weights_removal_reason(run_folder: Path) -> str:
@@ -76,19 +76,24 @@ def opened(folder: str | Path, within: int | None = None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def delete(folder: int, name: str) -> int:
-    """Delete *name* of the opened *folder* and everything in it but links; return the bytes freed.
+def delete(folder: int, name: str) -> Iterator[int]:
+    """Delete *name* of the opened *folder* and everything in it but links, step by step.
 
-    Every step is relative to an opened folder and no link is ever followed, also if one takes the
-    place of a folder meanwhile. Uses one descriptor at any depth.
+    Every step looks at one entry or deletes one. It is relative to an opened folder and never
+    follows a link, also if one takes the place of a folder meanwhile. Uses two descriptors at any
+    depth.
+
+    Yields:
+        Bytes freed by each step.
 
     Raises:
         OSError: Something cannot be deleted, or was replaced or moved meanwhile.
     """
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISDIR(found.st_mode):
-        return _delete_files(folder, [name])
-    freed, here = 0, os.dup(folder)
+        yield _delete_file(folder, name)
+        return
+    here = os.dup(folder)
     levels = [_Level("", _identity(here), [name], keeps_links=True)]
     try:
         while levels:
@@ -96,9 +101,10 @@ def delete(folder: int, name: str) -> int:
             if level.folders:
                 name = level.folders.pop()
                 here = _enter(here, name)
-                inside, files, links = _list(here)
-                freed += _delete_files(here, files)
-                levels.append(_Level(name, _identity(here), inside, keeps_links=links))
+                inside = _Level(name, _identity(here), [], keeps_links=False)
+                for file in _list(here, inside):
+                    yield 0 if file is None else _delete_file(here, file)
+                levels.append(inside)
                 continue
             levels.pop()
             if not levels:
@@ -110,9 +116,9 @@ def delete(folder: int, name: str) -> int:
                 levels[-1].keeps_links = True
             else:
                 os.rmdir(level.name, dir_fd=here)
+                yield 0
     finally:
         os.close(here)
-    return freed
 
 
 @dataclass(slots=True)
@@ -135,26 +141,29 @@ def _identity(folder: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _list(folder: int) -> tuple[list[str], list[str], bool]:
-    """Names of the folders and of the files in *folder*, and whether it contains links."""
-    folders, files, links = [], [], False
+def _list(folder: int, level: _Level) -> Iterator[str | None]:
+    """Yield None for each entry of *folder*, then the name of each file.
+
+    Folders and links are added to *level*. Deleting the files at once could hide entries from the
+    listing.
+    """
+    files = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink():
-                links = True
+                level.keeps_links = True
             elif entry.is_dir(follow_symlinks=False):
-                folders.append(entry.name)
+                level.folders.append(entry.name)
             else:
                 files.append(entry.name)
-    return folders, files, links
+            yield None
+    yield from files
 
 
-def _delete_files(folder: int, names: Iterable[str]) -> int:
-    """Delete files of *folder* that are not links; return the bytes freed."""
-    freed = 0
-    for name in names:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISLNK(found.st_mode):
-            os.unlink(name, dir_fd=folder)
-            freed += found.st_size
-    return freed
+def _delete_file(folder: int, name: str) -> int:
+    """Delete the file *name* of *folder* unless it is a link; return the bytes freed."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
+        return 0
+    os.unlink(name, dir_fd=folder)
+    return found.st_size

@@ -1,5 +1,6 @@
 """Which runs lose their weights or their folder, and what is never removed."""
 
+import itertools
 import os
 import shutil
 import sqlite3
@@ -19,7 +20,7 @@ from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.watch import PluginWatch
-from genesis_fp16.runs.retention import Retention
+from genesis_fp16.runs.retention import WORK_SECONDS, Retention
 from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, weights_removal_reason
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -87,9 +88,10 @@ class Runs:
     def there(self, *runs: Run) -> list[bool]:
         return [(self.folder / run.id).exists() for run in runs]
 
-    def retention(self, keep: int, days: int = 90) -> Retention:
+    def retention(self, keep: int, days: int = 90, seconds_per_step: float = 0.0) -> Retention:
         kept = {"keep_runs": keep, "keep_run_days": days}
-        return Retention(self.store, self.settings.model_copy(update=kept))
+        times = itertools.count(0.0, seconds_per_step)
+        return Retention(self.store, self.settings.model_copy(update=kept), lambda: next(times))
 
 
 @pytest.fixture
@@ -397,6 +399,33 @@ def test_a_folder_with_a_link_loses_the_rest(runs: Runs, tmp_path: Path) -> None
         settle(runs.retention(1))
     assert lines == []
     assert runs.store.run(old.id).folder_removed == first_record
+
+
+@pytest.mark.parametrize("days", [0, 91])
+def test_a_large_folder_is_removed_in_bounded_steps_also_by_the_next_daemon(
+    runs: Runs, days: int
+) -> None:
+    names = [f"checkpoints/step-{number}.pt" for number in range(300)]
+    old, newest = runs.end(names=names), runs.end()
+    runs.clock.pass_days(days)
+    retention = runs.retention(1, seconds_per_step=WORK_SECONDS / 40)
+    ticks, left = 0, [300]
+    while files := [name for name in runs.files(old) if name != WEIGHTS_REMOVED]:
+        retention.tick()
+        ticks += 1
+        if len(files) < left[-1]:
+            left.append(len(files))
+        if len(left) == 4:
+            retention = runs.retention(1, seconds_per_step=WORK_SECONDS / 40)
+    assert max(before - after for before, after in itertools.pairwise(left)) < 45
+    assert 8 <= ticks < 60
+    settle(retention)
+    assert runs.whole(newest) == [True]
+    if days:
+        assert runs.there(old) == [False]
+        assert "GENESIS_KEEP_RUN_DAYS=90" in runs.store.run(old.id).folder_removed
+    else:
+        assert runs.files(old) == [WEIGHTS_REMOVED]
 
 
 def test_a_failing_store_loses_no_folder(runs: Runs, home_settings: Settings) -> None:
