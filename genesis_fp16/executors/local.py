@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -14,12 +15,14 @@ import psutil
 
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
+from genesis_fp16.settings.source import child_environment
 from genesis_fp16.system.permissions import write_private
-from genesis_fp16.system.processes import kill, living_descendants
+from genesis_fp16.system.processes import kill, living_descendants, started_with
 from infrastructure.events import Command
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker")
 GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker.group")
+WORKER_VARIABLE = "_GENESIS_WORKER"  # in the environment of a worker and of its descendants
 DESCENDANTS_SECONDS = 2.0  # between two listings of a worker's descendants
 SAME_START_SECONDS = 2.0  # tolerance: start times shift when the clock is set
 
@@ -45,6 +48,7 @@ class LocalExecutor:
         path = spec.attempt_folder / "spec.json"
         write_private(path, spec.model_dump_json(indent=2))  # the agent's settings may be secret
         command = self._command if spec.processes_per_run == 1 else GROUP_COMMAND
+        token = secrets.token_hex(16)
         with (spec.attempt_folder / "worker.log").open("ab") as log:
             process = subprocess.Popen(
                 [*command, str(path)],
@@ -52,9 +56,10 @@ class LocalExecutor:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=child_environment({WORKER_VARIABLE: token}),
             )
         handle = Handle(pid=process.pid, started_at=_started_at(process.pid))
-        self._children[handle] = _Child(process)
+        self._children[handle] = _Child(process, token)
         return handle
 
     def poll(self, handle: Handle) -> ExitStatus | None:
@@ -67,6 +72,7 @@ class LocalExecutor:
             child.list_descendants()
             return None
         kill(child.descendants)  # a worker that was killed could not kill them itself
+        kill(started_with(WORKER_VARIABLE, child.token))  # those started since then
         _kill_group(handle.pid)  # before reaping: the zombie still reserves the id
         status = child.reap()
         del self._children[handle]
@@ -94,11 +100,12 @@ class _Child:
     """A process, the commands still to be written to it, and its descendants.
 
     Attributes:
-        descendants: As last listed.
+        token: Value of `WORKER_VARIABLE` in its environment.
+        descendants: As last listed; some may have replaced their environment.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[bytes], token: str) -> None:
+        self._process, self.token = process, token
         self._pending = bytearray()
         self.descendants: list[psutil.Process] = []
         self._list_at = 0.0

@@ -235,6 +235,11 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         return f"{shown_name(name)}{value} ({where}): {message}{remedy}"
 
 
+def child_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Environment of this process, and *more* variables, for a child process."""
+    return {**os.environ, **more}
+
+
 def _may_show(field: str, rest: list[str], value: object) -> bool:
     """Whether an error may show the wrong *value*: where it stands tells that it is not secret."""
     if field == "agents":  # a wrong value of a known field, not an unknown one or SETTINGS

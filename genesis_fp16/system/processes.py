@@ -48,6 +48,16 @@ def living_descendants(pid: int | None = None) -> list[psutil.Process]:
     return found
 
 
+def started_with(variable: str, value: str) -> list[psutil.Process]:
+    """All processes, of any parent, that inherited the environment *variable* with this *value*."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # it has ended, or belongs to another user
+            if process.environ().get(variable) == value:
+                found.append(process)
+    return found
+
+
 def kill(processes: list[psutil.Process]) -> None:
     """Kill each process, but not a later one that has been given its id."""
     for process in processes:
