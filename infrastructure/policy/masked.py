@@ -64,7 +64,7 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
 def masked_log_ratio(log_probs_BS: Tensor, base_log_probs_BS: Tensor, mask_BS: Tensor) -> Tensor:
     """Return ``log_probs_BS - base_log_probs_BS``, unclamped; 0 at masked positions."""
-    return masked(log_probs_BS, mask_BS) - masked(base_log_probs_BS, mask_BS)
+    return masked(log_probs_BS - base_log_probs_BS, mask_BS)
 
 
 def bounded_ratio(log_ratio: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -21,4 +21,4 @@ class Corrected:
 
     weights_BS: Tensor
     kept_BS: Tensor
-    stats: Mapping[str, Tensor]
+    stats: Mapping[str, Tensor] = field(default_factory=dict)

@@ -131,10 +131,10 @@ class TruncatedImportanceSampling:
 class RatioMask:
     """Drop tokens (or sequences) whose ratio is outside ``[low, high]``.
 
-    With TOKEN and *weighted*, this is IcePop (arXiv:2510.18855; [0.5, 5] in OpenRLHF, slime, TRL,
-    AReaL). With SEQUENCE and *weighted*, TRL's default: above 3. With GEOMETRIC, Liu and Li
-    (richardli.xyz/rl-collapse) and DeepSeek-V3.2 (arXiv:2512.02556): 0.999 to 1.002 in verl and
-    NeMo-RL, 0.9999 to 1.0001 in slime.
+    With TOKEN and *weighted*, this is IcePop (arXiv:2510.18855; [0.5, 5] in OpenRLHF and AReaL; in
+    slime [0, 2] unless set). With SEQUENCE and *weighted*, TRL's default: above 3. With GEOMETRIC,
+    Liu and Li (richardli.xyz/rl-collapse) and DeepSeek-V3.2 (arXiv:2512.02556): 0.999 to 1.002 in
+    verl and NeMo-RL, 0.9999 to 1.0001 in slime.
 
     Attributes:
         level: What ratio.
@@ -180,7 +180,7 @@ class CatastrophicTokenVeto:
 
     def judge(self, evidence: TokenEvidence) -> Verdict:
         """Drop the sequences with such a token."""
-        veto_BS = evidence.mask_BS & (evidence.log_ratio_BS < math.log(self.threshold))
+        veto_BS = evidence.log_ratio_BS < math.log(self.threshold)
         return Verdict(veto_BS.any(dim=1, keepdim=True).expand_as(veto_BS))
 
 

@@ -110,7 +110,7 @@ def flowrl_loss(
         residual_B = residual_B + log_partition_B
 
     log_weight_B = masked(log_ratio_BS, used_BS).sum(dim=1)
-    weight_B = log_weight_B.clamp(math.log(low), math.log(high)).exp()  # exp cannot overflow
+    weight_B = log_weight_B.clamp(math.log(low), math.log(high)).exp()
     loss_B = inputs.sequence_weights_B * weight_B * residual_B.square()
     loss_B1 = masked(loss_B, used_BS.any(dim=1))[:, None]
     rows_B1 = inputs.mask_BS.any(dim=1)[:, None]

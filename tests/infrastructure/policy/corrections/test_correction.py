@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from infrastructure.policy.corrections import (
     TruncatedImportanceSampling,
     effective_sample_size,
 )
+from infrastructure.policy.losses import LossInputs, dr_grpo_loss, grpo_loss, gspo_loss
 from infrastructure.policy.masked import TokenValueError
 
 # Log-ratios: row 0 has log 4 and log 1/2, row 1 only 0, row 2 no token.
@@ -76,6 +78,13 @@ def test_rules_combine():
     result = corrected(Correction(rules))
     assert result.weights_BS[0].tolist() == pytest.approx([3.0, 0.0, 0.0])
     assert result.weights_BS[1].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_a_truncated_token_that_is_dropped_counts_as_dropped():
+    rules = (TruncatedImportanceSampling(high=3.0), RatioMask(low=0.0, high=3.5))
+    stats = stats_of(corrected(Correction(rules)))
+    assert stats["clipped_fraction"] == 0
+    assert stats["dropped_fraction"] == pytest.approx(1 / 3)
 
 
 def test_two_weights_are_refused():
@@ -196,3 +205,33 @@ def test_names_say_the_thresholds_that_others_ship():
     assert CORRECTIONS["sequence-mask"].rules[0].level is Level.SEQUENCE
     assert CORRECTIONS["geometric-mask"].rules[0].high == 1.002
     assert "unknown" not in CORRECTIONS
+
+
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("loss_of", [grpo_loss, partial(dr_grpo_loss, max_length=1), gspo_loss])
+def test_weights_remove_the_bias_of_the_mismatch(level, loss_of):
+    """Four one-token answers as μ = (1/2, 1/4, 1/4) samples them: tokens 0, 0, 1, 2.
+
+    The exact gradient is that of -Σ π A. With weights π/μ the batch has it; without, it does not.
+    """
+    logits_V = torch.tensor([0.2, 0.9, -0.4], dtype=torch.float64, requires_grad=True)
+    rewards_V = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    tokens_B = torch.tensor([0, 0, 1, 2])
+    mu_B1 = torch.tensor([0.5, 0.5, 0.25, 0.25], dtype=torch.float64).log()[:, None]
+    log_probs_B1 = logits_V.log_softmax(0)[tokens_B][:, None]
+    mask_B1 = torch.ones(4, 1, dtype=torch.bool)
+    rule = TruncatedImportanceSampling(level=level, high=100.0)
+
+    def gradient(rules):
+        inputs = LossInputs(
+            log_probs_BS=log_probs_B1,
+            old_log_probs_BS=log_probs_B1.detach(),
+            advantages=rewards_V[tokens_B],
+            mask_BS=mask_B1,
+            correction=Correction(rules)(log_probs_B1, mu_B1, mask_B1),
+        )
+        return torch.autograd.grad(loss_of(inputs).loss, logits_V, retain_graph=True)[0]
+
+    (exact_V,) = torch.autograd.grad(-(logits_V.softmax(0) * rewards_V).sum(), logits_V)
+    assert torch.allclose(gradient((rule,)), exact_V)
+    assert (gradient(()) - exact_V).abs().max() > 0.1

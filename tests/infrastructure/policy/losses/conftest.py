@@ -20,7 +20,7 @@ def make_inputs():
         correction = None
         if weights is not None:
             weights_BS = torch.tensor(weights, dtype=dtype)
-            correction = Corrected(weights_BS=weights_BS, kept_BS=weights_BS != 0, stats={})
+            correction = Corrected(weights_BS=weights_BS, kept_BS=weights_BS != 0)
         return LossInputs(
             log_probs_BS=(old_BS + ratios_BS.log()).requires_grad_(),
             old_log_probs_BS=old_BS,

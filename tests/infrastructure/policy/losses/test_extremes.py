@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from infrastructure.policy.corrections import CORRECTIONS
+from infrastructure.policy.corrections import CORRECTIONS, Corrected
 from infrastructure.policy.losses import (
     Clip,
     LossInputs,
@@ -93,6 +93,27 @@ def test_nan_at_a_valid_token_makes_the_loss_nan(loss_name):
         reference_log_probs_BS=other_BS,
     )
     assert LOSSES[loss_name](inputs).loss.isnan()
+
+
+@pytest.mark.parametrize("loss_name", LOSSES)
+def test_gradients_flow_into_the_trained_policy_only(loss_name):
+    """Old policy, reference, advantages and weights may come from a graph: they are targets."""
+    log_probs_BS, old_BS, reference_BS, weights_BS = (
+        torch.full((2, 3), value, requires_grad=True) for value in (-1.1, -1.0, -2.0, 0.5)
+    )
+    advantages_BS = torch.tensor([[1.0] * 3, [-1.0] * 3], requires_grad=True)
+    mask_BS = torch.ones(2, 3, dtype=torch.bool)
+    inputs = LossInputs(
+        log_probs_BS=log_probs_BS * 1,
+        old_log_probs_BS=old_BS * 1,
+        advantages=advantages_BS * 1,
+        mask_BS=mask_BS,
+        reference_log_probs_BS=reference_BS * 1,
+        correction=Corrected(weights_BS=weights_BS * 1, kept_BS=mask_BS),
+    )
+    LOSSES[loss_name](inputs).loss.backward()
+    assert log_probs_BS.grad.abs().sum() > 0
+    assert [each.grad for each in (old_BS, reference_BS, weights_BS, advantages_BS)] == [None] * 4
 
 
 @pytest.mark.parametrize("loss_name", LOSSES)

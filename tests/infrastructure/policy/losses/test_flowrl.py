@@ -76,6 +76,20 @@ def test_masked_variant_of_dev_fp16(make_inputs, log_partition_B, gradient_of):
     assert stats["used_fraction"].item() == 0.5
 
 
+def test_tokens_within_the_bounds_are_used(make_inputs):
+    for ratio, advantage, used in (
+        (1.27, 1.0, 1),
+        (1.29, 1.0, 0),
+        (1.29, -1.0, 1),
+        (0.81, -1.0, 1),
+        (0.79, -1.0, 0),
+        (0.79, 1.0, 1),
+        (9.0, 0.0, 1),
+    ):
+        inputs = make_inputs([[ratio]], [advantage], reference=REFERENCE)
+        assert flowrl_loss(inputs, None).stats["used_fraction"] == used
+
+
 def test_a_sequence_without_used_tokens_does_not_train_the_partition(make_inputs, log_partition_B):
     inputs = make_inputs([[2.0, 2.0], [1.0, 1.0]], [1.0, 1.0], reference=REFERENCE)
     loss, _ = flowrl_loss(inputs, log_partition_B, FlowRLOptions(beta=2.0))
@@ -129,7 +143,7 @@ def test_gradients(inputs, log_partition_B, options, with_partition):
 
 
 def test_the_weight_of_a_long_sequence_does_not_overflow(make_inputs):
-    """A log-ratio of 50 on 200 tokens: exp(10,000) is inf, and inf * 0² would be NaN."""
+    """A log-ratio of 50 on 200 tokens: the sequence ratio is exp(10,000)."""
     inputs = make_inputs([[math.exp(50.0)] * 200], [1.0], reference=-1.0, dtype=torch.float32)
     for options in (FLOWRL_ORIGINAL, FLOWRL_PAPER):
         loss, _ = flowrl_loss(inputs, None, options)
@@ -150,3 +164,23 @@ def test_wrong_inputs(make_inputs, inputs):
 def test_the_denominator_of_a_whole_step(inputs):
     halves = partial(flowrl_loss, inputs, None, denominator=4)
     assert halves().loss.item() == pytest.approx(flowrl_loss(inputs, None).loss.item() / 2)
+
+
+def test_the_optimum_is_the_reference_times_exp_beta_reward():
+    """One prompt, three one-token answers: π = π_ref exp(β A) / Z makes all residuals 0."""
+    reference_V = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    advantages_V = torch.tensor([0.1, -0.2, 0.3], dtype=torch.float64)
+    target_V = reference_V * (2.0 * advantages_V).exp()
+    log_probs_V1 = (target_V / target_V.sum()).log()[:, None].requires_grad_()
+    optimum = LossInputs(
+        log_probs_BS=log_probs_V1,
+        old_log_probs_BS=log_probs_V1.detach(),
+        advantages=advantages_V,
+        mask_BS=torch.ones(3, 1, dtype=torch.bool),
+        reference_log_probs_BS=reference_V.log()[:, None],
+    )
+    log_partition_V = target_V.sum().log().expand(3)
+    loss, _ = flowrl_loss(optimum, log_partition_V, FlowRLOptions(beta=2.0))
+    assert loss.item() == pytest.approx(0, abs=1e-30)
+    assert torch.autograd.grad(loss, log_probs_V1)[0].abs().max() < 1e-14
+    assert flowrl_loss(optimum, log_partition_V, FlowRLOptions(beta=2.5)).loss > 1e-4
