@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from dataclasses import asdict
@@ -20,6 +21,9 @@ from infrastructure.events.plain_text import LONGEST
 
 if TYPE_CHECKING:
     from genesis_fp16.domain.attempt import Attempt
+
+EVENTS_READ_BYTES = 8 << 20  # of one attempt; of a longer file its newest quarter of that
+SHOWN = 20  # newest attempts, and newest changes of precision
 
 app = typer.Typer(help="Past and present runs, newest first.")
 
@@ -65,57 +69,81 @@ def list_runs(
 
 
 @app.command("show")
-def show_run(run_id: str, as_json: JsonFlag = False) -> None:
+def show_run(
+    run_id: str,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Read long event files whole; show every attempt and change of precision."
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
     """Show one run: its attempts and their events, its precision, the paths of its logs."""
     settings = load_command_settings().location
     with open_existing_store(settings) as store:
         run = store.run(run_id) if store is not None else None
         if store is None or run is None:
             raise UnknownRunError(f"no run has the id {run_id!r}: see genesis-fp16 runs")
-        attempts = [_attempt(settings, each) for each in store.attempts(run_id)]
+        known = store.attempts(run_id)
+    newest = known if everything else known[-SHOWN:]
+    longest = math.inf if everything else EVENTS_READ_BYTES
+    attempts = [_attempt(settings, each, longest) for each in newest]
     folder = settings.home.absolute() / "runs" / run_id
     answer = {
         **asdict(run),
         "folder_removed": describe_removal(folder, run.folder_removed) or None,
+        "attempts_left_out": len(known) - len(newest),
         "attempts": attempts,
         "precision_history": [change for each in attempts for change in each["precision"]],
     }
     if as_json:
         print_json(answer)
     else:
-        _print_run(answer)
+        _print_run(answer, None if everything else SHOWN)
 
 
-def _attempt(settings: Settings, attempt: Attempt) -> dict[str, Any]:
-    """The attempt's row, the paths of its files that exist, and a summary of its events."""
+def _attempt(settings: Settings, attempt: Attempt, longest: float) -> dict[str, Any]:
+    """The attempt's row, the paths of its files that exist, and a summary of its events.
+
+    Of more than *longest* bytes of events, the newest quarter of that is read.
+    """
     from genesis_fp16.domain.attempt import attempt_folder
-    from infrastructure.events import read_events
+    from infrastructure.events import EventTail
     from infrastructure.events.event import Evaluated, PrecisionChanged
 
     folder = attempt_folder(settings.home, attempt)
     log, events_file = folder / "worker.log", folder / "events.ndjson"
+    tail = EventTail(events_file, longest_backlog=longest)
+    counts: Counter[str] = Counter()
+    changes: list[PrecisionChanged] = []
+    evaluated, trouble = None, ""
     try:
-        events, trouble = list(read_events(events_file)), ""
+        for event in tail.read():
+            counts[event.kind] += 1
+            if isinstance(event, PrecisionChanged):
+                changes.append(event)
+            elif isinstance(event, Evaluated):
+                evaluated = event
     except OSError as error:
-        events, trouble = [], f"{events_file.name} cannot be read: {error.strerror or error}"
-    evaluations = [event for event in events if isinstance(event, Evaluated)]
+        trouble = f"{events_file.name} cannot be read: {error.strerror or error}"
     return {
         **asdict(attempt),
         "log": str(log) if os.path.lexists(log) else None,
         "events_file": str(events_file) if os.path.lexists(events_file) else None,
         "events_trouble": trouble,
-        "events": dict(Counter(event.kind for event in events)),
+        "events": dict(counts),
+        "events_not_read_bytes": tail.skipped_bytes,
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
             | event.state.fields
-            for event in events
-            if isinstance(event, PrecisionChanged)
+            for event in changes
         ],
-        "evaluation": evaluations[-1].model_dump(mode="json") if evaluations else None,
+        "evaluation": None if evaluated is None else evaluated.model_dump(mode="json"),
     }
 
 
-def _print_run(run: dict[str, Any]) -> None:
+def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
     shown = ("id", "agent", "trigger", "state", "seed", "steps", "failures", "published", "reason")
     rows = [[name, run[name]] for name in shown]
     rows += [[name, moment(run[name])] for name in ("created_at", "started_at", "finished_at")]
@@ -129,22 +157,33 @@ def _print_run(run: dict[str, Any]) -> None:
             [
                 *(each["number"], moment(each["started_at"]), moment(each["finished_at"])),
                 each["ending"],
-                each["events_trouble"]
-                or ", ".join(f"{count} {kind}" for kind, count in each["events"].items()),
+                _described_events(each),
                 each["log"] or ("removed" if run["folder_removed"] else "not there"),
             ]
             for each in run["attempts"]
         ],
     )
+    if run["attempts_left_out"]:
+        typer.echo(f"{run['attempts_left_out']} earlier attempts are left out: see --all")
     if run["precision_history"]:
         typer.echo()
+        shown_changes = run["precision_history"][-(most_changes or 0) :]
         columns = ["time", "step", "requested", "effective", "reason", "loss_scale"]
-        if any("roles" in change for change in run["precision_history"]):
+        if any("roles" in change for change in shown_changes):
             columns.append("roles")
         print_table(
             columns,
             [
                 [moment(change["time"]), *(change.get(name, "") for name in columns[1:])]
-                for change in run["precision_history"]
+                for change in shown_changes
             ],
         )
+        if more := len(run["precision_history"]) - len(shown_changes):
+            typer.echo(f"{more} earlier changes are left out: see --all")
+
+
+def _described_events(attempt: dict[str, Any]) -> str:
+    counts = ", ".join(f"{count} {kind}" for kind, count in attempt["events"].items())
+    if left_out := attempt["events_not_read_bytes"]:
+        counts += f" at the end; {left_out / 2**20:.1f} MiB before that are not counted: see --all"
+    return attempt["events_trouble"] or counts
