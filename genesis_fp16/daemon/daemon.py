@@ -12,7 +12,6 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from itertools import islice
 
-import sdnotify
 import structlog
 
 import genesis_fp16
@@ -21,6 +20,7 @@ from genesis_fp16.daemon.log import configure_logging
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import DRAIN_GRACE_SECONDS, TICK_SECONDS, RunLoop, open_store
 from genesis_fp16.daemon.startup import ProbeResults
+from genesis_fp16.daemon.systemd import SystemdNotices
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.schedule import effective_schedule
@@ -83,7 +83,8 @@ def serve(settings: Settings) -> None:
         watch.start()
         daemon = Daemon(settings, store, watch, metrics, run_logger)
         daemon.start()
-        _run_rounds(daemon, signals, lock, readiness)
+        notices = stack.enter_context(SystemdNotices())
+        _run_rounds(daemon, signals, lock, readiness, notices)
     log.info("daemon_stopped")
 
 
@@ -283,10 +284,15 @@ class Daemon:
                 self.metrics.set_schedule_lag(agent, timetable.lags[agent])
 
 
-def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _Readiness) -> None:
+def _run_rounds(
+    daemon: Daemon,
+    signals: Signals,
+    lock: DaemonLock,
+    readiness: _Readiness,
+    notices: SystemdNotices,
+) -> None:
     """Run rounds until a signal or the loss of the lock, then drain."""
-    notifier = sdnotify.SystemdNotifier()
-    notifier.notify("READY=1")
+    notices.send("READY=1")
     verify_at = repeat_error_at = 0.0
     try:
         while not signals.stop_count:
@@ -296,7 +302,7 @@ def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _
                 verify_at = now + VERIFY_LOCK_SECONDS
             reload, signals.reload_requested = signals.reload_requested, False
             if reload:
-                notifier.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+                notices.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
             try:
                 readiness.problem = daemon.round(now, reload=reload)
             except HardwareProbeError:
@@ -314,13 +320,13 @@ def _run_rounds(daemon: Daemon, signals: Signals, lock: DaemonLock, readiness: _
                 scanned_at=daemon.watch.scanned_at,
             )
             if not readiness.problem:  # clock, dispatcher and store have all worked
-                notifier.notify("WATCHDOG=1")
+                notices.send_watchdog()
             if reload:
-                notifier.notify("READY=1")
+                notices.send("READY=1")
             time.sleep(TICK_SECONDS)
     finally:
         readiness.problem = "stopping"
         daemon.watch.close()
         seconds = daemon.loop.settings.stop_timeout_seconds + 2 * DRAIN_GRACE_SECONDS
-        notifier.notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
+        notices.send_last(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
         daemon.loop.drain(signals)
