@@ -117,6 +117,7 @@ class RunLoop:
     Attributes:
         settings: Settings in force.
         agents: Agent to entry point, of the agents that may run; it may change.
+        reloader: Reads the settings file again.
         settings_error: Why the settings file's latest content is not in force; empty if it is.
     """
 
@@ -133,7 +134,7 @@ class RunLoop:
         self.store_health = StoreHealth()
         self.agents = probes.entry_points
         self._store = store
-        self._reloader = SettingsReloader(settings)
+        self.reloader = SettingsReloader(settings)
         self.guard = Guard(store, settings, on_decision)
         self.resolver = PrecisionResolver(store, probes.hardware, settings, self.guard)
         self.dispatcher = Dispatcher(
@@ -156,7 +157,7 @@ class RunLoop:
         Returns:
             The outcome of a reload; None if the settings file has not changed.
         """
-        outcome = self._reloader.reload() if reload else self._reloader.poll(now)
+        outcome = self.reloader.reload() if reload else self.reloader.poll(now)
         if outcome is not None:
             self.settings_error = str(outcome.error or "")
             outcome.log_outcome()

@@ -30,19 +30,20 @@ from genesis_fp16.plugins.scan import FoundAgent, Mark, Scan, marks_of
 from genesis_fp16.settings import Settings
 
 POLL_SECONDS = 2.0
-POLL_MOST_SECONDS = 60.0  # where files change all the time that have to do with no agent
+POLL_MOST_SECONDS = 60.0  # while files keep changing without any change of an agent
 SAVE_SECONDS = 2.0
 REMOVAL_GRACE_SECONDS = 30.0  # an upgrade removes the old distribution before it writes the new
+SLOW_SECONDS = 3.0
 RETRY_SECONDS, RETRY_MOST_SECONDS = 60.0, 3600.0
 _STEP_SECONDS = 0.5
-_HARDWARE = ""  # stands for the device among the names of agents
+_HARDWARE = ""  # names the probe of the device among those of agents
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class _Retry:
-    """When a probe without an answer is tried again, in monotonic seconds, and how often it was."""
+    """How many probes in a row had no answer, and when the next begins, in monotonic seconds."""
 
     at: float
     failures: int
@@ -61,9 +62,9 @@ class PluginWatch:
 
     Attributes:
         hardware: The device; None until it is known.
-        hardware_error: Why it cannot be used, if its probe has answered that; else None.
-        scanned_at: Unix time at which the last scan began whose probes have all ended and are
-            saved; 0 before the first.
+        hardware_error: Why it cannot be used, if its probe has answered so; else None.
+        scanned_at: Unix time at which the last completed scan began; 0 before the first. A scan is
+            complete once all its probes have ended and their results are saved.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,18 +76,18 @@ class PluginWatch:
         self._processes = ProbeProcesses()
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()  # guards what follows
-        self._closed = self._rescan = False
+        self._closed = self._rescan = self._reconfigured = False
         self._agents: dict[str, FoundAgent] = {}
         self._results: dict[str, ProbeResult] = {}
         self._current: dict[str, Plugin] = {}
         self._news: deque[Plugin] = deque()
         self._waiting: OrderedDict[str, None] = OrderedDict()
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, float] = {}  # to the start of its probe, in Unix time
         self._retries: dict[str, _Retry] = {}
-        self._missing: dict[str, float] = {}  # agent to when it went, in monotonic seconds
+        self._missing: dict[str, float] = {}  # agent to when it was missed, in monotonic seconds
         self._scan = Scan()
-        self._scan_began: float | None = None  # Unix time; None once all its probes have ended
-        self._ended_scan: float | None = None  # Unix time; None once it is `scanned_at`
+        self._scan_began: float | None = None  # Unix time, until its probes have ended
+        self._ended_scan: float | None = None  # its beginning, until the results are saved
         self._first_scan_at: float | None = None
         self._save_at: float | None = None
 
@@ -108,6 +109,13 @@ class PluginWatch:
         self._processes.close()
         for thread in self._threads:
             thread.join()
+
+    def configure(self, settings: Settings) -> None:
+        """Have agents probed again whose own settings have changed, or who are now enabled."""
+        with self._changed:
+            self._reconfigured |= settings.agents != self._settings.agents
+            self._settings = settings
+            self._changed.notify_all()
 
     def rescan(self) -> None:
         """Look at once, and probe every quarantined agent again."""
@@ -131,6 +139,13 @@ class PluginWatch:
         with self._changed:
             return len(self._unprobed())
 
+    @property
+    def slow_probes(self) -> dict[str, float]:
+        """Agents whose probe has taken `SLOW_SECONDS` or more, to its start in Unix time."""
+        late = time.time() - SLOW_SECONDS
+        with self._changed:
+            return {k: began for k, began in self._under_way.items() if k and began <= late}
+
     def absent(self, agent: str) -> str:
         """Why no run of *agent* can start; empty if it is installed, or that is not known yet."""
         since = self._missing.get(agent, self._first_scan_at)
@@ -144,11 +159,13 @@ class PluginWatch:
         candidate: list[Mark] | None = None
         look_at, pause = self._clock(), POLL_SECONDS
         while not self._closed:
-            by_hand, self._rescan = self._rescan, False
-            if by_hand or self._clock() >= look_at:
+            with self._changed:
+                by_hand, asked = self._rescan, self._rescan or self._reconfigured
+                self._rescan = self._reconfigured = False
+            if asked or self._clock() >= look_at:
                 marks = self._marks()
                 at_rest = marks is not None and marks == candidate  # an installer has ended
-                if by_hand or at_rest or not self._scan.folders:
+                if asked or at_rest or not self._scan.folders:
                     marks, changed = None, self._look(by_hand=by_hand)
                     pause = POLL_SECONDS if changed else min(2.0 * pause, POLL_MOST_SECONDS)
                 elif marks is None:
@@ -160,7 +177,8 @@ class PluginWatch:
             self._save(self._clock())
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._closed or self._rescan or self._ended_scan, _STEP_SECONDS
+                    lambda: self._closed or self._rescan or self._reconfigured or self._ended_scan,
+                    _STEP_SECONDS,
                 )
         self._save(math.inf)
 
@@ -247,34 +265,35 @@ class PluginWatch:
             self._news.append(plugin)
 
     def _probe_next(self) -> None:
-        """Probe, one after the other, what waits for it."""
+        """Probe the waiting agents, and the device, one after the other."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._next() is not None)
                 if self._closed or (name := self._next()) is None:
                     return
                 del self._waiting[name]
-                self._under_way.add(name)
+                self._under_way[name] = time.time()
                 agent, environment = self._agents.get(name), self._scan.environment
+                settings = self._settings
             try:
                 if agent is None:
                     self._probe_hardware()
                 else:
-                    plugin = self._probe(agent)
-                    self._settle(ProbeResult.of(plugin, agent, self._settings, environment))
+                    plugin = self._probe(agent, settings)
+                    self._settle(ProbeResult.of(plugin, agent, settings, environment))
             except ProbesClosedError:
                 return
             with self._changed:
-                self._under_way.discard(name)
+                del self._under_way[name]
                 self._settle_scan()
 
     def _next(self) -> str | None:
         return next((name for name in self._waiting if name not in self._under_way), None)
 
-    def _probe(self, agent: FoundAgent) -> Plugin:
-        plugin = unprobed(agent, self._settings)
+    def _probe(self, agent: FoundAgent, settings: Settings) -> Plugin:
+        plugin = unprobed(agent, settings)
         try:
-            return probe_agent(plugin, agent, self._settings, self._processes)
+            return probe_agent(plugin, agent, settings, self._processes)
         except ProbesClosedError:
             raise
         except Exception as error:  # of any kind: the other agents are probed
@@ -324,7 +343,7 @@ class PluginWatch:
             self._changed.notify_all()
 
     def _unprobed(self) -> set[str]:
-        return (self._waiting.keys() | self._under_way) - {_HARDWARE}
+        return (self._waiting.keys() | self._under_way.keys()) - {_HARDWARE}
 
     def _retry_later(self, name: str) -> float:
         """Have *name* probed again; return in how many seconds."""
@@ -341,7 +360,7 @@ class PluginWatch:
                 self._changed.notify_all()
 
     def _save(self, now: float) -> None:
-        """Write what was found, if there is something new and it is time."""
+        """Write the results, if some are new and it is time."""
         with self._changed:
             if self._save_at is None or now < self._save_at:
                 return

@@ -1,12 +1,13 @@
 """Notices a change of the settings file and applies the hot settings of it.
 
-A change of any other setting is reported as waiting for a restart.
+A change of any other setting is reported as waiting for a restart, but for those of an agent that
+cannot run yet: it may need them to become ready.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class Reload:
 
     Attributes:
         settings: Settings in force now.
-        changed: Hot variables that took effect, each as ``old -> new``.
+        changed: Variables that took effect, each as ``old -> new`` without credentials.
         cold: Variables whose change waits for a restart.
         shadowed: Variables whose value in the file has no effect: the environment sets another.
         error: Why the file was refused; None if it was not.
@@ -59,9 +60,14 @@ class SettingsReloader:
     A missing or empty file (a full disk can empty it) changes nothing: it may have said false.
 
     The *settings* in force name the file; the environment is by default the process's own.
+
+    Attributes:
+        in_use: Whether the agent with this key of `Settings.agents` may be running; all settings of
+            one that is not take effect at once. By default every agent is.
     """
 
     def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
+        self.in_use: Callable[[str], bool] = lambda _key: True
         self._settings = settings
         self._environ = environ
         self._path = settings.env_file.absolute()
@@ -102,7 +108,8 @@ class SettingsReloader:
         except SettingsError as error:
             return Reload(settings=self._settings, changed={}, error=error)
         self._had_content = _has_content(self._path)
-        before, self._settings = self._settings, self._settings.with_hot_settings_of(found)
+        before = self._settings
+        self._settings = before.with_hot_settings_of(found, in_use=self.in_use)
         return Reload(
             settings=self._settings,
             changed=before.differences(self._settings),

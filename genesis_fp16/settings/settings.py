@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -234,12 +234,20 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
             if name.startswith(AGENTS_PREFIX)
         ]
 
-    def with_hot_settings_of(self, other: Settings) -> Settings:
-        """A copy of these settings with the hot ones of *other*, and with *other*'s sources."""
+    def with_hot_settings_of(
+        self, other: Settings, *, in_use: Callable[[str], bool] = lambda _key: True
+    ) -> Settings:
+        """A copy of these settings with the hot ones of *other*, and with *other*'s sources.
+
+        Of an agent whose key is not *in_use*, all settings are those of *other*.
+        """
         hot = hot_fields(Settings)
         cold = {name: getattr(self, name) for name in Settings.model_fields if name not in hot}
         agents = {}
         for key in {**self.agents, **other.agents}:
+            if not in_use(key):
+                agents[key] = other.agents.get(key, _AGENT_DEFAULTS)
+                continue
             hot_values = {name: getattr(other.for_agent(key), name) for name in _HOT_OF_AGENT}
             agents[key] = self.for_agent(key).model_copy(update=hot_values)
         return other.model_copy(update={**cold, "agents": agents})

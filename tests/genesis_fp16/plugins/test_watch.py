@@ -140,6 +140,30 @@ def test_what_a_probe_found_is_remembered_until_something_changes(
     assert "takes no settings of its own" in results["good"].plugin.reason
 
 
+def test_settings_of_an_agent_that_is_not_ready_take_effect_at_once(
+    start, install_plugin, any_agent
+) -> None:
+    """Installed first, then configured, then corrected, then disabled."""
+    settings_model = "settings_model(self):\n        return Own"
+    install_plugin(
+        "needy",
+        "import pydantic\nclass Own(pydantic.BaseModel):\n    size: int\n"
+        + any_agent("needy").replace("settings_model(self):\n        return None", settings_model),
+    )
+    watched = start()
+    reason = watched.wait_for("needy", "quarantined").reason
+    assert "GENESIS_AGENTS__NEEDY__SETTINGS__SIZE: Field required" in reason
+    for own, state in (
+        ({"settings": {"size": "many"}}, "quarantined"),
+        ({"settings": {"size": "3"}}, "ready"),
+        ({"enabled": False}, "disabled"),
+    ):
+        agents = {**BUILT_IN_OFF, "needy": AgentSettings(**own)}
+        watched.news.clear()
+        watched.watch.configure(watched.settings.model_copy(update={"agents": agents}))
+        watched.wait_for("needy", state)
+
+
 def test_a_probe_that_hung_is_tried_again(start, install_plugin, any_agent, tmp_path) -> None:
     stuck = tmp_path / "stuck"
     stuck.touch()

@@ -47,6 +47,23 @@ def running(tmp_path: Path) -> Running:
     return Running(path, {})
 
 
+def test_all_settings_of_an_agent_that_is_not_in_use_take_effect(running: Running) -> None:
+    running.reloader.in_use = lambda key: key == "used"
+    outcome = running.write(
+        "GENESIS_SLOTS=2\nGENESIS_AGENTS__LATER__SETTINGS__TOKEN=abc\n"
+        "GENESIS_AGENTS__LATER__SCHEDULE=every 5m\nGENESIS_AGENTS__USED__SCHEDULE=every 7m\n"
+    )
+    assert outcome is not None
+    assert outcome.settings.for_agent("later").settings == {"token": "abc"}
+    assert outcome.settings.for_agent("later").schedule == "every 5m"
+    assert outcome.settings.for_agent("used").schedule is None
+    assert outcome.cold == ("GENESIS_AGENTS__USED__SCHEDULE",)
+    assert "abc" not in str(outcome.changed)
+    outcome = running.write("GENESIS_SLOTS=2\n")
+    assert outcome is not None
+    assert outcome.settings.for_agent("later").settings == {}
+
+
 def test_hot_settings_change(running: Running) -> None:
     outcome = running.write(
         "GENESIS_SLOTS=2\nENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=8\nGENESIS_PRECISION=bf16\n"
