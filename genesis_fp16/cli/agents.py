@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from genesis_fp16.cli.output import JsonFlag, print_json, print_table
+from genesis_fp16.cli.output import JsonFlag, print_json, print_table, print_warning
 from genesis_fp16.settings import load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
@@ -27,8 +28,7 @@ def agents(
     from genesis_fp16.daemon import known_agents
     from genesis_fp16.domain.schedule import effective_schedule
 
-    if rescan:
-        known_agents.rescan(settings, lambda line: typer.echo(line, err=True))
+    ended = not rescan or known_agents.rescan(settings, lambda line: typer.echo(line, err=True))
     plugins = known_agents.known_agents(settings, again=rescan)
     rows = []
     for plugin in plugins:
@@ -40,12 +40,15 @@ def agents(
         rows.append({**asdict(plugin), "schedule": schedule})
     if as_json:
         print_json(rows)
-        return
-    names = ("name", "state", "schedule", "distribution", "version", "entry_point")
-    print_table(names, [[row[name] for name in names] for row in rows])
-    for plugin in plugins:
-        if plugin.reason:
-            typer.echo(f"\n{plugin.name} is {plugin.state}: {plugin.reason}")
+    else:
+        names = ("name", "state", "schedule", "distribution", "version", "entry_point")
+        print_table(names, [[row[name] for name in names] for row in rows])
+        for plugin in plugins:
+            if plugin.reason:
+                typer.echo(f"\n{plugin.name} is {plugin.state}: {plugin.reason}")
+    if not ended:
+        print_warning("the daemon is still probing agents: see genesis-fp16 agents later")
+        raise typer.Exit(os.EX_TEMPFAIL)
 
 
 def preflight(agent: str, as_json: JsonFlag = False) -> None:

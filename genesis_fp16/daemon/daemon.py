@@ -324,6 +324,7 @@ def _run_rounds(
                 daemon.loop.settings,
                 trouble=readiness.problem,
                 refused=daemon.loop.settings_error,
+                probing=daemon.watch.slow_probes,
                 scanned_at=daemon.watch.scanned_at,
             )
             if not readiness.problem:  # clock, dispatcher and store have all worked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 
 import structlog
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class AgentNotReadyError(GenesisError, LookupError):
-    """The agent is quarantined or disabled."""
+    """The agent is quarantined or disabled, or became so before its run could start."""
 
     exit_code = os.EX_CONFIG
 
@@ -55,7 +55,7 @@ def run_once(settings: Settings, agent: str) -> int:
 
     Raises:
         UnknownAgentError: *agent* is not installed.
-        AgentNotReadyError: *agent* cannot run.
+        AgentNotReadyError: *agent* cannot run, or was quarantined while its run waited.
         GenesisError: Nothing can run here; its exit code depends on the cause.
     """
     configure_logging(settings)
@@ -93,12 +93,17 @@ def run_once(settings: Settings, agent: str) -> int:
     return os.EX_TEMPFAIL
 
 
-def _check_ready(plugins: list[Plugin]) -> None:
+def _check_ready(plugins: Iterable[Plugin]) -> None:
     """Refuse an agent that cannot run; report one that a daemon may soon be able to run."""
     for plugin in plugins:
         if plugin.state == "pending":
-            effect = "the run waits until the daemon has probed the agent"
-            log.info("agent_pending", agent=plugin.name, reason=plugin.reason, effect=effect)
+            log.warning(
+                "agent_pending",
+                agent=plugin.name,
+                reason=plugin.reason,
+                effect="the run waits until the daemon has probed the agent",
+                look_at="genesis-fp16 agents",
+            )
         elif plugin.state != "ready":
             raise AgentNotReadyError(f"agent {plugin.name!r} is {plugin.state}: {plugin.reason}")
 
@@ -130,20 +135,22 @@ def _run_here(loop: RunLoop, store: Store, agent: str, signals: Signals, lock: D
 def _follow(
     settings: Settings, store: Store, run: Run, run_logger: RunLogger, signals: Signals
 ) -> None:
-    """Log the progress of *run* until it ends; a signal ends the log, not the run."""
+    """Log the progress of *run* until it ends; a signal ends the log, not the run.
+
+    Raises:
+        AgentNotReadyError: The agent was quarantined while the run waited, which it still does.
+        DaemonGoneError: The daemon has ended.
+    """
     followed: dict[int, tuple[EventTail, EventLimits]] = {}
-    state, check_at, agent_state = None, 0.0, "ready"
+    state, check_at, waits = None, 0.0, False
     while not signals.stop_count:
         now = time.monotonic()
         if now >= check_at:
             check_at = now + CHECK_DAEMON_SECONDS
-            if _daemon_is_gone(settings):
-                raise DaemonGoneError(
-                    f"the daemon has stopped; run {run.id} continues when it starts again: "
-                    "genesis-fp16 serve, or genesis-fp16 run"
-                )
+            _check_daemon(settings, run)
             if state is RunState.QUEUED:
-                agent_state = _log_agent_state(settings, run, agent_state)
+                _check_waiting(settings, run, already=waits)
+            waits = state is RunState.QUEUED
         current = store.run(run.id) or run  # before the events: all precede the last state
         behind = False
         for attempt in store.attempts(run.id):
@@ -175,23 +182,28 @@ def _admitted(tail: EventTail, limits: EventLimits, age_seconds: float) -> Itera
             yield event
 
 
-def _log_agent_state(settings: Settings, run: Run, before: str) -> str:
-    """Log the state of the agent of a waiting run, if it is another than *before*; return it."""
-    now = before
+def _check_waiting(settings: Settings, run: Run, *, already: bool) -> None:
+    """Log once that *run* waits, and refuse to follow it if its agent is quarantined."""
+    if not already:
+        look_at = "genesis-fp16 agents, genesis-fp16 runs"
+        log.info("run_waiting", agent=run.agent, run_id=run.id, look_at=look_at)
     for plugin in known_agents(settings, only=run.agent):
-        now = plugin.state
-        if now != before and now == "quarantined":
-            effect = "the run waits until the agent is mended"
-            log.warning("agent_quarantined", agent=run.agent, reason=plugin.reason, effect=effect)
-    return now
+        if plugin.state == "quarantined":
+            raise AgentNotReadyError(
+                f"agent {run.agent!r} is quarantined: {plugin.reason}; run {run.id} waits in the "
+                "queue and starts once the agent is mended"
+            )
 
 
-def _daemon_is_gone(settings: Settings) -> bool:
+def _check_daemon(settings: Settings, run: Run) -> None:
     try:
         with DaemonLock(settings):
-            return True
+            raise DaemonGoneError(
+                f"the daemon has stopped; run {run.id} continues when it starts again: "
+                "genesis-fp16 serve, or genesis-fp16 run"
+            )
     except LockHeldError:
-        return False
+        pass
 
 
 def _exit_code(store: Store, run_id: str) -> int:

@@ -1,4 +1,4 @@
-"""What commands know of the installed agents: from the daemon that serves, or probed here."""
+"""The installed agents as commands see them: found by the serving daemon, or probed here."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from genesis_fp16.plugins.scan import scan_installed
 from genesis_fp16.settings import Settings
 from genesis_fp16.store.daemon_status import DaemonStatus, find_daemon
 
+RESCAN_SECONDS = 15.0  # in which many agents are probed, and after which few are worth the wait
 _POLL_SECONDS = 0.2
 _REPORT_SECONDS = 5.0
 
@@ -38,11 +39,12 @@ def known_agents(
 ) -> list[Plugin]:
     """Installed agents in alphabetical order, in the state that the daemon has found them in.
 
-    If no daemon serves, they are probed here; results that a daemon has left and that still hold
-    are used, unless *again*. With *only*, just the agent of that name is looked for.
+    If no daemon serves, they are probed here, but for those whose earlier result still holds; with
+    *again*, all are probed. With *only*, just the agent of that name is looked for.
     """
     found = read_results(settings.home.absolute())
-    if watching_daemon(settings) is None:
+    daemon = watching_daemon(settings)
+    if daemon is None:
         return probe_agents(settings, {} if again else found, only=only)
     plugins = []
     for agent in scan_installed().agents:
@@ -50,26 +52,37 @@ def known_agents(
         if only not in (None, name):
             continue
         if plugin.state == "pending":
-            reason = "the daemon has not probed it as it is installed and configured now"
+            reason = "the daemon has not yet probed it as it is installed and configured now"
             plugin = replace(plugin, reason=reason)
             if name in found and found[name].key == probe_key(agent, settings):
                 plugin = found[name].plugin
+            if name in daemon.probing:
+                plugin = _being_probed(plugin, daemon.probing[name])
         plugins.append(plugin)
     return plugins
 
 
-def rescan(settings: Settings, report: Callable[[str], None]) -> None:
-    """Have the daemon, if one serves, look at the installed agents again, and wait for the end.
+def _being_probed(plugin: Plugin, since: float) -> Plugin:
+    seconds = max(0.0, time.time() - since)
+    before = f"; before: {plugin.reason}" if plugin.state == "quarantined" else ""
+    return replace(plugin, state="pending", reason=f"probing since {seconds:.0f} s{before}")
+
+
+def rescan(settings: Settings, report: Callable[[str], None]) -> bool:
+    """Have the daemon, if one serves, look at the installed agents again.
 
     It probes again what has changed and what is quarantined. While waiting, *report* is called
     with a line every few seconds.
+
+    Returns:
+        Whether that has ended; False after `RESCAN_SECONDS`, while the daemon goes on.
 
     Raises:
         RescanError: The daemon runs on another machine, belongs to another user, or has ended.
     """
     daemon = watching_daemon(settings)
     if daemon is None or daemon.pid is None:
-        return
+        return True
     if daemon.host != socket.gethostname():
         raise RescanError(f"the daemon runs elsewhere ({daemon}): send it SIGHUP there")
     asked_at = time.time()
@@ -80,11 +93,15 @@ def rescan(settings: Settings, report: Callable[[str], None]) -> None:
             f"the daemon ({daemon}) cannot be asked: {error.strerror}; run this command as its user"
         ) from error
     report_at = time.monotonic() + _REPORT_SECONDS
+    give_up = time.monotonic() + RESCAN_SECONDS
     while (now := watching_daemon(settings)) is not None and now.pid == daemon.pid:
         if (now.scanned_at or 0.0) >= asked_at:
-            return
+            return True
+        if time.monotonic() >= give_up:
+            return False
         if time.monotonic() >= report_at:
             report_at += _REPORT_SECONDS
-            report(f"the daemon ({daemon}) is still probing; Ctrl-C leaves it to that")
+            agents = ", ".join(sorted(now.probing)) or "agents"
+            report(f"the daemon ({daemon}) is still probing {agents}")
         time.sleep(_POLL_SECONDS)
-    raise RescanError(f"the daemon ({daemon}) has ended meanwhile: start it again")
+    raise RescanError(f"the daemon ({daemon}) has ended: start it again")

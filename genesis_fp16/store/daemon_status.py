@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class DaemonStatus(BaseModel):
         refused: Why it refused that file's content and keeps its previous settings; else empty.
         scanned_at: Unix time at which the last look at the installed agents began whose probes have
             ended, 0 before the first; None if the process does not look for changes.
+        probing: Agents whose probe takes long, to its start in Unix seconds.
         hot: Hot fields of its `Settings`, with the values in force.
         sources: Where those are set, by variable; defaults are left out.
     """
@@ -39,6 +41,7 @@ class DaemonStatus(BaseModel):
     env_file: str = ""
     refused: str = ""
     scanned_at: float | None = None
+    probing: dict[str, float] = {}
     hot: dict[str, JsonValue] = {}
     sources: dict[str, str] = {}
 
@@ -49,7 +52,13 @@ class DaemonStatus(BaseModel):
         return f"pid {self.pid} on {self.host} since {since:%Y-%m-%dT%H:%M:%SZ}"
 
     def with_settings(
-        self, settings: Settings, *, trouble: str, refused: str, scanned_at: float | None = None
+        self,
+        settings: Settings,
+        *,
+        trouble: str,
+        refused: str,
+        scanned_at: float | None = None,
+        probing: Mapping[str, float] = {},
     ) -> DaemonStatus:
         """The same daemon with the hot settings of *settings* in force; none of them is secret."""
         names, of_agent = hot_fields(Settings), set(hot_fields(AgentSettings))
@@ -65,6 +74,7 @@ class DaemonStatus(BaseModel):
                 "trouble": plain(trouble),
                 "refused": plain(refused),
                 "scanned_at": scanned_at,
+                "probing": dict(probing),
                 "hot": hot,
                 "sources": {name: found for name, found in sources.items() if found != "default"},
             }

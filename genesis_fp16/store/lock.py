@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 import structlog
@@ -103,16 +104,21 @@ class DaemonLock:
         trouble: str = "",
         refused: str = "",
         scanned_at: float | None = None,
+        probing: Mapping[str, float] | None = None,
     ) -> None:
         """Write the holder's status for commands; after a failed write they see none.
 
-        *trouble*, *refused* and *scanned_at* are those of `DaemonStatus`.
+        *trouble*, *refused*, *scanned_at* and *probing* are those of `DaemonStatus`.
         """
-        status = (settings, trouble, refused, scanned_at)
+        status = (settings, trouble, refused, scanned_at, probing)
         if status == self._written or not self._file_is_ours():  # otherwise another's file is there
             return
         serving = self._own.with_settings(
-            settings, trouble=trouble, refused=refused, scanned_at=scanned_at
+            settings,
+            trouble=trouble,
+            refused=refused,
+            scanned_at=scanned_at,
+            probing=probing or {},
         )
         path = self._home / STATUS_FILE
         try:

@@ -1,11 +1,9 @@
 """``run`` where no daemon serves: exit codes, and what is refused."""
 
-import logging
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-import structlog
 
 from genesis_fp16.daemon.foreground import AgentNotReadyError, run_once
 from genesis_fp16.domain.run import RunState
@@ -16,15 +14,6 @@ from genesis_fp16.store import Store
 pytestmark = pytest.mark.process
 
 NO_NEIGHBOURS = {"se_darwin": {"enabled": False}}
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before():
-    handlers = logging.root.handlers[:]
-    yield
-    logging.captureWarnings(capture=False)
-    logging.root.handlers[:] = handlers
-    structlog.reset_defaults()
 
 
 @pytest.fixture

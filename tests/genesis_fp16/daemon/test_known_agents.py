@@ -1,19 +1,24 @@
 """What commands know while a daemon watches; lock, watch and signal are real, in this process."""
 
+import json
+import os
 import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from genesis_fp16.cli.app import app
 from genesis_fp16.daemon.foreground import AgentNotReadyError, run_once
 from genesis_fp16.daemon.known_agents import RescanError, known_agents, rescan
 from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.plugins.watch import PluginWatch
 from genesis_fp16.settings import Settings
-from genesis_fp16.store import DaemonLock
+from genesis_fp16.store import DaemonLock, Store
 from genesis_fp16.store.daemon_status import STATUS_FILE
 
 pytestmark = pytest.mark.process
@@ -30,12 +35,21 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def watch(settings: Settings, install_plugin, any_agent, tmp_path: Path) -> Iterator[PluginWatch]:
-    """A watch that a SIGHUP reaches, its progress published as a daemon does."""
+def watch(
+    settings: Settings, install_plugin, any_agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PluginWatch]:
+    """A watch that a SIGHUP reaches, its progress published as a daemon does.
+
+    Commands find it in this process's environment.
+    """
+    monkeypatch.setattr("genesis_fp16.daemon.known_agents.RESCAN_SECONDS", 1.0)
     install_plugin(
         "good", f"open({str(tmp_path / 'imports')!r}, 'a').write('x')\n" + any_agent("good")
     )
     install_plugin("broken", "raise RuntimeError('worn out')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GENESIS_HOME", str(settings.home))
+    monkeypatch.setenv("GENESIS_AGENTS__SE_DARWIN__ENABLED", "false")
     ended = threading.Event()
     with DaemonLock(settings) as lock:
         watch = PluginWatch(settings)
@@ -43,7 +57,7 @@ def watch(settings: Settings, install_plugin, any_agent, tmp_path: Path) -> Iter
 
         def publish() -> None:
             while not ended.wait(0.05):
-                lock.write_status(settings, scanned_at=watch.scanned_at)
+                lock.write_status(settings, scanned_at=watch.scanned_at, probing=watch.slow_probes)
 
         publisher = threading.Thread(target=publish)
         publisher.start()
@@ -73,10 +87,48 @@ def test_a_command_shows_what_the_daemon_has_found(
     (tmp_path / "site" / "broken_plugin.py").write_text(any_agent("broken"))
     [pending] = known_agents(settings, only="broken")
     assert pending.state == "pending"
-    assert "the daemon has not probed it" in pending.reason
+    assert "the daemon has not yet probed it" in pending.reason
     shutil.rmtree(tmp_path / "site" / "good_plugin-1.5.dist-info")
     rescan(settings, pytest.fail)
     until(lambda: [each.state for each in known_agents(settings)] == ["ready", "disabled"])
+
+
+def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
+    settings: Settings, watch: PluginWatch, until, install_plugin, tmp_path, capsys
+) -> None:
+    ends = tmp_path / "end"
+    install_plugin(
+        "hangs",
+        f"""
+        import pathlib, time
+        while not pathlib.Path({str(ends)!r}).exists():
+            time.sleep(0.05)
+        raise RuntimeError("worn out as well")
+        """,
+    )
+    until(lambda: "hangs" in watch.slow_probes)
+    answer = CliRunner().invoke(app, ["agents", "--rescan", "--json"])
+    assert answer.exit_code == os.EX_TEMPFAIL
+    assert "the daemon is still probing agents" in answer.stderr
+    agents = {each["name"]: each for each in json.loads(answer.stdout)}
+    assert agents["good"]["state"] == "ready"
+    assert agents["hangs"]["state"] == "pending"
+    assert agents["hangs"]["reason"].startswith("probing since ")
+
+    def mend_after_the_run_waits() -> None:
+        with closing(Store.open(settings)) as store:
+            until(lambda: store.unfinished("hangs"))
+        ends.touch()
+
+    other = threading.Thread(target=mend_after_the_run_waits)
+    other.start()
+    with pytest.raises(AgentNotReadyError, match=r"worn out as well.*waits in the queue") as caught:
+        run_once(settings, "hangs")
+    other.join()
+    assert caught.value.exit_code == os.EX_CONFIG
+    [said] = [line for line in capsys.readouterr().err.splitlines() if "agent_pending" in line]
+    assert "probing since" in said
+    assert "genesis-fp16 agents" in said
 
 
 def test_a_daemon_elsewhere_must_be_asked_there(settings: Settings) -> None:
