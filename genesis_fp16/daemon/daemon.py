@@ -117,10 +117,9 @@ class Daemon:
         self._baselines = BaselineRuns(store, settings)
         self._retention = Retention(store, settings)
         listeners: list[EventListener] = [self._baselines, self._retention, metrics, run_logger]
-        nothing_known = ProbeResults(plugins=[], hardware=None)
-        self.loop = RunLoop(settings, store, nothing_known, listeners, self._guard_decided)
-        self.loop.reloader.in_use = self._keeps_settings
+        self.loop = RunLoop(settings, store, ProbeResults(), listeners, self._guard_decided)
         self.loop.dispatcher.absent = watch.absent
+        self.loop.reloader.in_use = self._keeps_settings
         self._timetable = Timetable(store, settings.seed)
         self._ask_store_at = 0.0  # in monotonic seconds
         self._ready: dict[str, Plugin] = {}
@@ -181,11 +180,11 @@ class Daemon:
         else:
             write = log.warning if plugin.state == "quarantined" else log.info
             write(f"plugin_{plugin.state}", **fields, reason=plugin.reason)
+
     def _keeps_settings(self, key: str) -> bool:
         """Whether settings of the agent that are not live wait for the next start."""
         disabled = not self.loop.settings.for_agent(key).enabled
         return disabled or key.replace("_", "-") in self._ready
-
 
     def _allow(self, plugin: Plugin) -> None:
         """Let runs of the agent start: it and the device are known."""
@@ -247,8 +246,8 @@ class Daemon:
         outcome = self.loop.begin_round(now, reload=reload)
         if outcome is not None:
             self.metrics.config_reloaded(outcome.error is None)
-                self.watch.configure(self.loop.settings)
             if outcome.changed:
+                self.watch.configure(self.loop.settings)
                 self._check_canaries()
                 for agent in self._ready:
                     self._log_precision(agent)
@@ -324,8 +323,8 @@ def _run_rounds(
                 daemon.loop.settings,
                 trouble=readiness.problem,
                 refused=daemon.loop.settings_error,
-                probing=daemon.watch.slow_probes,
                 scanned_at=daemon.watch.scanned_at,
+                probing=daemon.watch.slow_probes,
             )
             if not readiness.problem:  # clock, dispatcher and store have all worked
                 notices.send_watchdog()

@@ -1,8 +1,9 @@
-"""What a run in the foreground needs to know: one agent and the hardware, probed side by side."""
+"""Probes one agent and the hardware side by side, for a run in the foreground."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -26,15 +27,15 @@ class StoppedEarlyError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeResults:
-    """Plugins and hardware, as far as they are known.
+    """Plugins and hardware known before the first round; none by default.
 
     Attributes:
         plugins: Plugins, usable or not.
         hardware: The device that the settings name; None if it is not known yet.
     """
 
-    plugins: list[Plugin]
-    hardware: Hardware | None
+    plugins: Sequence[Plugin] = ()
+    hardware: Hardware | None = None
 
     @property
     def entry_points(self) -> dict[str, str]:

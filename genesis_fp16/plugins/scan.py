@@ -31,7 +31,7 @@ from genesis_fp16.plugins.discovery import (
 
 _METADATA = (".dist-info", ".egg-info", ".egg-link", ".pth")
 Mark: TypeAlias = tuple[str, int, int]  # path, time of its last change, size; 0 if it is missing
-_MOST_FILES = 5000  # of one module; the rest of a larger one is not watched
+_MOST_FILES = 5000  # of one module; further files of a larger one are not watched
 
 
 class FoundAgent(BaseModel):
@@ -42,8 +42,8 @@ class FoundAgent(BaseModel):
         problem: Why it cannot be used, as far as metadata shows; empty if it can.
         fingerprint: Hash of what decides the outcome of its probe, its settings excepted.
         module: Top-level name of its module, a key of `Scan.modules`.
-        loose: Whether its files may change without a change of its metadata: it is editable, or
-            was not installed by an installer.
+        loose: Whether its files may change while its metadata does not: it is editable, or no
+            installer has recorded it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -98,7 +98,7 @@ def marks_of(paths: Iterable[str]) -> list[Mark]:
     found: list[Mark] = []
     for path in paths:
         try:
-            status = os.stat(path)  # noqa: PTH116 -- a Path for each of thousands would be dear
+            status = os.stat(path)  # noqa: PTH116 -- thousands of Path objects would be slow
         except OSError:
             found.append((path, 0, 0))
         else:
@@ -108,7 +108,7 @@ def marks_of(paths: Iterable[str]) -> list[Mark]:
 
 
 def hash_of(value: object) -> str:
-    """Hash of *value*, which is made of what JSON knows."""
+    """Hash of *value*, which consists of JSON types."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
@@ -129,7 +129,7 @@ def _fingerprint(point: InstalledEntryPoint, files: list[Mark]) -> str:
 
 
 def _module_files(top: str) -> list[str]:
-    """Code of the module or package *top*, from wherever it would be imported."""
+    """Paths of the code of the module or package *top*, as an import would find it."""
     try:
         spec = find_spec(top)  # of a top-level name: imports nothing
     except (ImportError, ValueError):

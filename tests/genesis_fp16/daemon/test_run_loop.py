@@ -76,7 +76,7 @@ ROLLBACK = Override(
 def rounds(store: Store, settings: Settings) -> tuple[str, list[str]]:
     """Why agent `a` has its precision in a daemon of that store, and what was logged."""
     with capture_logs() as lines:
-        loop = RunLoop(settings, store, ProbeResults(plugins=[], hardware=HARDWARE), [])
+        loop = RunLoop(settings, store, ProbeResults(hardware=HARDWARE), [])
         loop.begin_round(0.0)
         loop.dispatch(0.0)
         return loop.resolver.for_agent("a").reason, [line["event"] for line in lines]
@@ -100,7 +100,7 @@ def test_an_override_that_is_deleted_under_a_daemon_stays_in_force(
     store: Store, home_settings: Settings
 ) -> None:
     store.overrides.set(ROLLBACK)
-    loop = RunLoop(home_settings, store, ProbeResults(plugins=[], hardware=HARDWARE), [])
+    loop = RunLoop(home_settings, store, ProbeResults(hardware=HARDWARE), [])
     engine = create_engine(f"sqlite:///{home_settings.home / 'genesis.db'}")
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM overrides"))
@@ -128,7 +128,7 @@ def test_the_flag_is_remembered_while_the_store_fails(
     file = tmp_path / ".env"
     settings = home_settings.model_copy(update={"env_file": file})
     with closing(Store.open(settings)) as store:
-        loop = RunLoop(settings, store, ProbeResults(plugins=[], hardware=HARDWARE), [])
+        loop = RunLoop(settings, store, ProbeResults(hardware=HARDWARE), [])
         (settings.home / "genesis.db").rename(tmp_path / "away.db")
         file.write_text("ENABLE_FP16_TRAINING=false\n")
         loop.begin_round(1.0, reload=True)
