@@ -81,6 +81,42 @@ def test_loss_and_gradient_are_finite(loss_name, mask, kind):
 
 
 @pytest.mark.parametrize("loss_name", LOSSES)
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_padding_changes_nothing(loss_name, correction):
+    """Two columns on the left, one on the right and a row, all of NaN."""
+    mask_BS = torch.tensor([[True, True, False, True], [True, False, False, False]])
+    torch.manual_seed(3)
+    log_probs_BS, rollout_BS = torch.randn(2, 2, 4, dtype=torch.float64) / 30 - 2.0
+    advantages_B = torch.tensor([1.5, -0.5], dtype=torch.float64)
+
+    def loss_and_gradient(log_probs_BS, rollout_BS, advantages_B, mask_BS):
+        log_probs_BS = log_probs_BS.detach().requires_grad_()
+        inputs = LossInputs(
+            log_probs_BS=log_probs_BS,
+            old_log_probs_BS=log_probs_BS.detach() + 0.01,
+            advantages=advantages_B,
+            mask_BS=mask_BS,
+            reference_log_probs_BS=rollout_BS,
+            correction=CORRECTIONS[correction](log_probs_BS, rollout_BS, mask_BS),
+        )
+        loss = LOSSES[loss_name](inputs).loss
+        return loss, torch.autograd.grad(loss, log_probs_BS)[0]
+
+    def padded(values_BS, value):
+        return torch.nn.functional.pad(values_BS, (2, 1, 0, 1), value=value)
+
+    loss, gradient_BS = loss_and_gradient(log_probs_BS, rollout_BS, advantages_B, mask_BS)
+    padded_loss, padded_gradient_BS = loss_and_gradient(
+        padded(log_probs_BS, math.nan),
+        padded(rollout_BS, math.nan),
+        torch.nn.functional.pad(advantages_B, (0, 1), value=math.nan),
+        padded(mask_BS, False),
+    )
+    assert torch.allclose(loss, padded_loss)
+    assert torch.allclose(padded(gradient_BS, 0.0), padded_gradient_BS)
+
+
+@pytest.mark.parametrize("loss_name", LOSSES)
 def test_nan_at_a_valid_token_makes_the_loss_nan(loss_name):
     """The trainer counts such a loss and skips the step; a finite one would hide it."""
     log_probs_BS = torch.tensor([[math.nan, -1.0]], requires_grad=True)
