@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _DECIDED_BY = {
     "default": "nobody demands FP32, and GENESIS_PRECISION chose it",
-    "agent": "the agent's own setting, GENESIS_AGENTS__<NAME>__PRECISION",
+    "agent": "the agent: its setting GENESIS_AGENTS__<NAME>__PRECISION or ROLE_PRECISION, or the "
+    "preset of its job",
     "operator": "an override by an operator",
     "flag": "ENABLE_FP16_TRAINING is false",
     "guard": "the guard",

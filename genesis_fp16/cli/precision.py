@@ -19,6 +19,7 @@ from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import WISHES, PrecisionWish
 
 if TYPE_CHECKING:
+    from genesis_fp16.settings import Settings
     from genesis_fp16.store import Store
 
 app = typer.Typer(help="The precision in force, and the operator's override of it.")
@@ -77,6 +78,8 @@ def show(as_json: JsonFlag = False) -> None:
         print_line(f"override: {describe_override(override)}")
     for agent, precision in answer["agents"].items():
         print_line(f"setting of {agent}: {precision}")
+    for agent, preset in answer["role_precisions"].items():
+        print_line(f"preset of {agent}: {preset}, by its ROLE_PRECISION")
     for agent, decision in answer["guard"].items():
         if decision["state"] != "watching":
             print_line(
@@ -270,13 +273,17 @@ def _collect(known: CommandSettings) -> dict[str, Any]:
         "read_otherwise_here": known.differences,
         "overrides": overrides,
         "guard": guard,
-        "agents": {
-            name.replace("_", "-"): agent.precision
-            for name, agent in (followed.agents if followed is not None else {}).items()
-            if agent.precision is not None
-        },
+        "agents": _set_for_agents(followed, "precision"),
+        "role_precisions": _set_for_agents(followed, "role_precision"),
         "acknowledged": acknowledged,
     }
+
+
+def _set_for_agents(settings: Settings | None, field: str) -> dict[str, str]:
+    """Values of the setting *field* of every agent that has one."""
+    agents = {} if settings is None else settings.agents
+    values = {name.replace("_", "-"): getattr(agent, field) for name, agent in agents.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _one_line(reason: str) -> str:

@@ -83,14 +83,17 @@ class PrecisionResolver:
         baseline: bool = False,
         fell_back_at: float | None = None,
     ) -> PrecisionState:
+        own = self.settings.for_agent(agent)
         return resolve_precision(
             PrecisionInputs(
                 flag=self.settings.enable_fp16_training,
                 default=self.settings.precision,
-                agent=self.settings.for_agent(agent).precision,
+                agent=own.precision,
+                preset=own.role_preset,
                 overrides=applicable_overrides(self.overrides, agent, began_at),
                 device=self._device,
                 guard=self._guard.demands_fp32(agent),
+                guard_roles=self._guard.demanded_roles(agent),
                 fell_back_at=fell_back_at,
                 canary=canary,
                 baseline=baseline,

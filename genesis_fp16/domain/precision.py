@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import StringConstraints
 
 from infrastructure.agent_contract.agent import AGENT_NAME
-from infrastructure.events import PrecisionState
+from infrastructure.events import PrecisionName, PrecisionState, Role
 from infrastructure.events.precision_state import (
     PrecisionReason,
     PrecisionWish,
     fp32_reason_of_device,
 )
+from infrastructure.events.role_precision import TRAINED, HalfName, RolePrecisions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +90,9 @@ class PrecisionInputs:
         agent: The agent's own setting, if any.
         overrides: Overrides that apply to the run, one per scope at most.
         device: What the device can compute; None until that is known.
+        preset: The operator's choice of precisions by role for the agent, if any.
         guard: Whether the guard demands FP32.
+        guard_roles: Single roles whose precision the guard changes, with the new one.
         fell_back_at: Unix time at which the run's worker fell back to FP32 by itself, at the floor
             of the loss scale; None if it did not.
         canary: Whether the run belongs to the share that may have half precision.
@@ -101,10 +104,17 @@ class PrecisionInputs:
     agent: PrecisionWish | None
     overrides: Sequence[Override]
     device: Device | None
+    preset: RolePrecisions | None = None
     guard: bool = False
+    guard_roles: Mapping[Role, PrecisionName] = field(default_factory=dict)
     fell_back_at: float | None = None
     canary: bool = True
     baseline: bool = False
+
+    @property
+    def agent_demands_fp32(self) -> bool:
+        """Whether the agent's own setting, or its preset, is FP32."""
+        return self.agent == "fp32" or (self.preset is not None and self.preset.half is None)
 
 
 def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
@@ -112,18 +122,29 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
 
     FP32 is demanded by, in the order in which one is named: ``flag`` (``ENABLE_FP16_TRAINING``),
     ``operator`` (an override), ``guard``, ``floor_policy`` (the worker's own fallback), ``agent``
-    (its own setting), the device (``device_unknown``, ``no_accelerator`` or ``unsupported``),
-    ``baseline`` and ``canary``: these two runs serve a comparison and are named last. If none
-    demands it, the half type, or ``auto``, is the operator's (for this agent before for all), else
-    the agent's, else the default.
+    (its own setting or preset), the device (``device_unknown``, ``no_accelerator`` or
+    ``unsupported``), ``baseline`` and ``canary``: these two runs serve a comparison and are named
+    last. If none demands it, the half type, or ``auto``, is the operator's (for this agent before
+    for all), else the agent's, else the default.
+
+    The guard may change single roles: to FP32, or to the other half type if the default chose the
+    half type and the device has the other; otherwise FP32 takes its place. If that role is the
+    policy, the whole run follows it, because the policy's precision is the run's.
 
     A fallback of the worker holds until its run ends. An override for this agent by name that
     asks for half precision and is newer than the fallback suspends it while it is in force.
     """
     half, chosen_by = _half_type(inputs)
-    for reason in _fp32_reasons(inputs, half):
+    by_guard = _guard_roles(inputs, chosen_by)
+    for reason in _fp32_reasons(inputs, half, by_guard):
         return PrecisionState(requested=half, effective="fp32", reason=reason)
-    return PrecisionState(requested=half, effective=half, reason=chosen_by)
+    effective = by_guard.get(Role.POLICY, half)
+    return PrecisionState(
+        requested=half,
+        effective=effective,
+        reason=chosen_by if effective == half else "guard",
+        roles=_roles(inputs.preset, effective, by_guard),
+    )
 
 
 def _half_type(inputs: PrecisionInputs) -> tuple[PrecisionWish, PrecisionReason]:
@@ -133,19 +154,48 @@ def _half_type(inputs: PrecisionInputs) -> tuple[PrecisionWish, PrecisionReason]
             return override.precision, "operator"
     if inputs.agent is not None and inputs.agent != "fp32":
         return inputs.agent, "agent"
+    if inputs.preset is not None and inputs.preset.half is not None:
+        return inputs.preset.half, "agent"
     return inputs.default, "default"
 
 
-def _fp32_reasons(inputs: PrecisionInputs, half: PrecisionWish) -> Iterator[PrecisionReason]:
+def _guard_roles(inputs: PrecisionInputs, chosen_by: PrecisionReason) -> dict[Role, PrecisionName]:
+    """The guard's changes of single roles that it may make, FP32 in place of the others."""
+    found: dict[Role, PrecisionName] = {}
+    for role, precision in inputs.guard_roles.items():
+        lacking = inputs.device is None or inputs.device.fp32_reason(precision) is not None
+        allowed = precision == "fp32" or (chosen_by == "default" and not lacking)
+        found[role] = precision if allowed else "fp32"
+    return found
+
+
+def _roles(
+    preset: RolePrecisions | None, effective: PrecisionWish, by_guard: Mapping[Role, PrecisionName]
+) -> dict[Role, str]:
+    """Types of the roles that are decided here. Under ``auto`` the worker chooses a preset's."""
+    found: dict[Role, str] = {}
+    if preset is not None and effective in ("fp16", "bf16"):
+        half: HalfName = "fp16" if effective == "fp16" else "bf16"
+        preset = preset if preset.half == half else preset.in_half(half)
+        found = {role: str(each) for role, each in preset.items()}
+    for role, precision in by_guard.items():
+        store = "fp32" if role in TRAINED else precision
+        found[role] = f"{store}/{precision}/fp32"
+    return found
+
+
+def _fp32_reasons(
+    inputs: PrecisionInputs, half: PrecisionWish, by_guard: Mapping[Role, PrecisionName]
+) -> Iterator[PrecisionReason]:
     if not inputs.flag:
         yield "flag"
     if any(override.precision == "fp32" for override in inputs.overrides):
         yield "operator"
-    if inputs.guard:
+    if inputs.guard or by_guard.get(Role.POLICY) == "fp32":
         yield "guard"
     if _fallback_holds(inputs):
         yield "floor_policy"
-    if inputs.agent == "fp32":
+    if inputs.agent_demands_fp32:
         yield "agent"
     if inputs.device is None:
         yield "device_unknown"

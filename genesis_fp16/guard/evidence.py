@@ -116,7 +116,9 @@ def relevant_settings(settings: Settings, agent: str) -> dict[str, object]:
     names = [*GuardSettings.model_fields, "enable_fp16_training", "precision", "cpu_half"]
     names += [name for name in type(settings).model_fields if name.startswith("fp16_")]
     found = {name: getattr(settings, name) for name in names}
-    return {**found, "agent_precision": settings.for_agent(agent).precision}
+    own = settings.for_agent(agent)
+    agents = {"agent_precision": own.precision, "agent_role_precision": own.role_precision}
+    return {**found, **agents}
 
 
 def _content(path: Path) -> object:

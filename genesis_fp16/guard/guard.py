@@ -20,8 +20,7 @@ from genesis_fp16.guard.detectors import AgentObserver, LossScaling, detect_metr
 from genesis_fp16.guard.evidence import relevant_settings, unrecorded_decisions, write_evidence
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from infrastructure.events import Event, EventTail, PrecisionName
-from infrastructure.events.role_precision import Role
+from infrastructure.events import Event, EventTail, PrecisionName, Role
 
 REPLAYED_BYTES = 1 << 18  # at a start, of the events of each attempt of an unfinished run
 REPLAY_SECONDS = 1.0  # for all of them

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from genesis_fp16.domain.guard import HISTORY_LIMIT, Detection, GuardSettings, Trigger
-from infrastructure.events import PrecisionName
+from infrastructure.events import PrecisionName, Role
 from infrastructure.events.mismatch_report import (
     MismatchReport,
     MismatchRole,
     MismatchVerdict,
     attribute,
 )
-from infrastructure.events.role_precision import Role
 
 
 class MismatchDetector:

@@ -127,6 +127,8 @@ def demanding_variables(settings: Settings) -> Iterator[str]:
     for key, agent in settings.agents.items():
         if agent.precision == "fp32":
             yield f"GENESIS_AGENTS__{key.upper()}__PRECISION"
+        if agent.role_preset is not None and agent.role_preset.half is None:
+            yield f"GENESIS_AGENTS__{key.upper()}__ROLE_PRECISION"
 
 
 def read_rollbacks(path: Path) -> Rollbacks:
@@ -179,7 +181,7 @@ def lost_rollbacks(settings: Settings, home: Path | None = None) -> list[str]:
 
 def _why_not_ended(name: str, rollback: Rollback, settings: Settings) -> str:
     """Why the demand still counts; empty if a person has written another value since."""
-    fp32 = "false" if name == ROLLBACK_FLAG else "fp32"
+    fp32 = _fp32_text(name)
     other = "true" if name == ROLLBACK_FLAG else ""
     own, now = str(settings.env_file.absolute()), settings.texts_of(name)
     places = [place for place, text in rollback.texts.items() if _demands(name, text)]
@@ -205,7 +207,14 @@ def _demands(name: str, text: str) -> bool:
     """Whether *text*, a valid value of the variable, demands FP32."""
     if name == ROLLBACK_FLAG:
         return text.lower() in FALSE_TEXTS
-    return text == "fp32"
+    return text == _fp32_text(name)
+
+
+def _fp32_text(name: str) -> str:
+    """Value of the variable *name* that demands FP32."""
+    if name == ROLLBACK_FLAG:
+        return "false"
+    return "fp32_baseline" if name.endswith("__ROLE_PRECISION") else "fp32"
 
 
 def _beside(env_file: Path) -> Path:

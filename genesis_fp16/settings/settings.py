@@ -31,8 +31,15 @@ from genesis_fp16.domain.setting_types import (
     hot_fields,
 )
 from genesis_fp16.settings.env_file import ENVIRONMENT, ROLLBACK_FLAG, Variable
-from genesis_fp16.settings.types import DatabaseUrl, HomeFolder, Host, ScheduleText
+from genesis_fp16.settings.types import (
+    DatabaseUrl,
+    HomeFolder,
+    Host,
+    PresetName,
+    ScheduleText,
+)
 from infrastructure.events.precision_state import PrecisionWish
+from infrastructure.events.role_precision import PRESETS, RolePrecisions
 
 DEFAULT_ENV_FILE = Path(".env")
 AGENTS_PREFIX = "GENESIS_AGENTS__"
@@ -55,6 +62,8 @@ class AgentSettings(BaseModel):
     """Schedule, for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
     precision: Hot[OrEmpty[PrecisionWish]] = None
     """Precision of this agent: fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
+    role_precision: Hot[PresetName] = None
+    """Preset of precisions by role for a policy agent; see docs/policies.md; empty: its own."""
     keep_fp32: Hot[ModuleNames] = ""
     """Modules of its model that stay in FP32, in new attempts; by commas; * matches anything."""
     processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -63,6 +72,24 @@ class AgentSettings(BaseModel):
     """How the processes share the model: ddp, fsdp2 or fsdp2-policy; see docs/distributed.md."""
     settings: dict[str, JsonValue] = {}
     """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
+
+    @field_validator("role_precision")
+    @classmethod
+    def _check_half_type(cls, value: str | None, info: ValidationInfo) -> str | None:
+        half = PRESETS[value].half if value else None
+        precision = info.data.get("precision")
+        if half is not None and precision not in (None, "fp32", half):
+            message = (
+                f"the policy of {value} computes in {half}, but PRECISION of this agent is "
+                f"{precision}; remove PRECISION, or set it to {half} or fp32"
+            )
+            raise PydanticCustomError("contradiction", "{text}", {"text": message})
+        return value
+
+    @property
+    def role_preset(self) -> RolePrecisions | None:
+        """The preset that `role_precision` names."""
+        return PRESETS[self.role_precision] if self.role_precision else None
 
     @property
     def fp32_modules(self) -> tuple[str, ...]:

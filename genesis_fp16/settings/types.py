@@ -1,4 +1,4 @@
-"""Types of settings that only the daemon uses: schedules, addresses, folders, database URLs."""
+"""Types of settings that only the daemon uses: schedules, presets, addresses, folders, URLs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from genesis_fp16.domain.setting_types import OrEmpty
 from infrastructure.agent_contract import Schedule
+from infrastructure.events.role_precision import usable_preset
 
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 _IN_MEMORY = re.compile(r"sqlite(\+\w+)?:(/*(\?.*)?|.*(:memory:|mode=memory).*)")
@@ -50,6 +51,10 @@ def _check_host(text: str) -> str:
     return text
 
 
+def _check_preset(name: str) -> str:
+    return usable_preset(name).name
+
+
 def _expand_home(path: Path) -> Path:
     try:
         return path.expanduser()
@@ -63,6 +68,7 @@ def _empty_to_default_home(value: object) -> object:
 
 Host: TypeAlias = Annotated[str, AfterValidator(_check_host)]
 ScheduleText: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_schedule)]]
+PresetName: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_preset)]]
 HomeFolder: TypeAlias = Annotated[
     Path, BeforeValidator(_empty_to_default_home), AfterValidator(_expand_home)
 ]

@@ -42,6 +42,7 @@ from genesis_fp16.worker.exit_report import (
 from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent, Finished
+from infrastructure.events.role_precision import PresetError
 from infrastructure.training.diagnostics import HalfPrecisionInModelError
 from infrastructure.training.loop import TrainingDivergedError
 from infrastructure.training.precision import NoHalfKernelError, UnknownModuleError
@@ -61,6 +62,7 @@ def _run(runner: AttemptRunner, spec: RunSpec) -> Finished:
             HalfPrecisionInModelError,
             NoHalfKernelError,
             UnknownModuleError,
+            PresetError,
         )
         if isinstance(error, never_retry):
             return Finished(outcome="misconfigured", error=f"{spec.agent} cannot run: {error}")

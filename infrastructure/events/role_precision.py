@@ -32,7 +32,11 @@ class RolePrecisionError(ValueError):
     """Types that a role cannot have; the message names the role and the remedy."""
 
 
-class UnknownPresetError(ValueError):
+class PresetError(ValueError):
+    """A preset that cannot be used."""
+
+
+class UnknownPresetError(PresetError):
     """No preset has this name.
 
     Args:
@@ -46,7 +50,7 @@ class UnknownPresetError(ValueError):
         self.name = name
 
 
-class PurePresetError(ValueError):
+class PurePresetError(PresetError):
     """A preset that keeps trained weights in half precision was chosen outside the lab.
 
     Args:
@@ -222,22 +226,23 @@ def _preset(
 
 
 def _forensics(name: str, half: HalfName, *fp32: Role) -> tuple[str, RolePrecisions]:
-    """A row of document 004: every role of the policy job in *half* except those in *fp32*."""
+    """A row of dtype-rlhf's table: every role of the policy job in *half* except those in *fp32*."""
     everything = set(Role) - {Role.WORLD_MODEL, *fp32}
     types = RolePrecision(half, half, half)
     roles = dict.fromkeys(everything, types)
-    return name, RolePrecisions(name=name, roles=roles, pure=True, source="document 004")
+    source = "dtype-rlhf" if half == "bf16" else "dtype-rlhf in FP16"
+    return name, RolePrecisions(name=name, roles=roles, pure=True, source=source)
 
 
 def _presets() -> Iterator[tuple[str, RolePrecisions]]:
     fp16, bf16 = "fp32/fp16/fp32", "fp32/bf16/fp32"
     frozen_fp16, frozen_bf16 = "fp16/fp16/fp32", "bf16/bf16/fp32"
     for name, source, trained, reference, rollout in (
-        ("flowrl_fp16", "document 003, branch dev-fp16", fp16, frozen_fp16, frozen_fp16),
+        ("flowrl_fp16", "verl_FlowRL, branch dev-fp16", fp16, frozen_fp16, frozen_fp16),
         ("flowrl_bf16", "flowrl_fp16 in BF16", bf16, frozen_bf16, frozen_bf16),
         (
             "bf16_train_fp16_infer",
-            "document 003, branch dev-bf16-train-fp16-infer",
+            "verl_FlowRL, branch dev-bf16-train-fp16-infer",
             bf16,
             frozen_bf16,
             frozen_fp16,
@@ -255,7 +260,7 @@ def _presets() -> Iterator[tuple[str, RolePrecisions]]:
         )
     yield _preset(  # its patch touches actor and rollout; it trains without reference and critic
         "precision-rl",
-        "document 000, sail-sg/Precision-RL",
+        "sail-sg/Precision-RL",
         world_model=fp16,
         policy=fp16,
         rollout=frozen_fp16,
@@ -272,7 +277,7 @@ def _presets() -> Iterator[tuple[str, RolePrecisions]]:
             half,
             *(Role.VALUE, Role.KL, Role.ADVANTAGE),
         )
-    yield _preset("fp32_baseline", "document 004")
+    yield _preset("fp32_baseline", "dtype-rlhf")
 
 
 PRESETS: Mapping[str, RolePrecisions] = MappingProxyType(dict(_presets()))

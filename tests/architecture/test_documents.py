@@ -14,6 +14,7 @@ from genesis_fp16.metrics import Metrics
 from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
 from infrastructure.events import PrecisionState, Role
 from infrastructure.events.event import PrecisionChanged
+from infrastructure.events.role_precision import PRESETS, RolePrecision
 
 SETTING = re.compile(r"\b(?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9]\b")
 COMMAND = re.compile(r"genesis-fp16((?: +[^\s`#|]+)+)")
@@ -131,6 +132,22 @@ def test_promised_metrics_exist() -> None:
         "genesis_cuda_memory_allocated_bytes",
     }
     assert promised <= _declared().keys()
+
+
+def test_the_table_of_presets_is_the_presets(root: Path) -> None:
+    def short(types: RolePrecision) -> str:
+        return types.store if types.store == types.compute == types.out else str(types)
+
+    page = (root / "docs" / "policies.md").read_text()
+    columns = [role for role in Role if role is not Role.ADVANTAGE]
+    named = {Role.WORLD_MODEL, Role.POLICY, Role.REFERENCE, Role.ROLLOUT, Role.REWARD, Role.VALUE}
+    assert {*columns} == {*named, Role.KL}, "the table has a column for each role"
+    for name, preset in PRESETS.items():
+        assert preset[Role.KL] == preset[Role.ADVANTAGE], "one column for both"
+        cells = " | ".join(short(preset[role]) for role in columns)
+        assert f"| `{name}` | {cells} | {preset.source} |" in page
+    rows = [row for row in _rows(root / "docs" / "policies.md") if len(row) == len(columns) + 2]
+    assert {_code(row[0])[0] for row in rows if _code(row[0])} == {*PRESETS}
 
 
 def _promises(root: Path) -> list[tuple[str, str, str]]:

@@ -304,6 +304,12 @@ def test_a_flag_that_outranks_an_override_is_shown(folder: Path) -> None:
     assert "demands FP32 for all (.env line 1)" in ask().stdout
 
 
+def test_presets_of_agents_are_shown(folder: Path) -> None:
+    (folder / ".env").write_text("GENESIS_AGENTS__A_B__ROLE_PRECISION=flowrl_fp16\n")
+    assert "preset of a-b: flowrl_fp16, by its ROLE_PRECISION" in ask("show").stdout
+    assert ask_json("show")["role_precisions"] == {"a-b": "flowrl_fp16"}
+
+
 def test_half_precision_for_all_names_the_runs_that_stay_in_fp32(install_plugin) -> None:
     install_plugin("a")
     exception = "fell back to FP32 by itself stays in FP32 until it ends"

@@ -14,6 +14,7 @@ from genesis_fp16.guard import Guard
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
+from infrastructure.events import Role
 
 GPU = Hardware(device="cuda:0", fp16=True, bf16=True, torch_version="2")
 CPU = replace(GPU, device="cpu", fp16=False, bf16=False)
@@ -114,6 +115,25 @@ def test_the_guard_decides_for_its_agent(store: Store, home_settings: Settings) 
     assert resolved(resolver, "b") == ("fp16", "default")
     guard.settings = home_settings.model_copy(update={"guard_enabled": False})
     assert resolved(resolver, "a") == ("fp16", "default")
+
+
+def test_a_preset_and_the_guard_decide_for_single_roles(
+    store: Store, home_settings: Settings
+) -> None:
+    agents = {"a": AgentSettings(role_precision="bf16_train_fp16_infer")}
+    settings = home_settings.model_copy(update={"agents": agents})
+    guard = Guard(store, settings)
+    resolver = PrecisionResolver(store, GPU, settings, guard)
+    assert resolved(resolver, "a") == ("bf16", "agent")
+    assert resolver(run_of("a")).roles[Role.ROLLOUT] == "fp16/fp16/fp32"
+    roles = {Role.ROLLOUT: "fp32"}
+    mismatch = Detection(trigger=Trigger.MISMATCH, summary="differ", numbers={}, roles=roles)
+    for agent in ("a", "b"):
+        guard.trip(agent, mismatch)
+        assert resolver(run_of(agent)).roles[Role.ROLLOUT] == "fp32/fp32/fp32"
+    assert resolved(resolver, "a") == ("bf16", "agent")
+    resolver.settings = settings.model_copy(update={"enable_fp16_training": False})
+    assert resolver(run_of("a")).roles == {}
 
 
 def test_a_run_that_fell_back_stays_in_fp32(store: Store, home_settings: Settings) -> None:

@@ -12,7 +12,8 @@ from genesis_fp16.domain.precision import (
     applicable_overrides,
     resolve_precision,
 )
-from infrastructure.events import PrecisionState
+from infrastructure.events import PrecisionState, Role
+from infrastructure.events.role_precision import PRESETS
 
 CPU = Device(accelerator=False, fp16=False, bf16=False)
 FORCED_CPU = Device(accelerator=False, fp16=False, bf16=False, cpu_half=True)
@@ -144,3 +145,84 @@ def test_the_guard_is_named_before_the_fallback() -> None:
     )
     assert resolve_precision(inputs).reason == "floor_policy"
     assert resolve_precision(replace(inputs, guard=True)).reason == "guard"
+
+
+def inputs_with(**changes) -> PrecisionInputs:
+    nothing = PrecisionInputs(flag=True, default="fp16", agent=None, overrides=[], device=NEW_GPU)
+    return replace(nothing, **changes)
+
+
+def test_a_preset_chooses_the_half_type_and_the_roles() -> None:
+    state = resolve_precision(inputs_with(preset=PRESETS["bf16_train_fp16_infer"]))
+    assert (state.requested, state.effective, state.reason) == ("bf16", "bf16", "agent")
+    assert state.roles[Role.POLICY] == "fp32/bf16/fp32"
+    assert state.roles[Role.ROLLOUT] == "fp16/fp16/fp32"
+    assert len(state.roles) == len(Role)
+
+
+def test_an_override_of_the_half_type_takes_the_roles_of_a_preset_with_it() -> None:
+    mixed = PRESETS["bf16_train_fp16_infer"]
+    state = resolve_precision(inputs_with(preset=mixed, overrides=[override("fp16", "a")]))
+    assert (state.effective, state.reason) == ("fp16", "operator")
+    assert state.roles[Role.ROLLOUT] == state.roles[Role.REFERENCE] == "fp16/fp16/fp32"
+    auto = resolve_precision(inputs_with(preset=mixed, overrides=[override("auto", "a")]))
+    assert (auto.effective, auto.roles) == ("auto", {})
+
+
+@pytest.mark.parametrize(
+    "demand",
+    [
+        {"flag": False},
+        {"guard": True},
+        {"agent": "fp32"},
+        {"device": CPU},
+        {"overrides": [override("fp32")]},
+        {"preset": PRESETS["fp32_baseline"]},
+        {"preset": PRESETS["fp32_baseline"], "agent": "fp16"},
+        {"guard_roles": {Role.POLICY: "fp32"}},
+    ],
+)
+def test_a_demand_for_fp32_leaves_no_role_in_half(demand) -> None:
+    state = resolve_precision(inputs_with(**{"preset": PRESETS["flowrl_fp16"], **demand}))
+    assert (state.effective, state.roles) == ("fp32", {})
+
+
+def test_the_guard_changes_one_role() -> None:
+    state = resolve_precision(inputs_with(guard_roles={Role.ROLLOUT: "fp32"}))
+    assert (state.effective, state.reason) == ("fp16", "default")
+    assert state.roles == {Role.ROLLOUT: "fp32/fp32/fp32"}
+    preset = PRESETS["flowrl_bf16"]
+    state = resolve_precision(inputs_with(preset=preset, guard_roles={Role.ROLLOUT: "fp32"}))
+    assert state.roles[Role.ROLLOUT] == "fp32/fp32/fp32"
+    assert state.roles[Role.REFERENCE] == "bf16/bf16/fp32"
+
+
+OTHER_HALF = {Role.POLICY: "fp16", Role.ROLLOUT: "fp16"}
+
+
+def test_the_guard_may_choose_the_other_half_type_where_nobody_chose_one() -> None:
+    state = resolve_precision(inputs_with(default="bf16", guard_roles=OTHER_HALF))
+    assert (state.requested, state.effective, state.reason) == ("bf16", "fp16", "guard")
+    assert state.roles == {Role.POLICY: "fp32/fp16/fp32", Role.ROLLOUT: "fp16/fp16/fp32"}
+    rollout = {Role.ROLLOUT: "fp16"}
+    assert resolve_precision(inputs_with(default="bf16", guard_roles=rollout)).roles == {
+        Role.ROLLOUT: "fp16/fp16/fp32"
+    }
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"agent": "fp16"},
+        {"overrides": [override("fp16")]},
+        {"preset": PRESETS["flowrl_fp16"]},
+        {"device": OLD_GPU},
+    ],
+)
+def test_else_fp32_takes_its_place(chosen) -> None:
+    state = resolve_precision(inputs_with(**chosen, guard_roles={Role.ROLLOUT: "bf16"}))
+    assert state.effective == "fp16"
+    assert state.roles[Role.ROLLOUT] == "fp32/fp32/fp32"
+    both = {Role.POLICY: "bf16", Role.ROLLOUT: "bf16"}
+    state = resolve_precision(inputs_with(**chosen, guard_roles=both))
+    assert (state.effective, state.reason, state.roles) == ("fp32", "guard", {})

@@ -153,11 +153,14 @@ def test_a_true_written_later_into_the_file_ends_what_the_environment_said(host:
     assert host.serve(TRUE).enable_fp16_training
 
 
-def test_the_precision_of_an_agent_is_remembered(host: Host) -> None:
-    name = "GENESIS_AGENTS__A__PRECISION"
-    host.serve(f"{name}=fp32\n")
+@pytest.mark.parametrize(
+    ("variable", "fp32"), [("PRECISION", "fp32"), ("ROLE_PRECISION", "fp32_baseline")]
+)
+def test_the_precision_of_an_agent_is_remembered(host: Host, variable: str, fp32: str) -> None:
+    name = f"GENESIS_AGENTS__A__{variable}"
+    host.serve(f"{name}={fp32}\n")
     host.file.write_text("")
-    assert f"{name}: was fp32" in host.refusal()
+    assert f"{name}: was {fp32}" in host.refusal()
     host.serve(f"{name}=\n")
     host.serve("")
 

@@ -50,6 +50,37 @@ def test_an_invalid_schedule_is_refused(env_file: Path, cron: str) -> None:
         load_settings(env_file, {})
 
 
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ({"ROLE_PRECISION": "flowrl"}, "unknown preset 'flowrl'.*did you mean flowrl_"),
+        ({"ROLE_PRECISION": "bf16_pure"}, "'bf16_pure' is for measurements only.*flowrl_fp16"),
+        (
+            {"ROLE_PRECISION": "flowrl_fp16", "PRECISION": "bf16"},
+            "flowrl_fp16 computes in fp16, but PRECISION of this agent is bf16; remove PRECISION",
+        ),
+        ({"ROLE_PRECISION": "flowrl_fp16", "PRECISION": "auto"}, "PRECISION of this agent is auto"),
+    ],
+)
+def test_a_preset_that_cannot_be_used_is_refused(env_file: Path, lines: dict, problem: str) -> None:
+    env_file.write_text("".join(f"GENESIS_AGENTS__A__{k}={v}\n" for k, v in lines.items()))
+    with pytest.raises(SettingsError, match=f"GENESIS_AGENTS__A__ROLE_PRECISION.*{problem}"):
+        load_settings(env_file, {})
+
+
+@pytest.mark.parametrize("precision", ["", "fp16", "fp32"])
+def test_a_preset_agrees_with_its_half_type_and_with_a_rollback(
+    env_file: Path, precision: str
+) -> None:
+    env_file.write_text(
+        "GENESIS_AGENTS__A__ROLE_PRECISION=precision-rl\n"
+        f"GENESIS_AGENTS__A__PRECISION={precision}\n"
+    )
+    preset = load_settings(env_file, {}).for_agent("a").role_preset
+    assert preset is not None
+    assert preset.name == "precision-rl"
+
+
 def test_settings_of_an_agent(env_file: Path) -> None:
     env_file.write_text(
         "GENESIS_AGENTS__SE_DARWIN__SCHEDULE='every 5m'\nGENESIS_AGENTS__SE_DARWIN__PRECISION=\n"
@@ -221,7 +252,7 @@ def test_names_and_marks_follow_from_the_declaration() -> None:
     assert {*hot_fields(TrainerOptions), *GuardSettings.model_fields} < hot
     assert {*TrainerOptions.model_fields} - hot == {"cpu_half"}
     assert not hot & {"home", "slots", "agents", "database_url"}
-    assert hot_fields(AgentSettings) == ("precision", "keep_fp32")
+    assert hot_fields(AgentSettings) == ("precision", "role_precision", "keep_fp32")
 
 
 # .env.example

@@ -39,14 +39,19 @@ class RoleResolver:
         self._warned: set[str] = set()
 
     def resolve(self, wish: PrecisionState) -> PrecisionState:
-        """*wish*, or FP32 with the reason ``agent`` if the job's own preset asks for FP32.
+        """*wish*, or the precision of the job's own preset where only the default decided.
 
-        Roles that the operator has chosen outrank the preset.
+        A preset in FP32 also outranks a half type that the operator chose for the run, but not
+        one that they chose by role. FP32 stays FP32.
         """
-        asks_for_fp32 = self._preset is not None and self._preset.half is None
-        if wish.effective == "fp32" or not asks_for_fp32 or Role.POLICY in wish.roles:
+        preset = self._preset
+        if preset is None or wish.effective == "fp32" or Role.POLICY in wish.roles:
             return wish
-        return PrecisionState(requested=wish.requested, effective="fp32", reason="agent")
+        if preset.half is None:
+            return replace(wish, effective="fp32", reason="agent", roles={})
+        if wish.reason == "default":
+            return replace(wish, requested=preset.half, effective=preset.half, reason="agent")
+        return wish
 
     def precisions(self, state: PrecisionState) -> RolePrecisions:
         """The precision of every role under *state*; FP32 where the device lacks a half type.

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import structlog
 import torch
@@ -56,6 +58,17 @@ def test_a_job_that_wants_fp32_gets_it_unless_the_operator_chose_roles():
     rolled_back = state("fp32")
     assert roles.resolve(rolled_back) is rolled_back
     assert resolver().resolve(chosen) is chosen
+
+
+def test_the_half_type_of_the_jobs_preset_replaces_the_default_alone():
+    roles = resolver("bf16_train_fp16_infer")
+    resolved = roles.resolve(state("fp16", rollout="fp32/fp32/fp32"))
+    assert (resolved.effective, resolved.reason) == ("bf16", "agent")
+    assert resolved.roles == {Role.ROLLOUT: "fp32/fp32/fp32"}
+    by_operator = replace(state("fp16"), reason="operator")
+    assert roles.resolve(by_operator) is by_operator
+    assert acknowledged(roles, by_operator)[Role.ROLLOUT] == "fp16/fp16/fp32"
+    assert acknowledged(roles, by_operator)[Role.POLICY] == "fp32/fp16/fp32"
 
 
 def test_a_role_whose_half_type_the_device_lacks_is_fp32():
