@@ -226,7 +226,7 @@ def _preset(
 
 
 def _forensics(name: str, half: HalfName, *fp32: Role) -> tuple[str, RolePrecisions]:
-    """A row of dtype-rlhf's table: every role of the policy job in *half* except those in *fp32*."""
+    """A row of dtype-rlhf: every role of the policy job in *half* except those in *fp32*."""
     everything = set(Role) - {Role.WORLD_MODEL, *fp32}
     types = RolePrecision(half, half, half)
     roles = dict.fromkeys(everything, types)

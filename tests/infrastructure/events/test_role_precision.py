@@ -21,7 +21,7 @@ FP16 = RolePrecision("fp32", "fp16", "fp32")
 FROZEN_FP16 = RolePrecision("fp16", "fp16", "fp32")
 POLICY_ROLES = [role for role in Role if role is not Role.WORLD_MODEL]
 
-# The tables of verl_FlowRL and dtype-rlhf: policy, reference, rollout, reward, value, KL and advantage.
+# In their words: policy, reference, rollout, reward, value, KL and advantage.
 DOCUMENTED = {
     "flowrl_fp16": "32/16/32 16/16/32 16/16/32 32/32/32 32/32/32 32/32/32",
     "bf16_train_fp16_infer": "32/bf/32 bf/bf/32 16/16/32 32/32/32 32/32/32 32/32/32",
