@@ -31,6 +31,7 @@ from infrastructure.agent_contract import (
     Transition,
 )
 from infrastructure.files import write_atomically
+from infrastructure.world_model.networks import BestEpoch
 
 TRANSITIONS = 48
 EPOCHS, BATCHES = 3, 30
@@ -161,6 +162,12 @@ ACTIONS = {
 }
 
 
+def _best_epoch(context: RunContext) -> BestEpoch:
+    """Keeps the best epoch's weights; a damaged file is passed over, as world models do."""
+    path = context.run_folder / "best-epoch.pt"
+    return BestEpoch(path, lambda error: print(f"best epoch passed over: {error}"))
+
+
 class TortureAgent:
     """Learns a line, with dropout, so that every random number counts."""
 
@@ -198,6 +205,7 @@ class TortureAgent:
         model = torch.nn.Sequential(
             torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1)
         )
+        best = _best_epoch(context)
 
         def batches(epoch: int):
             generator = torch.Generator().manual_seed(epoch)
@@ -213,6 +221,7 @@ class TortureAgent:
         def evaluate(forward) -> Evaluation:
             self._plan.reach("evaluate", 0)
             error = (forward(inputs) - outputs).square().mean()
+            best.save_if_better(float(error), model)
             return Evaluation(metrics={"mse": float(error)}, primary="mse", higher_is_better=False)
 
         return TrainingJob(
@@ -226,6 +235,7 @@ class TortureAgent:
 
     def publish(self, context: RunContext, model, report: EvaluationReport) -> Publication:
         self._plan.reach("publish", 0)
+        _best_epoch(context).restore(model)
         digest = hashlib.sha256()
         for name, tensor in sorted(model.state_dict().items()):
             digest.update(name.encode() + tensor.numpy().tobytes())
@@ -259,6 +269,12 @@ class Fir(TortureAgent):
     """The same."""
 
     name = "fir"
+
+
+class Elder(TortureAgent):
+    """Installed while the daemon serves."""
+
+    name = "elder"
 
 
 class Yew(TortureAgent):

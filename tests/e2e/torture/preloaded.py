@@ -35,6 +35,7 @@ MODULES = (
     "genesis_fp16.plugins.probe.messages",
     "genesis_fp16.worker.attempt_runner",
     "infrastructure.training",
+    "infrastructure.world_model.networks",
     "torch._dynamo",  # optimizers import it
 )
 PRELOADED = ("genesis_fp16.worker", "genesis_fp16.plugins.probe")  # as named on a command line

@@ -30,6 +30,8 @@ from tests.patience import crowding
 
 SCHEDULED = "yew"  # the agent that is due at times; the others run when asked
 AGENTS = {"oak": "fp32", "elm": "fp32", "ash": "fp16", "fir": "fp16"}  # name to precision
+AGENT_DISTRIBUTION = "torture-agent"
+LATE = "elder"  # an agent that is installed while the daemon serves
 STOP_SECONDS = 2.0
 NO_PROGRESS_SECONDS = 6.0
 SETTINGS_SECONDS = 1.5  # in which a change of the flag is in force
@@ -93,15 +95,17 @@ class Service:
         self._swapped_at = 0.0
         self._reaper = reaper
         folder.mkdir(parents=True, exist_ok=True)
-        site = folder / "site"
-        _install(site)
+        self._site, self._versions = folder / "site", 0
+        self._site.mkdir()
+        shutil.copy(Path(__file__).with_name("agent.py"), self._site / "torture_agent.py")
+        self.install(AGENT_DISTRIBUTION, *AGENTS, SCHEDULED)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         self._environment = {
             "PATH": os.environ.get("PATH", ""),
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(site),
+            "PYTHONPATH": str(self._site),
             "HOME": str(folder),
         }
         self.settings: dict[str, object] = {
@@ -131,6 +135,32 @@ class Service:
         self.configure()
         for agent in (*AGENTS, SCHEDULED):
             self.plan(agent, [])
+
+    # Plugins
+
+    def install(self, distribution: str, *agents: str) -> str:
+        """Install or upgrade *distribution* with *agents*, as pip would; return its new version."""
+        self.uninstall(distribution)
+        self._versions += 1
+        version = f"1.{self._versions}"
+        with (self._site / "torture_agent.py").open("a") as module:
+            module.write(f"# {distribution} {version}\n")
+        metadata = self._site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        metadata.mkdir()
+        points = "".join(f"{name} = torture_agent:{name.title()}\n" for name in agents)
+        (metadata / "entry_points.txt").write_text(f"[genesis.agents]\n{points}")
+        about = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+        (metadata / "METADATA").write_text(about)
+        return version
+
+    def uninstall(self, distribution: str) -> None:
+        """Take *distribution* away, if it is there; the module stays for the others."""
+        for metadata in self._site.glob(f"{distribution.replace('-', '_')}-*.dist-info"):
+            shutil.rmtree(metadata)
+
+    def has_logged(self, *texts: str) -> bool:
+        """Whether a line of the daemon's log has all *texts*."""
+        return any(all(text in line for text in texts) for line in self.log.splitlines())
 
     # Settings and plans
 
@@ -380,16 +410,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.row_factory = sqlite3.Row
     connection.isolation_level = None
     return connection
-
-
-def _install(site: Path) -> None:
-    """Install the agents in the folder *site*, as pip would."""
-    metadata = site / "torture_agent-1.0.dist-info"
-    metadata.mkdir(parents=True, exist_ok=True)
-    shutil.copy(Path(__file__).with_name("agent.py"), site / "torture_agent.py")
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torture-agent\nVersion: 1.0\n")
-    points = "".join(f"{name} = torture_agent:{name.title()}\n" for name in (*AGENTS, SCHEDULED))
-    (metadata / "entry_points.txt").write_text(f"[genesis.agents]\n{points}")
 
 
 def _cpu_seconds() -> float:

@@ -137,6 +137,18 @@ def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
+@fault("best epoch damaged")
+def best_epoch_damaged(r: Round) -> None:
+    """It counts as none; the last epoch, which is the best one here, replaces it."""
+    run = r.start(moment("batch", r.step(low=35), "hold"), pace_seconds=0.004)
+    r.until_reached(run)
+    r.kill_worker(run, signal.SIGSTOP)
+    r.wait(lambda: _is_stopped(run.worker()), "the worker to stop")
+    _damage(r, run.folder / "best-epoch.pt")
+    r.kill_worker(run, signal.SIGKILL)
+    run.attempts = {2}
+
+
 @fault("all checkpoints gone")
 def checkpoints_gone(r: Round) -> None:
     run = _held(r)
