@@ -1,4 +1,4 @@
-"""The one training step, for every precision, and what may be done at its boundary.
+"""The one training step, for every precision, and the operations between two steps.
 
 Formulas: loss scaling after Micikevicius et al. 2018, "Mixed Precision Training", section 3.2;
 scale dynamics after ``torch/amp/grad_scaler.py``; clipping by global norm after Pascanu et al.
@@ -26,7 +26,7 @@ from infrastructure.training.distributed.gradients import RankGradients, is_shar
 from infrastructure.training.loss_scale import make_loss_scale
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.overflow_log import OverflowLog
-from infrastructure.training.precision import Precision, checked_loss
+from infrastructure.training.precision import Precision, checked_loss, explain_backward_error
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.state import TrainerState
@@ -57,6 +57,9 @@ class FP16Trainer:
         config, model, optimizer: As given.
         device: The model's device.
         record: Counts every step by its outcome.
+        last_step_skipped: float32 ``[]`` on the device: 1 if the last optimizer step was skipped, 0
+            if it was applied; None if it had no gradients. An average of the weights can use it
+            without a device read.
         state: Saves and restores what a checkpoint holds.
 
     Raises:
@@ -100,7 +103,7 @@ class FP16Trainer:
         )
         self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
-        self._last_step_skipped: Tensor | None = None
+        self.last_step_skipped: Tensor | None = None
         self._switch = PrecisionSwitch(
             model,
             optimizer,
@@ -177,7 +180,7 @@ class FP16Trainer:
             scaled = loss * self._loss_scale.scale if self.precision.scales_loss else loss
             self._backward(scaled)
         except Exception as error:
-            _explain(error, loss)
+            explain_backward_error(error, loss)
             raise
         self._switch.after_backward()
         loss = loss.detach()  # copied below: the caller may change it in place
@@ -213,7 +216,7 @@ class FP16Trainer:
         grads = [p.grad for p in self._parameters if p.grad is not None]
         if not grads:
             self.record.no_gradient_steps += 1
-            self._last_step_skipped = None
+            self.last_step_skipped = None
             return
         self._attempt(grads, loss, count)
         for parameter in self._parameters:
@@ -234,7 +237,7 @@ class FP16Trainer:
         if divisor is not None:
             norm = norm / divisor  # unscaled
         total = norm + loss  # finite exactly if both are
-        found_inf = self._last_step_skipped = total.sub_(total).ne_(0.0)  # x - x is NaN, or 0
+        found_inf = self.last_step_skipped = total.sub_(total).ne_(0.0)  # x - x is NaN, or 0
         self._optimizer_step(norm, divisor, found_inf)
         if self.precision.scales_loss:
             self._loss_scale.update(found_inf, loss.sub(loss).ne_(0.0))
@@ -249,7 +252,7 @@ class FP16Trainer:
         """
         scale = self._scale_in_force().clone()
         self.step(loss)
-        skipped = self._last_step_skipped if self.at_step_boundary else None
+        skipped = self.last_step_skipped if self.at_step_boundary else None
         if skipped is None or not skipped.item():
             return True
         if self.record.last_loss_was_finite:
@@ -265,19 +268,11 @@ class FP16Trainer:
         self._overflow_log.observe(step=step, overflow_steps=overflow, scale=after)
 
     @property
-    def last_step_skipped(self) -> Tensor | None:
-        """float32 ``[]`` on the device: 1 if the last step was skipped, 0 if it was applied.
-
-        None if it had no gradients. An average of the weights can use it without a device read.
-        """
-        return self._last_step_skipped
-
-    @property
     def last_step_attempted(self) -> bool:
         """Whether the last optimizer step had gradients; it may have been applied or skipped."""
-        return self._last_step_skipped is not None
+        return self.last_step_skipped is not None
 
-    # What code around the trainer needs to take its steps in another way.
+    # For code that takes the trainer's steps in another way, such as CUDA graphs.
 
     @property
     def fused_step_unavailable_reason(self) -> str | None:
@@ -300,13 +295,13 @@ class FP16Trainer:
 
         A step that raises leaves neither gradients nor an open accumulation window behind.
         """
-        own, skipped = self.record, self._last_step_skipped
+        own, skipped = self.record, self.last_step_skipped
         self.record = record
         try:
             yield
         finally:
-            self.record, self._last_step_skipped = own, skipped
-            self._micro_batches, self._window_loss = 0, None
+            self.record, self.last_step_skipped = own, skipped
+            self._micro_batches, self._replays, self._window_loss = 0, 0, None
             for parameter in self.model.parameters():
                 parameter.grad = None
 
@@ -316,11 +311,11 @@ class FP16Trainer:
         Args:
             norm: float32 ``[]``, global norm of the unscaled gradients.
             loss: float32 ``[]``.
-            skipped: See `last_step_skipped`.
+            skipped: float32 ``[]``: 1 if the step was skipped, 0 if it was applied.
         """
         self.record.training_steps += 1
         self.record.fp16_steps += self.precision is Precision.FP16
-        self._last_step_skipped = skipped
+        self.last_step_skipped = skipped
         self.record.add(norm, loss)
 
     # Precision, between two optimizer steps.
@@ -464,7 +459,7 @@ class FP16Trainer:
         """Write the state atomically, with its hash beside it; every rank must call it.
 
         Raises:
-            CheckpointError: It could not be written; an older checkpoint at *path* still stands.
+            CheckpointError: It could not be written; an older checkpoint at *path* is kept.
         """
         self._require_step_boundary("the state can be saved")
         self.state.save(Path(path))
@@ -486,21 +481,6 @@ class FP16Trainer:
     def _restart_overflow_log(self) -> None:
         step, overflow = self.training_steps, self.record.state_dict()["overflow_steps"]
         self._overflow_log.restart(step=step, overflow_steps=overflow)
-
-
-def _explain(error: Exception, loss: object) -> None:
-    """Raise an error with the remedy in place of *error* of a backward pass, if the loss is wrong.
-
-    Raises:
-        RuntimeError: The loss, or another one from the same forward pass, was used before.
-        TypeError, ValueError: See `checked_loss`.
-    """
-    checked_loss(loss)
-    if "backward through the graph a second time" in str(error):
-        raise RuntimeError(
-            "the graph of this loss is gone: each loss from training_step() is for one step(). For "
-            "another step call training_step() again; add up losses that share a forward pass"
-        ) from error
 
 
 def _float32_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:

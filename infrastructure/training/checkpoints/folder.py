@@ -32,7 +32,7 @@ class CheckpointFolder:
         """Write the checkpoint of *step*, delete all but the newest; return path and size in bytes.
 
         Raises:
-            CheckpointError: It could not be written; the older ones still stand.
+            CheckpointError: It could not be written; the older ones are kept.
         """
         path = self._folder / f"step-{step:010d}.pt"
         size = write_state(path, state, self._ranks)

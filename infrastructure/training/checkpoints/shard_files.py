@@ -79,10 +79,10 @@ def _first_failure(folder: Path, error: CheckpointException) -> CheckpointError:
 
 
 class _PlansUnchanged:
-    """What writer and reader share: they serve once, in a given folder, and plan nothing."""
+    """Base of writer and reader: each is used once, for one folder, and keeps torch's plan."""
 
     def reset(self, checkpoint_id: object = None) -> None:
-        """Do nothing: each object serves once."""
+        """Do nothing: each object is used once."""
 
     def prepare_local_plan(self, plan: Plan) -> Plan:
         """Return *plan* unchanged."""

@@ -5,7 +5,11 @@ from infrastructure.training.precision.devices import (
     native_half_types,
     resolve_device,
 )
-from infrastructure.training.precision.forward import PrecisionForward, checked_loss
+from infrastructure.training.precision.forward import (
+    PrecisionForward,
+    checked_loss,
+    explain_backward_error,
+)
 from infrastructure.training.precision.keep_fp32 import UnknownModuleError
 from infrastructure.training.precision.kernels import NoHalfKernelError
 from infrastructure.training.precision.precision import Precision, resolve
@@ -19,6 +23,7 @@ __all__ = [
     "UnknownModuleError",
     "checked_loss",
     "device_name",
+    "explain_backward_error",
     "native_half_types",
     "resolve",
     "resolve_device",

@@ -148,3 +148,18 @@ def checked_loss(loss: object) -> Tensor:
     if not loss.requires_grad:
         raise ValueError("the loss does not depend on the parameters: call forward(...) in it")
     return loss
+
+
+def explain_backward_error(error: Exception, loss: object) -> None:
+    """Raise an error with the remedy if *error* of a backward pass is due to a wrong *loss*.
+
+    Raises:
+        RuntimeError: The loss, or another one from the same forward pass, was used before.
+        TypeError, ValueError: See `checked_loss`.
+    """
+    checked_loss(loss)
+    if "backward through the graph a second time" in str(error):
+        raise RuntimeError(
+            "the graph of this loss is gone: each loss from training_step() is for one step(). For "
+            "another step call training_step() again; add up losses that share a forward pass"
+        ) from error

@@ -39,8 +39,8 @@ def to_float32(result: Any, *, in_use: Callable[[object], bool] = lambda _: Fals
     A result may contain itself. One that is nested too deeply for Python's stack passes, too.
 
     Args:
-        in_use: Tells of an object whether the model or the caller works on with it, so that a
-            copy must not take its place.
+        in_use: Returns whether the model or the caller continues to use an object, so that a copy
+            must not take its place.
     """
     if isinstance(result, Tensor):
         return result.float() if result.dtype in _HALF else result
@@ -94,7 +94,7 @@ class _Caster:
             return self._replace(value, inside_object)
         if type(value) in _pytree.SUPPORTED_NODES:
             return self._cast_pytree(value)
-        if inside_object:  # the outer object answers for it
+        if inside_object:  # the outer object is logged
             return value
         return self.passed(self._replace(value, True) if _is_plain(value) else value)
 
@@ -199,7 +199,7 @@ def _read(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a shallow copy of *value* is one as a matter of course: it only has attributes."""
+    """Whether *value* has only attributes, and no way of copying of its own."""
     kind = type(value)
     return isinstance(value, SimpleNamespace) or (
         (hasattr(value, "__dict__") or bool(_slots(kind)))

@@ -44,12 +44,11 @@ class Precision(StrEnum):
 def resolve(wish: PrecisionState, device: torch.device, *, cpu_half: bool) -> PrecisionState:
     """Lower *wish* to FP32, with the reason, where the device lacks its half type.
 
-    Never to another half type: FP16 and BF16 fail in different ways, and the one who chose one
-    chose its failures.
+    Never to the other half type: FP16 and BF16 fail in different ways.
 
     Args:
-        wish: Precision that the operator's side decided.
-        device: Where the run computes.
+        wish: Precision that was decided on.
+        device: Device on which the run computes.
         cpu_half: Run half precision on a CPU anyway: slow, for tests and demonstrations.
 
     Raises:
