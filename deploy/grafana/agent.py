@@ -20,19 +20,6 @@ PANELS = (
         states=PRECISION_STATES,
     ),
     Timeline(
-        title="Precision by role",
-        why="Type in which each role of a policy job computes. Empty for agents without roles.",
-        queries=[
-            Query(
-                expr='genesis_role_precision_info{agent=~"$agent", compute="fp32"} '
-                'or genesis_role_precision_info{agent=~"$agent", compute="fp16"} * 2 '
-                'or genesis_role_precision_info{agent=~"$agent", compute="bf16"} * 3',
-                legend="{{role}} {{store}}/{{compute}}/{{out}}",
-            )
-        ],
-        states=PRECISION_STATES,
-    ),
-    Timeline(
         title="Run state",
         why="Runs of the agent in each state.",
         queries=[Query(expr='genesis_run_state{agent=~"$agent"}', legend="{{state}}")],

@@ -21,7 +21,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from deploy.grafana import agent, comparison, daemon, fleet
+from deploy.grafana import agent, comparison, daemon, fleet, policies
 from deploy.grafana.panels import SOURCE, Lines, Number, Timeline
 
 FOLDER = Path(__file__).with_name("dashboards")
@@ -54,6 +54,12 @@ PAGES = (
         title="Genesis: FP16 and FP32",
         panels=comparison.PANELS,
         of_agents="several",
+    ),
+    Page(
+        uid="genesis-policies",
+        title="Genesis: policies",
+        panels=policies.PANELS,
+        of_agents="one",
     ),
     Page(uid="genesis-daemon", title="Genesis: the daemon", panels=daemon.PANELS, of_agents="none"),
 )

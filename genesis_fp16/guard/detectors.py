@@ -10,7 +10,7 @@ from statistics import fmean, median, stdev
 
 from genesis_fp16.domain.guard import HISTORY_LIMIT, Detection, GuardSettings, RunPair, Trigger
 from genesis_fp16.guard.mismatch import MismatchDetector
-from infrastructure.events import Event
+from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
     SMALLEST_LOSS,
     BaselineCompared,
@@ -96,7 +96,7 @@ class AgentObserver:
             case Started():
                 self._device = event.device
             case PrecisionChanged():
-                self._half_type_is_default = event.state.reason == "default"
+                self._half_type_is_default = _is_default(event.state)
                 if event.state.effective == "fp16":
                     self._overflows.begin(event.loss_scale, scaling)
             case CheckpointSaved():
@@ -149,6 +149,12 @@ class AgentObserver:
             "offending_modules": sorted({name for name in modules if name}),
             "checkpoint": self._checkpoint.model_dump(mode="json") if self._checkpoint else None,
         }
+
+
+def _is_default(state: PrecisionState) -> bool:
+    """Whether neither an operator nor an agent chose the half type, of the run or of a role."""
+    computes = {types.split("/")[1] for types in state.roles.values()}
+    return state.reason == "default" and computes <= {state.effective}
 
 
 class OverflowDetector:

@@ -24,10 +24,14 @@ from infrastructure.events.event import (
     BaselineCompared,
     CheckpointSaved,
     Evaluated,
+    MismatchMeasured,
     PrecisionChanged,
     Resumed,
     StepStats,
 )
+from infrastructure.events.mismatch_report import MismatchReport
+
+_MISMATCH_PAIR = "policy_rollout"
 
 
 class Metrics:
@@ -85,6 +89,8 @@ class Metrics:
         elif isinstance(event, BaselineCompared):
             self._compared[agent] = run_id
             self._compare(agent, event)
+        elif isinstance(event, MismatchMeasured):
+            self._show_mismatch(agent, event.report)
         elif isinstance(event, Evaluated) and event.fp32_baseline_loss is not None:
             if self._compared.get(agent) != run_id:  # else the losses would be of different moments
                 self._series.clear_comparison(agent)
@@ -129,6 +135,22 @@ class Metrics:
         if event.seconds is not None and event.fp32_seconds is not None:
             series.baseline_seconds.labels(agent, "half").set(event.seconds)
             series.baseline_seconds.labels(agent, "fp32").set(event.fp32_seconds)
+
+    def _show_mismatch(self, agent: str, report: MismatchReport) -> None:
+        series, labels = self._series, (agent, _MISMATCH_PAIR)
+        series.mismatch_samples.labels(*labels).inc()
+        series.mismatch_seconds.labels(*labels).inc(report.seconds)
+        for estimator, value in (("k1", report.k1), ("k2", report.k2), ("k3", report.k3)):
+            series.mismatch_kl.labels(*labels, estimator).set(value)
+        series.mismatch_floor.labels(*labels).set(report.floor_k3)
+        series.mismatch_excess.labels(*labels).set(report.excess_k3)
+        series.mismatch_difference.labels(*labels, "mean").set(report.mean_difference)
+        series.mismatch_difference.labels(*labels, "max").set(report.max_difference)
+        series.mismatch_correlation.labels(*labels).set(report.pearson)
+        series.mismatch_chi2.labels(*labels, "token").set(report.chi2_token)
+        series.mismatch_chi2.labels(*labels, "sequence").set(report.chi2_sequence)
+        series.mismatch_sample_ratio.labels(*labels).set(report.effective_sample_size)
+        series.mismatch_slope.labels(*labels).set(report.slope)
 
     def _acknowledge(self, agent: str, event: PrecisionChanged) -> None:
         before, state = self._acknowledged.get(agent), event.state

@@ -50,6 +50,7 @@ class Series:
         self._daemon = CollectorRegistry()
         self._declare_training()
         self._declare_precision()
+        self._declare_mismatch()
         self._declare_runs()
         self._declare_daemon()
         ProcessCollector(registry=self._daemon)
@@ -217,6 +218,61 @@ class Series:
         )
         self.guard_state = self._gauge(
             "genesis_guard_state", "1 for the guard's current state for the agent", "state"
+        )
+
+    def _declare_mismatch(self) -> None:
+        """Series of jobs that sample with one role and train with another."""
+        self.mismatch_samples = self._counter(
+            "genesis_mismatch_samples_total",
+            "Times the log-probabilities of two roles were compared on the same tokens",
+            "pair",
+        )
+        self.mismatch_seconds = self._counter(
+            "genesis_mismatch_seconds_total", "Time spent on these comparisons", "pair"
+        )
+        self.mismatch_kl = self._gauge(
+            "genesis_mismatch_kl",
+            "Estimates of the KL divergence of policy from rollout in nats per token; k1 may be "
+            "negative",
+            "pair",
+            "estimator",
+        )
+        self.mismatch_floor = self._gauge(
+            "genesis_mismatch_floor_kl",
+            "k3 of the same tokens with both roles in FP32; NaN if not measured",
+            "pair",
+        )
+        self.mismatch_excess = self._gauge(
+            "genesis_mismatch_excess_kl",
+            "k3 above that floor: the part that rounding causes; the guard uses it",
+            "pair",
+        )
+        self.mismatch_difference = self._gauge(
+            "genesis_mismatch_probability_difference",
+            "Difference of the two probabilities of a sampled token, 0 to 1",
+            "pair",
+            "statistic",
+        )
+        self.mismatch_correlation = self._gauge(
+            "genesis_mismatch_correlation",
+            "Pearson correlation of the two probabilities over the tokens; NaN if undefined",
+            "pair",
+        )
+        self.mismatch_chi2 = self._gauge(
+            "genesis_mismatch_chi2",
+            "Estimate of the chi-squared divergence of policy from rollout",
+            "pair",
+            "level",
+        )
+        self.mismatch_sample_ratio = self._gauge(
+            "genesis_mismatch_effective_sample_ratio",
+            "Share of the sequences that importance weights leave, 0 to 1",
+            "pair",
+        )
+        self.mismatch_slope = self._gauge(
+            "genesis_mismatch_slope",
+            "Change of a sequence's summed log-ratio by token of length; NaN if undefined",
+            "pair",
         )
 
     def _declare_runs(self) -> None:

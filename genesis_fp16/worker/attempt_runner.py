@@ -55,6 +55,7 @@ from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.distributed import Ranks, process_group
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import resolve_device
+from infrastructure.training.rounds import GeneratedRound
 
 T = TypeVar("T")
 
@@ -244,7 +245,19 @@ class AttemptRunner:
                 folder=spec.run_folder / "checkpoints",
                 emit=emit,
                 commands=self._inbox.drain,
+                observe_round=self._mismatch_observer(job, config, emit),
             )
+
+    def _mismatch_observer(
+        self, job: Job, config: FP16TrainingConfig, emit: Emit
+    ) -> Callable[[GeneratedRound, int], None] | None:
+        """What compares trainer and rollout, or None if this job is not to be measured."""
+        interval = self._spec.mismatch_interval_rounds
+        if not interval or not isinstance(job, OnPolicyJob) or job.log_probs is None:
+            return None
+        from infrastructure.policy.mismatch import MismatchObserver
+
+        return MismatchObserver(job.log_probs, interval, emit, cpu_half=config.cpu_half)
 
     def _publish(self, job: Job, result: TrainingResult) -> None:
         if result.evaluation is None:

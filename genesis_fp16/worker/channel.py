@@ -22,6 +22,7 @@ from infrastructure.events.event import (
     BaseEvent,
     BaselineCompared,
     Evaluated,
+    MismatchMeasured,
     Notice,
     Phase,
     Progress,
@@ -42,9 +43,9 @@ class PacedEvents:
     """Passes events on: `StepStats` and `Evaluated` at most once a second.
 
     Statistics in between are merged, so that no step is lost; of evaluations the last one is
-    kept. Other events pass at once, after those held back; `BaselineCompared`, whose rate is
-    limited elsewhere, passes without sending them. The end of the ``with`` block sends the rest.
-    The *clock* returns monotonic seconds, here and below.
+    kept. Other events pass at once, after those held back; `BaselineCompared` and
+    `MismatchMeasured`, whose rates are limited elsewhere, pass without sending them. The end of
+    the ``with`` block sends the rest. The *clock* returns monotonic seconds, here and below.
     """
 
     def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,7 +61,7 @@ class PacedEvents:
                 self._stats = event if self._stats is None else self._stats.merged_with(event)
             case Evaluated():
                 self._evaluated = event
-            case BaselineCompared():
+            case BaselineCompared() | MismatchMeasured():
                 self._emit(event)
                 return
             case _:

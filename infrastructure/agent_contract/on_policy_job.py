@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from infrastructure.agent_contract.training_job import Batch, Forward, Job
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +34,27 @@ class Roles:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LogProbFunctions:
+    """How trainer and rollout compute the log-probabilities of a batch's sampled tokens.
+
+    With them the library measures how far the two disagree. For B sequences and S predicted
+    tokens, every result has the shape [B, S]; the first size of every tensor of a batch that
+    belongs to its sequences is B. `infrastructure.policy` has those of its token batches.
+
+    Attributes:
+        recorded: Function from a batch to the log-probabilities that the rollout recorded, float32,
+            and to the mask of valid tokens, bool.
+        policy: Function from forward and batch to them, float32, as the loss computes them.
+        rollout: Function from `Roles.rollout` and batch to them, float32, as the rollout computes
+            them: token by token, with its cache.
+    """
+
+    recorded: Callable[[Batch], tuple[Tensor, Tensor]]
+    policy: Callable[[Forward, Batch], Tensor]
+    rollout: Callable[[Forward, Batch], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OnPolicyJob(Job):
     """A job that trains in rounds: each generates batches with the policy, then trains on them.
 
@@ -51,6 +76,8 @@ class OnPolicyJob(Job):
         role_precision: Name of a preset of precisions by role, which holds where neither the
             operator nor the guard chose a role's precision and nothing demands FP32; None leaves
             it to the run's precision.
+        log_probs: How to compute the log-probabilities of the batches after the warm-up, so that
+            the mismatch of trainer and rollout is measured; None if it cannot be.
 
     Raises:
         ValueError: *rounds_per_epoch* or *sync_every_rounds* is below 1, or *warm_up_rounds*
@@ -63,6 +90,7 @@ class OnPolicyJob(Job):
     sync_every_rounds: int = 1
     reference: bool = False
     role_precision: str | None = None
+    log_probs: LogProbFunctions | None = None
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)  # super() does not work in a class with slots of its own

@@ -13,7 +13,8 @@ from genesis_fp16.cli.app import app
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
 from infrastructure.events import PrecisionState, Role
-from infrastructure.events.event import PrecisionChanged
+from infrastructure.events.event import MismatchMeasured, PrecisionChanged
+from infrastructure.events.mismatch_report import MismatchReport
 from infrastructure.events.role_precision import PRESETS, RolePrecision
 
 SETTING = re.compile(r"\b(?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9]\b")
@@ -100,6 +101,13 @@ def _declared() -> dict[str, tuple[str, set[str], str]]:
     roles = {Role.POLICY: "fp32/fp32/fp32"}
     state = PrecisionState(requested="fp16", effective="fp32", reason="flag", roles=roles)
     metrics.on_event("an-agent", "a-run", PrecisionChanged(step=0, state=state, loss_scale=1.0))
+    measured = {"policy": "fp16", "rollout": "fp16", "tokens": 1, "sequences": 1}
+    measured |= dict.fromkeys(
+        (name for name, field in MismatchReport.model_fields.items() if field.annotation is float),
+        0.0,
+    )
+    report = MismatchReport.model_validate(measured)
+    metrics.on_event("an-agent", "a-run", MismatchMeasured(step=1, round=0, report=report))
     declared = {}
     for family in registry.collect():
         if family.name.startswith("process_"):

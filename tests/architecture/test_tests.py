@@ -19,6 +19,7 @@ TESTED_BY = {
     "genesis_fp16/store/migrations/*.py": "genesis_fp16/store/test_database.py",
     "infrastructure/events/command.py": "infrastructure/events/test_event_log.py",
     "infrastructure/events/precision_state.py": "infrastructure/events/test_event_log.py",
+    "infrastructure/policy/rescoring.py": "infrastructure/policy/mismatch/test_attribution.py",
     "infrastructure/events/preflight_report.py": (
         "infrastructure/training/diagnostics/preflight/test_verdict.py"
     ),

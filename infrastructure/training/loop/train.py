@@ -48,7 +48,13 @@ from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.precision import Precision, PrecisionForward, resolve
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32, release
 from infrastructure.training.precision.roles import Role, RoleResolver
-from infrastructure.training.rounds import DatasetRounds, OnPolicyRounds, Rounds, first_batches
+from infrastructure.training.rounds import (
+    DatasetRounds,
+    GeneratedRound,
+    OnPolicyRounds,
+    Rounds,
+    first_batches,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +106,7 @@ def train(
     folder: Path,
     emit: Callable[[BaseEvent], None],
     commands: Callable[[], Iterable[Command]],
+    observe_round: Callable[[GeneratedRound, int], None] | None = None,
 ) -> TrainingResult:
     """Train ``job.model`` in place; resume from the newest readable checkpoint in *folder*, if any.
 
@@ -115,6 +122,9 @@ def train(
         emit: Function that receives the events; called from this thread, on rank 0 only.
         commands: Function that returns the commands that arrived since the last call, without
             blocking; called on rank 0 only.
+        observe_round: Function that is told, on rank 0, of each round that an `OnPolicyJob` has
+            generated after its warm-up, and of the steps attempted so far. It must not affect the
+            training.
 
     Raises:
         CheckpointError: The newest checkpoint belongs to another job.
@@ -132,6 +142,7 @@ def train(
         folder=folder,
         emit=emit,
         commands=commands,
+        observe_round=observe_round,
     ).run()
 
 
@@ -147,9 +158,10 @@ class _TrainingLoop:
         folder: Path,
         emit: Callable[[BaseEvent], None],
         commands: Callable[[], Iterable[Command]],
+        observe_round: Callable[[GeneratedRound, int], None] | None,
     ) -> None:
         job = replace(job, keep_fp32=(*job.keep_fp32, *config.keep_fp32))
-        self._job, self._device = job, device
+        self._job, self._device, self._observe_round = job, device, observe_round
         self._ranks = ranks = Ranks()
         if job.keep_fp32 and options.parallel == "fsdp2-policy" and ranks.count > 1:
             raise ValueError(
@@ -276,7 +288,9 @@ class _TrainingLoop:
         round_ = progress.epoch * self._rounds.per_epoch + progress.round
         begun = time.monotonic()
         batches = self._rounds.begin(round_)
-        if isinstance(self._job, OnPolicyJob):
+        if isinstance(self._rounds, OnPolicyRounds):
+            if self._rounds.generated is not None and self._observe_round is not None:
+                self._observe_round(self._rounds.generated, trainer.training_steps)
             self._reporter.exclude(time.monotonic() - begun)
             self._boundary.execute_commands()  # they may have waited for as long
         if isinstance(batches, Sized):

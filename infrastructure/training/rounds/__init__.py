@@ -4,11 +4,12 @@ An epoch of a `TrainingJob` is one round; a round of an `OnPolicyJob` needs the 
 """
 
 from infrastructure.training.rounds.first_batches import batches_of_each_kind, first_batches
-from infrastructure.training.rounds.on_policy import OnPolicyRounds
+from infrastructure.training.rounds.on_policy import GeneratedRound, OnPolicyRounds
 from infrastructure.training.rounds.rounds import DatasetRounds, Rounds
 
 __all__ = [
     "DatasetRounds",
+    "GeneratedRound",
     "OnPolicyRounds",
     "Rounds",
     "batches_of_each_kind",

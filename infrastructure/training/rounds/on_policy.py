@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import Module
 
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
 from infrastructure.agent_contract.training_job import Batch
@@ -15,6 +18,27 @@ from infrastructure.training.precision.roles import PRESETS, Role, RoleForward, 
 from infrastructure.training.rounds.generation import generate
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GeneratedRound:
+    """A round that was generated just now, and what generated it.
+
+    Attributes:
+        number: The round, counted from 0.
+        batches: Its batches.
+        rollout: Copy of the weights that generated them.
+        policy: The trained weights, at this moment those that the trainer will begin with.
+        precisions: Precision in force of each role.
+        device: Device of the batches.
+    """
+
+    number: int
+    batches: Sequence[Batch]
+    rollout: RoleForward
+    policy: Module
+    precisions: RolePrecisions
+    device: torch.device
+
+
 class OnPolicyRounds:
     """Generates each round on rank 0, in the precision of each role, for all ranks.
 
@@ -23,6 +47,8 @@ class OnPolicyRounds:
 
     Attributes:
         per_epoch: Rounds between two evaluations.
+        generated: The round that the last `begin` has generated; None if a checkpoint held it, in
+            the warm-up, and on other ranks than 0.
     """
 
     def __init__(
@@ -31,6 +57,7 @@ class OnPolicyRounds:
         self._job, self._model, self._ranks, self._device = job, model, ranks, device
         self.per_epoch = job.rounds_per_epoch
         self._precisions = PRESETS["fp32_baseline"]
+        self.generated: GeneratedRound | None = None
         self._round = -1  # the one that `_batches` belong to
         self._batches: list[Batch] = []
         self._rollout: RoleForward | None = None
@@ -47,12 +74,22 @@ class OnPolicyRounds:
 
     def begin(self, round_: int) -> list[Batch]:
         """Generate the batches of *round_*, or return those that a checkpoint holds."""
+        self.generated = None
         if self._round != round_:
             self._model.update_plain(self._ranks, self._device)
             batches = self._generate(round_) if self._ranks.is_rank_zero else []
             if self._ranks.count > 1:  # they travel through the CPU
                 batches = [to_device(batch, torch.device("cpu")) for batch in batches]
             self._round, self._batches = round_, self._ranks.broadcast(batches)
+            if self._ranks.is_rank_zero and self._rollout and round_ >= self._job.warm_up_rounds:
+                self.generated = GeneratedRound(
+                    number=round_,
+                    batches=batches,
+                    rollout=self._rollout,
+                    policy=self._model.plain,
+                    precisions=self._precisions,
+                    device=self._device,
+                )
         return self._batches
 
     def _generate(self, round_: int) -> list[Batch]:

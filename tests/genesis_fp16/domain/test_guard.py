@@ -20,7 +20,7 @@ from genesis_fp16.domain.guard import (
     start_probation,
     trip,
 )
-from infrastructure.events.role_precision import Role
+from infrastructure.events import Role
 
 AUTO = GuardSettings(guard_reenable="auto")
 MANUAL = GuardSettings()

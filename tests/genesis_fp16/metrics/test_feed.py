@@ -19,10 +19,12 @@ from infrastructure.events.event import (
     BaselineCompared,
     CheckpointSaved,
     Evaluated,
+    MismatchMeasured,
     PrecisionChanged,
     Resumed,
     StepStats,
 )
+from infrastructure.events.mismatch_report import Combination, MismatchReport
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -339,6 +341,33 @@ def test_a_fallback_is_told_apart_from_the_guard(metrics: Metrics, value: Value)
     assert value("genesis_precision_rollbacks_total", agent="a", reason="guard") == 0
     [named] = series(metrics, "genesis_precision_info")
     assert named["reason"] == "guard"
+
+
+def test_a_mismatch_is_shown_with_its_floor(metrics: Metrics, value: Value) -> None:
+    name = "genesis_mismatch_excess_kl"
+    metrics.register_agent("a")
+    metrics.on_run_state("a", "r", RunState.STARTING)
+    assert value(name, agent="a", pair="policy_rollout") is None, "not a policy, or not measured"
+    floor = Combination(policy="fp32", rollout="fp32", k3=0.001, mean_difference=0.0)
+    report = MismatchReport(
+        policy="bf16", rollout="bf16", tokens=9, sequences=3, k1=-0.5, k2=0.002, k3=0.003,
+        mean_difference=0.1, max_difference=0.2, pearson=math.nan, chi2_token=0.01,
+        chi2_sequence=math.inf, effective_sample_size=0.8, sequence_std=0.1, slope=0.04,
+        combinations=(floor,), seconds=0.5,
+    )  # fmt: skip
+    for _ in range(2):
+        metrics.on_event("a", "r", MismatchMeasured(step=9, round=3, report=report))
+
+    def of(name: str, **labels: str) -> float | None:
+        return value(f"genesis_mismatch_{name}", agent="a", pair="policy_rollout", **labels)
+
+    assert [of("samples_total"), of("seconds_total")] == [2, 1.0]
+    assert [of("kl", estimator=each) for each in ("k1", "k2", "k3")] == [-0.5, 0.002, 0.003]
+    assert [of("floor_kl"), of("excess_kl")] == [0.001, pytest.approx(0.002)]
+    assert [of("probability_difference", statistic=e) for e in ("mean", "max")] == [0.1, 0.2]
+    assert [of("chi2", level=each) for each in ("token", "sequence")] == [0.01, math.inf]
+    assert [of("effective_sample_ratio"), of("slope")] == [0.8, 0.04]
+    assert math.isnan(of("correlation") or 0.0)
 
 
 def test_guard_states_are_one_hot_and_trips_add_up(metrics: Metrics, value: Value) -> None:

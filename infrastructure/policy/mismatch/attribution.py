@@ -1,0 +1,90 @@
+"""Find the role whose rounding causes a mismatch: one frozen batch under other precisions.
+
+The tokens stay the same, and so do the weights, the order of operations and the shapes; only the
+precision of one role or of both changes. What remains with both in FP32 is not rounding: the
+rollout's cache, the shape of its batches, its kernels, or weights that are older than the policy's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from torch import Tensor
+
+from infrastructure.events.mismatch_report import Combination, MismatchReport
+from infrastructure.events.precision_state import PrecisionName
+from infrastructure.policy.mismatch.measures import Mismatch, measure
+
+LogProbs = Callable[[PrecisionName], Tensor]
+
+
+def report_mismatch(
+    recorded_BS: Tensor,
+    mask_BS: Tensor,
+    *,
+    policy: LogProbs,
+    rollout: LogProbs,
+    in_force: tuple[PrecisionName, PrecisionName],
+    halves: Sequence[PrecisionName] = (),
+) -> MismatchReport:
+    """Measure one batch under the precisions in force, in FP32, and in each of *halves*.
+
+    The rollout's part under its present precision is what it recorded. With both roles in FP32
+    the batch is measured once: what it shows is the floor. A precision whose logits overflow is
+    left out of the combinations.
+
+    Args:
+        recorded_BS: Log-probabilities that the rollout recorded, float32.
+        mask_BS: True for valid response tokens.
+        policy: Computes log-probabilities of the batch [B, S] as the trainer does, in a precision.
+        rollout: Computes them as the rollout does: token by token, with its cache, on its weights.
+        in_force: Precision that the trainer computes in now, and that the rollout recorded in.
+        halves: Half types that the device has and that may be tried.
+
+    Raises:
+        MismatchError: The present log-probabilities cannot be compared.
+    """
+    began = time.perf_counter()
+    policy_precision, rollout_precision = in_force
+    policies_BS = {policy_precision: policy(policy_precision)}
+    rollouts_BS = {rollout_precision: recorded_BS}
+    present = measure(policies_BS[policy_precision], recorded_BS, mask_BS)
+    if in_force != ("fp32", "fp32"):
+        others: list[PrecisionName] = ["fp32", *halves]
+        policies_BS |= _computed(policy, [each for each in others if each != policy_precision])
+        rollouts_BS |= _computed(rollout, [each for each in others if each != rollout_precision])
+    combinations = [
+        _combination(one, other, measure(pi_BS, mu_BS, mask_BS))
+        for one, pi_BS in policies_BS.items()
+        for other, mu_BS in rollouts_BS.items()
+    ]
+    return MismatchReport(
+        policy=policy_precision,
+        rollout=rollout_precision,
+        combinations=tuple(combinations),
+        seconds=time.perf_counter() - began,
+        **asdict(present),
+    )
+
+
+def _computed(
+    log_probs: LogProbs, precisions: Sequence[PrecisionName]
+) -> dict[PrecisionName, Tensor]:
+    """Log-probabilities in each of *precisions* whose logits are finite."""
+    found = {}
+    for name in precisions:
+        try:
+            log_probs_BS = log_probs(name)
+        except ArithmeticError:  # of the rollout: its logits are not finite
+            continue
+        if not log_probs_BS.isnan().any():
+            found[name] = log_probs_BS
+    return found
+
+
+def _combination(policy: PrecisionName, rollout: PrecisionName, found: Mismatch) -> Combination:
+    return Combination(
+        policy=policy, rollout=rollout, k3=found.k3, mean_difference=found.mean_difference
+    )

@@ -1,0 +1,138 @@
+"""Samples of a real training: when, of what, and that the training does not change."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob
+from infrastructure.events import PrecisionState, Role
+from infrastructure.events.event import MismatchMeasured, Notice
+from infrastructure.policy.mismatch import COST_SHARE, MismatchObserver
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.loop import LoopOptions, train
+from tests.infrastructure.policy.mismatch.policy_job import FUNCTIONS, a_job
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    """Seconds that pass at each look."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.now, self.step = 1000.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def run(
+    job: OnPolicyJob,
+    folder: Path,
+    *,
+    half: str = "bf16",
+    roles: dict[Role, str] | None = None,
+    interval: int = 1,
+    clock: Clock | None = None,
+) -> list:
+    events: list = []
+    observer = None
+    if interval:
+        functions = job.log_probs or FUNCTIONS
+        observer = MismatchObserver(
+            functions, interval, events.append, cpu_half=True, clock=clock or Clock()
+        )
+    train(
+        job,
+        device=CPU,
+        precision=PrecisionState(
+            requested=half, effective=half, reason="default", roles=roles or {}
+        ),
+        config=FP16TrainingConfig(cpu_half=True, loss_scale=256.0),
+        options=LoopOptions(seed=3, checkpoint_interval_seconds=3600.0),
+        folder=folder,
+        emit=events.append,
+        commands=list,
+        observe_round=observer,
+    )
+    return events
+
+
+def samples(events: list) -> list[MismatchMeasured]:
+    return [event for event in events if isinstance(event, MismatchMeasured)]
+
+
+def test_every_nth_round_is_sampled(tmp_path: Path) -> None:
+    found = samples(run(a_job(epochs=5), tmp_path, interval=2))
+    assert [event.round for event in found] == [0, 2, 4]
+    assert [event.step for event in found] == [0, 2, 4]
+    assert {(each.report.policy, each.report.rollout) for each in found} == {("bf16", "bf16")}
+    assert all(each.report.floor_k3 < 1e-9 < each.report.k3 for each in found)
+    assert all(each.report.sequences == 16 for each in found), "the first 16 of 20"
+
+
+def test_the_warm_up_is_not_sampled(tmp_path: Path) -> None:
+    found = samples(run(a_job(epochs=4, warm_up_rounds=2), tmp_path))
+    assert [event.round for event in found] == [2, 3]
+
+
+def test_the_training_does_not_change_by_a_bit(tmp_path: Path) -> None:
+    plain, observed = a_job(), a_job()
+    run(plain, tmp_path / "plain", interval=0)
+    assert samples(run(observed, tmp_path / "observed"))
+    for one, other in zip(plain.model.parameters(), observed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_precision_of_each_role_is_reported(tmp_path: Path) -> None:
+    [found] = samples(
+        run(a_job(epochs=1), tmp_path, half="fp16", roles={Role.ROLLOUT: "bf16/bf16/fp32"})
+    )
+    assert (found.report.policy, found.report.rollout) == ("fp16", "bf16")
+    fp32 = found.report.k3_of("fp16", "fp32")
+    assert fp32 is not None
+    assert fp32 < found.report.k3 / 10
+
+
+def test_in_fp32_the_floor_is_all_there_is(tmp_path: Path) -> None:
+    [found] = samples(run(a_job(epochs=1), tmp_path, half="fp32"))
+    assert found.report.k3 == found.report.floor_k3 < 1e-9
+
+
+def test_stale_weights_are_part_of_the_floor(tmp_path: Path) -> None:
+    job = a_job(epochs=4, sync_every_rounds=4)
+    first, *_, last = samples(run(job, tmp_path))
+    assert first.report.floor_k3 < 1e-9 < last.report.floor_k3
+
+
+def test_samples_take_a_hundredth_of_the_time(tmp_path: Path) -> None:
+    """Each look at the clock takes a second, so a sample takes one, and a round one more."""
+    clock = Clock(1.0)
+    found = samples(run(a_job(epochs=12), tmp_path, clock=clock))
+    assert len(found) == 1
+    assert COST_SHARE == 0.01
+
+
+def test_what_cannot_be_measured_is_told_once(tmp_path: Path) -> None:
+    def fails(_forward, _batch):
+        raise RuntimeError("too little memory")
+
+    job = a_job(epochs=3)
+    job = replace(job, log_probs=replace(FUNCTIONS, rollout=fails))
+    events = run(job, tmp_path)
+    assert not samples(events)
+    [notice] = [event for event in events if isinstance(event, Notice)]
+    assert notice.event == "mismatch_not_measured"
+    assert notice.fields["error"] == "too little memory"
+
+
+@pytest.mark.parametrize("half", ["fp16", "bf16"])
+def test_the_rollout_gets_its_types_back(tmp_path: Path, half: str) -> None:
+    """The second round is generated as without a sample."""
+    plain, observed = a_job(epochs=2), a_job(epochs=2)
+    run(plain, tmp_path / "plain", half=half, interval=0)
+    run(observed, tmp_path / "observed", half=half, interval=1)
+    for one, other in zip(plain.model.parameters(), observed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
