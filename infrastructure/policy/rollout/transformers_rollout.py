@@ -6,7 +6,7 @@ Legend: B sequences, T tokens, P columns of prompts, S = T - 1 predicted tokens,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -116,20 +116,31 @@ class TransformersRollout:
         Raises:
             NonFiniteLogitsError: The model returned NaN or infinity.
         """
-        mask_BS, tokens_BT = batch.response_mask_BS, batch.tokens_BT
-        first = int(mask_BS.any(0).nonzero()[0])
-        last = int(mask_BS.any(0).nonzero()[-1])
-        decoder = _Decoder(self._forward, self._new_cache(), self._last_only)
+        mask_BS = batch.response_mask_BS
         log_probs_BS = torch.zeros(mask_BS.shape, device=mask_BS.device)
-        for column in range(first, last + 1):
-            seen = slice(0, column + 1)
-            logits_BV = decoder.next_logits(tokens_BT[:, seen], batch.attention_mask_BT[:, seen])
-            token_B = tokens_BT[:, column + 1]
+        for step, (column, logits_BV) in enumerate(self.decode(batch)):
+            token_B = batch.predicted_tokens_BS[:, column]
             shaped_BV = sampling.shaped_logits(logits_BV, token_B)
             log_prob_B = _log_prob(shaped_BV, token_B)
-            self._require_finite(log_prob_B, mask_BS[:, column], column - first)
+            self._require_finite(log_prob_B, mask_BS[:, column], step)
             log_probs_BS[:, column] = torch.where(mask_BS[:, column], log_prob_B, 0.0)
         return log_probs_BS
+
+    @torch.no_grad()
+    def decode(self, batch: TokenBatch) -> Iterator[tuple[int, Tensor]]:
+        """Decode with a cache, with the tokens of *batch* in place of drawn ones.
+
+        Yields:
+            Each column of the completions, and its logits, [B, V] float32.
+        """
+        of_completions = batch.response_mask_BS.any(0).nonzero()
+        decoder = _Decoder(self._forward, self._new_cache(), self._last_only)
+        for column in range(int(of_completions[0]), int(of_completions[-1]) + 1):
+            seen = slice(0, column + 1)
+            yield (
+                column,
+                decoder.next_logits(batch.tokens_BT[:, seen], batch.attention_mask_BT[:, seen]),
+            )
 
     def _new_cache(self) -> DynamicCache:
         compute = self._cache or Precision(self._forward.precision.compute)

@@ -1,0 +1,176 @@
+"""``python -m benchmarks.policy``: how far rollout and trainer disagree, and why.
+
+``mismatch`` measures seven pairs of precisions; ``factorial`` computes one frozen batch in every
+combination of causes. Both keep what they have computed in the folder ``--output`` and continue
+from there. ``--model`` names a folder with a model of transformers; without it, a small policy is
+pretrained first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.measuring.machine import describe
+from benchmarks.measuring.table import format_table, write_csv
+from benchmarks.policy.factorial import Factorial, run_factorial
+from benchmarks.policy.mismatch_table import MEASURES, PairResult, measure_pairs
+from benchmarks.policy.scores import CPU, Kept
+from benchmarks.policy.subjects import Subject, load_subject, pretrain_small
+
+OUTPUT = Path("benchmark_results/policy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """Attributes:
+    prompts: Number of prompts.
+    new_tokens: Longest completion.
+    group: Completions of each prompt.
+    steps: Steps of pretraining; 0 for a model from a folder.
+    resamples: Resamples of the intervals.
+    """
+
+    prompts: int
+    new_tokens: int
+    group: int
+    steps: int
+    resamples: int
+
+
+SMALL = Effort(prompts=24, new_tokens=64, group=2, steps=300, resamples=500)
+SMALL_QUICK = Effort(prompts=12, new_tokens=24, group=2, steps=60, resamples=200)
+LOADED = {
+    "mismatch": Effort(prompts=24, new_tokens=24, group=1, steps=0, resamples=500),
+    "factorial": Effort(prompts=12, new_tokens=12, group=1, steps=0, resamples=500),
+}
+LOADED_QUICK = Effort(prompts=12, new_tokens=6, group=1, steps=0, resamples=200)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write a CSV file beside the kept tensors."""
+    options = _parse(arguments)
+    torch.set_num_threads(options.threads)
+    effort = _effort(options)
+    start = time.monotonic()
+    subject = _subject(options, effort)
+    machine = describe(CPU)
+    print(
+        f"{subject.name}: {sum(each.numel() for each in subject.model.parameters())} parameters, "
+        f"{effort.prompts} prompts, {effort.group} completions each of at most "
+        f"{effort.new_tokens} tokens; {machine['device']}, torch {machine['torch']}",
+        flush=True,
+    )
+    quick = "-quick" if options.quick else ""
+    folder = options.output / f"{options.what}-{subject.name}{quick}"
+    kept = Kept(folder, {**asdict(effort), "seed": options.seed, "weights": _digest(subject)})
+    run = _COMMANDS[options.what]
+    print(run(subject, kept, effort, options.seed, folder), flush=True)
+    print(f"written to {folder}; {time.monotonic() - start:.0f} s")
+    return 0
+
+
+def _mismatch(subject: Subject, kept: Kept, effort: Effort, seed: int, folder: Path) -> str:
+    results, ratios = measure_pairs(
+        subject,
+        kept,
+        new_tokens=effort.new_tokens,
+        group=effort.group,
+        seed=seed,
+        resamples=effort.resamples,
+    )
+    rows = [_pair_row(each) for each in results]
+    write_csv(folder / "mismatch.csv", rows, tuple(rows[0]))
+    lines = [f"BF16/BF16 divided by FP16/FP16, {name}: {each}" for name, each in ratios.items()]
+    return "\n".join([format_table(rows, tuple(rows[0])), *lines])
+
+
+def _pair_row(result: PairResult) -> dict[str, str]:
+    measures = {name: str(result.measures[name]) for name in MEASURES}
+    return {
+        "rollout": result.rollout,
+        "trainer": result.trainer,
+        "tokens": str(result.tokens),
+        **measures,
+    }
+
+
+def _factorial(subject: Subject, kept: Kept, effort: Effort, seed: int, folder: Path) -> str:
+    result = run_factorial(
+        subject,
+        kept,
+        new_tokens=effort.new_tokens,
+        group=effort.group,
+        seed=seed,
+        resamples=effort.resamples,
+    )
+    rows = _factorial_rows(result)
+    write_csv(folder / "factorial.csv", rows, tuple(rows[0]))
+    return f"{result.tokens} tokens\n{format_table(rows, tuple(rows[0]))}"
+
+
+def _factorial_rows(result: Factorial) -> list[dict[str, str]]:
+    def row(what: str, name: str, type_: str, value: object) -> dict[str, str]:
+        return {"what": what, "name": name, "type": type_, "value": str(value)}
+
+    return [
+        *(row("share of variance", name, "", each) for name, each in result.shares.items()),
+        *(row("k3 ratio", name, half, each) for (half, name), each in result.changes.items()),
+        *(row("k3, FP32 head", name, half, each) for (half, name), each in result.heads.items()),
+        *(row("k3", name, "fp32", each) for name, each in result.floor.items()),
+        row("k3", "recorded before truncation", "fp32", result.bias),
+    ]
+
+
+_COMMANDS: Mapping[str, Callable[[Subject, Kept, Effort, int, Path], str]] = {
+    "mismatch": _mismatch,
+    "factorial": _factorial,
+}
+
+
+def _effort(options: argparse.Namespace) -> Effort:
+    if options.model is None:
+        return SMALL_QUICK if options.quick else SMALL
+    return LOADED_QUICK if options.quick else LOADED[options.what]
+
+
+def _subject(options: argparse.Namespace, effort: Effort) -> Subject:
+    if options.model is None:
+        return pretrain_small(prompts=effort.prompts, steps=effort.steps, seed=options.seed)
+    return load_subject(options.model, gguf_file=options.gguf_file, prompts=effort.prompts)
+
+
+def _digest(subject: Subject) -> str:
+    """Of the weights: kept results of others must not be mixed with these."""
+    digest = hashlib.sha256()
+    for _, tensor in sorted(subject.model.state_dict().items()):
+        digest.update(tensor.flatten()[:1000].numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.policy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=tuple(_COMMANDS))
+    parser.add_argument("--model", type=Path, help="folder of a model; default: the small policy")
+    parser.add_argument("--gguf-file", help="GGUF file in that folder; needs gguf and accelerate")
+    parser.add_argument("--quick", action="store_true", help="few tokens: a preview, not a proof")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, tokens and intervals")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    parser.add_argument(
+        "--output", type=Path, default=OUTPUT, help="folder of tensors and CSV files"
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
