@@ -71,6 +71,19 @@ def test_the_blocks_of_all_pages_are_python() -> None:
         compile(source, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
+def test_the_newest_line_of_a_verl_log_becomes_prometheus_text(tmp_path: Path) -> None:
+    [(place, source)] = blocks(DOCS / "policies.md")
+    names: dict[str, Any] = {"__name__": "verl_textfile"}
+    run(source, place, names)
+    step = '{"step": 7, "data": {"rollout_corr/k3_kl": 0.001, "training/epoch": 0, "note": "x"}}'
+    expected = (
+        'verl_step{experiment="flowrl"} 7\nverl_rollout_corr_k3_kl{experiment="flowrl"} 0.001\n'
+        'verl_training_epoch{experiment="flowrl"} 0\n'
+    )
+    for log, text in (("", ""), (f"{step}\n", expected), (f'{step}\n{{"step": 8, "da', expected)):
+        assert names["exposition"](log, "flowrl") == text
+
+
 def test_the_guide_to_the_trainer_runs(empty_folder: Path, one_rank: None) -> None:
     names: dict[str, Any] = {"__name__": "guide"}
     trained = []
