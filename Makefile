@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin format clean everything install uninstall drill manifests boot-test torture
+.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy format clean everything install uninstall drill manifests boot-test torture
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -49,7 +49,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin  ## Measure everything that can be measured here: about an hour
+bench: bench-step bench-many-agents bench-se-darwin bench-policy  ## Measure everything that can be measured here: about an hour
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -59,6 +59,10 @@ bench-many-agents: $(STAMP)  ## Measure the daemon with 1,000 agents, in a minut
 
 bench-se-darwin: $(VENV)/.bench  ## Measure what the world model saves SE-Darwin, beside rivals
 	$(BIN)/python -m benchmarks.se_darwin --parallel 2
+
+bench-policy: $(STAMP)  ## Measure how far rollout and trainer of a policy disagree, in ten minutes
+	$(BIN)/python -m benchmarks.policy mismatch
+	$(BIN)/python -m benchmarks.policy factorial
 
 $(VENV)/.bench: $(STAMP)
 	@echo "Installing what the tests and benchmarks use beyond that"

@@ -197,12 +197,14 @@ def _changed(base: Cell, by_cell: Mapping[Cell, Numbers], table: _Table) -> dict
     other = HALVES[1 - HALVES.index(base.half)]
     rollout = Way(side="rollout", precision=base.half, forward="cached")
     trainer = Way(side="trainer", precision=base.half)
+    autocast = Way(side="trainer", precision=base.half, forward="cached")
     fp32_rollout = Way(side="rollout", precision="fp32", forward="cached")
     fp32_trainer = Way(side="trainer", precision="fp32")
     return {
         f"both sides in {other}": by_cell[_with(base, half=other)],
         "rollout in fp32": table.k3(fp32_rollout, trainer, PLAIN, PLAIN),
         "trainer in fp32": table.k3(rollout, fp32_trainer, PLAIN, PLAIN),
+        "rollout under autocast": table.k3(autocast, trainer, PLAIN, PLAIN),
         "rollout without cache": by_cell[_with(base, forward="full")],
         "rollout row by row": by_cell[_with(base, shape="alone")],
         "FP32 head, trainer": by_cell[_with(base, head="trainer")],

@@ -24,7 +24,7 @@ PAIRS = (
     ("fp32", "bf16"),
     ("fp32", "fp16"),
 )
-MEASURES = ("k2", "k3", "mean_difference", "sequence_std", "effective_sample_size")
+MEASURES = ("k3", "mean_difference", "sequence_std", "effective_sample_size")
 RATIOS = ("k3", "mean_difference")
 
 

@@ -22,6 +22,7 @@ from infrastructure.trajectories.schema import target_problem
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE, AUTHORS = DOCS / "fp16-training.md", DOCS / "writing-an-agent.md"
+POLICIES = DOCS / "policies.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -72,7 +73,7 @@ def test_the_blocks_of_all_pages_are_python() -> None:
 
 
 def test_the_newest_line_of_a_verl_log_becomes_prometheus_text(tmp_path: Path) -> None:
-    [(place, source)] = blocks(DOCS / "policies.md")
+    *_, (place, source) = blocks(POLICIES)
     names: dict[str, Any] = {"__name__": "verl_textfile"}
     run(source, place, names)
     step = '{"step": 7, "data": {"rollout_corr/k3_kl": 0.001, "training/epoch": 0, "note": "x"}}'
@@ -128,6 +129,13 @@ def test_the_agent_of_the_guide_for_authors_works(
     for place, source in blocks(AUTHORS)[1:]:
         run(source, place, names)
     assert {"test_contract", "recorded"} <= names.keys()
+
+
+def test_the_rollout_on_the_page_about_policies_runs() -> None:
+    names: dict[str, Any] = {"__name__": "guide"}
+    (place, source), *_ = blocks(POLICIES)
+    run(source, place, names)
+    assert 0 < names["difference_BS"].abs().max() < 0.1
 
 
 def rows(heading: str) -> list[list[str]]:
