@@ -21,6 +21,7 @@ from genesis_fp16.guard.evidence import relevant_settings, unrecorded_decisions,
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail, PrecisionName, Role
+from infrastructure.events.precision_state import describe_roles
 
 REPLAYED_BYTES = 1 << 18  # at a start, of the events of each attempt of an unfinished run
 REPLAY_SECONDS = 1.0  # for all of them
@@ -225,7 +226,7 @@ class Guard:
             run_id=decision.run_id or None,
             actor=decision.actor,
             reason=decision.reason,
-            **({"roles": dict(decision.roles)} if decision.roles else {}),
+            **({"roles": describe_roles(decision.roles)} if decision.roles else {}),
         )
         self._on_decision(decision)
 

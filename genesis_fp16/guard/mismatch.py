@@ -93,6 +93,8 @@ def _detection(
 def _cure(changes: dict[MismatchRole, PrecisionName], *, everything: bool) -> str:
     if everything:
         return "Every role changes to FP32"
+    if len(set(changes.values())) == 1 < len(changes):
+        return f"Policy and rollout change to {changes['policy'].upper()}"
     return " and ".join(
         f"{role.capitalize()} changes to {name.upper()}" for role, name in changes.items()
     )

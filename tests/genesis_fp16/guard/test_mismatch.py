@@ -50,7 +50,8 @@ def test_the_other_half_type_only_where_nobody_chose_one(found) -> None:
         found(detector, "bf16", "bf16", allowed=allowed)
         detection = found(detector, "bf16", "bf16", allowed=allowed)
         assert detection.roles == roles
-    assert "Every role changes to FP32" in detection.summary
+        cured = "Policy and rollout change to FP16" if allowed else "Every role changes to FP32"
+        assert cured in detection.summary
     assert "The rounding of policy in bf16 and rollout in bf16 causes it" in detection.summary
 
 
