@@ -1,9 +1,9 @@
 """``python -m benchmarks.policy``: how far rollout and trainer disagree, and why.
 
 ``mismatch`` measures seven pairs of precisions; ``factorial`` computes one frozen batch in every
-combination of causes. Both keep what they have computed in the folder ``--output`` and continue
-from there. ``--model`` names a folder with a model of transformers; without it, a small policy is
-pretrained first.
+combination of causes; ``corrections`` applies every correction in BF16 and in FP16. All keep what
+they have computed in the folder ``--output`` and continue from there. ``--model`` names a folder
+with a model of transformers; without it, a small policy is pretrained first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.table import format_table, write_csv
+from benchmarks.policy.corrections_table import STATS, measure_corrections
 from benchmarks.policy.factorial import Factorial, run_factorial
 from benchmarks.policy.mismatch_table import MEASURES, PairResult, measure_pairs
 from benchmarks.policy.scores import CPU, Kept
@@ -49,6 +50,7 @@ SMALL_QUICK = Effort(prompts=12, new_tokens=24, group=2, steps=60, resamples=200
 LOADED = {
     "mismatch": Effort(prompts=24, new_tokens=24, group=1, steps=0, resamples=500),
     "factorial": Effort(prompts=12, new_tokens=12, group=1, steps=0, resamples=500),
+    "corrections": Effort(prompts=24, new_tokens=24, group=1, steps=0, resamples=500),
 }
 LOADED_QUICK = Effort(prompts=12, new_tokens=6, group=1, steps=0, resamples=200)
 
@@ -128,9 +130,31 @@ def _factorial_rows(result: Factorial) -> list[dict[str, str]]:
     ]
 
 
+def _corrections(subject: Subject, kept: Kept, effort: Effort, seed: int, folder: Path) -> str:
+    results = measure_corrections(
+        subject,
+        kept,
+        new_tokens=effort.new_tokens,
+        group=effort.group,
+        seed=seed,
+        resamples=effort.resamples,
+    )
+    rows = [
+        {
+            "precision": each.precision,
+            "correction": each.correction,
+            **{name: str(each.stats[name]) for name in STATS},
+        }
+        for each in results
+    ]
+    write_csv(folder / "corrections.csv", rows, tuple(rows[0]))
+    return format_table(rows, tuple(rows[0]))
+
+
 _COMMANDS: Mapping[str, Callable[[Subject, Kept, Effort, int, Path], str]] = {
     "mismatch": _mismatch,
     "factorial": _factorial,
+    "corrections": _corrections,
 }
 
 
