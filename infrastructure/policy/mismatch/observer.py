@@ -23,7 +23,7 @@ from infrastructure.training.precision.roles import Role
 from infrastructure.training.rounds import GeneratedRound
 
 ROWS = 16  # sequences of a sample, the first of a round
-COST_SHARE = 0.01  # of the time since the first sample that all samples may take
+COST_SHARE = 0.01
 
 
 class MismatchObserver:
@@ -33,9 +33,10 @@ class MismatchObserver:
 
     Args:
         log_probs: The job's functions.
-        interval: Rounds between two samples, unless they would cost more than `COST_SHARE`.
+        interval: Rounds between two samples, unless they would cost more than *cost_share*.
         emit: Function that receives the events.
         cpu_half: Whether half precision may run on a CPU.
+        cost_share: Share of the time since the first sample that all samples may take.
         clock: Monotonic seconds.
     """
 
@@ -46,10 +47,11 @@ class MismatchObserver:
         emit: Callable[[BaseEvent], None],
         *,
         cpu_half: bool,
+        cost_share: float = COST_SHARE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log_probs, self._interval, self._emit = log_probs, interval, emit
-        self._cpu_half, self._clock = cpu_half, clock
+        self._cpu_half, self._cost_share, self._clock = cpu_half, cost_share, clock
         self._next_round, self._next_at = 0, 0.0
         self._noticed = False
 
@@ -69,7 +71,7 @@ class MismatchObserver:
             self._emit(MismatchMeasured(step=step, round=generated.number, report=report))
         self._next_round = generated.number + self._interval
         now = self._clock()
-        self._next_at = now + (now - began) / COST_SHARE
+        self._next_at = now + (now - began) / self._cost_share
 
     def _measure(self, generated: GeneratedRound) -> MismatchReport:
         batch = _first_rows(to_device(generated.batches[0], generated.device), ROWS)

@@ -1,9 +1,24 @@
 """Samples that agree on too much rounding between trainer and rollout, and what is changed."""
 
-import pytest
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+import torch
+
+from genesis_fp16.daemon.precision_resolver import PrecisionResolver
 from genesis_fp16.domain.guard import Detection, GuardSettings
+from genesis_fp16.guard import Guard
 from genesis_fp16.guard.mismatch import MismatchDetector
+from genesis_fp16.plugins.probe import Hardware
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
+from infrastructure.events import Event, SetPrecision
+from infrastructure.events.event import MismatchMeasured, PrecisionChanged
+from infrastructure.policy.mismatch import MismatchObserver
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.loop import LoopOptions, train
+from tests.infrastructure.policy.mismatch.policy_job import FUNCTIONS, a_job
 
 LIMITS = GuardSettings()
 
@@ -86,3 +101,52 @@ def test_samples_from_before_the_change_do_not_count_again(found) -> None:
     assert [found(after) for _ in range(9)] == [None] * 9
     others = [found(after, "bf16", "fp16") for _ in range(3)]
     assert others[-1] is not None, "another pair does"
+
+
+def test_a_training_in_bf16_is_moved_to_fp16(
+    store: Store, home_settings: Settings, tmp_path: Path
+) -> None:
+    """Worker's loop, guard and the rule for precisions, from the first sample to the cure."""
+    settings = home_settings.model_copy(
+        update={"precision": "bf16", "cpu_half": True, "guard_mismatch_kl": 1e-6}
+    )
+    cpu = Hardware(device="cpu", fp16=False, bf16=False, torch_version="2")
+    run = store.enqueue("a", first_seed=0)
+    assert store.begin_attempt(run.id, run.id) is not None
+    guard = Guard(store, settings)
+    resolver = PrecisionResolver(store, cpu, settings, guard)
+    sent, samples, acknowledged = [resolver(run)], [], []
+
+    def emit(event: Event) -> None:
+        guard.on_event("a", run.id, event)
+        if isinstance(event, MismatchMeasured):
+            samples.append(event.report)
+        if isinstance(event, PrecisionChanged):
+            acknowledged.append(event.state)
+
+    def commands() -> Iterator[SetPrecision]:
+        if (state := resolver(run)) != sent[-1]:
+            sent.append(state)
+            yield SetPrecision(state=state)
+
+    train(
+        a_job(epochs=6),
+        device=torch.device("cpu"),
+        precision=sent[0],
+        config=FP16TrainingConfig(cpu_half=True, loss_scale=256.0),
+        options=LoopOptions(seed=3, checkpoint_interval_seconds=3600.0),
+        folder=tmp_path / "checkpoints",
+        emit=emit,
+        commands=commands,
+        observe_round=MismatchObserver(FUNCTIONS, 1, emit, cpu_half=True, clock=lambda: 0.0),
+    )
+    pairs = [(each.policy, each.rollout) for each in samples]
+    assert pairs == [("bf16", "bf16")] * 3 + [("fp16", "fp16")] * 3
+    assert max(each.k3 for each in samples[3:]) < min(each.k3 for each in samples[:3]) / 10
+    assert [each.effective for each in acknowledged] == ["bf16", "fp16"]
+    assert acknowledged[-1].reason == "guard"
+    assert acknowledged[-1].roles["rollout"] == "fp16/fp16/fp32"
+    guard.refresh()
+    [decision] = store.guard.history("a")
+    assert decision.roles == {"policy": "fp16", "rollout": "fp16"}
+    assert not decision.demands_fp32
