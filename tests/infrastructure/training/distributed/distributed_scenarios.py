@@ -565,6 +565,67 @@ def go_back_together(folder: Path) -> Any:
     )
 
 
+def language_job(overflow_at: int = -1) -> tuple[Any, list[int]]:
+    """A policy of two batches a round for four rounds, and the rounds it has generated here.
+
+    Args:
+        overflow_at: Call of the loss on rank 1 whose gradient is too large for FP16.
+    """
+    from tests.infrastructure.policy.mismatch.policy_job import PAD, TokenBatch, a_job, sampled
+
+    rounds: list[int] = []
+    calls = iter(range(1000))
+    plain = a_job()
+
+    def batches(round_: int, roles: Any) -> list[dict[str, Tensor]]:
+        if not hasattr(roles.rollout, "module"):  # the untrained model, before the training
+            first = TokenBatch.from_sequences([[5, 6]], [[7, 8]], pad_token=PAD)
+            return [first.to_tensors()] * 2
+        rounds.append(round_)
+        return [
+            sampled(roles.rollout, 2 * round_ + part, rows=4, tokens=6).to_tensors()
+            for part in range(2)
+        ]
+
+    def loss(forward: Any, batch: dict[str, Tensor]) -> Tensor:
+        value = plain.loss(forward, batch)
+        if next(calls) == overflow_at and dist.get_rank() == 1:
+            return (value - value.detach()) * 1e37
+        return value
+
+    return a_job(2, rounds_per_epoch=2, batches=batches, loss=loss, reference=True), rounds
+
+
+def after(calls: int, command: Any) -> Callable[[], list[Any]]:
+    """The command when asked for the time after *calls* others."""
+    asked = iter(range(1000))
+    return lambda: [command] if next(asked) == calls else []
+
+
+@scenario
+def policy_flip(folder: Path) -> Any:
+    return {
+        parallel: run(
+            language_job(overflow_at=1)[0],
+            folder / f"policy-{parallel}",
+            after(5, SetPrecision(state=FP32)),
+            parallel=parallel,
+        )
+        for parallel in ("ddp", "fsdp2")
+    }
+
+
+@scenario
+def policy_stop_for_one(folder: Path) -> Any:
+    return run(language_job()[0], folder / "policy-two", after(3, Stop(reason="test")))
+
+
+@scenario
+def policy_go_on_from_one(folder: Path) -> Any:
+    job, rounds = language_job()
+    return {**run(job, folder / "policy-one", parallel="fsdp2"), "rounds": rounds}
+
+
 @scenario
 def slow_ddp(folder: Path) -> Any:
     """To be killed."""

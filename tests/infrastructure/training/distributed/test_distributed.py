@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
 from tests.patience import wait_until
 
@@ -28,7 +29,7 @@ NOT_KILLED = """
 overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods policy hybrid
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
 policy_needs_restart auto go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
-keep_fp32
+keep_fp32 policy_flip policy_stop_for_one policy_go_on_from_one
 """
 
 
@@ -81,6 +82,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, scenarios: ModuleType) -> P
         trainer.step(trainer.training_step(scenarios.micro_batch(number), scenarios.mse))
     trainer.save_checkpoint(folder / "of-one.pt")
     scenarios.run(scenarios.job(), folder / "go-on-from-one", scenarios.once(Stop(reason="test")))
+    stop = scenarios.after(3, Stop(reason="test"))
+    scenarios.run(scenarios.language_job()[0], folder / "policy-one", stop)
     with torchrun(folder, *NOT_KILLED.split()) as process:
         wait_until(lambda: process.poll() is not None, "the scenarios")
     assert process.returncode == 0, (folder / "log").read_text()
@@ -261,11 +264,11 @@ def test_five_batches_on_two_ranks_are_those_of_one_process(
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
-def test_all_ranks_flip_after_the_same_step(results, parallel: str) -> None:
+def test_all_ranks_flip_after_the_same_step(results, scenarios, parallel: str) -> None:
     first, second = (result[parallel] for result in results("flip"))
     assert first["dtypes"] == second["dtypes"]
     change = of(first, "precision_changed")[1]
-    assert change["state"] == {"requested": "fp16", "effective": "fp32", "reason": "flag"}
+    assert PrecisionState(**change["state"]) == scenarios.FP32
     flipped_at = change["step"]
     assert first["dtypes"] == ["torch.float16"] * flipped_at + ["float32"] * (24 - flipped_at)
     assert 0 < flipped_at < 24
@@ -278,7 +281,9 @@ def test_rank_zero_alone_measures_auto(results, parallel: str) -> None:
     assert len(reports) == 1
     state = of(first, "precision_changed")[-1]["state"]
     verdict = reports[0]["report"]["verdict"]
-    assert state == {"requested": "auto", "effective": verdict, "reason": "measured"}
+    assert PrecisionState(**state) == PrecisionState(
+        requested="auto", effective=verdict, reason="measured"
+    )
     assert first["last_dtype"] == second["last_dtype"]
     assert second["calls"] == 8  # its own micro-batches and no more
     assert first["calls"] > 50
@@ -374,3 +379,39 @@ def test_a_killed_rank_ends_the_group_which_resumes_to_the_same_weights(
         assert result["weights"] == whole["weights"]
         assert result["next_random"] == whole["next_random"]
     assert again[0]["next_random"] != again[1]["next_random"]  # each rank drops out on its own
+
+
+# -- a policy ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_a_policy_overflows_on_one_rank_and_rolls_back_on_both(results, parallel: str) -> None:
+    first, second = (result[parallel] for result in results("policy_flip"))
+    assert (first["weights"] == second["weights"]) == (parallel == "ddp")  # else rank 0 has all
+    assert torch.tensor(first["weights"]).isfinite().all()
+    before, after = (event["state"] for event in of(first, "precision_changed"))
+    assert before["roles"] == {
+        "policy": "fp32/fp16/fp32",
+        "rollout": "fp16/fp16/fp32",
+        "reference": "fp16/fp16/fp32",
+    }
+    assert after["effective"] == "fp32"
+    assert set(after["roles"].values()) == {"fp32/fp32/fp32"}
+    stats = of(first, "step_stats")
+    assert (sum(each["overflow"] for each in stats), first["steps"]) == (1, 4)
+    assert {each["loss_scale"] for each in stats if each["precision"] == "fp16"} == {128.0}
+    assert 0 < sum(each["fp16"] for each in stats) < 4
+
+
+def test_a_policy_resumes_on_another_number_of_ranks(results, folder, scenarios) -> None:
+    stopped, _ = results("policy_stop_for_one")
+    job, rounds = scenarios.language_job()
+    alone = scenarios.run(job, folder / "policy-two")
+    assert (stopped["outcome"], alone["outcome"]) == ("stopped", "done")
+    assert of(alone, "resumed")[0]["step"] == stopped["steps"] > 0
+    assert min(rounds) > 0, "the round under way is in the checkpoint"
+    both = results("policy_go_on_from_one")
+    assert [each["outcome"] for each in both] == ["done", "done"]
+    assert of(both[0], "resumed")[0]["step"] > 0
+    assert min(both[0]["rounds"]) > 0
+    assert both[1]["rounds"] == [], "rank 0 generates"
