@@ -125,6 +125,7 @@ def _factorial_rows(result: Factorial) -> list[dict[str, str]]:
         *(row("share of variance", name, "", each) for name, each in result.shares.items()),
         *(row("k3 ratio", name, half, each) for (half, name), each in result.changes.items()),
         *(row("k3, FP32 head", name, half, each) for (half, name), each in result.heads.items()),
+        *(row("k3", "same code, FP32 head on one side", h, k3) for h, k3 in result.aligned.items()),
         *(row("k3", name, "fp32", each) for name, each in result.floor.items()),
         row("k3", "recorded before truncation", "fp32", result.bias),
     ]

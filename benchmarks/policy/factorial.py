@@ -74,6 +74,8 @@ class Factorial:
     changes: k3 after one change divided by k3 before, by half type and change. Before: both sides
         in the half type, rollout cached and in one batch, heads in half, all tokens possible.
     heads: k3 by half type and place of the FP32 head.
+    aligned: k3 by half type if both sides run the trainer's own code and one of them has an FP32
+        head; with both heads in half, or both in FP32, it is 0.
     floor: k3 of FP32 on both sides, by how the rollout computes.
     bias: k3 in FP32 if the rollout recorded the distribution before truncation.
     """
@@ -82,6 +84,7 @@ class Factorial:
     shares: Mapping[str, Interval]
     changes: Mapping[tuple[str, str], Interval]
     heads: Mapping[tuple[str, str], Interval]
+    aligned: Mapping[str, Interval]
     floor: Mapping[str, Interval]
     bias: Interval
 
@@ -104,13 +107,17 @@ def run_factorial(
     table = _Table(subject, kept, batch, bootstrap)
     k3_CR = np.stack([table.cell(each) for each in CELLS])
     by_cell = dict(zip(CELLS, k3_CR, strict=True))
-    changes, heads = {}, {}
+    changes, heads, aligned = {}, {}, {}
     for half in HALVES:
         base = Cell(half=half, forward="cached", shape="together", head="none", sampling=PLAIN)
         for name, k3_R in _changed(base, by_cell, table).items():
             changes[half, name] = _interval(k3_R / by_cell[base])
         for head in HEADS:
             heads[half, head] = _interval(by_cell[_with(base, head=head)])
+        one, other = (
+            Way(side="trainer", precision=half, fp32_head=fp32_head) for fp32_head in (False, True)
+        )
+        aligned[half] = _interval(table.k3(one, other, PLAIN, PLAIN))
     trainer = Way(side="trainer", precision="fp32")
     floor = {}
     for forward, shape in itertools.product(("cached", "full"), ("together", "alone")):
@@ -124,6 +131,7 @@ def run_factorial(
         },
         changes=changes,
         heads=heads,
+        aligned=aligned,
         floor=floor,
         bias=_interval(table.k3(cached, trainer, PLAIN, TRUNCATED)),
     )

@@ -37,5 +37,6 @@ def test_the_half_type_explains_most(subject: Subject, tmp_path: Path) -> None:
     assert result.changes["fp16", "both sides in bf16"].figure > 20
     assert result.changes["bf16", "both sides in fp16"].figure < 1 / 20
     assert set(result.heads) == {(half, head) for half in ("fp16", "bf16") for head in HEADS}
+    assert 0 < result.aligned["fp16"].figure < result.aligned["bf16"].figure
     assert all(each.figure < 1e-11 for each in result.floor.values())
     assert result.bias.figure > 1e-4  # far above any rounding
