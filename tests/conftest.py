@@ -2,11 +2,14 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Generator
 
 import pytest
 from _pytest.reports import CollectReport, TestReport
+
+from tests.preloaded import ForkedPopen
 
 # In the reason of a skip that no installation could spare.
 ALLOWED = ("CUDA", "Genesis' own records", "do not go together")
@@ -23,12 +26,19 @@ PROCESS_FIXTURES = {
     "_preloaded",
     "aftermath",
     "caching_sandbox",
+    "forked",
     "machine",
     "postgres_server",
     "ranks",
     "sandbox",
     "standin_command",
 }
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the program, workers and probes that this process starts: their imports take seconds."""
+    monkeypatch.setattr(subprocess, "Popen", ForkedPopen)
 
 
 def pytest_configure() -> None:

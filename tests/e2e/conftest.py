@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from infrastructure.events import Event, EventTail
 from tests.patience import crowding, wait_until
+from tests.preloaded import ForkedPopen
 
 BIN = Path(sys.executable).parent
 
@@ -56,13 +57,25 @@ class Metrics:
 
 
 class Daemon:
-    """`genesis-fp16` in the folder *folder*, told everything by the settings file there."""
+    """`genesis-fp16` in the folder *folder*, told everything by the settings file there.
 
-    def __init__(self, folder: Path, *, bin_folder: Path = BIN, python_path: Path | None) -> None:
+    It is the console script in *bin_folder*. If *forked*, its processes are forked from one that
+    has imported torch, else they are started as an operator starts them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        bin_folder: Path = BIN,
+        forked: bool = True,
+        python_path: Path | None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.home, self.log_path = folder, folder / "home", folder / "daemon.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._program = bin_folder / "genesis-fp16"
+        self._start = ForkedPopen if forked else subprocess.Popen
         self._environ = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
         self._environ |= {"OMP_NUM_THREADS": "1"}
         if python_path is not None:
@@ -90,7 +103,7 @@ class Daemon:
     def start(self) -> "Daemon":
         """Start ``serve`` and wait until it says that it is ready."""
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = self._start(
                 [self._program, "serve"],
                 cwd=self.folder,
                 env=self._environ,
@@ -135,16 +148,19 @@ class Daemon:
         return sorted(found, key=lambda event: event.time)
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one command of the console script in the daemon's folder."""
-        return subprocess.run(
-            [self._program, *arguments],
+        """Run one command of the program in the daemon's folder."""
+        command = [self._program, *arguments]
+        with self._start(
+            command,
             cwd=self.folder,
             env=self._environ,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-        )
+        ) as process:
+            output, errors = process.communicate()
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def json(self, *arguments: str):
         """What a command answers with ``--json``."""
@@ -182,7 +198,7 @@ class Daemon:
         started = self.events("started")
         try:
             process = psutil.Process(started[-1].pid)
-            ours = "genesis_fp16.worker" in process.cmdline()
+            ours = process.create_time() < started[-1].time  # else another process got its pid
         except (IndexError, psutil.Error):
             return None
         return process if ours and process.status() != psutil.STATUS_ZOMBIE else None

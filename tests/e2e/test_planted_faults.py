@@ -17,6 +17,7 @@ SETTINGS = {
 PAUSE_SECONDS = 0.003  # for each batch: the guard decides by statistics of a second, not of a step
 
 
+@pytest.mark.usefixtures("forked")
 def test_faults_are_caught_and_the_healthy_left_alone(tmp_path: Path) -> None:
     """All but the drift of a held-out metric, which takes many runs: `benchmarks.guard` has it."""
     faults = {name: plan for name, plan in FAULTS.items() if name != "metric-drift"}

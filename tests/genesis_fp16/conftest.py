@@ -19,8 +19,9 @@ from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Finished
-from tests.genesis_fp16.preloaded_worker import PreloadedWorker, preload
+from tests.genesis_fp16.preloaded_worker import PreloadedWorker
 from tests.patience import wait_until
+from tests.preloaded import start_server
 
 InstallPlugin = Callable[..., None]
 
@@ -245,7 +246,7 @@ class WorkerAttempt:
 
 @pytest.fixture(scope="session")
 def _preloaded() -> None:
-    preload()
+    start_server()
 
 
 @pytest.fixture

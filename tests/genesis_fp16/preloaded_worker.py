@@ -6,7 +6,6 @@ They run the worker's own `main` with stdin, output, environment and session as
 
 import io
 import multiprocessing
-import multiprocessing.forkserver
 import os
 import subprocess
 import sys
@@ -14,20 +13,16 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tests.preloaded import start_server
+
 _CONTEXT = multiprocessing.get_context("forkserver")
-_MODULES = ["genesis_fp16.worker.__main__", __name__]
-
-
-def preload() -> None:
-    """Start the process from which workers are forked."""
-    _CONTEXT.set_forkserver_preload(_MODULES)
-    multiprocessing.forkserver.ensure_running()
 
 
 class PreloadedWorker:
     """One worker, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, spec: Path, log: Path, environment: Mapping[str, str]) -> None:
+        start_server()
         commands, writer = _CONTEXT.Pipe(duplex=False)
         arguments = (commands, str(spec), str(log), dict(environment))
         self._process = _CONTEXT.Process(target=_work, args=arguments)

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from tests.e2e.torture.catalogue import FAULTS, Fault
 from tests.e2e.torture.invariants import Snapshot, check_round, weights_of
-from tests.e2e.torture.preloaded import preload
 from tests.e2e.torture.round import SEEDS, Round
 from tests.e2e.torture.service import AGENTS, Reaper, Service
+from tests.preloaded import preload
 
 FAULT_MODULES = ("files", "plugins", "processes", "settings", "store")
 ROUNDS_PER_HOME = 25

@@ -25,8 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from tests.e2e.torture.preloaded import adopt_orphans, fork_daemon
 from tests.patience import crowding
+from tests.preloaded import adopt_orphans, fork_daemon
 
 SCHEDULED = "yew"  # the agent that is due at times; the others run when asked
 AGENTS = {"oak": "fp32", "elm": "fp32", "ash": "fp16", "fir": "fp16"}  # name to precision

@@ -29,7 +29,7 @@ from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.settings import AgentSettings, Settings, load_settings
 from genesis_fp16.store import DaemonLock, Store
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
 RunChecks = Callable[..., dict[str, list[CheckResult]]]
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.cli.app import app
 from genesis_fp16.plugins.commands import CommandUnavailableError
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
 PROGRAM = Path(sys.executable).parent / "genesis-fp16"
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "writing-an-agent.md"
@@ -258,7 +258,7 @@ def test_a_malformed_name_is_shown_by_doctor_alone(
     assert "evolve" in names
     assert name not in names
     assert ask("--", name).exit_code in {0, 2}  # help, or an unknown command: not the plugin
-    found = [each["found"] for each in json.loads(ask("doctor", "--json").stdout)]
+    found = [each["found"] for each in json.loads(program("doctor", "--json").stdout)]
     assert any(name in each and "strange" in each for each in found)
 
 
@@ -277,7 +277,7 @@ def test_a_built_in_command_wins(install_command: Callable[..., None]) -> None:
     assert "GENESIS_SLOTS" in ask("config", "show").stdout
     [result] = [
         each
-        for each in json.loads(ask("doctor", "--json").stdout)
+        for each in json.loads(program("doctor", "--json").stdout)
         if each["check"] == "command" and each["verdict"] == "warn"
     ]
     assert "config-plugin" in result["found"]

@@ -29,24 +29,32 @@ from genesis_fp16.store.daemon_status import find_daemon
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import EventWriter
 from infrastructure.events.event import StepStats
+from tests.preloaded import ForkedPopen
 
 pytestmark = pytest.mark.process
 
-SERVE = [sys.executable, "-c", "from genesis_fp16.cli.app import main; main()", "serve"]
+PROGRAM = Path(sys.executable).with_name("genesis-fp16")
 STORM = StepStats(step=100, applied=40, overflow=60, fp16=100, loss_scale=4.0, precision="fp16")
 NEXT_TO_NOTHING = 100 << 20  # bytes of memory
 
 
 class Daemon:
-    """`serve` in a process with the settings file given."""
+    """`serve` in a process with the settings file given; *forked* after all imports, or started."""
 
-    def __init__(self, folder: Path, until: Callable[..., None], **environ: str) -> None:
+    def __init__(
+        self, folder: Path, until: Callable[..., None], *, forked: bool = True, **environ: str
+    ) -> None:
         self.folder, self._until = folder, until
         self._log = folder / f"log{len(list(folder.glob('log*')))}"  # of it alone
         kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "PYTHONPATH")}
+        start = ForkedPopen if forked else subprocess.Popen
         with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                SERVE, cwd=folder, env=kept | environ, stdin=subprocess.DEVNULL, stderr=log
+            self.process = start(
+                [PROGRAM, "serve"],
+                cwd=folder,
+                env=kept | environ,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
             )
 
     def lines(self, event: str) -> list[dict]:
@@ -87,13 +95,15 @@ def start(tmp_path: Path, until) -> Iterator[Callable[..., Daemon]]:
     """Start a daemon in a folder of its own; all are gone afterwards."""
     started: list[Daemon] = []
 
-    def start(folder: Path | None = None, settings: str = "", **environ: str) -> Daemon:
+    def start(
+        folder: Path | None = None, settings: str = "", *, forked: bool = True, **environ: str
+    ) -> Daemon:
         folder = folder or tmp_path / f"daemon{len(started)}"
         folder.mkdir(exist_ok=True)
         (folder / ".env").write_text(
             f"GENESIS_METRICS_PORT=0\nGENESIS_AGENTS__SE_DARWIN__ENABLED=false\n{settings}"
         )
-        started.append(Daemon(folder, until, **environ))
+        started.append(Daemon(folder, until, forked=forked, **environ))
         return started[-1]
 
     yield start
@@ -115,7 +125,8 @@ def notices() -> Iterator[socket.socket]:
 def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
     """Ready, watched, reloaded, stopped; every notice in order, and little memory."""
     install_plugin("any")
-    daemon = start(NOTIFY_SOCKET=notices.getsockname().decode().replace("\0", "@"))
+    address = notices.getsockname().decode().replace("\0", "@")
+    daemon = start(forked=False, NOTIFY_SOCKET=address)
     assert notices.recv(100) == b"READY=1"
     assert notices.recv(100) == b"WATCHDOG=1"
 
@@ -392,13 +403,14 @@ def test_a_rollback_survives_the_loss_of_the_settings_file(start, install_plugin
 
     file = daemon.folder / ".env"
     file.write_text("")
-    for command in (SERVE, [*SERVE[:-1], "run", "any"]):
+    for command in (["serve"], ["run", "any"]):
         environ = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "PYTHONPATH")}
-        refused = subprocess.run(
-            command, cwd=daemon.folder, env=environ, capture_output=True, text=True, check=False
-        )
+        with ForkedPopen(
+            [PROGRAM, *command], cwd=daemon.folder, env=environ, stderr=subprocess.PIPE, text=True
+        ) as refused:
+            errors = refused.communicate()[1]
         assert refused.returncode == os.EX_CONFIG
-        assert f"ENABLE_FP16_TRAINING: was false in {file}" in refused.stderr
+        assert f"ENABLE_FP16_TRAINING: was false in {file}" in errors
 
     again = start(daemon.folder, settings="ENABLE_FP16_TRAINING=true\n")
     assert again.wait_for("rollback_ended")["now"] == {str(file): "true"}

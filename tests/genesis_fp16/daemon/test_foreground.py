@@ -11,7 +11,7 @@ from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
 NO_NEIGHBOURS = {"se_darwin": {"enabled": False}}
 

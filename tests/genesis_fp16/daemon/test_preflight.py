@@ -20,7 +20,7 @@ from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import AgentSettings, Settings, load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
 PROGRAM = Path(sys.executable).parent / "genesis-fp16"
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,8 +15,9 @@ from genesis_fp16.plugins.probe import HardwareProbeError, Plugin
 from genesis_fp16.plugins.probe.results_file import read_results
 from genesis_fp16.plugins.watch import REMOVAL_GRACE_SECONDS, RETRY_SECONDS, PluginWatch
 from genesis_fp16.settings import AgentSettings, Settings
+from tests.preloaded import PlainPopen
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
 BUILT_IN_OFF = {"se_darwin": AgentSettings(enabled=False)}
 
@@ -210,7 +212,10 @@ def test_a_rescan_by_hand_probes_what_failed_and_removes_at_once(
     assert read_results(watched.settings.home).keys() == {"flaky"}
 
 
-def test_closing_ends_probes_that_hang(start, install_plugin, until) -> None:
+def test_closing_ends_probes_that_hang(
+    start, install_plugin, until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", PlainPopen)  # their command lines are looked for
     for name in ("a", "b", "c"):
         install_plugin(name, "import time; time.sleep(600)")
     watched = start(probe_timeout_seconds=300.0)

@@ -21,6 +21,7 @@ from infrastructure.agent_contract.command import CommandContext, CommandError
 from infrastructure.trajectories import ReplayBuffer
 
 Popen = subprocess.Popen[str]
+pytestmark = pytest.mark.usefixtures("forked")
 PROGRAM = Path(sys.executable).parent / "genesis-fp16"
 TARGET = ("prices.py::total", "--tests", "test_prices.py")
 
@@ -200,7 +201,8 @@ def test_an_interruption_tells_that_candidates_may_have_been_recorded(folder: Pa
         print_json=print,
         defer_interrupts=lambda: contextlib.nullcontext(lambda: True),
     )
-    with answers.open("w") as channel, Path(os.devnull).open() as stdin:
+    reader, writer = os.pipe()  # the child waits for a request that never comes
+    with answers.open("w") as channel, os.fdopen(reader) as stdin, os.fdopen(writer, "w"):
         for may_record in (True, False):
             with pytest.raises(CommandError) as caught:
                 _run_child(context, channel.fileno(), stdin, may_record=may_record)

@@ -14,6 +14,8 @@ from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_agents,
 from genesis_fp16.settings import AgentSettings, Settings
 from infrastructure.agent_contract import Schedule
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 BUILT_IN_OFF = {"se_darwin": AgentSettings(enabled=False)}
 
 

@@ -1,9 +1,9 @@
 """Daemons, workers and probes forked from a process that has imported torch, which takes seconds.
 
-Each runs the code that `python -P -m MODULE` would run, with its own arguments, environment,
-working folder, session and file descriptors, and its parent is the process that started it. It
-differs from production in this only: modules are imported already, so a start takes 0.1 s, and the
-command line in the process table is that of the torture command.
+Each runs the code that ``genesis-fp16`` or `python -P -m MODULE` would run, with its own arguments,
+environment, working folder, session and file descriptors. Workers and probes are children of the
+daemon that starts them. It differs from production in this only: modules are imported already, so
+a start takes 0.1 s, and the command line in the process table is that of the process forked.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import multiprocessing
+import multiprocessing.forkserver
 import os
 import runpy
 import signal
@@ -28,6 +30,7 @@ from typing import Any, NoReturn
 import psutil
 
 MODULES = (
+    "agents.se_darwin_agent",
     "alembic.command",
     "alembic.script",
     "genesis_fp16.cli",
@@ -36,9 +39,16 @@ MODULES = (
     "genesis_fp16.worker.attempt_runner",
     "infrastructure.training",
     "infrastructure.world_model.networks",
-    "torch._dynamo",  # optimizers import it
+    "torch._dynamo",  # what resumes imports it; so does an optimizer without fused=True
 )
-PRELOADED = ("genesis_fp16.worker", "genesis_fp16.plugins.probe")  # as named on a command line
+PROGRAM = "genesis-fp16"
+PRELOADED = (  # as named on a command line
+    "agents.se_darwin.command.child",
+    "genesis_fp16.plugins.probe",
+    "genesis_fp16.worker",
+)
+_PYTHON = Path(sys.executable)
+_CONTEXT = multiprocessing.get_context("forkserver")
 _PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36  # prctl(2)
 _FIRST_HIGH_DESCRIPTOR = 200
 
@@ -48,6 +58,12 @@ def preload() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     for module in MODULES:
         importlib.import_module(module)
+
+
+def start_server() -> None:
+    """Start the process from which `ForkedPopen` and test workers are forked, unless it runs."""
+    _CONTEXT.set_forkserver_preload([*MODULES, __name__])
+    multiprocessing.forkserver.ensure_running()
 
 
 def adopt_orphans(adopt: bool = True) -> None:
@@ -78,9 +94,8 @@ def fork_daemon(
     try:
         _die_with(parent)
         os.setsid()
-        _become(("genesis-fp16", *arguments), environment, folder, {0: null, 1: log, 2: log})
-        _ForkedPopen.base = _Base()
-        subprocess.Popen = _ForkedPopen  # type: ignore[misc]
+        _become((PROGRAM, *arguments), environment, folder, {0: null, 1: log, 2: log})
+        _fork_children()
         if commit_fuse is not None:
             _arm(commit_fuse)
         from genesis_fp16.cli import main
@@ -96,15 +111,26 @@ def _die_with(parent: int) -> None:
         os._exit(0)
 
 
-class _Base:
-    """A child of this process that forks off further children of this process on request."""
+def _fork_children() -> None:
+    """Fork what this process starts from now on."""
+    ForkedPopen.base = _Base(from_server=False)
+    subprocess.Popen = ForkedPopen  # type: ignore[misc]
 
-    def __init__(self) -> None:
+
+class _Base:
+    """A process that forks off further children of this process on request.
+
+    Forked from this process, or from the server if this process has not imported what they need.
+    """
+
+    def __init__(self, *, from_server: bool) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         self._lock = threading.Lock()
-        self.pid = os.fork()
-        if not self.pid:
+        if from_server:
+            start_server()
+            _CONTEXT.Process(target=_serve_forks, args=(theirs, None), daemon=True).start()
+        elif not os.fork():
             ours.close()
             _serve_forks(theirs, parent)
         theirs.close()
@@ -123,8 +149,8 @@ class _Base:
         return pid
 
 
-def _serve_forks(requests: socket.socket, parent: int) -> NoReturn:
-    _die_with(parent)
+def _serve_forks(requests: socket.socket, parent: int | None) -> NoReturn:
+    _die_with(parent or os.getppid())
     os.setsid()
     while True:
         message, received, _, _ = socket.recv_fds(requests, 1 << 20, 64)
@@ -136,8 +162,11 @@ def _serve_forks(requests: socket.socket, parent: int) -> NoReturn:
             for descriptor in received:
                 os.close(descriptor)
             continue
+        middle = os.getpid()
         if os.fork():
             os._exit(0)
+        while os.getppid() == middle:  # until the process that asked is the parent
+            time.sleep(0.0005)
         _work(json.loads(message), received, requests)
 
 
@@ -149,6 +178,11 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
         descriptors = dict(zip(request["descriptors"], received, strict=True))
         arguments = (request["module"], *request["arguments"])
         _become(arguments, request["environment"], Path(request["folder"]), descriptors)
+        if request["module"] == PROGRAM:
+            _fork_children()
+            from genesis_fp16.cli import main
+
+            _exit_with(main)
         _exit_with(lambda: runpy.run_module(request["module"], run_name="__main__", alter_sys=True))
     finally:
         os._exit(70)
@@ -176,7 +210,7 @@ def _become(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == 2 else signal.SIG_DFL)
     sys.argv = list(arguments)
-    here = {"", str(Path.cwd()), str(Path(__file__).parents[3])}
+    here = {"", str(Path.cwd()), str(Path(__file__).parents[1])}
     sys.path[:] = [path for path in sys.path if path not in here]
     sys.path[:0] = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
     importlib.invalidate_caches()
@@ -200,19 +234,26 @@ def _exit_with(program: Any) -> NoReturn:
     os._exit(code)
 
 
-_PLAIN = subprocess.Popen
+PlainPopen = subprocess.Popen
 
 
-class _ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
-    """Forks our own modules from the base; starts everything else as usual."""
+class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
+    """Forks ``genesis-fp16``, workers and probes from the base; starts everything else as usual.
 
-    base: _Base
+    What it forks does so in turn. A drop-in replacement for `subprocess.Popen`.
+    """
+
+    base: _Base | None = None
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
-        names = _PLAIN._execute_child.__code__.co_varnames  # type: ignore[attr-defined]
+        names = PlainPopen._execute_child.__code__.co_varnames  # type: ignore[attr-defined]
         given = dict(zip(names[2:], rest, strict=False))
-        command = list(args) if isinstance(args, list | tuple) else []
-        if command[:3] != [sys.executable, "-P", "-m"] or command[3] not in PRELOADED:
+        command = list(args) if isinstance(args, list | tuple) else [args]
+        if Path(os.fsdecode(command[0])) == _PYTHON.with_name(PROGRAM):
+            module, arguments = PROGRAM, command[1:]
+        elif command[:3] == [str(_PYTHON), "-P", "-m"] and command[3] in PRELOADED:
+            module, arguments = command[3], command[4:]
+        else:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         descriptors = {
@@ -223,13 +264,15 @@ class _ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
         }
         environment = os.environ if given["env"] is None else given["env"]
         request = {
-            "module": command[3],
-            "arguments": command[4:],
+            "module": module,
+            "arguments": [os.fsdecode(each) for each in arguments],
             "environment": dict(environment),
             "folder": str(given["cwd"] or Path.cwd()),
             "new_session": given["start_new_session"],
         }
-        self.pid = self.base.spawn(request, descriptors)
+        if ForkedPopen.base is None:
+            ForkedPopen.base = _Base(from_server=True)
+        self.pid = ForkedPopen.base.spawn(request, descriptors)
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(given[each] for each in pipes))  # type: ignore[attr-defined]
