@@ -24,6 +24,11 @@ from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.commands import plugin_commands
+from genesis_fp16.plugins.discovery import (
+    AGENTS_GROUP,
+    UNREADABLE_REMEDY,
+    installed_entry_points,
+)
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_hardware
 from genesis_fp16.settings import Settings, SettingsError, hot_fields, load_settings, variable_name
 from genesis_fp16.store import StoreError
@@ -68,7 +73,7 @@ def run_checks(
 
     The program's own commands are *built_in*.
     """
-    results = [check_versions(), check_library(), *check_commands(built_in)]
+    results = [check_versions(), check_library(), *check_metadata(), *check_commands(built_in)]
     try:
         settings = load()
     except SettingsError as error:
@@ -98,6 +103,14 @@ def check_library() -> CheckResult:
         what, _, remedy = str(error).partition("; ")
         return CheckResult("library", "fail", what, remedy)
     return CheckResult("library", "ok", "infrastructure.training is the one installed with us")
+
+
+def check_metadata() -> Iterator[CheckResult]:
+    """Which distributions have metadata that cannot be read."""
+    unreadable: list[str] = []
+    installed_entry_points(AGENTS_GROUP, unreadable)
+    for what in unreadable:
+        yield CheckResult("metadata", "fail", what, UNREADABLE_REMEDY)
 
 
 def check_commands(built_in: Collection[str]) -> Iterator[CheckResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -12,6 +13,9 @@ def main() -> None:
     quietly = interrupted is signal.default_int_handler  # a shell may have it ignored
     if quietly:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Otherwise pydantic imports what any distribution registers for it, and no command starts while
+    # the metadata of one is damaged.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # noqa: TID251
     from genesis_fp16.cli import app
 
     if quietly:

@@ -8,16 +8,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, distributions
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from genesis_fp16.domain.errors import GenesisError
 from infrastructure.agent_contract.agent import AGENT_NAME
-from infrastructure.events.plain_text import plain
+from infrastructure.events.plain_text import LONGEST, plain
 
 AGENTS_GROUP = "genesis.agents"
+UNREADABLE_REMEDY = (
+    "install that distribution again, or delete the folder: torch cannot be imported either"
+)
 _LONGEST_NAME = 64  # characters shown of a malformed name, so that it does not break a table
 
 
@@ -67,9 +70,27 @@ class InstalledEntryPoint:
     editable: bool = False
 
 
-def installed_entry_points(group: str) -> list[InstalledEntryPoint]:
-    """Entry points of *group*, sorted by name; a name that two distributions use comes twice."""
-    found = [_describe(point) for point in entry_points(group=group)]
+def installed_entry_points(
+    group: str, unreadable: list[str] | None = None
+) -> list[InstalledEntryPoint]:
+    """Entry points of *group*, sorted by name; a name that two distributions use comes twice.
+
+    A distribution whose metadata cannot be read is left out, and described in *unreadable*.
+    """
+    found: list[InstalledEntryPoint] = []
+    seen: set[str] = set()
+    for distribution in distributions():
+        try:
+            name = distribution._normalized_name  # of its folder; the public one reads a file
+            if name in seen:  # an earlier folder of sys.path hides it
+                continue
+            seen.add(name)
+            found += [_describe(point) for point in distribution.entry_points.select(group=group)]
+        except Exception as error:  # each kind of damage raises another
+            if unreadable is not None:
+                path = getattr(distribution, "_path", distribution.locate_file(""))
+                what = f"{path} cannot be read ({type(error).__name__}: {error})"
+                unreadable.append(plain(what, LONGEST))
     return sorted(found, key=lambda point: (point.name, point.distribution))
 
 

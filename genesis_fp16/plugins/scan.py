@@ -62,6 +62,7 @@ class Scan(BaseModel):
         folders: The folders of ``sys.path``, as they were before anything else was read.
         environment: Hash of the metadata in *folders*: it changes with any distribution.
         modules: Top-level name of a module to its files.
+        unreadable: Distributions whose metadata cannot be read, and why.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -69,12 +70,14 @@ class Scan(BaseModel):
     folders: list[Mark] = []
     environment: str = ""
     modules: dict[str, list[Mark]] = {}
+    unreadable: list[str] = []
 
 
 def scan_installed() -> Scan:
     """Read the metadata of all distributions, and size and time of the files of each agent."""
     folders = marks_of(str(Path(path or ".").absolute()) for path in sys.path)
-    points = installed_entry_points(AGENTS_GROUP)
+    unreadable: list[str] = []
+    points = installed_entry_points(AGENTS_GROUP, unreadable)
     agents, modules = [], {}
     for point in points:
         top = point.target.partition(":")[0].partition(".")[0]
@@ -90,7 +93,13 @@ def scan_installed() -> Scan:
             )
         )
     environment = hash_of(_metadata_in(folder for folder, *_ in folders))
-    return Scan(agents=agents, folders=folders, environment=environment, modules=modules)
+    return Scan(
+        agents=agents,
+        folders=folders,
+        environment=environment,
+        modules=modules,
+        unreadable=unreadable,
+    )
 
 
 def marks_of(paths: Iterable[str]) -> list[Mark]:
@@ -118,7 +127,8 @@ def _metadata_in(folders: Iterable[str]) -> list[tuple[str, str, int]]:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith(_METADATA):
-                    found.append((folder, entry.name, entry.stat().st_mtime_ns))
+                    with suppress(OSError):  # a link to nowhere
+                        found.append((folder, entry.name, entry.stat().st_mtime_ns))
     return sorted(found)
 
 
@@ -145,4 +155,13 @@ def _module_files(top: str) -> list[str]:
         for name in names
         if name.endswith((".py", ".so", ".pyd"))
     )
-    return sorted(itertools.islice(code, _MOST_FILES))
+    return sorted(path for path in itertools.islice(code, _MOST_FILES) if _is_text(path))
+
+
+def _is_text(path: str) -> bool:
+    """Whether *path* is text, as the path of a module is, and not bytes that are no UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from genesis_fp16.plugins.discovery import UNREADABLE_REMEDY
 from genesis_fp16.plugins.probe.parent import (
     PROBES_AT_ONCE,
     Hardware,
@@ -224,6 +225,9 @@ class PluginWatch:
                 self._missing = dict.fromkeys(self._missing, -math.inf)
             self._settle_scan()
             self._changed.notify_all()
+        for what in scan.unreadable:
+            if what not in earlier.unreadable:
+                log.error("distribution_unreadable", error=what, remedy=UNREADABLE_REMEDY)
         return (scan.agents, scan.environment) != (earlier.agents, earlier.environment)
 
     def _lose(self, name: str) -> None:

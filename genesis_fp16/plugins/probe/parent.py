@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from genesis_fp16.plugins.loading import one_line
 from genesis_fp16.plugins.probe.messages import ProbeAnswer, ProbeRequest
 from genesis_fp16.plugins.scan import FoundAgent, Scan, hash_of, scan_installed
 from genesis_fp16.settings import Settings
+from genesis_fp16.settings.source import child_environment
+from genesis_fp16.system.processes import kill, started_with
 from infrastructure.agent_contract import Schedule
 from infrastructure.events.plain_text import LONGEST, plain
 
@@ -39,6 +42,7 @@ _OUTPUT_BYTES = 16384
 _TRACE_BYTES = 1 << 20  # of up to 100 threads
 _TRACE_THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 _TRACE_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_PROBE_VARIABLE = "_GENESIS_PROBE"  # in the environment of a probe and of its descendants
 _PROBE_MODULE = str(Path(__file__).with_name("__main__.py"))
 
 PluginState = Literal["ready", "quarantined", "disabled", "pending", "removed"]
@@ -161,7 +165,7 @@ class ProbeProcesses:
                 _kill_group(child)
 
     def run(self, arguments: list[str], request: str, deadline_seconds: float) -> Ended:
-        """Run a probe in its own process group, and kill that group afterwards.
+        """Run a probe in its own process group; kill that group and its children afterwards.
 
         Raises:
             ProbesClosedError: `close` was called.
@@ -178,6 +182,7 @@ class ProbeProcesses:
             command = [sys.executable, "-P", "-m", "genesis_fp16.plugins.probe", *arguments]
             command += ["--answer", str(answer.fileno()), "--trace", str(trace.fileno())]
             command += ["--deadline", str(deadline_seconds)]
+            token = secrets.token_hex(16)
             with self._lock:
                 if self._closed:
                     raise ProbesClosedError
@@ -188,6 +193,7 @@ class ProbeProcesses:
                     stderr=output,
                     pass_fds=(answer.fileno(), trace.fileno()),
                     start_new_session=True,
+                    env=child_environment({_PROBE_VARIABLE: token}),
                 )
                 self._running.add(child)
             status = None
@@ -196,10 +202,10 @@ class ProbeProcesses:
             with self._lock:
                 _kill_group(child)
                 self._running.discard(child)
-                if self._closed:
-                    child.wait()
-                    raise ProbesClosedError
             child.wait()
+            kill(started_with(_PROBE_VARIABLE, token))  # those in sessions of their own
+            if self._closed:
+                raise ProbesClosedError
             output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
             printed = plain(output.read().decode(errors="replace"), _OUTPUT_BYTES)
             answer.seek(0)

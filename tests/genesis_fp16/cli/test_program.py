@@ -1,5 +1,6 @@
 """The entry point, interrupted at any moment."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -31,3 +32,19 @@ def test_an_interrupt_while_modules_load_shows_no_traceback(folder: Path, module
     assert process.returncode == -signal.SIGINT
     assert "Traceback" not in shown
     assert "KeyboardInterrupt" not in shown
+
+
+def test_damaged_metadata_of_any_distribution_stops_no_command(folder: Path) -> None:
+    info = folder / "site" / "damaged-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_bytes(b"\xf7")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM[-1], "config", "show"],
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(info.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ENABLE_FP16_TRAINING" in done.stdout

@@ -14,6 +14,7 @@ from genesis_fp16.plugins import (
     check_not_shadowed,
     entry_point_of,
 )
+from genesis_fp16.plugins.discovery import AGENTS_GROUP, installed_entry_points
 
 
 def test_agents_are_found_without_importing_them(install_plugin: Callable[..., None]) -> None:
@@ -22,6 +23,33 @@ def test_agents_are_found_without_importing_them(install_plugin: Callable[..., N
     assert entry_point_of("se-darwin") == "agents.se_darwin_agent:SEDarwinAgent"
     with pytest.raises(UnknownAgentError, match=r"'nobody'.*broken, se-darwin"):
         entry_point_of("nobody")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [
+        ("entry_points.txt", b"\xf7\x00", "UnicodeDecodeError"),
+        ("entry_points.txt", b"[genesis.agents]\nno equals sign\n", "TypeError"),
+        ("METADATA", b"\xff", "UnicodeDecodeError"),
+    ],
+)
+def test_damaged_metadata_costs_only_its_own_distribution(
+    install_plugin: Callable[..., None],
+    tmp_path: Path,
+    file: str,
+    content: bytes,
+    why: str,
+) -> None:
+    install_plugin("fine")
+    install_plugin("damaged")
+    info = tmp_path / "site" / "damaged_plugin-1.5.dist-info"
+    (info / file).write_bytes(content)
+    unreadable: list[str] = []
+    found = installed_entry_points(AGENTS_GROUP, unreadable)
+    assert [point.name for point in found] == ["fine", "se-darwin"]
+    [problem] = unreadable
+    assert str(info) in problem
+    assert why in problem
 
 
 def test_library_of_ours_is_not_shadowed() -> None:

@@ -1,3 +1,4 @@
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,24 @@ def test_any_distribution_changes_the_environment(
     assert marks_of(path for path, *_ in before.folders) != before.folders
     install_plugin("tool", group="genesis.commands")
     assert scan_installed().environment != before.environment
+
+
+def test_strange_files_hide_no_others(install_plugin: Callable[..., None], tmp_path: Path) -> None:
+    install_plugin("fine")
+    site = tmp_path / "site"
+    package = site / "fine_plugin"
+    (site / "fine_plugin.py").unlink()
+    package.mkdir()
+    (package / "__init__.py").touch()
+    Path(os.fsdecode(bytes(package) + b"/\xff.py")).touch()
+    for number in range(20):
+        (site / f"{number}.pth").symlink_to(site / "nowhere")
+    agent, scan = find("fine")
+    assert Scan.model_validate_json(scan.model_dump_json()) == scan
+    assert [path for path, *_ in scan.modules["fine_plugin"]] == [str(package / "__init__.py")]
+    install_plugin("tool", group="genesis.commands")
+    assert scan_installed().environment != scan.environment
+    assert agent.problem == ""
 
 
 @pytest.mark.parametrize("target", ["no_such_module:Agent", "", ".:x", "os:environ"])
