@@ -81,7 +81,8 @@ def installed_entry_points(
     seen: set[str] = set()
     for distribution in distributions():
         try:
-            name = distribution._normalized_name  # of its folder; the public one reads a file
+            # Of its folder; the public name reads a file.
+            name = distribution._normalized_name  # type: ignore[attr-defined]
             if name in seen:  # an earlier folder of sys.path hides it
                 continue
             seen.add(name)

@@ -18,6 +18,7 @@ from infrastructure.training.checkpoints.fit import (
     compare_model,
     compare_optimizer,
     in_one_line,
+    own_tensors,
 )
 from infrastructure.training.checkpoints.original import has_manifest, read_original
 from infrastructure.training.distributed import Ranks, is_sharded
@@ -99,6 +100,7 @@ class TrainerState:
                 raise ValueError(f"the state {problems}")
             self._load_model(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
+            own_tensors(self._optimizer)
         self._loss_scale.load_state_dict(state["loss_scale"])
         if state["precision"] != Precision.FP16.value:
             self._loss_scale.leave_floor()

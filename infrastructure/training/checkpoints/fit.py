@@ -67,6 +67,33 @@ def compare_optimizer(saved: object, optimizer: Optimizer, model: Module) -> Ite
         yield from _compare_group(type(optimizer), state["state"], group, own, names)
 
 
+def own_tensors(optimizer: Optimizer) -> None:
+    """Give each tensor that *optimizer* has loaded memory of its own, laid out as its parameter.
+
+    torch takes over tensors as they were saved: overlapping, shared or with other strides, for
+    example those of a model in ``channels_last``. Fused kernels would then write elsewhere.
+    """
+    seen: set[int] = set()
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    for parameter in parameters:  # the state may have keys that are none
+        entry = optimizer.state.get(parameter, {})
+        for key, value in entry.items():
+            if type(value) not in (Tensor, Parameter) or value.layout is not torch.strided:
+                continue  # sharded, for example
+            whole = value.shape == parameter.shape
+            fits = value.stride() == parameter.stride() if whole else value.is_contiguous()
+            storage = value.untyped_storage().data_ptr()
+            if fits and storage not in seen and not value.requires_grad:
+                seen.add(storage)
+                continue
+            owner = parameter if whole else value
+            strides = torch.preserve_format if whole else torch.contiguous_format
+            new = torch.empty_like(
+                owner, dtype=value.dtype, device=value.device, memory_format=strides
+            )
+            entry[key] = new.detach().copy_(value.detach())
+
+
 def is_optimizer_state(value: object) -> bool:
     """Whether *value* has the structure of what ``Optimizer.state_dict`` returns."""
     if not isinstance(value, dict):
@@ -163,6 +190,8 @@ def _compare_tensor(
 def _kind(value: object) -> str:
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
+    if value.is_meta:
+        return "a tensor without data"
     if value.is_complex():
         number = "a complex"
     else:
@@ -172,5 +201,5 @@ def _kind(value: object) -> str:
 
 def _is_number(value: object) -> bool:
     if isinstance(value, Tensor):
-        return value.numel() == 1 and not value.is_complex()
+        return value.numel() == 1 and not value.is_complex() and not value.is_meta
     return isinstance(value, int | float)

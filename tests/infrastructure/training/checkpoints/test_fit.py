@@ -165,6 +165,45 @@ class Scheduled(torch.optim.SGD):
     """Not torch's own: what it keeps is unknown."""
 
 
+@pytest.mark.parametrize(
+    "stored",
+    [
+        lambda value: value.t().contiguous().t() if value.ndim == 2 else value,
+        lambda value: torch.zeros(1).expand(value.shape),
+        lambda value: value.requires_grad_(),
+    ],
+    ids=["other strides", "overlapping", "a leaf of autograd"],
+)
+def test_a_state_trains_the_same_however_its_tensors_are_stored(
+    trainer, saved, batch, loss_fn, stored
+):
+    """Else a fused kernel takes the memory for that of the parameter, and writes beyond it."""
+    plain = copy.deepcopy(saved)
+    for entry, odd in zip(
+        plain["optimizer"]["state"].values(), saved["optimizer"]["state"].values(), strict=True
+    ):
+        odd["exp_avg"] = stored(odd["exp_avg"])
+        entry["exp_avg"] = odd["exp_avg"].detach().clone(memory_format=torch.contiguous_format)
+    odd_trained, plain_trained = [], []
+    for state, trained in ((plain, plain_trained), (saved, odd_trained)):
+        trainer.load_state_dict(copy.deepcopy(state))
+        for entry in trainer.optimizer.state.values():
+            assert entry["exp_avg"].is_contiguous()
+        trainer.train_batch(batch, loss_fn)
+        trained += [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    assert all(map(torch.equal, odd_trained, plain_trained))
+
+
+def test_moments_that_share_memory_are_separated(trainer, saved):
+    for entry in saved["optimizer"]["state"].values():
+        entry["exp_avg"] = entry["exp_avg_sq"]
+    saved["optimizer"]["state"][99] = {"exp_avg": torch.zeros(1)}  # of no parameter
+    trainer.load_state_dict(saved)
+    for parameter in trainer.model.parameters():
+        entry = trainer.optimizer.state[parameter]
+        assert entry["exp_avg"].data_ptr() != entry["exp_avg_sq"].data_ptr()
+
+
 def test_the_state_of_an_unknown_optimizer_passes():
     model = network()
     optimizer = Scheduled(model.parameters(), lr=0.1, momentum=0.9)
