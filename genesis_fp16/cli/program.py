@@ -15,7 +15,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Otherwise pydantic imports what any distribution registers for it, and no command starts while
     # the metadata of one is damaged.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # noqa: TID251
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from genesis_fp16.cli import app
 
     if quietly:

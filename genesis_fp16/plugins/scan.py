@@ -159,7 +159,7 @@ def _module_files(top: str) -> list[str]:
 
 
 def _is_text(path: str) -> bool:
-    """Whether *path* is text, as the path of a module is, and not bytes that are no UTF-8."""
+    """Whether *path* is text, as the path of a module is, and not other bytes."""
     try:
         path.encode()
     except UnicodeEncodeError:
