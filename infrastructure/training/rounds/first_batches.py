@@ -12,8 +12,10 @@ from torch.nn import Module
 from infrastructure.agent_contract import Job, TrainingJob
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
 from infrastructure.agent_contract.training_job import Batch
+from infrastructure.events.role_precision import FP32
 from infrastructure.training.inputs import to_device
 from infrastructure.training.precision import Precision, PrecisionForward
+from infrastructure.training.precision.roles import RoleForward
 from infrastructure.training.rounds.generation import generate
 
 
@@ -56,10 +58,13 @@ def batches_of_each_kind(job: Job, model: Module, device: torch.device) -> Itera
 
 
 def untrained_roles(job: OnPolicyJob, model: Module, device: torch.device) -> Roles:
-    """Roles that all compute with *model* in FP32, as at the start of a training."""
-    forward = PrecisionForward(model, device, Precision.FP32)
-    reference = forward if job.reference else None
-    return Roles(rollout=forward, policy=forward, reference=reference, device=str(device))
+    """Roles that all compute with the weights of *model* in FP32, as before the first step."""
+    return Roles(
+        rollout=RoleForward(model, device, FP32),
+        policy=PrecisionForward(model, device, Precision.FP32),
+        reference=RoleForward(model, device, FP32) if job.reference else None,
+        device=str(device),
+    )
 
 
 def _first_epoch(job: Job, device: torch.device) -> Iterable[Batch]:

@@ -1,0 +1,230 @@
+"""The job that teaches a policy a task: demonstrations first, then reward alone.
+
+Legend: B sequences, T tokens, S = T - 1 predicted tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from agents.policy.settings import PolicySettings
+from agents.policy.tasks import Problem, Task, reward
+from infrastructure.agent_contract import Evaluation, Forward
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
+from infrastructure.agent_contract.training_job import Batch
+from infrastructure.events.role_precision import FP32
+from infrastructure.policy import Sampling, TokenBatch, token_log_probs
+from infrastructure.policy.corrections import CORRECTIONS, Corrected
+from infrastructure.policy.losses import Clip, LossInputs, dr_grpo_loss, kl_loss
+from infrastructure.policy.losses.advantages import dr_grpo_advantages
+from infrastructure.policy.masked import masked_mean
+from infrastructure.policy.models import build_policy, small_config
+from infrastructure.policy.rollout import TransformersRollout
+from infrastructure.policy.tokenizer import CharacterTokenizer
+from infrastructure.training.precision.roles import RoleForward
+
+PRIMARY = "held_out_reward"
+HELD_OUT = 256
+_WARM_UP_RATE, _WARM_UP_BATCH = 2e-3, 128
+_CLIP = Clip(low=0.2, high=0.28)  # DAPO's "clip-higher", arXiv:2503.14476
+
+
+def new_policy(task: Task, seed: int) -> Module:
+    """A language model of about 110,000 random weights for the characters of *task*."""
+    config = small_config(CharacterTokenizer(task.characters), layers=2, context=32)
+    config.initializer_range = 0.05  # the default of 0.02 is for models a hundred times as wide
+    return build_policy(config, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyLearner:
+    """Makes the job of one run.
+
+    Attributes:
+        task: What is learned.
+        settings: The operator's.
+        seed: Seed of the run; with the round, it decides problems and completions.
+        warm: Whether the weights need no warm-up.
+    """
+
+    task: Task
+    settings: PolicySettings
+    seed: int
+    warm: bool
+
+    def job(self, model: Module) -> OnPolicyJob:
+        """The job that trains *model*, whose tokens are those of the task."""
+        settings = self.settings
+        warm_up = 0 if self.warm else settings.rounds_per_epoch
+        warm_up_steps = self.task.warm_up_steps if warm_up else 0
+        after = settings.learning_rate / _WARM_UP_RATE
+
+        def batches(round_: int, roles: Roles) -> Iterator[Batch]:
+            if round_ < warm_up:
+                return self._demonstrations(round_)
+            return self._completions(round_, roles)
+
+        return OnPolicyJob(
+            model=model,
+            optimizer=lambda parameters: torch.optim.AdamW(
+                parameters, lr=_WARM_UP_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+            ),
+            scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
+                optimizer, lambda step: 1.0 if step < warm_up_steps else after
+            ),
+            batches=batches,
+            loss=self._loss,
+            evaluate=lambda _forward: self._evaluate(model),
+            epochs=-(-(warm_up + settings.rounds) // settings.rounds_per_epoch),
+            rounds_per_epoch=settings.rounds_per_epoch,
+            warm_up_rounds=warm_up,
+            sync_every_rounds=settings.sync_every_rounds,
+            reference=settings.kl_coefficient > 0.0,
+        )
+
+    @property
+    def _sampling(self) -> Sampling:
+        return Sampling(temperature=self.settings.temperature)
+
+    def _draw(self, round_: int, count: int) -> list[Problem]:
+        random = Random(f"{self.seed}/{round_}")
+        return list(islice(self.task.training_problems(random), count))
+
+    def _demonstrations(self, round_: int) -> Iterator[Batch]:
+        tokenizer = CharacterTokenizer(self.task.characters)
+        steps, rounds = self.task.warm_up_steps, self.settings.rounds_per_epoch
+        count = -(-steps * (round_ + 1) // rounds) + (-steps * round_ // rounds)  # the first: most
+        problems = self._draw(round_, count * _WARM_UP_BATCH)
+        for first in range(0, len(problems), _WARM_UP_BATCH):
+            part = problems[first : first + _WARM_UP_BATCH]
+            answers = [
+                [*tokenizer.encode(each.answer, add_special_tokens=False), tokenizer.eos_token_id]
+                for each in part
+            ]
+            prompts = [tokenizer.encode(each.prompt) for each in part]
+            yield TokenBatch.from_sequences(
+                prompts, answers, pad_token=tokenizer.pad_token_id
+            ).to_tensors()
+
+    def _completions(self, round_: int, roles: Roles) -> Iterator[Batch]:
+        """Generate a round and compute what its steps need, once, before the weights change."""
+        settings = self.settings
+        group = settings.completions_per_prompt
+        problems = [
+            problem
+            for problem in self._draw(round_, settings.prompts_per_round)
+            for _ in range(group)
+        ]
+        seed = Random(f"{self.seed}/{round_}/completions").getrandbits(63)
+        rollout = cast("RoleForward", roles.rollout)
+        batch = self._generate(rollout, problems, self._sampling, seed)
+        rewards_B = torch.tensor(self._rewards(problems, batch)).to(batch.tokens_BT.device)
+        groups_B = torch.arange(len(problems), device=rewards_B.device) // group
+        tensors = self._prepared(batch, dr_grpo_advantages(rewards_B, groups_B), roles)
+        order = torch.randperm(len(problems), generator=torch.Generator().manual_seed(seed))
+        for rows in order.tensor_split(min(settings.steps_per_round, len(problems))):
+            yield {name: tensor[rows.to(tensor.device)] for name, tensor in tensors.items()}
+
+    def _prepared(self, batch: TokenBatch, advantages_B: Tensor, roles: Roles) -> Batch:
+        mask_BS = batch.response_mask_BS
+        old_BS = token_log_probs(roles.policy, batch, self._sampling)
+        correct = CORRECTIONS[self.settings.correction]
+        corrected = correct(
+            old_BS,
+            cast("Tensor", batch.log_probs_BS),
+            mask_BS,
+            advantages_BS=advantages_B[:, None].expand(mask_BS.shape),
+        )
+        tensors = {
+            **batch.to_tensors(),
+            "old_log_probs_BS": old_BS,
+            "advantages_B": advantages_B,
+            "weights_BS": corrected.weights_BS,
+            "kept_BS": corrected.kept_BS,
+        }
+        if roles.reference is not None:
+            reference_BS = token_log_probs(roles.reference, batch, self._sampling)
+            tensors["reference_log_probs_BS"] = reference_BS
+        return tensors
+
+    def _loss(self, forward: Forward, tensors: Batch) -> Tensor:
+        """Negative log-likelihood of demonstrations; Dr.GRPO's loss of completions."""
+        batch = TokenBatch.from_tensors(tensors)
+        if "advantages_B" not in tensors:
+            log_probs_BS = token_log_probs(forward, batch, Sampling())
+            return -masked_mean(log_probs_BS, batch.response_mask_BS)
+        inputs = LossInputs(
+            log_probs_BS=token_log_probs(forward, batch, self._sampling),
+            old_log_probs_BS=tensors["old_log_probs_BS"],
+            advantages=tensors["advantages_B"],
+            mask_BS=batch.response_mask_BS,
+            reference_log_probs_BS=tensors.get("reference_log_probs_BS"),
+            correction=Corrected(
+                weights_BS=tensors["weights_BS"], kept_BS=tensors["kept_BS"], stats={}
+            ),
+        )
+        loss = dr_grpo_loss(inputs, _CLIP, max_length=self._max_new_tokens).loss
+        if self.settings.kl_coefficient:
+            loss = loss + self.settings.kl_coefficient * kl_loss(inputs).loss
+        return loss
+
+    def _evaluate(self, model: Module) -> Evaluation:
+        rewards = torch.tensor(self.held_out_rewards(model))
+        greedy = torch.tensor(self.held_out_rewards(model, Sampling(top_k=1)))
+        return Evaluation(
+            metrics={
+                PRIMARY: rewards.mean().item(),
+                f"{PRIMARY}_standard_error": (rewards.std() / len(rewards) ** 0.5).item(),
+                f"{PRIMARY}_of_greedy_decoding": greedy.mean().item(),
+            },
+            primary=PRIMARY,
+            higher_is_better=True,
+        )
+
+    def held_out_rewards(self, model: Module, sampling: Sampling | None = None) -> list[float]:
+        """Reward of *model*, in FP32, for one completion of each held-out problem.
+
+        Args:
+            model: Policy to test.
+            sampling: None for that of the rollout; the same random numbers at every call.
+        """
+        device = next(model.parameters()).device
+        forward = RoleForward(model, device, FP32)
+        problems = self.task.held_out_problems(HELD_OUT)
+        batch = self._generate(forward, problems, sampling or self._sampling, seed=0)
+        return self._rewards(problems, batch)
+
+    @property
+    def _max_new_tokens(self) -> int:
+        return self.task.longest_answer + 1  # and the end
+
+    def _generate(
+        self, forward: RoleForward, problems: Sequence[Problem], sampling: Sampling, seed: int
+    ) -> TokenBatch:
+        tokenizer = CharacterTokenizer(self.task.characters)
+        engine = TransformersRollout(
+            forward, pad_token=tokenizer.pad_token_id, stop_tokens=[tokenizer.eos_token_id]
+        )
+        return engine.generate(
+            [tokenizer.encode(each.prompt) for each in problems],
+            sampling=sampling,
+            max_new_tokens=self._max_new_tokens,
+            seed=seed,
+        )
+
+    def _rewards(self, problems: Sequence[Problem], batch: TokenBatch) -> list[float]:
+        tokenizer = CharacterTokenizer(self.task.characters)
+        rewards = []
+        for problem, tokens in zip(problems, batch.responses(), strict=True):
+            ended = tokens[-1] == tokenizer.eos_token_id
+            text = tokenizer.decode(tokens[:-1]) if ended else None
+            rewards.append(reward(problem, text))
+        return rewards

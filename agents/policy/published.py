@@ -1,0 +1,81 @@
+"""The policy in use, as files that transformers reads and nothing unpickles.
+
+``policy.json`` names the folder of the weights, with their hash, and is replaced last: a reader
+finds the old policy or the new one, never a mixture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from torch.nn import Module
+
+from infrastructure.files import write_atomically
+from infrastructure.policy.models import PolicyModelError, load_policy
+
+_INDEX, _WEIGHTS, _PREFIX = "policy.json", "model.safetensors", "policy-"
+
+
+class PublishedPolicyError(ValueError):
+    """The files of a published policy are damaged or incomplete; names the file."""
+
+
+def save_published(folder: Path, model: Module, details: Mapping[str, object]) -> None:
+    """Replace the policy in *folder* by *model*, a float32 model of transformers.
+
+    Args:
+        folder: Created if it is missing.
+        details: JSON to keep beside it, such as task and metrics.
+
+    Raises:
+        OSError: Writing failed; the previous policy stays in use.
+    """
+    written = folder / f"{_PREFIX}{secrets.token_hex(4)}"
+    model.save_pretrained(written, safe_serialization=True)  # type: ignore[operator]
+    index = {"folder": written.name, "sha256": _digest(written), "details": dict(details)}
+    previous = None
+    with suppress(PublishedPolicyError):  # there is none, or this one replaces a damaged one
+        previous = _read_index(folder).get("folder")
+    write_atomically(folder / _INDEX, json.dumps(index, indent=1))
+    for other in folder.glob(f"{_PREFIX}*"):
+        if other.name not in (written.name, previous):  # a reader may have the previous one open
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def load_published(folder: Path) -> Module | None:
+    """The policy in *folder*, in float32 on the CPU; None if there is none.
+
+    Raises:
+        PublishedPolicyError: A file is missing, damaged or of another model.
+    """
+    if not (folder / _INDEX).exists():
+        return None
+    index = _read_index(folder)
+    found = folder / Path(str(index.get("folder"))).name
+    try:
+        if _digest(found) != index.get("sha256"):
+            raise PublishedPolicyError(f"{found / _WEIGHTS}: its hash is not that in {_INDEX}")
+        return load_policy(found)
+    except (OSError, PolicyModelError) as error:
+        raise PublishedPolicyError(f"{folder}: {error}") from error
+
+
+def _digest(folder: Path) -> str:
+    with (folder / _WEIGHTS).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_index(folder: Path) -> dict[str, object]:
+    try:
+        index = json.loads((folder / _INDEX).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise PublishedPolicyError(f"{folder / _INDEX} cannot be read: {error}") from error
+    if not isinstance(index, dict):
+        raise PublishedPolicyError(f"{folder / _INDEX} holds no object")
+    return index

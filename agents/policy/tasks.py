@@ -1,0 +1,123 @@
+"""Tasks whose answers a program can check: arithmetic, sorting, bracket matching."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+TaskName = Literal["arithmetic", "sorting", "brackets"]
+
+_HELD_OUT_SHARE = 8  # one problem of so many is never trained on
+_PAIRS = ("()", "[]", "{}")
+
+
+class Problem(NamedTuple):
+    """Attributes:
+    prompt: What the policy reads.
+    answer: The only right completion.
+    """
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """Problems of one kind, and when the policy has learned enough of it by demonstration.
+
+    Attributes:
+        name: Name in the settings.
+        characters: Every character of prompts and answers.
+        longest_answer: In characters.
+        warm_up_steps: Steps on demonstrations after which a policy from random weights solves
+            some problems, but less than a third.
+    """
+
+    name: TaskName
+    characters: str
+    longest_answer: int
+    warm_up_steps: int
+    draw: Callable[[Random], Problem]
+
+    def training_problems(self, random: Random) -> Iterator[Problem]:
+        """Draw problems that are not held out, without end."""
+        while True:
+            problem = self.draw(random)
+            if not is_held_out(problem):
+                yield problem
+
+    def held_out_problems(self, count: int) -> list[Problem]:
+        """The first *count* held-out problems; always the same ones, each once."""
+        random, found = Random(f"held-out {self.name}"), dict[Problem, None]()
+        while len(found) < count:
+            problem = self.draw(random)
+            if is_held_out(problem):
+                found[problem] = None
+        return list(found)
+
+
+def is_held_out(problem: Problem) -> bool:
+    """Whether *problem* is reserved for evaluation; decided by its text alone, in every run."""
+    return zlib.crc32(problem.prompt.encode()) % _HELD_OUT_SHARE == 0
+
+
+def reward(problem: Problem, completion: str | None) -> float:
+    """1 for the right answer, else 0; a *completion* that never ended is None."""
+    return float(completion == problem.answer)
+
+
+def _addition(random: Random) -> Problem:
+    """The sum of two numbers of two digits, least significant digit first."""
+    one, other = random.randrange(100), random.randrange(100)
+    return Problem(f"{one:02d}+{other:02d}=", f"{one + other:03d}"[::-1])
+
+
+def _sorting(random: Random) -> Problem:
+    """Five digits in ascending order."""
+    digits = random.choices("0123456789", k=5)
+    return Problem("".join(digits) + ">", "".join(sorted(digits)))
+
+
+def _brackets(random: Random) -> Problem:
+    """The closing brackets of two to four brackets that are still open."""
+    while True:
+        text, still_open = "", list[str]()
+        for _ in range(random.randint(3, 6)):
+            if still_open and (len(still_open) == 4 or random.random() < 0.4):
+                text += still_open.pop()
+            else:
+                pair = random.choice(_PAIRS)
+                text += pair[0]
+                still_open.append(pair[1])
+        if len(still_open) >= 2:
+            return Problem(text + "=", "".join(reversed(still_open)))
+
+
+_TASKS = (
+    Task(
+        name="arithmetic",
+        characters="0123456789+=",
+        longest_answer=3,
+        warm_up_steps=210,
+        draw=_addition,
+    ),
+    Task(
+        name="sorting",
+        characters="0123456789>",
+        longest_answer=5,
+        warm_up_steps=25,
+        draw=_sorting,
+    ),
+    Task(
+        name="brackets",
+        characters="()[]{}=",
+        longest_answer=4,
+        warm_up_steps=15,
+        draw=_brackets,
+    ),
+)
+TASKS: Mapping[TaskName, Task] = MappingProxyType({task.name: task for task in _TASKS})

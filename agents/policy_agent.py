@@ -1,0 +1,115 @@
+"""Policy: a small language model that learns checkable tasks by reinforcement learning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+from torch.nn import Module
+
+from agents.policy.comparison import paired_difference
+from agents.policy.learner import HELD_OUT, PRIMARY, PolicyLearner, new_policy
+from agents.policy.published import PublishedPolicyError, load_published, save_published
+from agents.policy.settings import PolicySettings
+from agents.policy.tasks import TASKS
+from infrastructure.agent_contract import (
+    CONTRACT_VERSION,
+    EvaluationReport,
+    Job,
+    Publication,
+    RunContext,
+    Schedule,
+    Transition,
+)
+from infrastructure.agent_contract.agent import RecordedTransitions
+
+
+class PolicyAgent:
+    """Learns a task from its own completions; an agent whose job is an `OnPolicyJob`.
+
+    Attributes:
+        name: Name of the agent.
+        contract_version: The contract it was written for.
+    """
+
+    name = "policy"
+    contract_version = CONTRACT_VERSION
+
+    def schedule(self) -> Schedule:
+        """Every six hours."""
+        return Schedule(every_seconds=6 * 3600.0)
+
+    def settings_model(self) -> type[BaseModel]:
+        """See `PolicySettings`."""
+        return PolicySettings
+
+    def collect(self, context: RunContext) -> Iterator[Transition]:
+        """Nothing: a policy's data depend on its weights, so each round generates its own."""
+        del context
+        return iter(())
+
+    def build_job(self, context: RunContext, transitions: RecordedTransitions) -> Job:
+        """A job that begins with the policy in use, or with random weights and demonstrations."""
+        del transitions
+        model, settings = None, _settings(context)
+        if settings.start == "published":
+            model = self.published_model(context)
+        learner = self._learner(context, warm=model is not None)
+        return learner.job(model or new_policy(learner.task, context.seed))
+
+    def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
+        """Publish *model* if it beats the policy in use on held-out problems, beyond chance.
+
+        Raises:
+            OSError: Writing failed; the previous policy stays in use.
+        """
+        learner = self._learner(context, warm=True)
+        new = learner.held_out_rewards(model)
+        in_use = self.published_model(context)
+        old = [0.0] * len(new)
+        if in_use is not None:
+            old = learner.held_out_rewards(in_use.to(context.device))
+        gain = paired_difference(new, old)
+        metrics = {
+            PRIMARY: report.evaluation.value,
+            "in_use.held_out_reward": sum(old) / len(old),
+            "gain": gain.mean,
+            "gain_low": gain.low,
+            "gain_high": gain.high,
+            "training_steps": float(report.steps),
+        }
+        published = gain.low > 0.0
+        if published:
+            details = {"task": learner.task.name, "metrics": metrics, "run_id": context.run_id}
+            save_published(self.published_folder(context), model, details)
+        verdict = "better" if published else "not better"
+        compared = "no policy" if in_use is None else "the policy in use"
+        reason = (
+            f"{verdict} than {compared}: held-out reward {sum(new) / len(new):.3f}, gain "
+            f"{gain.mean:+.3f} with 95 % interval [{gain.low:+.3f}, {gain.high:+.3f}] over "
+            f"{HELD_OUT} problems"
+        )
+        return Publication(published=published, reason=reason, metrics=metrics)
+
+    def published_folder(self, context: RunContext) -> Path:
+        """Folder of the policy in use for the task of the settings."""
+        return context.agent_folder / "published" / _settings(context).task
+
+    def published_model(self, context: RunContext) -> Module | None:
+        """The policy in use; None if there is none or it is unreadable (logs a warning)."""
+        try:
+            return load_published(self.published_folder(context))
+        except PublishedPolicyError as error:
+            context.logger.warning("published_model_unreadable", error=str(error))
+            return None
+
+    def _learner(self, context: RunContext, *, warm: bool) -> PolicyLearner:
+        settings = _settings(context)
+        task = TASKS[settings.task]
+        return PolicyLearner(task=task, settings=settings, seed=context.seed, warm=warm)
+
+
+def _settings(context: RunContext) -> PolicySettings:
+    settings = context.settings
+    return settings if isinstance(settings, PolicySettings) else PolicySettings()

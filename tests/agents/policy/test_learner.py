@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from agents.policy.learner import PRIMARY, PolicyLearner, new_policy
+from agents.policy.settings import PolicySettings
+from agents.policy.tasks import TASKS, Task
+from infrastructure.agent_contract import Job
+from infrastructure.events import PrecisionState
+from infrastructure.events.command import Stop
+from infrastructure.policy.corrections import CORRECTIONS
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.diagnostics import check_fp32_step
+from infrastructure.training.loop import LoopOptions, TrainingResult, train
+from infrastructure.training.precision import Precision, PrecisionForward
+from infrastructure.training.rounds import first_batches
+
+CPU = torch.device("cpu")
+SMALL = {"prompts_per_round": 4, "completions_per_prompt": 4, "rounds_per_epoch": 2, "rounds": 2}
+TASK = TASKS["brackets"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def job_of(task: Task = TASK, *, warm: bool = False, **settings) -> Job:
+    own = PolicySettings(task=task.name, **{**SMALL, **settings})
+    learner = PolicyLearner(task=task, settings=own, seed=5, warm=warm)
+    return learner.job(new_policy(task, 5))
+
+
+def run(job: Job, folder: Path, precision: str, stop_at: int = 0) -> TrainingResult:
+    calls = iter(range(1, 10_000))
+    return train(
+        job,
+        device=CPU,
+        precision=PrecisionState(requested=precision, effective=precision, reason="default"),
+        config=FP16TrainingConfig(cpu_half=True),
+        options=LoopOptions(seed=5, checkpoint_interval_seconds=3600.0),
+        folder=folder,
+        emit=lambda _event: None,
+        commands=lambda: [Stop(reason="test")] if next(calls) == stop_at else [],
+    )
+
+
+def weights(job: Job) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in job.model.parameters()])
+
+
+def test_it_learns_from_demonstrations_and_then_from_reward(tmp_path: Path) -> None:
+    """A few rounds; whole learning curves are made by hand, see docs/policies.md."""
+    job = job_of(rounds=6)
+    before = job.evaluate(None).value
+    result = run(job, tmp_path, "fp32")
+    assert result.steps == TASK.warm_up_steps + 2 * 6
+    assert result.evaluation is not None
+    assert before < 0.02
+    assert result.evaluation.value > 0.1
+    assert set(result.evaluation.metrics) == {
+        PRIMARY,
+        f"{PRIMARY}_standard_error",
+        f"{PRIMARY}_of_greedy_decoding",
+    }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_it_resumes_in_a_round_bit_for_bit(tmp_path: Path, precision: str) -> None:
+    changes = {"kl_coefficient": 0.05, "sync_every_rounds": 2, "correction": "token-tis"}
+    whole = job_of(warm=True, **changes)
+    expected = run(whole, tmp_path / "whole", precision)
+    stopped = run(job_of(warm=True, **changes), tmp_path / "parts", precision, stop_at=5)
+    assert (stopped.outcome, stopped.steps) == ("stopped", 3)
+    job = job_of(warm=True, **changes)
+    resumed = run(job, tmp_path / "parts", precision)
+    assert resumed.evaluation == expected.evaluation
+    assert torch.equal(weights(job), weights(whole))
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_every_correction_gives_a_finite_loss(correction: str) -> None:
+    job = job_of(warm=True, correction=correction)
+    (batch,) = first_batches(job, CPU)
+    forward = PrecisionForward(job.model, CPU, Precision.FP32)
+    assert job.loss(forward, batch).isfinite()
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_its_job_passes_the_check_before_training(task: Task) -> None:
+    check_fp32_step(job_of(task, kl_coefficient=0.1), CPU)
+
+
+def test_a_warm_policy_gets_no_demonstrations() -> None:
+    assert job_of(warm=True).warm_up_rounds == 0
+    assert job_of().warm_up_rounds == SMALL["rounds_per_epoch"]

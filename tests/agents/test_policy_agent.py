@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+import torch
+
+from agents.policy.settings import PolicySettings
+from agents.policy_agent import PolicyAgent
+from genesis_fp16.testing import check_agent
+from infrastructure.agent_contract import Evaluation, EvaluationReport, RunContext
+from infrastructure.agent_contract.run_context import Budget
+
+SMALL = {"prompts_per_round": 4, "rounds_per_epoch": 2, "rounds": 2, "task": "sorting"}
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RunContext:
+    return RunContext(
+        run_id="r",
+        attempt=1,
+        agent="policy",
+        device="cpu",
+        seed=3,
+        agent_folder=tmp_path,
+        run_folder=tmp_path / "run",
+        budget=Budget(seconds=1.0, transitions=1),
+        settings=PolicySettings(**SMALL),
+        logger=structlog.get_logger(),
+        report_progress=lambda *_, **__: None,
+    )
+
+
+def report(value: float) -> EvaluationReport:
+    metrics = {"held_out_reward": value}
+    evaluation = Evaluation(metrics=metrics, primary="held_out_reward", higher_is_better=True)
+    return EvaluationReport(evaluation=evaluation, steps=1, epochs=1)
+
+
+def sorter(context: RunContext) -> torch.nn.Module:
+    """A policy after twice the demonstrations of a run."""
+    job = PolicyAgent().build_job(context, [])
+    optimizer = job.optimizer(job.model.parameters())
+    from infrastructure.training import Precision
+    from infrastructure.training.precision import PrecisionForward
+    from infrastructure.training.rounds import first_batches
+
+    forward = PrecisionForward(job.model, torch.device("cpu"), Precision.FP32)
+    for _ in range(2):
+        for batch in first_batches(job, torch.device("cpu"), 100):
+            job.loss(forward, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return job.model
+
+
+def test_it_keeps_the_contract() -> None:
+    check_agent(PolicyAgent, settings=SMALL)
+
+
+def test_only_a_better_policy_is_published_and_the_next_run_begins_with_it(
+    context: RunContext,
+) -> None:
+    agent, model = PolicyAgent(), sorter(context)
+    untrained = agent.build_job(context, []).model
+    refused = agent.publish(context, untrained, report(0.0))
+    assert not refused.published
+    assert refused.reason.startswith("not better than no policy: held-out reward 0.000")
+    published = agent.publish(context, model, report(0.9))
+    assert published.published
+    assert published.metrics["gain_low"] > 0.0
+    again = agent.publish(context, model, report(0.9))
+    assert not again.published
+    assert "not better than the policy in use" in again.reason
+    job = agent.build_job(context, [])
+    assert job.warm_up_rounds == 0
+    assert all(map(torch.equal, job.model.parameters(), model.parameters()))
+    anew = replace(context, settings=PolicySettings(**SMALL, start="random"))
+    assert agent.build_job(anew, []).warm_up_rounds == 2
+
+
+def test_a_damaged_policy_in_use_is_reported_and_replaced(context: RunContext) -> None:
+    agent, model = PolicyAgent(), sorter(context)
+    agent.publish(context, model, report(0.9))
+    (agent.published_folder(context) / "policy.json").write_text("{")
+    with structlog.testing.capture_logs() as logs:
+        assert agent.build_job(context, []).warm_up_rounds == 2
+    assert [each["event"] for each in logs] == ["published_model_unreadable"]
+    assert agent.publish(context, model, report(0.9)).published
