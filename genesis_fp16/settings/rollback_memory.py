@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import structlog
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.precision import Override
@@ -30,6 +31,7 @@ from infrastructure.files import write_atomically
 
 MEMORY_FILE = "rollbacks.json"  # in GENESIS_HOME
 _REPEAT_SECONDS = 60.0
+_END_OF_CALENDAR = 253402300800.0  # the year 10000
 
 log = structlog.get_logger()
 
@@ -44,7 +46,7 @@ class Rollback(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    since: float
+    since: Annotated[float, Field(ge=0.0, lt=_END_OF_CALENDAR)]
     texts: dict[str, str]
 
 

@@ -194,7 +194,16 @@ def test_a_running_daemon_does_not_take_a_missing_line_for_a_true(host: Host) ->
         now += POLL_SECONDS
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"{}", b'{"settings": {"X": 1}}'])
+NO_TIME = b'{"settings": {"ENABLE_FP16_TRAINING": {"since": %s, "texts": {}}}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"\xff", b"[]", b"{}", b'{"settings": {"X": 1}}'),
+        *(NO_TIME % since for since in (b"1e300", b"NaN", b"-1e30")),
+    ],
+)
 def test_a_damaged_memory_demands_an_explicit_flag(host: Host, content: bytes) -> None:
     host.serve(FALSE)
     path = host.home / MEMORY_FILE
