@@ -27,6 +27,7 @@ from infrastructure.policy.losses import Clip, LossInputs, dr_grpo_loss, kl_loss
 from infrastructure.policy.losses.advantages import dr_grpo_advantages
 from infrastructure.policy.masked import masked_mean
 from infrastructure.policy.models import build_policy, small_config
+from infrastructure.policy.rescoring import token_log_prob_functions
 from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.policy.tokenizer import CharacterTokenizer
 from infrastructure.training.precision.roles import RoleForward
@@ -66,6 +67,7 @@ class PolicyLearner:
         warm_up = 0 if self.warm else settings.rounds_per_epoch
         warm_up_steps = self.task.warm_up_steps if warm_up else 0
         after = settings.learning_rate / _WARM_UP_RATE
+        tokenizer = CharacterTokenizer(self.task.characters)
 
         def batches(round_: int, roles: Roles) -> Iterator[Batch]:
             if round_ < warm_up:
@@ -88,6 +90,11 @@ class PolicyLearner:
             warm_up_rounds=warm_up,
             sync_every_rounds=settings.sync_every_rounds,
             reference=settings.kl_coefficient > 0.0,
+            log_probs=token_log_prob_functions(
+                self._sampling,
+                pad_token=tokenizer.pad_token_id,
+                stop_tokens=[tokenizer.eos_token_id],
+            ),
         )
 
     @property

@@ -12,6 +12,7 @@ from infrastructure.agent_contract import Job
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
 from infrastructure.policy.corrections import CORRECTIONS
+from infrastructure.policy.mismatch import MismatchObserver
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
@@ -37,7 +38,9 @@ def job_of(task: Task = TASK, *, warm: bool = False, **settings) -> Job:
     return learner.job(new_policy(task, 5))
 
 
-def run(job: Job, folder: Path, precision: str, stop_at: int = 0) -> TrainingResult:
+def run(
+    job: Job, folder: Path, precision: str, stop_at: int = 0, observe_round=None
+) -> TrainingResult:
     calls = iter(range(1, 10_000))
     return train(
         job,
@@ -48,6 +51,7 @@ def run(job: Job, folder: Path, precision: str, stop_at: int = 0) -> TrainingRes
         folder=folder,
         emit=lambda _event: None,
         commands=lambda: [Stop(reason="test")] if next(calls) == stop_at else [],
+        observe_round=observe_round,
     )
 
 
@@ -100,3 +104,14 @@ def test_its_job_passes_the_check_before_training(task: Task) -> None:
 def test_a_warm_policy_gets_no_demonstrations() -> None:
     assert job_of(warm=True).warm_up_rounds == 0
     assert job_of().warm_up_rounds == SMALL["rounds_per_epoch"]
+
+
+def test_its_mismatch_is_measured_without_effect(tmp_path: Path) -> None:
+    plain, observed, events = job_of(warm=True), job_of(warm=True), []
+    run(plain, tmp_path / "plain", "bf16")
+    observer = MismatchObserver(observed.log_probs, 1, events.append, cpu_half=True)
+    run(observed, tmp_path / "observed", "bf16", observe_round=observer)
+    assert torch.equal(weights(plain), weights(observed))
+    report = events[0].report
+    assert (report.policy, report.rollout) == ("bf16", "bf16")
+    assert report.floor_k3 < 1e-9 < report.k3
