@@ -78,9 +78,11 @@ class RoleForward:
         """Restore what `state_dict` returned.
 
         Raises:
-            RuntimeError: It belongs to a module of another structure.
+            RuntimeError: It belongs to a module of another structure; the copy is unusable then.
         """
-        self._restore_float32()
+        for parameter in self._weights:  # overwritten, so the weights kept need not be moved back
+            parameter.data = torch.empty_like(parameter, dtype=torch.float32)
+        self._weights = {}
         self.module.load_state_dict({name: whole_tensor(each) for name, each in state.items()})
         self._store()
 
