@@ -5,8 +5,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from infrastructure.agent_contract import Forward
 from infrastructure.policy import Sampling, TokenBatch, log_probs_of_logits, token_log_probs
+from infrastructure.policy.models import build_policy, small_config
+from infrastructure.policy.tokenizer import CharacterTokenizer
+from infrastructure.training.precision import Precision, PrecisionForward
+from infrastructure.training.precision.roles import RoleForward, RolePrecision
 
+CPU = torch.device("cpu")
 BATCH = TokenBatch.from_sequences([[1, 2], [3]], [[4], [5, 6]], pad_token=0)
 
 
@@ -71,3 +77,20 @@ def test_half_logits_are_cast_before_the_softmax() -> None:
 def test_logits_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"B, T = \[2, 4\], got \[2, 5, 7\]"):
         log_probs_of_logits(torch.zeros(2, 5, 7), BATCH, Sampling())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_frozen_role_and_the_trainer_compute_the_same_bits(precision: str) -> None:
+    model = build_policy(small_config(CharacterTokenizer("abcd"), width=32, layers=2), seed=0)
+    types = RolePrecision.parse(f"fp32/{precision}/fp32")
+    frozen = token_log_probs(RoleForward(model, CPU, types), BATCH, Sampling())
+    trained = []
+
+    def loss(forward: Forward, batch: TokenBatch) -> Tensor:
+        trained.append(token_log_probs(forward, batch, Sampling()))
+        return trained[0].sum()
+
+    PrecisionForward(model.train(), CPU, Precision(precision)).compute_loss(loss, BATCH)
+
+    assert trained[0].requires_grad
+    assert torch.equal(trained[0], frozen)
