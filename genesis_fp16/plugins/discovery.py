@@ -8,16 +8,25 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.metadata import (
+    Distribution,
+    EntryPoint,
+    PackageNotFoundError,
+    distributions,
+    version,
+)
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 from genesis_fp16.domain.errors import GenesisError
 from infrastructure.agent_contract.agent import AGENT_NAME
 from infrastructure.events.plain_text import LONGEST, plain
 
 AGENTS_GROUP = "genesis.agents"
+OPTIONAL_AGENTS_GROUP = "genesis.optional_agents"
 UNREADABLE_REMEDY = (
     "install that distribution again, or delete the folder: torch cannot be imported either"
 )
@@ -58,6 +67,9 @@ class InstalledEntryPoint:
         valid_name: Whether the name, before cleaning, is of the form of an agent's name.
         record: Hash of the list of its files; empty if no installer wrote one.
         editable: Whether its files are sources that may change at any time.
+        optional: Whether the agent is off until the operator turns it on.
+        missing: Requirement of the extras that it names which is not installed, and the command
+            that installs it; empty if there is none.
     """
 
     name: str
@@ -68,6 +80,8 @@ class InstalledEntryPoint:
     valid_name: bool
     record: str = ""
     editable: bool = False
+    optional: bool = False
+    missing: str = ""
 
 
 def installed_entry_points(
@@ -95,10 +109,22 @@ def installed_entry_points(
     return sorted(found, key=lambda point: (point.name, point.distribution))
 
 
+def installed_agents(unreadable: list[str] | None = None) -> list[InstalledEntryPoint]:
+    """Entry points of all agents, also of those that are off by default, sorted by name.
+
+    For *unreadable* see `installed_entry_points`.
+    """
+    found = installed_entry_points(AGENTS_GROUP, unreadable)
+    optional = installed_entry_points(OPTIONAL_AGENTS_GROUP)
+    found += [replace(point, optional=True) for point in optional]
+    return sorted(found, key=lambda point: (point.name, point.distribution))
+
+
 def _describe(point: EntryPoint) -> InstalledEntryPoint:
+    target, _, extras = point.value.partition("[")  # EntryPoint.extras fails at a malformed value
     found = InstalledEntryPoint(
         name=plain(point.name, _LONGEST_NAME),
-        target=point.value.partition("[")[0].strip(),
+        target=target.strip(),
         distribution="unknown",
         version="unknown",
         root=None,
@@ -107,15 +133,40 @@ def _describe(point: EntryPoint) -> InstalledEntryPoint:
     if (distribution := point.dist) is None:
         return found
     metadata = distribution.metadata  # each access reads the file again
+    name = metadata["Name"] or "unknown"
+    wanted = [extra.strip() for extra in extras.partition("]")[0].split(",")]
     sources, record = _editable_sources(distribution), distribution.read_text("RECORD")
     return replace(
         found,
-        distribution=metadata["Name"] or "unknown",
+        distribution=name,
         version=metadata["Version"] or "unknown",
         root=sources or Path(str(distribution.locate_file(""))),
         record=sha256(record.encode()).hexdigest() if record else "",
         editable=sources is not None,
+        missing=_missing_requirement(distribution, wanted, name),
     )
+
+
+def _missing_requirement(distribution: Distribution, extras: Iterable[str], name: str) -> str:
+    """What of *extras* of the distribution called *name* is not installed, and the remedy."""
+    for extra in extras:
+        for text in distribution.requires or ():
+            with suppress(InvalidRequirement):  # of its author; an installer refuses it
+                requirement = Requirement(text)
+                if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
+                    continue
+                if requirement.marker.evaluate({"extra": ""}) or _is_installed(requirement):
+                    continue
+                return f"{requirement.name}, which its extra needs: pip install '{name}[{extra}]'"
+    return ""
+
+
+def _is_installed(requirement: Requirement) -> bool:
+    try:
+        found = version(requirement.name)
+    except PackageNotFoundError:
+        return False
+    return requirement.specifier.contains(found, prereleases=True)
 
 
 def registration_error(
@@ -137,7 +188,7 @@ def registration_error(
 
 def agent_entry_points() -> dict[str, str]:
     """``module:attribute`` of every installed agent by name, usable or not."""
-    return {point.name: point.target for point in installed_entry_points(AGENTS_GROUP)}
+    return {point.name: point.target for point in installed_agents()}
 
 
 def entry_point_of(agent: str) -> str:

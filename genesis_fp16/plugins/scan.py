@@ -23,9 +23,8 @@ from pydantic import BaseModel, ConfigDict
 
 import genesis_fp16
 from genesis_fp16.plugins.discovery import (
-    AGENTS_GROUP,
     InstalledEntryPoint,
-    installed_entry_points,
+    installed_agents,
     registration_error,
 )
 
@@ -77,7 +76,7 @@ def scan_installed() -> Scan:
     """Read the metadata of all distributions, and size and time of the files of each agent."""
     folders = marks_of(str(Path(path or ".").absolute()) for path in sys.path)
     unreadable: list[str] = []
-    points = installed_entry_points(AGENTS_GROUP, unreadable)
+    points = installed_agents(unreadable)
     agents, modules = [], {}
     for point in points:
         top = point.target.partition(":")[0].partition(".")[0]

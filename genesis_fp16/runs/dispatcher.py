@@ -114,7 +114,7 @@ class Dispatcher:
                 continue
             if run.cancel_requested:
                 self._cancel(run, None)
-            elif not self.settings.for_agent(run.agent).enabled:
+            elif self.settings.for_agent(run.agent).enabled is False:
                 self._cancel(run, f"the agent {run.agent} is disabled by its ENABLED=false")
             elif reason := self.absent(run.agent):
                 self._cancel(run, reason)

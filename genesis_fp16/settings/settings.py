@@ -56,8 +56,8 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    enabled: bool = True
-    """Whether the agent is loaded; false also cancels its waiting runs."""
+    enabled: OrEmpty[bool] = None
+    """Whether the agent is loaded; false cancels its waiting runs; empty: its own default."""
     schedule: ScheduleText = None
     """Schedule, for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
     precision: Hot[OrEmpty[PrecisionWish]] = None

@@ -26,10 +26,11 @@ from pydantic import JsonValue, ValidationError
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.schedule import next_due
+from genesis_fp16.plugins.discovery import InstalledEntryPoint
 from genesis_fp16.plugins.loading import one_line
 from genesis_fp16.plugins.probe.messages import ProbeAnswer, ProbeRequest
 from genesis_fp16.plugins.scan import FoundAgent, Scan, hash_of, scan_installed
-from genesis_fp16.settings import Settings
+from genesis_fp16.settings import AGENTS_PREFIX, Settings
 from genesis_fp16.settings.source import child_environment
 from genesis_fp16.system.processes import kill, started_with
 from infrastructure.agent_contract import Schedule
@@ -74,9 +75,10 @@ class Plugin:
         name: Name of the entry point; the agent's identity.
         entry_point: ``module:attribute``.
         distribution, version: Distribution that installed it.
-        state: ``ready``; ``quarantined`` (see *reason*); ``disabled`` by the operator; ``pending``
-            until it has been probed, or while its distribution is missing for a moment;
-            ``removed`` when its distribution was uninstalled.
+        state: ``ready``; ``quarantined`` (see *reason*); ``disabled`` by the operator or by
+            default, or because its extra is not installed; ``pending`` until it has been probed, or
+            while its distribution is missing for a moment; ``removed`` when its distribution was
+            uninstalled.
         reason: Why it is not ready, in one line with the remedy.
         detail: Traceback or last output of its probe, if there is one.
         schedule: The agent's own; the operator's setting wins.
@@ -271,9 +273,22 @@ def unprobed(agent: FoundAgent, settings: Settings) -> Plugin:
     )
     if agent.problem:
         return replace(plugin, state="quarantined", reason=agent.problem)
-    if not settings.for_agent(agent.point.name).enabled:
-        return replace(plugin, state="disabled", reason="disabled by the operator")
+    if reason := _why_disabled(agent.point, settings):
+        return replace(plugin, state="disabled", reason=reason)
     return plugin
+
+
+def _why_disabled(point: InstalledEntryPoint, settings: Settings) -> str:
+    """Why the agent is not loaded, and how to turn it on; empty if it is to be loaded."""
+    chosen = settings.for_agent(point.name).enabled
+    if chosen is False:
+        return "disabled by the operator"
+    if chosen is None and point.optional:
+        variable = f"{AGENTS_PREFIX}{point.name}__enabled".replace("-", "_").upper()
+        install = point.missing.rpartition(": ")[2]
+        install = f"run {install}, " if install else ""
+        return f"off by default; to turn it on, {install}set {variable}=true and restart the daemon"
+    return f"needs {point.missing}" if point.missing else ""
 
 
 def probe_key(agent: FoundAgent, settings: Settings) -> str:

@@ -14,14 +14,18 @@ from genesis_fp16.plugins import (
     check_not_shadowed,
     entry_point_of,
 )
-from genesis_fp16.plugins.discovery import AGENTS_GROUP, installed_entry_points
+from genesis_fp16.plugins.discovery import (
+    AGENTS_GROUP,
+    installed_agents,
+    installed_entry_points,
+)
 
 
 def test_agents_are_found_without_importing_them(install_plugin: Callable[..., None]) -> None:
     install_plugin("broken", "raise RuntimeError")
     assert agent_entry_points()["broken"] == "broken_plugin:AnyAgent"
     assert entry_point_of("se-darwin") == "agents.se_darwin_agent:SEDarwinAgent"
-    with pytest.raises(UnknownAgentError, match=r"'nobody'.*broken, se-darwin"):
+    with pytest.raises(UnknownAgentError, match=r"'nobody'.*broken, policy, se-darwin"):
         entry_point_of("nobody")
 
 
@@ -50,6 +54,33 @@ def test_damaged_metadata_costs_only_its_own_distribution(
     [problem] = unreadable
     assert str(info) in problem
     assert why in problem
+
+
+def test_an_agent_can_be_off_by_default_and_need_an_extra(
+    install_plugin: Callable[..., None], tmp_path: Path
+) -> None:
+    install_plugin("choosy", group="genesis.optional_agents")
+    info = tmp_path / "site" / "choosy_plugin-1.5.dist-info"
+    points = (info / "entry_points.txt").read_text().strip()
+    requirements = {
+        "pydantic>=2": "",
+        "pydantic>=900": "pydantic, which its extra needs: pip install 'choosy-plugin[more-of]'",
+        "no-such-thing": (
+            "no-such-thing, which its extra needs: pip install 'choosy-plugin[more-of]'"
+        ),
+        "not a requirement": "",
+    }
+    for requirement, missing in requirements.items():
+        (info / "entry_points.txt").write_text(f"{points} [more-of]\n")
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: choosy-plugin\nVersion: 1.5\n"
+            f"Requires-Dist: {requirement} ; extra == 'more-of'\n"
+            "Requires-Dist: not-this ; extra == 'other'\n"
+        )
+        (point,) = (each for each in installed_agents() if each.name == "choosy")
+        assert (point.optional, point.missing) == (True, missing)
+        assert point.target == "choosy_plugin:AnyAgent"
+    assert not next(each for each in installed_agents() if each.name == "se-darwin").optional
 
 
 def test_library_of_ours_is_not_shadowed() -> None:

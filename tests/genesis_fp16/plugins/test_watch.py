@@ -101,7 +101,7 @@ def test_agents_are_installed_upgraded_mended_and_removed(
     watched.wait_for("good", "removed", "2.0")
     assert "good is not installed" in watched.watch.absent("good")
     assert "nosuch is not installed" in watched.watch.absent("nosuch")
-    assert watched.watch.names == ["broken", "new", "se-darwin"]
+    assert watched.watch.names == ["broken", "new", "policy", "se-darwin"]
 
 
 def test_what_a_probe_found_is_remembered_until_something_changes(

@@ -94,7 +94,7 @@ def test_cold_settings_wait_for_a_restart(running: Running) -> None:
     outcome = running.write("GENESIS_SLOTS=3\nGENESIS_AGENTS__A__ENABLED=false\n")
     assert outcome is not None
     assert outcome.settings.slots == 2
-    assert outcome.settings.for_agent("a").enabled
+    assert outcome.settings.for_agent("a").enabled is None
     assert outcome.changed == {}
     assert outcome.cold == ("GENESIS_SLOTS", "GENESIS_AGENTS__A__ENABLED")
     assert logged(outcome) == ["settings_reloaded", "settings_deferred"]

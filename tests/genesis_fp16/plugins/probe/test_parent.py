@@ -201,6 +201,35 @@ def test_name_of_two_distributions_quarantines_both(install_plugin: Callable[...
     assert all("first and second both" in plugin.reason for plugin in twins)
 
 
+def test_an_optional_agent_is_off_until_it_is_turned_on_and_never_quarantined(
+    install_plugin: Callable[..., None], tmp_path: Path
+) -> None:
+    install_plugin("two-part", group="genesis.optional_agents")
+
+    def load(enabled: bool | None) -> Plugin:
+        agents = {**BUILT_IN_OFF, "two_part": AgentSettings(enabled=enabled)}
+        (found,) = probe_agents(Settings(agents=agents), {}, only="two-part")
+        return found
+
+    variable = "GENESIS_AGENTS__TWO_PART__ENABLED=true"
+    off = load(None)
+    assert off.state == "disabled"
+    assert off.reason == f"off by default; to turn it on, set {variable} and restart the daemon"
+    assert load(False).reason == "disabled by the operator"
+    assert load(True).state == "ready"
+
+    info = tmp_path / "site" / "two_part_plugin-1.5.dist-info"
+    points = (info / "entry_points.txt").read_text().strip()
+    (info / "entry_points.txt").write_text(f"{points} [all]\n")
+    with (info / "METADATA").open("a") as metadata:
+        metadata.write("Requires-Dist: no-such-thing ; extra == 'all'\n")
+    install = "pip install 'two-part-plugin[all]'"
+    assert f"to turn it on, run {install}, set {variable} and restart" in load(None).reason
+    missing = load(True)
+    assert missing.state == "disabled"
+    assert missing.reason == f"needs no-such-thing, which its extra needs: {install}"
+
+
 def test_disabled_agent_is_not_loaded(install_plugin: Callable[..., None], tmp_path: Path) -> None:
     witness = tmp_path / "imported"
     install_plugin("idle", f"open({str(witness)!r}, 'w')")
