@@ -167,8 +167,8 @@ def _fresh_state(kind: type[Optimizer], group: Mapping[str, Any], ndim: int) -> 
     settings = {name: value for name, value in group.items() if name in accepted}
     optimizer = cast("Any", kind)([parameter], **settings)
     parameter.grad = torch.zeros_like(parameter)
-    step = type(optimizer).step
-    getattr(step, "__wrapped__", step)(optimizer)  # without the hooks of all optimizers
+    with torch.no_grad():
+        inspect.unwrap(type(optimizer).step)(optimizer)  # no hooks, no import of torch's compiler
     return dict(optimizer.state[parameter])
 
 

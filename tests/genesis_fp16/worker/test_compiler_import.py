@@ -10,6 +10,8 @@ from genesis_fp16.worker.compiler_import import _original
 
 SCRIPT = """
 import sys
+import tempfile
+from pathlib import Path
 
 import torch
 from genesis_fp16.worker.compiler_import import defer_compiler_import
@@ -33,8 +35,10 @@ model = torch.nn.Linear(2, 2)
 optimizer = AdamW(model.parameters(), fused=True)
 batch = torch.ones(3, 2)
 trainer = FP16Trainer(model, optimizer, FP16TrainingConfig(enabled=False))
-trainer.training_step(batch, lambda forward, batch: forward(batch).square().mean())
-optimizer.load_state_dict(optimizer.state_dict())
+trainer.train_batch(batch, lambda forward, batch: forward(batch).square().mean())
+with tempfile.TemporaryDirectory() as folder:
+    trainer.save_checkpoint(Path(folder) / "checkpoint.pt")
+    trainer.load_checkpoint(Path(folder) / "checkpoint.pt")  # as a worker that resumes
 optimizer.zero_grad()
 with Counted() as mode:
     batch + 1
