@@ -216,7 +216,7 @@ def remarks(preset: RolePrecisions, version: VerlVersion) -> Iterator[str]:
     policy, reference = preset[Role.POLICY].compute, preset[Role.REFERENCE].compute
     if "fp32" in (policy, reference):
         yield "sdpa, without removed padding: FlashAttention has no float32 kernels"
-    if policy == "fp16":
+    if Role.POLICY in preset.scaled_roles:
         yield f"loss scale: {version.loss_scale}"
     if preset.pure:
         yield "the policy is trained without float32 master weights: for measurements only"
