@@ -195,7 +195,8 @@ def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
     if last["state"] == "probation":
         return "half precision on probation: another trip brings FP32 back for twice as long"
     roles = [f"{role} in {name.upper()}" for role, name in last["roles"].items()]
-    demanded = f"{' and '.join(roles)} (other roles as before)" if roles else "FP32"
+    others = "" if "policy" in last["roles"] else " (other roles as before)"
+    demanded = f"{' and '.join(roles)}{others}" if roles else "FP32"
     if settings.guard_reenable == "manual":
         until = "until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
         return f"{demanded} in every run {until}"

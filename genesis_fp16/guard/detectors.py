@@ -110,6 +110,7 @@ class AgentObserver:
                 accelerator = not self._device.startswith("cpu")
                 return self._comparisons.add(event, settings, accelerator=accelerator)
             case MismatchMeasured():
+                self.step = max(self.step, event.step)
                 self._mismatched.append(event)
                 return self._mismatches.add(
                     event.report,

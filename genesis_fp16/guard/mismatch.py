@@ -72,10 +72,11 @@ def _detection(
     everything = verdict.policy == "fp32"
     roles = {} if everything else {Role(role): name for role, name in changes.items()}
     guilty = " and ".join(f"{role} in {getattr(last, role)}" for role in verdict.guilty)
+    counted = f"{len(reports)} samples in a row" if len(reports) > 1 else "one sample"
     summary = (
         f"trainer ({last.policy}) and rollout ({last.rollout}) disagree by {last.k3:.3g} nats per "
         f"token, and by {last.floor_k3:.2g} if both compute in FP32; the limit for the difference "
-        f"is {settings.guard_mismatch_kl:g}, exceeded in {len(reports)} samples in a row. The "
+        f"is {settings.guard_mismatch_kl:g}, exceeded in {counted}. The "
         f"rounding of {guilty} causes it. {_cure(changes, everything=everything)}: on the same "
         f"tokens {verdict.remaining:.0%} of the difference remains"
     )
