@@ -28,7 +28,7 @@ class PolicySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     task: TaskName = "arithmetic"
     start: Literal["published", "random"] = "published"
-    rounds: int = Field(default=400, ge=1, le=1_000_000)
+    rounds: int = Field(default=600, ge=1, le=1_000_000)
     rounds_per_epoch: int = Field(default=25, ge=1)
     prompts_per_round: int = Field(default=32, ge=1, le=4096)
     completions_per_prompt: int = Field(default=8, ge=2, le=1024)

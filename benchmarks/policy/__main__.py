@@ -1,15 +1,17 @@
-"""``python -m benchmarks.policy``: how far rollout and trainer disagree, and why.
+"""``python -m benchmarks.policy``: how far rollout and trainer disagree, why, and what it costs.
 
 ``mismatch`` measures seven pairs of precisions; ``factorial`` computes one frozen batch in every
-combination of causes; ``corrections`` applies every correction in BF16 and in FP16. All keep what
-they have computed in the folder ``--output`` and continue from there. ``--model`` names a folder
-with a model of transformers; without it, a small policy is pretrained first.
+combination of causes; ``corrections`` applies every correction in BF16 and in FP16; ``learn``
+trains the policy agent in each precision and has options of its own, see ``learn --help``. All keep
+what they have computed in the folder ``--output`` and continue from there. ``--model`` names a
+folder with a model of transformers; without it, a small policy is pretrained first.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +21,7 @@ import torch
 
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.table import format_table, write_csv
+from benchmarks.policy import learning
 from benchmarks.policy.corrections_table import STATS, measure_corrections
 from benchmarks.policy.factorial import Factorial, run_factorial
 from benchmarks.policy.mismatch_table import MEASURES, PairResult, measure_pairs
@@ -57,7 +60,10 @@ LOADED_QUICK = Effort(prompts=12, new_tokens=6, group=1, steps=0, resamples=200)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write a CSV file beside the kept tensors."""
-    options = _parse(arguments)
+    given = sys.argv[1:] if arguments is None else [*arguments]
+    if given[:1] == ["learn"]:
+        return learning.main(given[1:])
+    options = _parse(given)
     torch.set_num_threads(options.threads)
     effort = _effort(options)
     start = time.monotonic()
@@ -179,7 +185,7 @@ def _digest(subject: Subject) -> str:
     return digest.hexdigest()[:16]
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.policy",
         description=__doc__,

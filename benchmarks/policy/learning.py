@@ -1,0 +1,214 @@
+"""``python -m benchmarks.policy learn``: how fast the policy agent learns, in each precision.
+
+Each combination of task, precision, correction and seed is trained by the agent's own job and
+loop, and keeps its curve in the folder ``--output``. A finished one is not repeated, and one that
+was interrupted continues from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from agents.policy.comparison import paired_difference
+from agents.policy.learner import PRIMARY, PolicyLearner, new_policy
+from agents.policy.settings import PolicySettings
+from agents.policy.tasks import TASKS
+from benchmarks.measuring.machine import describe
+from benchmarks.measuring.table import format_table, write_csv
+from infrastructure.events import PrecisionName, PrecisionState
+from infrastructure.events.event import BaseEvent, Evaluated
+from infrastructure.files import write_atomically
+from infrastructure.policy.corrections import CORRECTIONS
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.loop import LoopOptions, train
+
+CPU = torch.device("cpu")
+_COLUMNS = (
+    *("task", "precision", "correction", "seeds", "after warm-up", "at the end"),
+    *("rounds to 0.8", "seconds to 0.8", "optimizer steps", "seconds"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One training."""
+
+    task: str
+    precision: PrecisionName
+    correction: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.task}-{self.precision}-{self.correction}-{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Attributes:
+    round: Rounds trained, those of the warm-up included.
+    reward: Held-out reward.
+    cpu_seconds: CPU time of the training so far, over all its parts.
+    """
+
+    round: int
+    reward: float
+    cpu_seconds: float
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train what is missing, then print a table and write it as ``learning.csv``."""
+    options = _parse(arguments)
+    torch.set_num_threads(1)
+    cells = [Cell(*each) for each in _combinations(options)]
+    machine = describe(CPU)
+    print(f"{len(cells)} trainings; {machine['device']}, torch {machine['torch']}", flush=True)
+    curves: dict[Cell, list[Point]] = {}
+    for cell in cells:
+        curves[cell] = _curve(cell, options)
+        first, last = curves[cell][0], curves[cell][-1]
+        print(
+            f"{cell}: {first.reward:.3f} after the warm-up, {last.reward:.3f} after {last.round} "
+            f"rounds, {last.cpu_seconds:.0f} s of CPU time",
+            flush=True,
+        )
+    rows = list(_rows(curves, options))
+    write_csv(options.output / "learning.csv", rows, _COLUMNS)
+    print(format_table(rows, _COLUMNS))
+    return 0
+
+
+def _combinations(options: argparse.Namespace) -> Iterator[tuple[str, PrecisionName, str, int]]:
+    for task, precision in itertools.product(options.task, options.precision):
+        # In FP32 rollout and trainer agree, so that there is nothing to correct.
+        corrections = ("none",) if precision == "fp32" else options.correction
+        yield from itertools.product((task,), (precision,), corrections, options.seed)
+
+
+def _settings(cell: Cell, options: argparse.Namespace) -> PolicySettings:
+    return PolicySettings.model_validate(
+        {
+            "task": cell.task,
+            "correction": cell.correction,
+            "rounds": options.rounds,
+            "learning_rate": options.learning_rate,
+            "sync_every_rounds": options.sync_every_rounds,
+        }
+    )
+
+
+def _curve(cell: Cell, options: argparse.Namespace) -> list[Point]:
+    settings = _settings(cell, options)
+    folder = options.output / "learning" / str(cell)
+    path, asked = folder / "curve.json", settings.model_dump(mode="json")
+    points: list[Point] = []
+    if path.exists():
+        kept = json.loads(path.read_text())
+        if kept["settings"] != asked:
+            raise SystemExit(f"{path} was made with other options: choose another --output")
+        points = [Point(**each) for each in kept["points"]]
+    if points and points[-1].round >= _rounds(settings):
+        return points
+    folder.mkdir(parents=True, exist_ok=True)
+    task = TASKS[settings.task]
+    learner = PolicyLearner(task=task, settings=settings, seed=cell.seed, warm=False)
+    spent, begun = points[-1].cpu_seconds if points else 0.0, time.process_time()
+
+    def emit(event: BaseEvent) -> None:
+        if not isinstance(event, Evaluated):
+            return
+        round_ = event.epoch * settings.rounds_per_epoch
+        points[:] = [each for each in points if each.round < round_]
+        seconds = spent + time.process_time() - begun
+        points.append(Point(round_, event.metrics[PRIMARY], seconds))
+        content = {"settings": asked, "points": [asdict(each) for each in points]}
+        write_atomically(path, json.dumps(content))
+
+    train(
+        learner.job(new_policy(task, cell.seed)),
+        device=CPU,
+        precision=PrecisionState(
+            requested=cell.precision, effective=cell.precision, reason="operator"
+        ),
+        config=FP16TrainingConfig(cpu_half=True),
+        options=LoopOptions(seed=cell.seed),
+        folder=folder / "checkpoints",
+        emit=emit,
+        commands=lambda: [],
+    )
+    return points
+
+
+def _rounds(settings: PolicySettings) -> int:
+    per_epoch = settings.rounds_per_epoch
+    return per_epoch * -(-(per_epoch + settings.rounds) // per_epoch)
+
+
+def _rows(curves: dict[Cell, list[Point]], options: argparse.Namespace) -> Iterator[dict[str, str]]:
+    groups: defaultdict[tuple[str, str, str], list[list[Point]]] = defaultdict(list)
+    for cell, points in curves.items():
+        groups[cell.task, cell.precision, cell.correction].append(points)
+    for (task, precision, correction), found in groups.items():
+        reached = [next((p for p in points if p.reward > 0.8), None) for points in found]
+        solved = [point for point in reached if point is not None]
+        steps = next(each for name, each in TASKS.items() if name == task).warm_up_steps
+        yield {
+            "task": task,
+            "precision": precision,
+            "correction": correction,
+            "seeds": str(len(found)),
+            "after warm-up": _mean([points[0].reward for points in found]),
+            "at the end": _mean([points[-1].reward for points in found]),
+            "rounds to 0.8": _median([p.round for p in solved], len(found)),
+            "seconds to 0.8": _median([p.cpu_seconds for p in solved], len(found)),
+            "optimizer steps": str(steps + 2 * options.rounds),
+            "seconds": f"{statistics.median(points[-1].cpu_seconds for points in found):.0f}",
+        }
+
+
+def _mean(values: list[float]) -> str:
+    """Mean over seeds with a 95 % bootstrap interval; without one for a single seed."""
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    mean, low, high = paired_difference(values, [0.0] * len(values))
+    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _median(values: Sequence[float], of: int) -> str:
+    if not values:
+        return "never"
+    seeds = "" if len(values) == of else f" ({len(values)} of {of} seeds)"
+    return f"{statistics.median(values):.0f}{seeds}"
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.policy learn",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = sorted(TASKS)
+    parser.add_argument("--task", nargs="+", choices=names, default=names)
+    precisions = ["fp32", "fp16", "bf16"]
+    parser.add_argument("--precision", nargs="+", choices=precisions, default=precisions)
+    parser.add_argument("--correction", nargs="+", choices=[*CORRECTIONS], default=["none"])
+    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--rounds", type=int, default=600, help="rounds after the warm-up")
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--sync-every-rounds", type=int, default=1, help="staleness")
+    parser.add_argument("--quick", action="store_true", help="one seed, two tasks, 150 rounds")
+    parser.add_argument("--output", type=Path, default=Path("benchmark_results/policy"))
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.task, options.seed, options.rounds = ["brackets", "sorting"], [0], 150
+        options.output = options.output / "quick"
+    return options
