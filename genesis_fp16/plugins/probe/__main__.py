@@ -52,7 +52,11 @@ def describe_hardware(device_name: str) -> dict[str, JsonValue]:
     Raises:
         ValueError: There is no such device.
     """
-    import torch
+    try:
+        import torch
+    except Exception as error:  # also what torch imports by the metadata of others
+        what = f"{type(error).__name__}: {error}"
+        sys.exit(f"torch cannot be imported ({one_line(what)}); see genesis-fp16 doctor")
 
     from infrastructure.training.precision import native_half_types, resolve_device
 
