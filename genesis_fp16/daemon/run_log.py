@@ -77,8 +77,13 @@ class _RunProgress:
             self.lines_left_out = 0
 
     def take_totals(self, store: Store) -> None:
-        """Count attempts that an earlier daemon has followed, too."""
+        """Take the stored error, and count attempts that an earlier daemon has followed, too.
+
+        A worker that was killed has reported no error; an earlier attempt may have.
+        """
         found, attempts = store.run(self.run_id), store.attempts(self.run_id)
+        if found is not None:
+            self.error = found.error or ""
         if found is not None and len(attempts) > self.attempts:
             self.attempts = len(attempts)
             self.totals.steps, self.totals.fp16_steps = found.steps, found.fp16_steps

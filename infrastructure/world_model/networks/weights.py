@@ -18,6 +18,7 @@ from torch.nn import Module
 
 from infrastructure.files import write_atomically
 from infrastructure.training.checkpoints import describe_load_error
+from infrastructure.training.checkpoints.fit import compare_model, in_one_line
 
 
 class ModelFileError(ValueError):
@@ -87,13 +88,10 @@ class BestEpoch:
         saved = self._read()
         if saved is None:
             return
-        own, weights = network.state_dict(), saved["network"]
-        if {name: each.shape for name, each in own.items()} == {
-            name: each.shape for name, each in weights.items()
-        }:
-            network.load_state_dict(weights)
+        if problems := in_one_line(compare_model(saved["network"], network)):
+            self._report(f"the weights are those of another network: it {problems}")
         else:
-            self._report("the weights are those of another network")
+            network.load_state_dict(saved["network"])
 
     def _read(self) -> dict[str, Any] | None:
         """The saved epoch; None, after a report, if it is damaged."""
@@ -109,7 +107,11 @@ class BestEpoch:
         except (OSError, ModelFileError) as error:
             self._report(error)
             return None
-        if not isinstance(saved, dict) or saved.keys() != {"loss", "network"}:
+        if (
+            not isinstance(saved, dict)
+            or saved.keys() != {"loss", "network"}
+            or not isinstance(saved["loss"], int | float)
+        ):
             self._report("it does not hold the weights of an epoch")
             return None
         return saved

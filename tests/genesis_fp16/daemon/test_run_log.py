@@ -147,6 +147,18 @@ def test_totals_include_attempts_under_an_earlier_daemon(
     assert found == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
 
 
+def test_a_killed_attempt_does_not_end_with_the_error_of_an_earlier_one(
+    clock: Clock, lines: Lines, store: Store
+) -> None:
+    run = store.enqueue("a", first_seed=0)
+    run_logger = RunLogger(clock=clock, store=store)
+    run_logger.on_event("a", run.id, Finished(outcome="disk_full", error="the disk is full"))
+    run_logger.on_run_state("a", run.id, "starting")
+    store.update_summary(run.id, RunSummary(error="killed by signal 9; see its worker.log"))
+    run_logger.on_run_state("a", run.id, "crashed")
+    assert lines[-1]["error"] == "killed by signal 9; see its worker.log"
+
+
 def test_a_flood_of_notices_is_counted_instead_of_logged(
     run_logger: RunLogger, clock: Clock, lines: Lines
 ) -> None:

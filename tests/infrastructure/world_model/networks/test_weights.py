@@ -1,3 +1,6 @@
+import hashlib
+import io
+
 import pytest
 import torch
 from hypothesis import given
@@ -56,6 +59,27 @@ def test_the_weights_of_another_network_change_nothing(tmp_path):
     assert "another network" in str(problems[0])
     assert torch.equal(other.state_dict()["weight"], before)
     assert other.bias.item() != 1.0
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {"loss": "low", "network": {}},
+        {"loss": torch.ones(2), "network": {}},
+        {"loss": 1.0, "network": 3},
+        {"loss": 1.0, "network": {"weight": "a", "bias": "b"}},
+        {"loss": 1.0, "network": {"weight": torch.empty(1, 2, device="meta")}},
+    ],
+)
+def test_a_whole_file_with_other_contents_is_passed_over(tmp_path, saved):
+    path, buffer = tmp_path / "best.pt", io.BytesIO()
+    torch.save(saved, buffer)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    path.write_bytes(f"{digest}\n".encode() + buffer.getvalue())
+    problems, network = [], _network(5)
+    BestEpoch(path, problems.append).restore(network)
+    assert network.weight.tolist() == [[5.0, 5.0]]
+    assert len(problems) == 1
 
 
 @given(data=st.data())
