@@ -120,6 +120,39 @@ def test_stopped_while_training_resumes_on_the_same_data(start: Start) -> None:
     assert steps == 200
 
 
+def test_a_policy_rolls_back_stops_resumes_and_publishes(start: Start, tmp_path: Path) -> None:
+    """The built-in agent whose batches depend on its weights, and which collects nothing."""
+    changes = {
+        "agent": "policy",
+        "entry_point": "agents.policy_agent:PolicyAgent",
+        "precision": PrecisionState(requested="bf16", effective="bf16", reason="operator"),
+        "settings": {
+            "task": "brackets",
+            "rounds": "25",
+            "prompts_per_round": "4",
+            "completions_per_prompt": "4",
+        },
+    }
+    first = start(1, **changes)
+    first.until(lambda event: isinstance(event, StepStats) and event.precision == "bf16")
+    first.command(SetPrecision(state=FP32))
+    changed = first.until(
+        lambda event: isinstance(event, PrecisionChanged) and event.state.effective == "fp32"
+    )
+    assert set(changed.state.roles.values()) == {"fp32/fp32/fp32"}
+    first.command(Stop(reason="test"))
+    assert first.end() == 75, first.log
+    second = start(2, **changes)
+    assert second.end() == 0, second.log
+    assert second.of(Resumed)[0].step > 0
+    steps = sum(event.attempted for event in first.of(StepStats) + second.of(StepStats))
+    assert steps == 15 + 2 * 25
+    published = second.of(Published)[0]
+    assert published.published, published.reason
+    assert "better than no policy: held-out reward 0." in published.reason
+    assert (tmp_path / "agent" / "published" / "brackets" / "policy.json").exists()
+
+
 def test_stop_while_collecting_keeps_what_was_recorded(start: Start, tmp_path: Path) -> None:
     attempt = start(settings={"collect": "endless"})
     attempt.until(lambda event: isinstance(event, Progress) and event.done > 5)
