@@ -574,11 +574,11 @@ def language_job(overflow_at: int = -1) -> tuple[Any, list[int]]:
     from tests.infrastructure.policy.mismatch.policy_job import PAD, TokenBatch, a_job, sampled
 
     rounds: list[int] = []
-    calls = iter(range(1000))
+    calls, asked = iter(range(1000)), iter(range(1000))
     plain = a_job()
 
     def batches(round_: int, roles: Any) -> list[dict[str, Tensor]]:
-        if not hasattr(roles.rollout, "module"):  # the untrained model, before the training
+        if next(asked) == 0:  # with the untrained model, before the training
             first = TokenBatch.from_sequences([[5, 6]], [[7, 8]], pad_token=PAD)
             return [first.to_tensors()] * 2
         rounds.append(round_)
