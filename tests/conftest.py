@@ -1,5 +1,6 @@
 """What holds for every test: its environment, its marker, and skips that count as failures."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -67,6 +68,17 @@ def _starts_processes(item: pytest.Item) -> bool:
         or PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ()))
         or (code is not None and "subprocess" in code.co_names)
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from walking again and again over what imports leave for good."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

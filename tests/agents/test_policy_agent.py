@@ -18,14 +18,18 @@ SMALL = {"prompts_per_round": 4, "rounds_per_epoch": 2, "rounds": 2, "task": "so
 
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
+    return context_in(tmp_path)
+
+
+def context_in(folder: Path) -> RunContext:
     return RunContext(
         run_id="r",
         attempt=1,
         agent="policy",
         device="cpu",
         seed=3,
-        agent_folder=tmp_path,
-        run_folder=tmp_path / "run",
+        agent_folder=folder,
+        run_folder=folder / "run",
         budget=Budget(seconds=1.0, transitions=1),
         settings=PolicySettings(**SMALL),
         logger=structlog.get_logger(),
@@ -39,9 +43,10 @@ def report(value: float) -> EvaluationReport:
     return EvaluationReport(evaluation=evaluation, steps=1, epochs=1)
 
 
-def sorter(context: RunContext) -> torch.nn.Module:
+@pytest.fixture(scope="module")
+def sorter(tmp_path_factory: pytest.TempPathFactory) -> torch.nn.Module:
     """A policy after twice the demonstrations of a run."""
-    job = PolicyAgent().build_job(context, [])
+    job = PolicyAgent().build_job(context_in(tmp_path_factory.mktemp("sorter")), [])
     optimizer = job.optimizer(job.model.parameters())
     from infrastructure.training import Precision
     from infrastructure.training.precision import PrecisionForward
@@ -61,9 +66,9 @@ def test_it_keeps_the_contract() -> None:
 
 
 def test_only_a_better_policy_is_published_and_the_next_run_begins_with_it(
-    context: RunContext,
+    context: RunContext, sorter: torch.nn.Module
 ) -> None:
-    agent, model = PolicyAgent(), sorter(context)
+    agent, model = PolicyAgent(), sorter
     untrained = agent.build_job(context, []).model
     refused = agent.publish(context, untrained, report(0.0))
     assert not refused.published
@@ -81,11 +86,13 @@ def test_only_a_better_policy_is_published_and_the_next_run_begins_with_it(
     assert agent.build_job(anew, []).warm_up_rounds == 2
 
 
-def test_a_damaged_policy_in_use_is_reported_and_replaced(context: RunContext) -> None:
-    agent, model = PolicyAgent(), sorter(context)
-    agent.publish(context, model, report(0.9))
+def test_a_damaged_policy_in_use_is_reported_and_replaced(
+    context: RunContext, sorter: torch.nn.Module
+) -> None:
+    agent = PolicyAgent()
+    agent.publish(context, sorter, report(0.9))
     (agent.published_folder(context) / "policy.json").write_text("{")
     with structlog.testing.capture_logs() as logs:
         assert agent.build_job(context, []).warm_up_rounds == 2
     assert [each["event"] for each in logs] == ["published_model_unreadable"]
-    assert agent.publish(context, model, report(0.9)).published
+    assert agent.publish(context, sorter, report(0.9)).published

@@ -102,6 +102,7 @@ def test_collect_keeps_the_budget_of_transitions_and_reports(context: RunContext
     assert "landlock" in context.logger.events["sandbox_ready"]
 
 
+@pytest.mark.process
 def test_collect_runs_no_more_candidates_than_it_is_set_to(context: RunContext) -> None:
     few = dataclasses.replace(context, settings=SEDarwinSettings(candidates_per_run=9))
     assert len(list(SEDarwinAgent().collect(few))) == 9
@@ -109,6 +110,7 @@ def test_collect_runs_no_more_candidates_than_it_is_set_to(context: RunContext) 
     assert [report[:2] for report in context.report_progress.reports] == [(9, 9)]
 
 
+@pytest.mark.process
 def test_collect_keeps_the_budget_of_seconds(context: RunContext) -> None:
     short = dataclasses.replace(context, budget=Budget(seconds=0.01, transitions=10**6))
     assert len(list(SEDarwinAgent().collect(short))) < 1000
@@ -148,6 +150,7 @@ def test_the_published_model_ranks_the_candidates(context: RunContext) -> None:
         assert all(target_problem(SPEC, transition) is None for transition in recorded)
 
 
+@pytest.mark.process
 def test_evolve_solution_repairs_the_callers_function() -> None:
     agent = SEDarwinAgent("qa")
     result = asyncio.run(
@@ -176,6 +179,7 @@ def test_evolve_solution_repairs_the_callers_function() -> None:
     assert 0 < run <= result["pool_statistics"]["evaluations"]
 
 
+@pytest.mark.process
 def test_evolve_solution_does_not_claim_what_it_cannot_do() -> None:
     request = {
         "code": "def solve(x):\n    return 0",

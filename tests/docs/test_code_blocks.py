@@ -85,6 +85,7 @@ def test_the_newest_line_of_a_verl_log_becomes_prometheus_text(tmp_path: Path) -
         assert names["exposition"](log, "flowrl") == text
 
 
+@pytest.mark.process
 def test_the_guide_to_the_trainer_runs(empty_folder: Path, one_rank: None) -> None:
     names: dict[str, Any] = {"__name__": "guide"}
     trained = []

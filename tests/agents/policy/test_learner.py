@@ -59,6 +59,7 @@ def weights(job: Job) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in job.model.parameters()])
 
 
+@pytest.mark.process
 def test_it_learns_from_demonstrations_and_then_from_reward(tmp_path: Path) -> None:
     """A few rounds; whole learning curves are made by hand, see docs/policies.md."""
     job = job_of(rounds=6)

@@ -1,3 +1,5 @@
+import pytest
+
 from agents.se_darwin.collection import CORPUS_LIMITS
 from agents.se_darwin.sandbox import Sandbox, TestCase
 from benchmarks.se_darwin.caching_sandbox import CachingSandbox
@@ -23,6 +25,7 @@ def test_a_cached_result_equals_the_sandboxs(caching_sandbox):
     assert first[3].outputs[1] is None
 
 
+@pytest.mark.process
 def test_cached_results_outlive_the_process_and_depend_on_the_request(tmp_path):
     def run(tests, **how):
         path = tmp_path / "executions.sqlite"

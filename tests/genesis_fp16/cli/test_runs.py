@@ -89,22 +89,22 @@ def test_long_event_files_are_read_in_part_unless_asked(
     [whole] = ask_json("runs", "show", run.id)["attempts"]
     path = Path(whole["events_file"])
     with EventWriter(path) as emit:
-        for step in range(1000):
+        for step in range(400):
             emit(PrecisionChanged(step=step, state=FP16, loss_scale=1.0))
     size = path.stat().st_size
     monkeypatch.setattr("genesis_fp16.cli.runs.EVENTS_READ_BYTES", size // 2)
     [shown] = ask_json("runs", "show", run.id)["attempts"]
-    assert 100 < shown["events"]["precision_changed"] < 130
-    assert shown["events_not_read_bytes"] == pytest.approx(size * 7 / 8, abs=1000)
+    assert 40 < shown["events"]["precision_changed"] < 60
+    assert shown["events_not_read_bytes"] == pytest.approx(size * 7 / 8, abs=500)
     text = ask("runs", "show", run.id).stdout
     assert "MiB before that are not counted: see --all" in text
     assert "earlier changes are left out: see --all" in text
     [complete] = ask_json("runs", "show", run.id, "--all")["attempts"]
     assert complete["events_not_read_bytes"] == 0
-    assert complete["events"]["precision_changed"] >= 1000
+    assert complete["events"]["precision_changed"] >= 400
     text = ask("runs", "show", run.id, "--all").stdout
     assert "left out" not in text
-    assert text.count("\n") > 1000
+    assert text.count("\n") > 400
 
 
 def test_a_run_whose_folder_was_removed_says_so(

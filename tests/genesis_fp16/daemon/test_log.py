@@ -35,6 +35,7 @@ def talk(form: str, level: str = "info") -> list[str]:
     return done.stderr.splitlines()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("form", ["json", "auto"])
 def test_json_lines_begin_alike(form: str) -> None:
     """auto means JSON if stderr is not a terminal."""
@@ -49,6 +50,7 @@ def test_json_lines_begin_alike(form: str) -> None:
     assert "RuntimeError: broken" in lines[3]["exception"]
 
 
+@pytest.mark.process
 def test_people_get_plain_text_and_no_values_of_variables() -> None:
     text = "\n".join(talk("console"))
     assert "run_started" in text
@@ -59,6 +61,7 @@ def test_people_get_plain_text_and_no_values_of_variables() -> None:
     assert "chatter" not in text
 
 
+@pytest.mark.process
 def test_the_level_is_obeyed() -> None:
     assert "too_fine" in "".join(talk("json", "debug"))
     assert "run_started" not in "".join(talk("json", "error"))

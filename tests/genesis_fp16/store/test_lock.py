@@ -35,6 +35,7 @@ def holder(home_settings: Settings):
         process.kill()
 
 
+@pytest.mark.process
 def test_a_second_daemon_is_told_who_holds_the_lock(holder, home_settings: Settings) -> None:
     with pytest.raises(LockHeldError, match=rf"pid {holder.pid} on .* since 20") as caught:
         DaemonLock(home_settings).acquire()
@@ -42,6 +43,7 @@ def test_a_second_daemon_is_told_who_holds_the_lock(holder, home_settings: Setti
     assert f"pid {holder.pid}" in caught.value.holder
 
 
+@pytest.mark.process
 def test_a_killed_holder_holds_nothing(holder, home_settings: Settings) -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait()

@@ -173,6 +173,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = hypothesis_settings(
-    max_examples=15, stateful_step_count=20, deadline=None
-)
+TestAnyHistory.settings = hypothesis_settings(max_examples=8, stateful_step_count=20, deadline=None)

@@ -173,6 +173,7 @@ def test_a_segment_that_shrank_is_named(buffer, segment, skips):
     assert "since the snapshot" in skips[0][2]
 
 
+@pytest.mark.process
 def test_a_writer_killed_mid_write_costs_at_most_one_record(buffer, skips, tmp_path):
     written = []
     for _ in range(3):
@@ -202,6 +203,7 @@ def test_a_writer_killed_mid_write_costs_at_most_one_record(buffer, skips, tmp_p
     assert len(skips) <= 3
 
 
+@pytest.mark.process
 def test_many_writers_and_a_reader_at_once(buffer, skips, tmp_path):
     writers = [
         _writer(
@@ -226,6 +228,7 @@ def test_many_writers_and_a_reader_at_once(buffer, skips, tmp_path):
         writer.stdout.close()
 
 
+@pytest.mark.process
 def test_a_full_disk_is_reported_with_path_and_remedy_and_loses_nothing_recorded(buffer, tmp_path):
     writer = _writer(
         tmp_path / "replay",

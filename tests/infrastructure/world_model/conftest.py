@@ -77,7 +77,7 @@ def fitted(record):
     """A model fitted on the planted signal."""
     torch.set_num_threads(1)
     model = WorldModel(SPEC, members=3, hidden=32)
-    model.fit(record(), epochs=40, batch_size=64)
+    model.fit(record(), epochs=25, batch_size=64)
     return model
 
 

@@ -10,6 +10,7 @@ from infrastructure.world_model import WorldModel
 from infrastructure.world_model.networks import BestEpoch
 
 
+@pytest.mark.process
 def test_labels_without_signal_are_not_published(repair_agent, make_context, run_once):
     agent, context = repair_agent(shuffled=True), make_context()
     publication = run_once(agent, context)

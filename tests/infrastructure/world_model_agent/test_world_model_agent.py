@@ -38,6 +38,7 @@ def test_the_first_good_model_is_published_and_can_be_used(
     assert model.metrics == publication.metrics
 
 
+@pytest.mark.process
 def test_real_half_precision_on_the_cpu_trains_as_well(
     repair_agent, make_context, run_once, first_publication
 ):

@@ -20,7 +20,7 @@ TOKENIZER = CharacterTokenizer("0123456789abcdef")
 PAD, STOP = TOKENIZER.pad_token_id, {TOKENIZER.eos_token_id}
 SAMPLING = Sampling(temperature=0.9, top_k=8)
 FUNCTIONS = token_log_prob_functions(SAMPLING, pad_token=PAD, stop_tokens=STOP)
-ROWS, TOKENS, WANTED = 20, 12, 7
+ROWS, TOKENS, WANTED = 20, 8, 7
 
 
 def a_model(seed: int = 0) -> torch.nn.Module:

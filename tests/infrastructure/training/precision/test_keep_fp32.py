@@ -237,6 +237,7 @@ def test_a_model_held_in_fp16_keeps_the_module_in_float32():
     assert trainer.get_stats()["applied_steps"] == 1
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's
 @pytest.mark.parametrize("how", ["whole", "part", "method"])
 def test_under_torch_compile(how):
