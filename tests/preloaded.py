@@ -210,10 +210,17 @@ def _become(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == 2 else signal.SIG_DFL)
     sys.argv = list(arguments)
-    here = {"", str(Path.cwd()), str(Path(__file__).parents[1])}
-    sys.path[:] = [path for path in sys.path if path not in here]
+    sys.path[:] = [path for path in sys.path if _is_installed(path)]
     sys.path[:0] = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
     importlib.invalidate_caches()
+
+
+def _is_installed(path: str) -> bool:
+    """Whether a new interpreter has *path*; a test may have added others before the fork."""
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    return (path != "" and not Path(path).is_absolute()) or any(
+        Path(path).is_relative_to(prefix) for prefix in prefixes
+    )
 
 
 def _exit_with(program: Any) -> NoReturn:
