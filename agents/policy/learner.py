@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from random import Random
 from typing import cast
@@ -36,6 +37,12 @@ PRIMARY = "held_out_reward"
 HELD_OUT = 256
 _WARM_UP_RATE, _WARM_UP_BATCH = 2e-3, 128
 _CLIP = Clip(low=0.2, high=0.28)  # DAPO's "clip-higher", arXiv:2503.14476
+
+
+@cache
+def _held_out_problems(task: Task) -> tuple[Problem, ...]:
+    """Those of each evaluation; drawing them takes most of a second."""
+    return tuple(task.held_out_problems(HELD_OUT))
 
 
 def new_policy(task: Task, seed: int) -> Module:
@@ -205,7 +212,7 @@ class PolicyLearner:
         """
         device = next(model.parameters()).device
         forward = RoleForward(model, device, FP32)
-        problems = self.task.held_out_problems(HELD_OUT)
+        problems = _held_out_problems(self.task)
         batch = self._generate(forward, problems, sampling or self._sampling, seed=0)
         return self._rewards(problems, batch)
 
