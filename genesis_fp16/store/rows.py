@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
@@ -13,6 +13,8 @@ from sqlalchemy import Column, ColumnElement, RowMapping, Table
 Kind = TypeVar("Kind")
 
 log = structlog.get_logger()
+
+_adapters: dict[type[object], TypeAdapter[Any]] = {}  # built once for all stores of a process
 
 
 def is_number(column: Column[float]) -> ColumnElement[bool]:
@@ -28,7 +30,10 @@ class RowReader(Generic[Kind]):
     """
 
     def __init__(self, table: Table, kind: type[Kind], consequence: str) -> None:
-        self._table, self._kind, self._consequence = table, TypeAdapter(kind), consequence
+        self._table, self._consequence = table, consequence
+        if kind not in _adapters:
+            _adapters[kind] = TypeAdapter(kind)
+        self._kind: TypeAdapter[Kind] = _adapters[kind]
         self._key = [column.name for column in table.primary_key]
         self._logged: set[tuple[object, ...]] = set()
 
