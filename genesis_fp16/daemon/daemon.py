@@ -183,7 +183,7 @@ class Daemon:
 
     def _keeps_settings(self, key: str) -> bool:
         """Whether settings of the agent that are not live wait for the next start."""
-        disabled = not self.loop.settings.for_agent(key).enabled
+        disabled = self.loop.settings.for_agent(key).enabled is False
         return disabled or key.replace("_", "-") in self._ready
 
     def _allow(self, plugin: Plugin) -> None:

@@ -27,7 +27,11 @@ def test_that_is_known_to_fail():
 
 def _run(folder: Path, *options: str) -> tuple[int, str]:
     arguments = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, folder]
-    environ = {"PATH": os.environ["PATH"], "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(__file__).parents[2]),  # of what the copied conftest imports
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
     done = subprocess.run(
         arguments, cwd=folder, env=environ, capture_output=True, text=True, check=False
     )

@@ -287,7 +287,7 @@ def _why_disabled(point: InstalledEntryPoint, settings: Settings) -> str:
         variable = f"{AGENTS_PREFIX}{point.name}__enabled".replace("-", "_").upper()
         install = point.missing.rpartition(": ")[2]
         install = f"run {install}, " if install else ""
-        return f"off by default; to turn it on, {install}set {variable}=true and restart the daemon"
+        return f"off by default; to turn it on, {install}set {variable}=true in the settings file"
     return f"needs {point.missing}" if point.missing else ""
 
 

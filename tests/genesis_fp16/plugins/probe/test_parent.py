@@ -214,7 +214,7 @@ def test_an_optional_agent_is_off_until_it_is_turned_on_and_never_quarantined(
     variable = "GENESIS_AGENTS__TWO_PART__ENABLED=true"
     off = load(None)
     assert off.state == "disabled"
-    assert off.reason == f"off by default; to turn it on, set {variable} and restart the daemon"
+    assert off.reason == f"off by default; to turn it on, set {variable} in the settings file"
     assert load(False).reason == "disabled by the operator"
     assert load(True).state == "ready"
 
@@ -224,7 +224,7 @@ def test_an_optional_agent_is_off_until_it_is_turned_on_and_never_quarantined(
     with (info / "METADATA").open("a") as metadata:
         metadata.write("Requires-Dist: no-such-thing ; extra == 'all'\n")
     install = "pip install 'two-part-plugin[all]'"
-    assert f"to turn it on, run {install}, set {variable} and restart" in load(None).reason
+    assert f"to turn it on, run {install}, set {variable} in the settings file" in load(None).reason
     missing = load(True)
     assert missing.state == "disabled"
     assert missing.reason == f"needs no-such-thing, which its extra needs: {install}"
