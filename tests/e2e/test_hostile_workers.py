@@ -88,8 +88,8 @@ def test_a_flood_delays_neither_a_rollback_nor_the_end(
         word
         for line in daemon.log.splitlines()
         if "events_refused" in line
-        for word in ("impossible_events", "shortened_events", "skipped_bytes", "malformed_lines")
+        for word in ("impossible_events", "shortened_events", "malformed_lines")
         if word in line
-    }
-    assert len(refused) == 4, daemon.log[-6000:]
+    }  # and skipped_bytes, if the flood came faster than the daemon could read
+    assert len(refused) == 3, daemon.log[-6000:]
     assert len(daemon.log) < 1 << 20
