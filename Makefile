@@ -13,7 +13,7 @@ run: $(STAMP) .env  ## Start the daemon in the foreground
 test: $(STAMP)  ## The whole test suite on two cores; PYTEST_FLAGS reach pytest
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
-quick: $(STAMP)  ## The tests that start no processes, in under a minute
+quick: $(STAMP)  ## The tests that start no process and train nothing for seconds
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not process and not boot" $(PYTEST_FLAGS)
 
 check: $(STAMP)  ## Lint, types, import direction

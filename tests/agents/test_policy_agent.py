@@ -13,6 +13,8 @@ from genesis_fp16.testing import check_agent
 from infrastructure.agent_contract import Evaluation, EvaluationReport, RunContext
 from infrastructure.agent_contract.run_context import Budget
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 SMALL = {"prompts_per_round": 4, "rounds_per_epoch": 2, "rounds": 2, "task": "sorting"}
 
 

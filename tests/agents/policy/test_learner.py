@@ -19,6 +19,8 @@ from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.rounds import first_batches
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 CPU = torch.device("cpu")
 SMALL = {"prompts_per_round": 4, "completions_per_prompt": 4, "rounds_per_epoch": 2, "rounds": 2}
 TASK = TASKS["brackets"]

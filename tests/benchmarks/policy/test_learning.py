@@ -7,6 +7,8 @@ import pytest
 from benchmarks.policy import learning
 from benchmarks.policy.__main__ import main
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 def test_curves_are_kept_and_made_with_the_same_options(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from benchmarks.step import cases
@@ -5,6 +6,8 @@ from benchmarks.step.loops import Setup
 from benchmarks.step.measure import measure
 from benchmarks.step.models import SIZES
 from benchmarks.step.results import Case, Measured, NotRun
+
+pytestmark = pytest.mark.process  # trains for seconds
 
 CPU = torch.device("cpu")
 TINY = SIZES["tiny"]

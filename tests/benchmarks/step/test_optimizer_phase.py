@@ -5,6 +5,8 @@ from benchmarks.step.loops import LOSS_SCALE, MAX_NORM, Setup
 from benchmarks.step.models import SIZES, build_model
 from benchmarks.step.optimizer_phase import _gradients, _ours, _textbook, compare_optimizer_phases
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 CPU = torch.device("cpu")
 TINY = SIZES["tiny"]
 

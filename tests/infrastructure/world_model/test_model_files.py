@@ -12,6 +12,8 @@ import torch
 
 from infrastructure.world_model import ModelFileError, WorldModel
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 @pytest.fixture
 def saved(fitted, tmp_path):

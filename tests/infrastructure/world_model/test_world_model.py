@@ -15,6 +15,8 @@ from infrastructure.world_model.distributions.predictive import blend, predictiv
 from infrastructure.world_model.fitting.training_data import prepare_training_data
 from infrastructure.world_model.prediction import to_predictions
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 def test_a_planted_signal_is_learned_and_beats_the_base_rate(fitted):
     assert fitted.metrics["outcome.auroc"] > 0.9

@@ -9,6 +9,8 @@ from infrastructure.agent_contract import EvaluationReport
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.networks import BestEpoch
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 @pytest.mark.process
 def test_labels_without_signal_are_not_published(repair_agent, make_context, run_once):

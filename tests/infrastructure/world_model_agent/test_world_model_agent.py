@@ -8,6 +8,8 @@ from infrastructure.agent_contract.agent import InsufficientDataError
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.world_model.networks.network import LinearNetwork
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 def _batches(job):
     return [batch for epoch in range(job.epochs) for batch in job.batches(epoch)]

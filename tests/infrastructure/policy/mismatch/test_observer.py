@@ -14,6 +14,8 @@ from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
 from tests.infrastructure.policy.mismatch.policy_job import FUNCTIONS, a_job
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 CPU = torch.device("cpu")
 
 

@@ -18,6 +18,8 @@ from infrastructure.training.loop import LoopOptions, train
 from infrastructure.training.loop.auto_precision import AutoPrecision
 from infrastructure.training.precision import device_name, resolve
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 CPU = torch.device("cpu")
 AUTO = PrecisionState(requested="auto", effective="auto", reason="default")
 BY_FLAG = PrecisionState(requested="auto", effective="fp32", reason="flag")

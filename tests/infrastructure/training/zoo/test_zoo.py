@@ -24,11 +24,14 @@ from tests.infrastructure.training.zoo.specimens import OPTIMIZERS, SPECIMENS, g
 STEPS = 3
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*torch.utils.checkpoint.*:UserWarning",
-    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
-    "ignore:.*weight_norm.*:FutureWarning",
-)
+pytestmark = [
+    pytest.mark.process,  # trains for seconds
+    pytest.mark.filterwarnings(
+        "ignore:.*torch.utils.checkpoint.*:UserWarning",
+        "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+        "ignore:.*weight_norm.*:FutureWarning",
+    ),
+]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
