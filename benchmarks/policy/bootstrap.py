@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.measuring.spread import Interval
+
 Numbers = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """A figure and its 95 % interval."""
-
-    figure: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.figure:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
 class PromptBootstrap:

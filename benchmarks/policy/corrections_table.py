@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.policy.bootstrap import Interval, PromptBootstrap, interval
+from benchmarks.measuring.spread import Interval
+from benchmarks.policy.bootstrap import PromptBootstrap, interval
 from benchmarks.policy.scores import Kept, Way, generate, score
 from benchmarks.policy.subjects import Subject
 from infrastructure.policy import Sampling, TokenBatch

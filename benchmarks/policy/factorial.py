@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.policy.bootstrap import Interval, Numbers, PromptBootstrap, interval
+from benchmarks.measuring.spread import Interval
+from benchmarks.policy.bootstrap import Numbers, PromptBootstrap, interval
 from benchmarks.policy.scores import Kept, Way, generate, score
 from benchmarks.policy.subjects import Subject
 from infrastructure.policy import Sampling, TokenBatch

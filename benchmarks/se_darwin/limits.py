@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.measuring.spread import Interval
 from benchmarks.se_darwin.calibration import Rows
-from benchmarks.se_darwin.statistics import Interval, ModuleBootstrap
+from benchmarks.se_darwin.statistics import ModuleBootstrap
 from benchmarks.se_darwin.study import OURS, RIVALS, Study
 
 SORTED = "Ochiai sorted"

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from benchmarks.measuring.spread import Interval
 from benchmarks.se_darwin.learning import choose, train_ensemble
 from benchmarks.se_darwin.pendulum import plan_swing
-from benchmarks.se_darwin.statistics import Interval, upper_bound_of_mean
+from benchmarks.se_darwin.statistics import upper_bound_of_mean
 from benchmarks.se_darwin.study import TrainedFold
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
 from infrastructure.world_model.distributions import (

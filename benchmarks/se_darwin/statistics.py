@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.measuring.spread import Interval
+
 Numbers = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """A figure and its 95 % interval."""
-
-    figure: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.figure:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
 class ModuleBootstrap:

@@ -31,8 +31,8 @@ def library_precision(
         ``GENESIS_PRECISION``.
 
     Raises:
-        SettingsError: One of the two is wrong, a rollback is no longer mentioned, or a file that
-            is named is missing or cannot be read.
+        SettingsError: The file or the environment has a wrong value; the file no longer mentions a
+            rollback; or a named file is missing or cannot be read.
     """
     if env_file is not None:
         env_file = Path(env_file)

@@ -156,7 +156,7 @@ def attribute(
         other_half_allowed: Whether a role may use a half type that it does not use now.
 
     Returns:
-        None if there is no excess, or the reports do not hold what is needed.
+        None if the FP32 floor explains all of the mismatch, or a measurement is missing.
     """
     policy, rollout = reports[-1].policy, reports[-1].rollout
     alike = [each for each in reports if (each.policy, each.rollout) == (policy, rollout)]

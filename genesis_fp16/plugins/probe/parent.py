@@ -393,7 +393,7 @@ class Ended:
         return self.status is None or (self.status == 1 and self.trace.startswith("Timeout ("))
 
     def failure(self, deadline_seconds: float, module: str = "") -> str:
-        """Why there is no answer, and at which line: if possible, a line of *module*."""
+        """Return the reason for the missing answer, with the line; one of *module* if possible."""
         place = _place(self.trace or self.output, module)  # a plugin may have called faulthandler
         if self.timed_out:
             hung = f", it hung at {place}" if place else ""

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from benchmarks.measuring.spread import Interval
 from benchmarks.se_darwin import limits
 from benchmarks.se_darwin.calibration import Rows
-from benchmarks.se_darwin.statistics import Interval
 
 
 @pytest.mark.parametrize(("rank", "execute", "met"), [(40e-6, 4e-3, True), (60e-6, 2e-3, False)])
