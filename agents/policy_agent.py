@@ -23,6 +23,7 @@ from infrastructure.agent_contract import (
     Transition,
 )
 from infrastructure.agent_contract.agent import RecordedTransitions
+from infrastructure.policy.tokenizer import CharacterTokenizer
 
 
 class PolicyAgent:
@@ -98,8 +99,9 @@ class PolicyAgent:
 
     def published_model(self, context: RunContext) -> Module | None:
         """The policy in use; None if there is none or it is unreadable (logs a warning)."""
+        vocabulary = len(CharacterTokenizer(TASKS[_settings(context).task].characters))
         try:
-            return load_published(self.published_folder(context))
+            return load_published(self.published_folder(context), vocabulary)
         except PublishedPolicyError as error:
             context.logger.warning("published_model_unreadable", error=str(error))
             return None

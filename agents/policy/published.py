@@ -17,7 +17,7 @@ from pathlib import Path
 from torch.nn import Module
 
 from infrastructure.files import write_atomically
-from infrastructure.policy.models import PolicyModelError, load_policy
+from infrastructure.policy.models import PolicyModelError, load_policy, vocabulary_size
 
 _INDEX, _WEIGHTS, _PREFIX = "policy.json", "model.safetensors", "policy-"
 
@@ -48,11 +48,14 @@ def save_published(folder: Path, model: Module, details: Mapping[str, object]) -
             shutil.rmtree(other, ignore_errors=True)
 
 
-def load_published(folder: Path) -> Module | None:
+def load_published(folder: Path, vocabulary: int) -> Module | None:
     """The policy in *folder*, in float32 on the CPU; None if there is none.
 
+    Args:
+        vocabulary: Number of ids of the task's tokenizer.
+
     Raises:
-        PublishedPolicyError: A file is missing, damaged or of another model.
+        PublishedPolicyError: A file is missing, damaged or of another model or tokenizer.
     """
     if not (folder / _INDEX).exists():
         return None
@@ -61,7 +64,13 @@ def load_published(folder: Path) -> Module | None:
     try:
         if _digest(found) != index.get("sha256"):
             raise PublishedPolicyError(f"{found / _WEIGHTS}: its hash is not that in {_INDEX}")
-        return load_policy(found)
+        model = load_policy(found)
+        if (rows := vocabulary_size(model)) != vocabulary:
+            raise PublishedPolicyError(
+                f"{found} predicts {rows} ids, but the tokenizer has {vocabulary}: it was made by "
+                "another version of the task"
+            )
+        return model
     except (OSError, PolicyModelError) as error:
         raise PublishedPolicyError(f"{folder}: {error}") from error
 

@@ -39,6 +39,7 @@ from genesis_fp16.worker.exit_report import (
     exit_process,
     print_traceback,
 )
+from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent, Finished
@@ -48,7 +49,7 @@ from infrastructure.training.loop import TrainingDivergedError
 from infrastructure.training.precision import NoHalfKernelError, UnknownModuleError
 
 
-def _run(runner: AttemptRunner, spec: RunSpec) -> Finished:
+def run_attempt(runner: AttemptRunner, spec: RunSpec) -> Finished:
     """Run the attempt; turn any exception of the plugin, even ``sys.exit``, into a failure."""
     try:
         return Finished(outcome=runner.run())
@@ -67,7 +68,8 @@ def _run(runner: AttemptRunner, spec: RunSpec) -> Finished:
         if isinstance(error, never_retry):
             return Finished(outcome="misconfigured", error=f"{spec.agent} cannot run: {error}")
         message = describe_failure(error, spec, runner.activity)
-        if isinstance(error, TrainingDivergedError) and error.in_fp32:
+        diverged = isinstance(error, TrainingDivergedError) and error.in_fp32
+        if diverged or isinstance(error, MisconfiguredError):
             return Finished(outcome="misconfigured", error=message)
         if find_disk_full(error) is not None:
             return Finished(outcome="disk_full", error=message)
@@ -97,7 +99,7 @@ def main() -> None:
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        finished = _run(AttemptRunner(spec, emit, inbox), spec)
+        finished = run_attempt(AttemptRunner(spec, emit, inbox), spec)
         code = EXIT_CODES[finished.outcome]
         if rank is not None and finished.outcome == "stopped":
             code = 0  # torchrun would take any other code for a failure and end the other ranks

@@ -1,6 +1,7 @@
 """The contract between agents and the daemon. Imports neither torch nor the daemon.
 
-`agent_contract.on_policy_job`, `.command` and `.transition` hold further names for plugin authors.
+`agent_contract.agent`, `.on_policy_job`, `.command` and `.transition` hold further names for
+plugin authors.
 """
 
 from infrastructure.agent_contract.agent import CONTRACT_VERSION, Agent

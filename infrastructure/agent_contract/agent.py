@@ -64,6 +64,14 @@ class Agent(Protocol):
         """Publish the trained model if it is better, and return the decision and its reason."""
 
 
+class MisconfiguredError(ValueError):
+    """An agent cannot run as it is configured, so that no further attempt could help.
+
+    An agent may raise it, or a subclass, anywhere: its run ends at once. The message says what is
+    wrong, where, and what to do.
+    """
+
+
 class InsufficientDataError(ValueError):
     """Too few transitions or groups to train and evaluate on.
 

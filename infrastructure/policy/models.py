@@ -18,6 +18,7 @@ import torch
 from torch.nn import Module
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
+from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.policy.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _SPARE_ROWS = 1024  # of a vocabulary padded for the hardware; peers pad by at most 943
 
 
-class PolicyModelError(ValueError):
+class PolicyModelError(MisconfiguredError):
     """A model cannot be loaded, or not be used as a policy; says why and what to do."""
 
 

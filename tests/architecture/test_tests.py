@@ -32,7 +32,6 @@ TESTED_BY = {
     "genesis_fp16/cli/doctor.py": "genesis_fp16/cli/test_checks.py",
     "genesis_fp16/daemon/startup.py": "genesis_fp16/daemon/test_daemon.py",
     "genesis_fp16/plugins/probe/__main__.py": "genesis_fp16/plugins/probe/test_parent.py",
-    "genesis_fp16/worker/attempt_runner.py": "genesis_fp16/worker/test_main.py",
     # Parts of `train`: each is seen only in a training that goes on.
     "infrastructure/training/loop/baseline.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/loop/boundary.py": "infrastructure/training/loop/test_train.py",

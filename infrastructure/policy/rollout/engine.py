@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from infrastructure.agent_contract.agent import MisconfiguredError
+from infrastructure.events.role_precision import FP32
 from infrastructure.policy.sampling import Sampling
 from infrastructure.policy.tokens import TokenBatch
 
@@ -38,7 +40,7 @@ class RolloutEngine(Protocol):
         """
 
 
-class RolloutRequestError(ValueError):
+class RolloutRequestError(MisconfiguredError):
     """The prompts or limits of a rollout do not fit the model; names the prompt."""
 
 
@@ -52,11 +54,15 @@ class NonFiniteLogitsError(ArithmeticError):
     """
 
     def __init__(self, rows: list[int], tokens: int, precision: str) -> None:
+        cause = "the weights are not finite: begin with other ones"
+        if precision != str(FP32):
+            cause = (
+                "the weights are not finite, or an activation exceeds what the half type can hold; "
+                "run the role rollout in FP32, or in BF16 if it is FP16"
+            )
         super().__init__(
             f"the rollout in {precision} returned NaN or infinite logits for row "
-            f"{', '.join(map(str, rows[:5]))} after {tokens} generated tokens: the weights are not "
-            "finite, or an activation exceeds what the half type can hold; run the role rollout in "
-            "FP32, or in BF16 if it is FP16"
+            f"{', '.join(map(str, rows[:5]))} after {tokens} generated tokens: {cause}"
         )
         self.rows = rows
 

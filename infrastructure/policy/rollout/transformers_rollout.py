@@ -13,7 +13,11 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from infrastructure.policy.models import context_length, vocabulary_size
-from infrastructure.policy.rollout.engine import NonFiniteLogitsError, check_request
+from infrastructure.policy.rollout.engine import (
+    NonFiniteLogitsError,
+    RolloutRequestError,
+    check_request,
+)
 from infrastructure.policy.sampling import Sampling
 from infrastructure.policy.tokens import TokenBatch
 from infrastructure.training.precision import Precision
@@ -34,7 +38,7 @@ class TransformersRollout:
         cache: Type in which keys and values are kept; None for the type of the computation.
 
     Raises:
-        ValueError: There is no stop token.
+        RolloutRequestError: There is no stop token.
     """
 
     def __init__(
@@ -46,7 +50,7 @@ class TransformersRollout:
         cache: Precision | None = None,
     ) -> None:
         if not stop_tokens:
-            raise ValueError(
+            raise RolloutRequestError(
                 "stop_tokens is empty, so that no completion would ever end: pass the "
                 "end-of-sequence token"
             )

@@ -1,0 +1,84 @@
+"""A policy agent with one fault, which its setting names."""
+
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel
+from transformers import GPT2Config
+
+from infrastructure.agent_contract import Evaluation, Publication, Schedule
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob
+from infrastructure.policy import Sampling, TokenBatch, token_log_probs
+from infrastructure.policy.models import build_policy, load_policy, small_config, special_tokens
+from infrastructure.policy.rollout import TransformersRollout
+from infrastructure.policy.tokenizer import CharacterTokenizer
+
+
+class Knobs(BaseModel):
+    fault: str = ""
+
+
+class FaultyPolicyAgent:
+    name = "policy"
+    contract_version = 1
+
+    def schedule(self):
+        return Schedule(every_seconds=3600)
+
+    def settings_model(self):
+        return Knobs
+
+    def collect(self, context):
+        yield from ()
+
+    def build_job(self, context, transitions):
+        fault, tokenizer = context.settings.fault, CharacterTokenizer("ab")
+        model = build_policy(small_config(tokenizer, width=8, layers=1, context=8), seed=0)
+        if fault == "another architecture":
+            load_policy(_with_the_configuration_of_gpt2(model, context.run_folder / "model"))
+        if fault == "NaN":
+            torch.nn.init.constant_(model.lm_head.weight, torch.nan)
+        if fault == "another tokenizer":
+            tokenizer = CharacterTokenizer("abcdef")
+        if fault == "no padding token":
+            tokenizer.pad_token_id = None
+        special = special_tokens(model, tokenizer)
+        # No completion ends by itself where the stop token is one that is never drawn.
+        stop = [99] if fault == "endless" else special.stop
+        prompt = tokenizer.encode("ab" if fault != "long prompt" else "ab" * 4)
+
+        def batches(round_, roles):
+            engine = TransformersRollout(
+                roles.rollout,
+                pad_token=special.pad,
+                stop_tokens=[] if fault == "no stop token" else stop,
+            )
+            batch = engine.generate(
+                [prompt, prompt], sampling=Sampling(), max_new_tokens=4, seed=round_
+            )
+            if fault == "empty completion":
+                batch = TokenBatch.from_sequences([prompt], [[]], pad_token=special.pad)
+            return [batch.to_tensors()]
+
+        def loss(forward, tensors):
+            return -token_log_probs(forward, TokenBatch.from_tensors(tensors), Sampling()).mean()
+
+        return OnPolicyJob(
+            model=model,
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, fused=True),
+            batches=batches,
+            loss=loss,
+            evaluate=lambda _: Evaluation(
+                metrics={"reward": 0.0}, primary="reward", higher_is_better=True
+            ),
+            epochs=1,
+        )
+
+    def publish(self, context, model, report):
+        return Publication(published=False, reason="a test", metrics={})
+
+
+def _with_the_configuration_of_gpt2(model, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=5).save_pretrained(folder)
+    return folder

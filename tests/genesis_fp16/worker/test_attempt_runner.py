@@ -1,0 +1,99 @@
+"""Attempts of a policy agent with a fault, in this process: what they tell the daemon."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from genesis_fp16.domain.run import EXIT_CODES
+from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
+from genesis_fp16.worker.__main__ import run_attempt
+from genesis_fp16.worker.attempt_runner import AttemptRunner
+from genesis_fp16.worker.channel import CommandInbox
+from infrastructure.events import EventWriter, PrecisionState
+from infrastructure.events.event import Finished
+
+FP32 = PrecisionState(requested="fp32", effective="fp32", reason="operator")
+Attempt = Callable[[str], Finished]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
+    """Run an attempt of `faulty_policy_agent` with the fault of this name, to its end."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    threads, stdin = torch.get_num_threads(), os.dup(0)
+
+    def run(fault: str) -> Finished:
+        spec = RunSpec(
+            run_id="r1",
+            attempt=1,
+            incarnation="i1",
+            agent="policy",
+            entry_point="faulty_policy_agent:FaultyPolicyAgent",
+            agent_folder=tmp_path / "agent",
+            run_folder=tmp_path / "run",
+            attempt_folder=tmp_path,
+            seed=3,
+            device="cpu",
+            threads=1,
+            precision=FP32,
+            trainer=TrainerOptions(),
+            budget_seconds=30.0,
+            budget_transitions=10,
+            stats_interval_steps=1,
+            baseline_interval_steps=0,
+            checkpoint_interval_seconds=60.0,
+            keep_checkpoints=1,
+            settings={"fault": fault},
+        )
+        with EventWriter(spec.events_path) as events:
+            inbox = CommandInbox(events, reads_stdin=False)
+            return run_attempt(AttemptRunner(spec, events, inbox), spec)
+
+    yield run
+    torch.set_num_threads(threads)
+    os.dup2(stdin, 0)  # an inbox takes it away from plugin code
+    os.close(stdin)
+
+
+@pytest.mark.parametrize(
+    ("fault", "activity", "error", "remedy"),
+    [
+        ("no padding token", "building the training job", "PolicyModelError", "set tokenizer."),
+        ("another tokenizer", "building the training job", "PolicyModelError", "load both from"),
+        ("another architecture", "building the training job", "PolicyModelError", "take config"),
+        ("long prompt", "checking the training job", "RolloutRequestError", "shorten the prompt"),
+        ("no stop token", "checking the training job", "RolloutRequestError", "pass the end-of-"),
+    ],
+)
+def test_a_policy_that_cannot_work_is_never_retried(
+    attempt: Attempt, fault: str, activity: str, error: str, remedy: str
+) -> None:
+    finished = attempt(fault)
+    assert EXIT_CODES[finished.outcome] == os.EX_CONFIG
+    assert f"policy failed while {activity}: {error}: " in finished.error
+    assert remedy in finished.error
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "remedy"),
+    [
+        ("empty completion", "TokenBatchError: row 0: the completion is empty", "leave the row"),
+        ("NaN", "NonFiniteLogitsError: the rollout in fp32/fp32/fp32 returned NaN", "begin with"),
+    ],
+)
+def test_a_fault_of_the_data_is_named_and_may_be_retried(
+    attempt: Attempt, fault: str, error: str, remedy: str
+) -> None:
+    finished = attempt(fault)
+    assert finished.outcome == "failed"
+    assert error in finished.error
+    assert remedy in finished.error
+
+
+def test_a_rollout_that_never_ends_is_cut_at_its_limit(attempt: Attempt) -> None:
+    assert attempt("endless").outcome == "done"
