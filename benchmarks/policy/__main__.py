@@ -52,7 +52,7 @@ SMALL = Effort(prompts=24, new_tokens=64, group=2, steps=300, resamples=500)
 SMALL_QUICK = Effort(prompts=12, new_tokens=24, group=2, steps=60, resamples=200)
 LOADED = {
     "mismatch": Effort(prompts=24, new_tokens=24, group=1, steps=0, resamples=500),
-    "factorial": Effort(prompts=12, new_tokens=12, group=1, steps=0, resamples=500),
+    "factorial": Effort(prompts=24, new_tokens=16, group=1, steps=0, resamples=500),
     "corrections": Effort(prompts=24, new_tokens=24, group=1, steps=0, resamples=500),
 }
 LOADED_QUICK = Effort(prompts=12, new_tokens=6, group=1, steps=0, resamples=200)
