@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from torch.nn import Module
 
 from agents.policy.comparison import paired_difference
-from agents.policy.learner import HELD_OUT, PRIMARY, PolicyLearner, new_policy
+from agents.policy.learner import PRIMARY, HeldOutProblems, PolicyLearner, new_policy
 from agents.policy.published import PublishedPolicyError, load_published, save_published
 from agents.policy.settings import PolicySettings
 from agents.policy.tasks import TASKS
@@ -57,23 +57,28 @@ class PolicyAgent:
         if settings.start == "published":
             model = self.published_model(context)
         learner = self._learner(context, warm=model is not None)
-        return learner.job(model or new_policy(learner.task, context.seed))
+        problems = HeldOutProblems.of(learner.task).choosing
+        return learner.job(model or new_policy(learner.task, context.seed), problems)
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
         """Publish *model* if it beats the policy in use on held-out problems, beyond chance.
+
+        The evaluations have chosen the epoch that *model* comes from, so other problems decide.
 
         Raises:
             OSError: Writing failed; the previous policy stays in use.
         """
         learner = self._learner(context, warm=True)
-        new = learner.held_out_rewards(model)
+        problems = HeldOutProblems.of(learner.task).deciding
+        new = learner.rewards_of(model, problems)
         in_use = self.published_model(context)
         old = [0.0] * len(new)
         if in_use is not None:
-            old = learner.held_out_rewards(in_use.to(context.device))
+            old = learner.rewards_of(in_use.to(context.device), problems)
         gain = paired_difference(new, old)
         metrics = {
-            PRIMARY: report.evaluation.value,
+            PRIMARY: sum(new) / len(new),
+            "evaluation.held_out_reward": report.evaluation.value,
             "in_use.held_out_reward": sum(old) / len(old),
             "gain": gain.mean,
             "gain_low": gain.low,
@@ -89,7 +94,7 @@ class PolicyAgent:
         reason = (
             f"{verdict} than {compared}: held-out reward {sum(new) / len(new):.3f}, gain "
             f"{gain.mean:+.3f} with 95 % interval [{gain.low:+.3f}, {gain.high:+.3f}] over "
-            f"{HELD_OUT} problems"
+            f"{len(problems)} problems"
         )
         return Publication(published=published, reason=reason, metrics=metrics)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from random import Random
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -40,9 +40,30 @@ _CLIP = Clip(low=0.2, high=0.28)  # DAPO's "clip-higher", arXiv:2503.14476
 
 
 @cache
-def _held_out_problems(task: Task) -> tuple[Problem, ...]:
-    """Those of each evaluation; drawing them takes most of a second."""
-    return tuple(task.held_out_problems(HELD_OUT))
+def _held_out_problems(task: Task, count: int) -> tuple[Problem, ...]:
+    return tuple(task.held_out_problems(count))  # may take most of a second
+
+
+class HeldOutProblems(NamedTuple):
+    """Problems that are never trained on, in two disjoint parts.
+
+    An epoch that was chosen because it does well on some problems does worse on others, so those
+    that choose the epoch must not decide about publication.
+
+    Attributes:
+        choosing: Those of each evaluation, which choose the best epoch.
+        deciding: Those that decide whether its policy is published.
+    """
+
+    choosing: Sequence[Problem]
+    deciding: Sequence[Problem]
+
+    @classmethod
+    def of(cls, task: Task) -> HeldOutProblems:
+        """Two halves of what *task* holds out."""
+        problems = _held_out_problems(task, task.held_out)
+        half = len(problems) // 2
+        return cls(problems[:half], problems[half:])
 
 
 def new_policy(task: Task, seed: int) -> Module:
@@ -68,9 +89,14 @@ class PolicyLearner:
     seed: int
     warm: bool
 
-    def job(self, model: Module) -> OnPolicyJob:
-        """The job that trains *model*, whose tokens are those of the task."""
+    def job(self, model: Module, evaluated: Sequence[Problem] | None = None) -> OnPolicyJob:
+        """The job that trains *model*, whose tokens are those of the task.
+
+        Args:
+            evaluated: Held-out problems of each evaluation; by default the first `HELD_OUT`.
+        """
         settings = self.settings
+        problems = evaluated or _held_out_problems(self.task, HELD_OUT)
         warm_up = 0 if self.warm else settings.rounds_per_epoch
         warm_up_steps = self.task.warm_up_steps if warm_up else 0
         after = settings.learning_rate / _WARM_UP_RATE
@@ -91,7 +117,7 @@ class PolicyLearner:
             ),
             batches=batches,
             loss=self._loss,
-            evaluate=lambda _forward: self._evaluate(model),
+            evaluate=lambda _forward: self._evaluate(model, problems),
             epochs=-(-(warm_up + settings.rounds) // settings.rounds_per_epoch),
             rounds_per_epoch=settings.rounds_per_epoch,
             warm_up_rounds=warm_up,
@@ -190,9 +216,9 @@ class PolicyLearner:
             loss = loss + self.settings.kl_coefficient * kl_loss(inputs).loss
         return loss
 
-    def _evaluate(self, model: Module) -> Evaluation:
-        rewards = torch.tensor(self.held_out_rewards(model))
-        greedy = torch.tensor(self.held_out_rewards(model, Sampling(top_k=1)))
+    def _evaluate(self, model: Module, problems: Sequence[Problem]) -> Evaluation:
+        rewards = torch.tensor(self.rewards_of(model, problems))
+        greedy = torch.tensor(self.rewards_of(model, problems, Sampling(top_k=1)))
         return Evaluation(
             metrics={
                 PRIMARY: rewards.mean().item(),
@@ -203,16 +229,18 @@ class PolicyLearner:
             higher_is_better=True,
         )
 
-    def held_out_rewards(self, model: Module, sampling: Sampling | None = None) -> list[float]:
-        """Reward of *model*, in FP32, for one completion of each held-out problem.
+    def rewards_of(
+        self, model: Module, problems: Sequence[Problem], sampling: Sampling | None = None
+    ) -> list[float]:
+        """Reward of *model*, in FP32, for one completion of each problem.
 
         Args:
             model: Policy to test.
+            problems: Problems to solve.
             sampling: None for that of the rollout; the same random numbers at every call.
         """
         device = next(model.parameters()).device
         forward = RoleForward(model, device, FP32)
-        problems = _held_out_problems(self.task)
         batch = self._generate(forward, problems, sampling or self._sampling, seed=0)
         return self._rewards(problems, batch)
 

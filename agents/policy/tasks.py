@@ -33,6 +33,7 @@ class Task:
         name: Name in the settings.
         characters: Every character of prompts and answers.
         longest_answer: In characters.
+        held_out: Number of held-out problems to evaluate and to publish with.
         warm_up_steps: Steps on demonstrations after which a policy from random weights solves
             some problems, but less than a third.
     """
@@ -40,6 +41,7 @@ class Task:
     name: TaskName
     characters: str
     longest_answer: int
+    held_out: int
     warm_up_steps: int
     draw: Callable[[Random], Problem]
 
@@ -102,6 +104,7 @@ _TASKS = (
         name="arithmetic",
         characters="0123456789+=",
         longest_answer=3,
+        held_out=512,
         warm_up_steps=210,
         draw=_addition,
     ),
@@ -109,6 +112,7 @@ _TASKS = (
         name="sorting",
         characters="0123456789>",
         longest_answer=5,
+        held_out=512,
         warm_up_steps=25,
         draw=_sorting,
     ),
@@ -116,6 +120,7 @@ _TASKS = (
         name="brackets",
         characters="()[]{}=",
         longest_answer=4,
+        held_out=256,  # there are 262
         warm_up_steps=15,
         draw=_brackets,
     ),

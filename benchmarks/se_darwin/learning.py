@@ -24,6 +24,7 @@ from benchmarks.se_darwin.replay import ReplayTask
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
 from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.trajectories.encoding import FeatureEncoder, Features
 from infrastructure.world_model.fitting import (
@@ -37,7 +38,6 @@ from infrastructure.world_model.fitting import (
 )
 from infrastructure.world_model.fitting.training_data import TrainingData, encode_split
 from infrastructure.world_model.networks import (
-    BestEpoch,
     EnsembleNetwork,
     LinearNetwork,
     NetworkShape,

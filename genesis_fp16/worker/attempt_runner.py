@@ -50,6 +50,7 @@ from infrastructure.events.event import (
 )
 from infrastructure.files import remove_abandoned
 from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.checkpoints import BestEpoch, BestEpochError
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.distributed import Ranks, process_group
@@ -99,11 +100,12 @@ class AttemptRunner:
                 return "done"
             self.activity = "checking the training job"
             check_fp32_step(job, self._device)
-            result = self._train(job)
+            best = self._best_epoch() if isinstance(job, OnPolicyJob) else None
+            result = self._train(job, best)
         if result.outcome == "stopped":
             return "stopped"
         if self._ranks.is_rank_zero and self._spec.repeats is None:
-            self._publish(job, result)
+            self._publish(job, result, best)
         return "done"
 
     def _load(self) -> None:
@@ -221,7 +223,7 @@ class AttemptRunner:
     def _config(self) -> FP16TrainingConfig:
         return trainer_config(self._spec.trainer, self._spec.agent_folder, self._device)
 
-    def _train(self, job: Job) -> TrainingResult:
+    def _train(self, job: Job, best: BestEpoch | None) -> TrainingResult:
         spec = self._spec
         precision = broadcast_from_leader(self._ranks, self._read_commands)
         config = broadcast_from_leader(self._ranks, self._config)
@@ -246,7 +248,15 @@ class AttemptRunner:
                 emit=emit,
                 commands=self._inbox.drain,
                 observe_round=self._mismatch_observer(job, config, emit),
+                best_epoch=best,
             )
+
+    def _best_epoch(self) -> BestEpoch:
+        def warn(error: BestEpochError) -> None:
+            consequence = "the best epoch is chosen among those trained from now on"
+            self._logger.warning("best_epoch_damaged", error=str(error), consequence=consequence)
+
+        return BestEpoch(self._spec.run_folder / "best-epoch.pt", warn)
 
     def _mismatch_observer(
         self, job: Job, config: FP16TrainingConfig, emit: Emit
@@ -259,13 +269,15 @@ class AttemptRunner:
 
         return MismatchObserver(job.log_probs, interval, emit, cpu_half=config.cpu_half)
 
-    def _publish(self, job: Job, result: TrainingResult) -> None:
-        if result.evaluation is None:
+    def _publish(self, job: Job, result: TrainingResult, best: BestEpoch | None) -> None:
+        """Publish the weights of *best*, if an epoch is in it, else those of the last epoch."""
+        evaluation = result.evaluation
+        if evaluation is None:
             raise RuntimeError("training ended without an evaluation, so nothing can be published")
         self._begin("publish", "publishing")
-        report = EvaluationReport(
-            evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
-        )
+        if best is not None:
+            evaluation = best.restore(job.model) or evaluation
+        report = EvaluationReport(evaluation=evaluation, steps=result.steps, epochs=result.epochs)
         returned = self._agent.publish(self._context, job.model.eval(), report)
         publication = check_type(returned, Publication, "publish() must return")
         self._emit(

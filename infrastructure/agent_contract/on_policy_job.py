@@ -63,6 +63,9 @@ class OnPolicyJob(Job):
     Checkpoints hold the batches of the round under way and the copies, so that a resumed run
     continues in the middle of a round.
 
+    `Agent.publish` gets the weights of the epoch with the best evaluation after the warm-up. Decide
+    about publication on other data: the best of many evaluations is too good.
+
     Attributes:
         batches: Function from a round, counted from 0, and the roles to the round's batches. Equal
             arguments must give equal batches: draw random numbers from the run's seed and the

@@ -65,11 +65,11 @@ class Evaluation:
         """Value of the primary metric."""
         return self.metrics[self.primary]
 
-    def better_than(self, other: Evaluation) -> bool:
-        """Whether this primary value beats *other*'s; NaN beats nothing."""
+    def better_than(self, other: Evaluation | None) -> bool:
+        """Whether this primary value beats *other*'s, if there is one; NaN beats nothing."""
         if math.isnan(self.value):
             return False
-        if math.isnan(other.value):
+        if other is None or math.isnan(other.value):
             return True
         return self.value > other.value if self.higher_is_better else self.value < other.value
 
@@ -79,7 +79,7 @@ class EvaluationReport:
     """Result of training, on which `Agent.publish` decides.
 
     Attributes:
-        evaluation: Evaluation of the trained model on held-out data.
+        evaluation: Evaluation of the model that `Agent.publish` gets, on held-out data.
         steps: Number of optimizer steps attempted in all attempts.
         epochs: Number of epochs trained.
     """

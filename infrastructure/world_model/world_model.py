@@ -24,6 +24,7 @@ from infrastructure.events import PrecisionState
 from infrastructure.events.event import BaseEvent, Evaluated, StepStats
 from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.training import FP16TrainingConfig, Precision
+from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.training.precision import resolve_device
 from infrastructure.trajectories import ReplayBuffer
@@ -39,7 +40,6 @@ from infrastructure.world_model.fitting import (
 from infrastructure.world_model.fitting.scoring import measure
 from infrastructure.world_model.model_files import BuildNetwork, load_model, save_model
 from infrastructure.world_model.networks import (
-    BestEpoch,
     EnsembleNetwork,
     NetworkShape,
     build_seeded,

@@ -25,6 +25,7 @@ from infrastructure.agent_contract import (
 from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.agent_contract.transition import TransitionSpec
+from infrastructure.training.checkpoints import BestEpoch, BestEpochError
 from infrastructure.world_model import EnsembleNetwork, ModelFileError, NetworkShape, WorldModel
 from infrastructure.world_model.fitting import (
     TrainingData,
@@ -32,7 +33,7 @@ from infrastructure.world_model.fitting import (
     prepare_training_data,
     training_job,
 )
-from infrastructure.world_model.networks import BestEpoch, build_seeded, ensemble_loss
+from infrastructure.world_model.networks import build_seeded, ensemble_loss
 from infrastructure.world_model_agent.publication import gate_publication
 
 
@@ -160,7 +161,7 @@ class WorldModelAgent(ABC):
 
 
 def _best_epoch(context: RunContext) -> BestEpoch:
-    def warn(error: ModelFileError) -> None:
+    def warn(error: BestEpochError) -> None:
         consequence = "the best epoch is chosen among those trained from now on"
         context.logger.warning("best_epoch_damaged", error=str(error), consequence=consequence)
 

@@ -1,5 +1,6 @@
 """Checkpoints: atomic, hashed, never unpickled, portable across precisions and ranks."""
 
+from infrastructure.training.checkpoints.best_epoch import BestEpoch, BestEpochError
 from infrastructure.training.checkpoints.checkpoint import (
     CheckpointError,
     describe_load_error,
@@ -10,6 +11,8 @@ from infrastructure.training.checkpoints.folder import CheckpointFolder
 from infrastructure.training.checkpoints.sharded import read_state, write_state
 
 __all__ = [
+    "BestEpoch",
+    "BestEpochError",
     "CheckpointError",
     "CheckpointFolder",
     "describe_load_error",

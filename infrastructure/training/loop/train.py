@@ -19,7 +19,7 @@ from infrastructure.agent_contract import Evaluation, Job, TrainingJob
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.events import Command, PrecisionState
 from infrastructure.events.event import BaseEvent, Evaluated, Notice
-from infrastructure.training.checkpoints import CheckpointFolder
+from infrastructure.training.checkpoints import BestEpoch, CheckpointFolder
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.cuda_graphs import GraphedTrainer
 from infrastructure.training.diagnostics import Fp32Shadow, StepProfile
@@ -107,6 +107,7 @@ def train(
     emit: Callable[[BaseEvent], None],
     commands: Callable[[], Iterable[Command]],
     observe_round: Callable[[GeneratedRound, int], None] | None = None,
+    best_epoch: BestEpoch | None = None,
 ) -> TrainingResult:
     """Train ``job.model`` in place; resume from the newest readable checkpoint in *folder*, if any.
 
@@ -125,6 +126,8 @@ def train(
         observe_round: Function that is told, on rank 0, of each round that an `OnPolicyJob` has
             generated after its warm-up, and of the steps attempted so far. It must not affect the
             training.
+        best_epoch: Keeps the weights of the epoch with the best evaluation; those of the warm-up of
+            an `OnPolicyJob` do not count. The model is left as the last epoch made it.
 
     Raises:
         CheckpointError: The newest checkpoint belongs to another job.
@@ -143,6 +146,7 @@ def train(
         emit=emit,
         commands=commands,
         observe_round=observe_round,
+        best_epoch=best_epoch,
     ).run()
 
 
@@ -159,9 +163,11 @@ class _TrainingLoop:
         emit: Callable[[BaseEvent], None],
         commands: Callable[[], Iterable[Command]],
         observe_round: Callable[[GeneratedRound, int], None] | None,
+        best_epoch: BestEpoch | None,
     ) -> None:
         job = replace(job, keep_fp32=(*job.keep_fp32, *config.keep_fp32))
         self._job, self._device, self._observe_round = job, device, observe_round
+        self._best_epoch = best_epoch
         self._ranks = ranks = Ranks()
         if job.keep_fp32 and options.parallel == "fsdp2-policy" and ranks.count > 1:
             raise ValueError(
@@ -328,6 +334,8 @@ class _TrainingLoop:
                 evaluation = _checked(self._job.evaluate(forward))
             baseline = forward.compute_loss(self._job.loss, self._first_batch).item()
         self._progress.record_fp32_loss(baseline)
+        if self._best_epoch is not None and self._trained_beyond_warm_up():
+            self._best_epoch.save_if_better(evaluation, model)
         self._emit(
             Evaluated(
                 epoch=self._progress.epoch,
@@ -338,6 +346,10 @@ class _TrainingLoop:
             )
         )
         return evaluation
+
+    def _trained_beyond_warm_up(self) -> bool:
+        warm_up = self._job.warm_up_rounds if isinstance(self._job, OnPolicyJob) else 0
+        return self._progress.epoch * self._rounds.per_epoch > warm_up
 
 
 def _resolver_of(job: Job, device: torch.device, cpu_half: bool) -> RoleResolver:

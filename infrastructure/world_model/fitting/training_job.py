@@ -15,10 +15,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from infrastructure.agent_contract import Evaluation, Forward, TrainingJob
 from infrastructure.agent_contract.training_job import Batch
+from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.world_model.distributions import TargetDistributions, predictive_distributions
 from infrastructure.world_model.fitting.scoring import PRIMARY, measure, selection_loss
 from infrastructure.world_model.fitting.training_data import DataPart, TrainingData
-from infrastructure.world_model.networks import BestEpoch, ensemble_loss
+from infrastructure.world_model.networks import ensemble_loss
 from infrastructure.world_model.networks.loss import TARGET_PREFIX
 
 
@@ -143,7 +144,9 @@ def _evaluate(
     data: TrainingData, network: Module, device: str, best: BestEpoch, forward: Forward
 ) -> Evaluation:
     held_out = _predict(data, data.calibration, device, forward)
-    best.save_if_better(selection_loss(held_out, data.calibration, data.codec), network)
+    loss = selection_loss(held_out, data.calibration, data.codec)
+    chosen_by = Evaluation(metrics={"loss": loss}, primary="loss", higher_is_better=False)
+    best.save_if_better(chosen_by, network)
     predicted = _predict(data, data.test, device, forward)
     metrics = measure(predicted, data.test.outcomes, data.codec)
     return Evaluation(metrics=metrics, primary=PRIMARY, higher_is_better=True)

@@ -7,10 +7,9 @@ from infrastructure.world_model.networks.network import (
     NetworkShape,
     build_seeded,
 )
-from infrastructure.world_model.networks.weights import BestEpoch, ModelFileError
+from infrastructure.world_model.networks.weights import ModelFileError
 
 __all__ = [
-    "BestEpoch",
     "EnsembleNetwork",
     "LinearNetwork",
     "ModelFileError",

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from agents.policy.learner import PRIMARY, PolicyLearner, new_policy
+from agents.policy.learner import HELD_OUT, PRIMARY, HeldOutProblems, PolicyLearner, new_policy
 from agents.policy.settings import PolicySettings
-from agents.policy.tasks import TASKS, Task
+from agents.policy.tasks import TASKS, Task, is_held_out
 from infrastructure.agent_contract import Job
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
@@ -102,6 +102,14 @@ def test_every_correction_gives_a_finite_loss(correction: str) -> None:
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_its_job_passes_the_check_before_training(task: Task) -> None:
     check_fp32_step(job_of(task, kl_coefficient=0.1), CPU)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_the_problems_that_choose_the_epoch_do_not_decide_about_publication(task: Task) -> None:
+    problems = HeldOutProblems.of(task)
+    assert len(set(problems.choosing) | set(problems.deciding)) == task.held_out
+    assert all(map(is_held_out, (*problems.choosing, *problems.deciding)))
+    assert len(problems.choosing) == len(problems.deciding) >= HELD_OUT / 2
 
 
 def test_a_warm_policy_gets_no_demonstrations() -> None:

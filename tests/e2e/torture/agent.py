@@ -31,7 +31,7 @@ from infrastructure.agent_contract import (
     Transition,
 )
 from infrastructure.files import write_atomically
-from infrastructure.world_model.networks import BestEpoch
+from infrastructure.training.checkpoints import BestEpoch
 
 TRANSITIONS = 48
 EPOCHS, BATCHES = 3, 30
@@ -221,8 +221,9 @@ class TortureAgent:
         def evaluate(forward) -> Evaluation:
             self._plan.reach("evaluate", 0)
             error = (forward(inputs) - outputs).square().mean()
-            best.save_if_better(float(error), model)
-            return Evaluation(metrics={"mse": float(error)}, primary="mse", higher_is_better=False)
+            found = Evaluation(metrics={"mse": float(error)}, primary="mse", higher_is_better=False)
+            best.save_if_better(found, model)
+            return found
 
         return TrainingJob(
             model=model,

@@ -63,19 +63,30 @@ class FaultyPolicyAgent:
         def loss(forward, tensors):
             return -token_log_probs(forward, TokenBatch.from_tensors(tensors), Sampling()).mean()
 
+        self._seen = []
+
+        def evaluate(forward):
+            self._seen.append(_weights(model))
+            reward = {1: 0.2, 2: 0.9, 3: 0.5}[len(self._seen)]
+            return Evaluation(metrics={"reward": reward}, primary="reward", higher_is_better=True)
+
         return OnPolicyJob(
             model=model,
             optimizer=lambda parameters: torch.optim.AdamW(parameters, fused=True),
             batches=batches,
             loss=loss,
-            evaluate=lambda _: Evaluation(
-                metrics={"reward": 0.0}, primary="reward", higher_is_better=True
-            ),
-            epochs=1,
+            evaluate=evaluate,
+            epochs=3,
         )
 
     def publish(self, context, model, report):
-        return Publication(published=False, reason="a test", metrics={})
+        kept = [_weights(model).equal(each) for each in self._seen]
+        reason = f"reward {report.evaluation.value}, epoch {1 + kept.index(True)}"
+        return Publication(published=False, reason=reason, metrics={})
+
+
+def _weights(model):
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
 
 
 def _with_the_configuration_of_gpt2(model, folder: Path) -> Path:

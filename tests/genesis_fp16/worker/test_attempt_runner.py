@@ -14,7 +14,7 @@ from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
 from genesis_fp16.worker.__main__ import run_attempt
 from genesis_fp16.worker.attempt_runner import AttemptRunner
 from genesis_fp16.worker.channel import CommandInbox
-from infrastructure.events import EventWriter, PrecisionState
+from infrastructure.events import EventTail, EventWriter, PrecisionState
 from infrastructure.events.event import Finished
 
 FP32 = PrecisionState(requested="fp32", effective="fp32", reason="operator")
@@ -95,5 +95,11 @@ def test_a_fault_of_the_data_is_named_and_may_be_retried(
     assert remedy in finished.error
 
 
-def test_a_rollout_that_never_ends_is_cut_at_its_limit(attempt: Attempt) -> None:
+def test_a_rollout_that_never_ends_is_cut_and_the_best_epoch_is_published(
+    attempt: Attempt, tmp_path: Path
+) -> None:
     assert attempt("endless").outcome == "done"
+    (published,) = (
+        event for event in EventTail(tmp_path / "events.ndjson").read() if event.kind == "published"
+    )
+    assert published.reason == "reward 0.9, epoch 2"

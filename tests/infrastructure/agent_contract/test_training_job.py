@@ -15,6 +15,8 @@ def test_better_depends_on_the_direction_and_nan_beats_nothing():
     assert evaluation(1.0, higher=False).better_than(evaluation(2.0, higher=False))
     assert not evaluation(math.nan).better_than(evaluation(1.0))
     assert evaluation(1.0).better_than(evaluation(math.nan))
+    assert evaluation(1.0).better_than(None)
+    assert not evaluation(math.nan).better_than(None)
     with pytest.raises(
         ValueError, match=r"'m' as its primary metric, but its metrics are \[\]: add it"
     ):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from infrastructure.agent_contract import EvaluationReport
+from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.world_model import WorldModel
-from infrastructure.world_model.networks import BestEpoch
 
 pytestmark = pytest.mark.process  # trains for seconds
 

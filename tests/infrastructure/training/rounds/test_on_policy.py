@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from infrastructure.agent_contract import Evaluation
 from infrastructure.events import PrecisionState, Role, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Evaluated, PrecisionChanged, Resumed, StepStats
 from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.distributed import Ranks, distribute
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.rounds import OnPolicyRounds
@@ -40,7 +42,12 @@ class Daemon:
 
 
 def run(
-    bandit: Bandit, folder: Path, precision="fp32", daemon: Daemon | None = None, **options
+    bandit: Bandit,
+    folder: Path,
+    precision="fp32",
+    daemon: Daemon | None = None,
+    best_epoch: BestEpoch | None = None,
+    **options,
 ) -> tuple[TrainingResult, Daemon]:
     daemon = daemon or Daemon()
     result = train(
@@ -52,6 +59,7 @@ def run(
         folder=folder,
         emit=daemon.events.append,
         commands=daemon.commands,
+        best_epoch=best_epoch,
     )
     return result, daemon
 
@@ -72,6 +80,27 @@ def test_a_policy_learns_from_reward_in_every_precision(tmp_path: Path, precisio
     half = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     assert set(bandit.dtypes["rollout"][1:]) == {half}  # the first is of before the training
     assert set(bandit.dtypes["reference"][1:]) == {half}
+
+
+def test_the_best_epoch_after_the_warm_up_is_kept(tmp_path: Path):
+    rewards, seen = iter([0.9, 0.8, 0.5, 0.7, 0.6]), []  # the first epoch is the warm-up's
+
+    def evaluate(forward):
+        seen.append(weights(bandit).clone())
+        metrics = {"reward": next(rewards)}
+        return Evaluation(metrics=metrics, primary="reward", higher_is_better=True)
+
+    bandit = Bandit(epochs=4, rounds_per_epoch=1, warm_up_rounds=1, evaluate=evaluate)
+    best = BestEpoch(tmp_path / "best.pt")
+    stop = Daemon(at=2 * (PER_ROUND + 1) + 2, command=Stop(reason="test"))
+    stopped, _ = run(bandit, tmp_path / "run", daemon=stop, best_epoch=best)
+    assert (stopped.outcome, stopped.epochs) == ("stopped", 2)
+    resumed = BestEpoch(tmp_path / "best.pt")
+    result, _ = run(bandit, tmp_path / "run", best_epoch=resumed)
+    assert result.evaluation.value == 0.7
+    assert torch.equal(weights(bandit), seen[-1]), "train leaves those of the last epoch"
+    assert resumed.restore(bandit.model).value == 0.8
+    assert torch.equal(weights(bandit), seen[1])
 
 
 # Commands are asked for at each round's beginning and after each step: 4 times a round.

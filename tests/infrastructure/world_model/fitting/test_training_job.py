@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.trajectories.encoding.features import Features
 from infrastructure.world_model.fitting import (
     DataPart,
@@ -12,7 +13,6 @@ from infrastructure.world_model.fitting import (
 )
 from infrastructure.world_model.fitting.training_job import BatchStream
 from infrastructure.world_model.networks import (
-    BestEpoch,
     EnsembleNetwork,
     NetworkShape,
     build_seeded,
@@ -62,13 +62,13 @@ def test_an_evaluation_reports_the_test_groups_and_keeps_the_best_epoch(make_job
     evaluation = job.evaluate(job.model.eval())
     assert evaluation.metrics[evaluation.primary] == evaluation.metrics["nll_skill"]
     assert evaluation.higher_is_better
-    kept = best.loss
+    kept = best.evaluation
     saved = {name: tensor.clone() for name, tensor in job.model.state_dict().items()}
     with torch.no_grad():
         for parameter in job.model.parameters():
             parameter.mul_(50.0)
     job.evaluate(job.model)
-    assert best.loss == kept
+    assert best.evaluation == kept
     best.restore(job.model)
     assert all(torch.equal(saved[name], job.model.state_dict()[name]) for name in saved)
 

@@ -6,8 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infrastructure.world_model import ModelFileError
-from infrastructure.world_model.networks.weights import BestEpoch
+from infrastructure.agent_contract import Evaluation
+from infrastructure.training.checkpoints import BestEpoch, BestEpochError
+
+LOSS = {"metrics": {"loss": 1.0}, "primary": "loss", "higher_is_better": False}
 
 
 def _network(value):
@@ -16,35 +18,39 @@ def _network(value):
     return network
 
 
+def _loss(value):
+    return Evaluation(metrics={"loss": value}, primary="loss", higher_is_better=False)
+
+
 def test_the_best_weights_come_back_after_a_restart(tmp_path):
     best = BestEpoch(tmp_path / "best.pt")
-    best.save_if_better(float("nan"), _network(9))
-    best.save_if_better(3.0, _network(3))
-    best.save_if_better(1.0, _network(1))
+    best.save_if_better(_loss(float("nan")), _network(9))
+    best.save_if_better(_loss(3.0), _network(3))
+    best.save_if_better(_loss(1.0), _network(1))
     resumed = BestEpoch(tmp_path / "best.pt")
-    resumed.save_if_better(2.0, _network(2))
+    resumed.save_if_better(_loss(2.0), _network(2))
     network = _network(0)
-    resumed.restore(network)
+    assert resumed.restore(network) == _loss(1.0)
     assert network.weight.tolist() == [[1.0, 1.0]]
 
 
 def test_without_a_saved_epoch_the_network_is_unchanged(tmp_path):
     network = _network(5)
-    BestEpoch(tmp_path / "best.pt").restore(network)
+    assert BestEpoch(tmp_path / "best.pt").restore(network) is None
     assert network.weight.tolist() == [[5.0, 5.0]]
 
 
 def test_a_damaged_file_is_named_once_and_replaced_by_the_next_epoch(tmp_path):
     path, problems = tmp_path / "best.pt", []
     path.write_bytes(b"torn")
-    with pytest.raises(ModelFileError, match=str(path)):
+    with pytest.raises(BestEpochError, match=str(path)):
         BestEpoch(path)
     best = BestEpoch(path, problems.append)
     network = _network(5)
     best.restore(network)
     assert network.weight.tolist() == [[5.0, 5.0]]
     assert len(problems) == 1
-    best.save_if_better(7.0, _network(7))
+    best.save_if_better(_loss(7.0), _network(7))
     best.restore(network)
     assert network.weight.tolist() == [[7.0, 7.0]]
     assert len(problems) == 1
@@ -52,7 +58,7 @@ def test_a_damaged_file_is_named_once_and_replaced_by_the_next_epoch(tmp_path):
 
 def test_the_weights_of_another_network_change_nothing(tmp_path):
     path, problems = tmp_path / "best.pt", []
-    BestEpoch(path).save_if_better(1.0, _network(1))
+    BestEpoch(path).save_if_better(_loss(1.0), _network(1))
     other = torch.nn.Linear(3, 1)
     before = other.state_dict()["weight"].clone()
     BestEpoch(path, problems.append).restore(other)
@@ -64,11 +70,17 @@ def test_the_weights_of_another_network_change_nothing(tmp_path):
 @pytest.mark.parametrize(
     "saved",
     [
-        {"loss": "low", "network": {}},
-        {"loss": torch.ones(2), "network": {}},
-        {"loss": 1.0, "network": 3},
-        {"loss": 1.0, "network": {"weight": "a", "bias": "b"}},
-        {"loss": 1.0, "network": {"weight": torch.empty(1, 2, device="meta")}},
+        {"loss": 1.0, "network": {}},
+        {**LOSS, "metrics": {"loss": "low"}, "network": {}},
+        {**LOSS, "metrics": {"loss": torch.ones(2)}, "network": {}},
+        {**LOSS, "metrics": 1.0, "network": {}},
+        {**LOSS, "primary": "other", "network": {}},
+        {**LOSS, "more": 1.0, "network": {}},
+        [LOSS],
+        LOSS,
+        {**LOSS, "network": 3},
+        {**LOSS, "network": {"weight": "a", "bias": "b"}},
+        {**LOSS, "network": {"weight": torch.empty(1, 2, device="meta")}},
     ],
 )
 def test_a_whole_file_with_other_contents_is_passed_over(tmp_path, saved):
@@ -85,7 +97,7 @@ def test_a_whole_file_with_other_contents_is_passed_over(tmp_path, saved):
 @given(data=st.data())
 def test_no_flipped_bit_and_no_cut_reaches_the_network(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("w") / "best.pt"
-    BestEpoch(path).save_if_better(1.0, _network(1))
+    BestEpoch(path).save_if_better(_loss(1.0), _network(1))
     content = bytearray(path.read_bytes())
     position = data.draw(st.integers(0, len(content) - 1))
     if data.draw(st.booleans()):

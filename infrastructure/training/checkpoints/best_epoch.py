@@ -1,0 +1,127 @@
+"""The weights of a run's best epoch, on disk: a resumed attempt must know the earlier epochs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from infrastructure.agent_contract import Evaluation
+from infrastructure.files import write_atomically
+from infrastructure.training.checkpoints.checkpoint import describe_load_error
+from infrastructure.training.checkpoints.fit import compare_model, in_one_line
+
+_DIGEST_BYTES = 65  # in hexadecimal digits, and a line end
+
+
+class BestEpochError(ValueError):
+    """The file of the best epoch cannot be used."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"cannot use the weights of the best epoch in {path}: {problem}")
+        self.path = path
+
+
+def _refuse(error: BestEpochError) -> None:
+    raise error
+
+
+class BestEpoch:
+    """Keeps the weights of the epoch with the best evaluation in one file.
+
+    Training longer than is useful does no harm then. The file begins with its SHA-256. A damaged
+    one counts as none: the next epoch replaces it.
+
+    Args:
+        path: File that is read if it exists, and replaced atomically by each better epoch.
+        on_damage: Called, once, with what is wrong with *path*; by default it is raised.
+
+    Attributes:
+        evaluation: Evaluation of the best epoch; None if there is none yet.
+    """
+
+    def __init__(self, path: Path, on_damage: Callable[[BestEpochError], None] = _refuse) -> None:
+        self._path, self._on_damage = path, on_damage
+        self.evaluation: Evaluation | None = None
+        self._damaged = False
+        if (saved := self._read()) is not None:
+            self.evaluation = saved[0]
+
+    def save_if_better(self, evaluation: Evaluation, network: Module) -> None:
+        """Save the weights of *network* if *evaluation* is the best so far; NaN never is."""
+        if not evaluation.better_than(self.evaluation):
+            return
+        metrics = {name: float(value) for name, value in evaluation.metrics.items()}
+        saved = {
+            "metrics": metrics,
+            "primary": evaluation.primary,
+            "higher_is_better": evaluation.higher_is_better,
+            "network": network.state_dict(),
+        }
+        buffer = BytesIO()
+        torch.save(saved, buffer)
+        content = buffer.getvalue()
+        if os.path.lexists(self._path) and not self._path.is_file():
+            self._path.rename(self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}"))
+        write_atomically(self._path, _digest(content) + content)
+        self.evaluation, self._damaged = evaluation, False
+
+    def restore(self, network: Module) -> Evaluation | None:
+        """Load the saved weights into *network* and return their evaluation.
+
+        Leaves *network* as it is and returns None if there are no weights for it.
+        """
+        if (saved := self._read()) is None:
+            return None
+        evaluation, weights = saved
+        if problems := in_one_line(compare_model(weights, network)):
+            self._report(f"the weights are those of another network: it {problems}")
+            return None
+        network.load_state_dict(weights)
+        return evaluation
+
+    def _read(self) -> tuple[Evaluation, Any] | None:
+        """The saved epoch; None, after a report, if it is damaged."""
+        if self._damaged or not os.path.lexists(self._path):
+            return None
+        try:
+            if not self._path.is_file():
+                raise BestEpochError(self._path, "it is not a regular file")
+            data = self._path.read_bytes()
+            if data[:_DIGEST_BYTES] != _digest(data[_DIGEST_BYTES:]):
+                raise BestEpochError(self._path, "it does not match its SHA-256")
+            return self._content(data[_DIGEST_BYTES:])
+        except (OSError, BestEpochError) as error:
+            self._report(error)
+            return None
+
+    def _content(self, data: bytes) -> tuple[Evaluation, Any]:
+        try:
+            saved = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises many types of exceptions for damaged bytes
+            why = describe_load_error(error)
+            raise BestEpochError(self._path, f"torch cannot read it ({why})") from None
+        try:
+            network = saved.pop("network")
+            metrics = {name: float(value) for name, value in saved.pop("metrics").items()}
+            return Evaluation(metrics=metrics, **saved), network
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+            problem = "it does not hold the weights of an epoch"
+            raise BestEpochError(self._path, problem) from None
+
+    def _report(self, problem: BestEpochError | OSError | str) -> None:
+        self._damaged = True
+        if not isinstance(problem, BestEpochError):
+            problem = BestEpochError(self._path, str(problem))
+        self._on_damage(problem)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode() + b"\n"
