@@ -10,11 +10,12 @@ import hashlib
 import json
 import secrets
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from torch.nn import Module
+from transformers.utils import logging as transformers_logging
 
 from infrastructure.files import write_atomically
 from infrastructure.policy.models import PolicyModelError, load_policy, vocabulary_size
@@ -37,7 +38,8 @@ def save_published(folder: Path, model: Module, details: Mapping[str, object]) -
         OSError: Writing failed; the previous policy stays in use.
     """
     written = folder / f"{_PREFIX}{secrets.token_hex(4)}"
-    model.save_pretrained(written, safe_serialization=True)  # type: ignore[operator]
+    with _no_progress_bars():
+        model.save_pretrained(written, safe_serialization=True)  # type: ignore[operator]
     index = {"folder": written.name, "sha256": _digest(written), "details": dict(details)}
     previous = None
     with suppress(PublishedPolicyError):  # there is none, or this one replaces a damaged one
@@ -64,7 +66,8 @@ def load_published(folder: Path, vocabulary: int) -> Module | None:
     try:
         if _digest(found) != index.get("sha256"):
             raise PublishedPolicyError(f"{found / _WEIGHTS}: its hash is not that in {_INDEX}")
-        model = load_policy(found)
+        with _no_progress_bars():
+            model = load_policy(found)
         if (rows := vocabulary_size(model)) != vocabulary:
             raise PublishedPolicyError(
                 f"{found} predicts {rows} ids, but the tokenizer has {vocabulary}: it was made by "
@@ -73,6 +76,18 @@ def load_published(folder: Path, vocabulary: int) -> Module | None:
         return model
     except (OSError, PolicyModelError) as error:
         raise PublishedPolicyError(f"{folder}: {error}") from error
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep the bars of transformers out of the worker's log."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _digest(folder: Path) -> str:

@@ -28,6 +28,13 @@ def test_a_published_policy_comes_back_and_no_file_is_a_pickle(tmp_path: Path) -
             assert path.suffix in (".json", ".safetensors"), "neither is unpickled"
 
 
+def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A worker's output is its log: bars of transformers would fill it."""
+    save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
+    assert load_published(tmp_path, IDS) is not None
+    assert capfd.readouterr() == ("", "")
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
     (weights,) = tmp_path.glob("policy-*/model.safetensors")
