@@ -3,7 +3,8 @@
 from deploy.grafana.fleet import PRECISION_STATES
 from deploy.grafana.panels import Lines, Query, Timeline
 
-_MEASURED = 'agent=~"$agent"'
+_MEASURED = 'agent=~"$agent", pair="policy_rollout"'
+_REFERENCE = 'agent=~"$agent", pair="reference_fp32"'
 
 PANELS = (
     Timeline(
@@ -24,11 +25,16 @@ PANELS = (
         title="Difference of trainer and rollout",
         why="k3 estimate of KL(rollout || policy), nats per token, on sampled tokens. The floor is "
         "the same with both roles in FP32: the order of operations, the cache, stale weights. What "
-        "is above it is rounding: GenesisMismatch and the guard use it.",
+        "is above it is rounding: GenesisMismatch and the guard use it. The reference is compared "
+        "with itself in FP32.",
         queries=[
             Query(expr=f'genesis_mismatch_kl{{{_MEASURED}, estimator="k3"}} > 0', legend="k3"),
             Query(expr=f"genesis_mismatch_excess_kl{{{_MEASURED}}} > 0", legend="above the floor"),
             Query(expr=f"genesis_mismatch_floor_kl{{{_MEASURED}}} > 0", legend="floor in FP32"),
+            Query(
+                expr=f'genesis_mismatch_kl{{{_REFERENCE}, estimator="k3"}} > 0',
+                legend="reference, from itself in FP32",
+            ),
         ],
         nothing="No data: only for agents whose policy generates its own data",
         log_base=10,
@@ -80,7 +86,8 @@ PANELS = (
         why="Share of the time that passes. The worker keeps it below 1 %.",
         queries=[
             Query(
-                expr=f"rate(genesis_mismatch_seconds_total{{{_MEASURED}}}[$__rate_interval])",
+                expr="sum without (pair) (rate("
+                'genesis_mismatch_seconds_total{agent=~"$agent"}[$__rate_interval]))',
                 legend="time",
             ),
             Query(

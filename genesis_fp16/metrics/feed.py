@@ -29,9 +29,7 @@ from infrastructure.events.event import (
     Resumed,
     StepStats,
 )
-from infrastructure.events.mismatch_report import MismatchReport
-
-_MISMATCH_PAIR = "policy_rollout"
+from infrastructure.events.mismatch_report import MismatchReport, ReferenceReport
 
 
 class Metrics:
@@ -90,7 +88,7 @@ class Metrics:
             self._compared[agent] = run_id
             self._compare(agent, event)
         elif isinstance(event, MismatchMeasured):
-            self._show_mismatch(agent, event.report)
+            self._show_mismatch(agent, event)
         elif isinstance(event, Evaluated) and event.fp32_baseline_loss is not None:
             if self._compared.get(agent) != run_id:  # else the losses would be of different moments
                 self._series.clear_comparison(agent)
@@ -136,8 +134,13 @@ class Metrics:
             series.baseline_seconds.labels(agent, "half").set(event.seconds)
             series.baseline_seconds.labels(agent, "fp32").set(event.fp32_seconds)
 
-    def _show_mismatch(self, agent: str, report: MismatchReport) -> None:
-        series, labels = self._series, (agent, _MISMATCH_PAIR)
+    def _show_mismatch(self, agent: str, event: MismatchMeasured) -> None:
+        self._show_pair(agent, "policy_rollout", event.report)
+        if event.reference is not None:
+            self._show_pair(agent, "reference_fp32", event.reference)
+
+    def _show_pair(self, agent: str, pair: str, report: MismatchReport | ReferenceReport) -> None:
+        series, labels = self._series, (agent, pair)
         series.mismatch_samples.labels(*labels).inc()
         series.mismatch_seconds.labels(*labels).inc(report.seconds)
         for estimator, value in (("k1", report.k1), ("k2", report.k2), ("k3", report.k3)):

@@ -232,8 +232,7 @@ class Series:
         )
         self.mismatch_kl = self._gauge(
             "genesis_mismatch_kl",
-            "Estimates of the KL divergence of policy from rollout in nats per token; k1 may be "
-            "negative",
+            "Estimates of the KL divergence between the pair in nats per token; k1 may be negative",
             "pair",
             "estimator",
         )
@@ -260,7 +259,7 @@ class Series:
         )
         self.mismatch_chi2 = self._gauge(
             "genesis_mismatch_chi2",
-            "Estimate of the chi-squared divergence of policy from rollout",
+            "Estimate of the chi-squared divergence between the pair",
             "pair",
             "level",
         )

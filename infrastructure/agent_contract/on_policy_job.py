@@ -37,14 +37,16 @@ class Roles:
 class LogProbFunctions:
     """How trainer and rollout compute the log-probabilities of a batch's sampled tokens.
 
-    With them the library measures how far the two disagree. For B sequences and S predicted
-    tokens, every result has the shape [B, S]; the first size of every tensor of a batch that
-    belongs to its sequences is B. `infrastructure.policy` has those of its token batches.
+    With them the library measures how far the two disagree, and what a reference loses by rounding.
+    For B sequences and S predicted tokens, every result has the shape [B, S]; the first size of
+    every tensor of a batch that belongs to its sequences is B. `infrastructure.policy` has those of
+    its token batches.
 
     Attributes:
         recorded: Function from a batch to the log-probabilities that the rollout recorded, float32,
             and to the mask of valid tokens, bool.
-        policy: Function from forward and batch to them, float32, as the loss computes them.
+        policy: Function from forward and batch to them, float32, as the loss computes them; called
+            with `Roles.reference` too.
         rollout: Function from `Roles.rollout` and batch to them, float32, as the rollout computes
             them: token by token, with its cache.
     """

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from infrastructure.events.mismatch_report import MismatchReport
+from infrastructure.events.mismatch_report import MismatchReport, ReferenceReport
 from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
@@ -243,12 +243,14 @@ class MismatchMeasured(BaseEvent):
     Attributes:
         step: Steps attempted since the run began, over all attempts.
         round: Round of the on-policy job, from 0.
+        reference: Rounding of the reference on the same tokens; None without one.
     """
 
     kind: Literal["mismatch_measured"] = "mismatch_measured"
     step: int
     round: int
     report: MismatchReport
+    reference: ReferenceReport | None = None
 
 
 class PreflightDone(BaseEvent):

@@ -44,13 +44,10 @@ class Combination(_Part):
     mean_difference: Annotated[float, Field(ge=0, le=1)]
 
 
-class MismatchReport(_Part):
-    """Mismatch of trainer (pi) and rollout (mu) over one batch, under the same weights.
-
-    The measures are those of `infrastructure.policy.mismatch.Mismatch`, which defines them.
+class _Measures(_Part):
+    """Difference of pi and mu over one batch; `infrastructure.policy.mismatch.Mismatch` defines it.
 
     Attributes:
-        policy, rollout: Precisions that pi and mu were computed in.
         tokens, sequences: Valid tokens, and sequences with one.
         k1, k2, k3: Estimates of KL(mu || pi), nats per token.
         mean_difference, max_difference: Of the probabilities.
@@ -59,12 +56,9 @@ class MismatchReport(_Part):
         effective_sample_size: Share of the sequences that importance weights leave.
         sequence_std: Standard deviation of the summed log-ratio of a sequence; NaN if undefined.
         slope: Change of that sum by token of length; NaN if undefined.
-        combinations: The same batch with other precisions, the present ones and FP32 included.
         seconds: Wall time of the measurement.
     """
 
-    policy: PrecisionName
-    rollout: PrecisionName
     tokens: _Count
     sequences: _Count
     k1: float
@@ -78,8 +72,40 @@ class MismatchReport(_Part):
     effective_sample_size: Annotated[float, Field(ge=0, le=1.001)]
     sequence_std: float
     slope: float
-    combinations: Annotated[tuple[Combination, ...], Field(max_length=9)] = ()
     seconds: _NotNegative = 0.0
+
+
+class ReferenceReport(_Measures):
+    """Rounding of the reference: as it computes (pi), and the same weights in FP32 (mu).
+
+    Attributes:
+        precision: Precision that pi was computed in.
+    """
+
+    precision: PrecisionName
+
+    @property
+    def floor_k3(self) -> float:
+        """k3 in FP32, where both are the same: 0."""
+        return 0.0
+
+    @property
+    def excess_k3(self) -> float:
+        """k3, since rounding is all that it measures."""
+        return self.k3
+
+
+class MismatchReport(_Measures):
+    """Mismatch of trainer (pi) and rollout (mu) over one batch, under the same weights.
+
+    Attributes:
+        policy, rollout: Precisions that pi and mu were computed in.
+        combinations: The same batch with other precisions, the present ones and FP32 included.
+    """
+
+    policy: PrecisionName
+    rollout: PrecisionName
+    combinations: Annotated[tuple[Combination, ...], Field(max_length=9)] = ()
 
     def k3_of(self, policy: PrecisionName, rollout: PrecisionName) -> float | None:
         """k3 of that combination; None if it was not measured."""

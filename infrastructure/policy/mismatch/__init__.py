@@ -5,7 +5,7 @@ precisions, and `MismatchObserver` rounds of a training now and then.
 `infrastructure.events.mismatch_report.attribute` reads the cause from reports.
 """
 
-from infrastructure.policy.mismatch.attribution import LogProbs, report_mismatch
+from infrastructure.policy.mismatch.attribution import LogProbs, report_mismatch, report_reference
 from infrastructure.policy.mismatch.measures import Mismatch, MismatchError, measure
 from infrastructure.policy.mismatch.observer import COST_SHARE, MismatchObserver
 
@@ -17,4 +17,5 @@ __all__ = [
     "MismatchObserver",
     "measure",
     "report_mismatch",
+    "report_reference",
 ]

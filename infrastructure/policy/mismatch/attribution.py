@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from torch import Tensor
 
-from infrastructure.events.mismatch_report import Combination, MismatchReport
+from infrastructure.events.mismatch_report import Combination, MismatchReport, ReferenceReport
 from infrastructure.events.precision_state import PrecisionName
 from infrastructure.policy.mismatch.measures import Mismatch, measure
 
@@ -67,6 +67,27 @@ def report_mismatch(
         seconds=time.perf_counter() - began,
         **asdict(present),
     )
+
+
+def report_reference(
+    mask_BS: Tensor, *, reference: LogProbs, in_force: PrecisionName
+) -> ReferenceReport:
+    """Measure how far the reference's log-probabilities are from those of its weights in FP32.
+
+    Args:
+        mask_BS: True for valid response tokens.
+        reference: Computes log-probabilities of the batch [B, S] by the reference in a precision.
+        in_force: Precision that it computes in now.
+
+    Raises:
+        MismatchError: The log-probabilities cannot be compared.
+    """
+    began = time.perf_counter()
+    present_BS = reference(in_force)
+    exact_BS = present_BS if in_force == "fp32" else reference("fp32")
+    found = measure(present_BS, exact_BS, mask_BS)
+    seconds = time.perf_counter() - began
+    return ReferenceReport(precision=in_force, seconds=seconds, **asdict(found))
 
 
 def _computed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import get_args
+from typing import TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -12,10 +12,10 @@ from torch import Tensor
 from infrastructure.agent_contract.on_policy_job import LogProbFunctions
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import BaseEvent, MismatchMeasured, Notice
-from infrastructure.events.mismatch_report import MismatchReport
+from infrastructure.events.mismatch_report import MismatchReport, ReferenceReport
 from infrastructure.events.precision_state import PrecisionName, fp32_reason_of_device
 from infrastructure.events.role_precision import FP32, HalfName, RolePrecision
-from infrastructure.policy.mismatch.attribution import report_mismatch
+from infrastructure.policy.mismatch.attribution import report_mismatch, report_reference
 from infrastructure.policy.mismatch.measures import MismatchError
 from infrastructure.training.inputs import preserved_generators, to_device
 from infrastructure.training.precision import Precision, PrecisionForward, native_half_types
@@ -24,6 +24,8 @@ from infrastructure.training.rounds import GeneratedRound
 
 ROWS = 16  # sequences of a sample, the first of a round
 COST_SHARE = 0.01
+
+_Report = TypeVar("_Report")
 
 
 class MismatchObserver:
@@ -60,21 +62,50 @@ class MismatchObserver:
         began = self._clock()
         if generated.number < self._next_round or began < self._next_at or not generated.batches:
             return
+        batch = _first_rows(to_device(generated.batches[0], generated.device), ROWS)
+        with preserved_generators(generated.device), torch.no_grad():
+            report = self._tried(lambda: self._measure(generated, batch))
+            if report is not None:
+                reference = self._tried(lambda: self._measure_reference(generated, batch))
+                self._emit(
+                    MismatchMeasured(
+                        step=step, round=generated.number, report=report, reference=reference
+                    )
+                )
+        self._next_round = generated.number + self._interval
+        now = self._clock()
+        self._next_at = now + (now - began) / self._cost_share
+
+    def _tried(self, measure: Callable[[], _Report]) -> _Report | None:
+        """What *measure* returns; None if it cannot, which is told once."""
         try:
-            report = self._measure(generated)
+            return measure()
         except (MismatchError, ArithmeticError, RuntimeError) as error:
             if not self._noticed:
                 consequence = "training continues; later rounds are tried"
                 self._emit(Notice.warning("mismatch_not_measured", error, consequence=consequence))
             self._noticed = True
-        else:
-            self._emit(MismatchMeasured(step=step, round=generated.number, report=report))
-        self._next_round = generated.number + self._interval
-        now = self._clock()
-        self._next_at = now + (now - began) / self._cost_share
+            return None
 
-    def _measure(self, generated: GeneratedRound) -> MismatchReport:
-        batch = _first_rows(to_device(generated.batches[0], generated.device), ROWS)
+    def _measure_reference(self, generated: GeneratedRound, batch: Batch) -> ReferenceReport | None:
+        reference = generated.reference
+        if reference is None:
+            return None
+        before = reference.precision
+
+        def log_probs(name: PrecisionName) -> Tensor:
+            if name != reference.precision.compute:
+                reference.set_precision(_precision_of(before, name))
+            return self._log_probs.policy(reference, batch)
+
+        _, mask_BS = self._log_probs.recorded(batch)
+        try:
+            return report_reference(mask_BS, reference=log_probs, in_force=before.compute)
+        finally:
+            if reference.precision != before:
+                reference.set_precision(before)
+
+    def _measure(self, generated: GeneratedRound, batch: Batch) -> MismatchReport:
         rollout, policy = generated.rollout, generated.policy
         functions, before = self._log_probs, generated.rollout.precision
         training = policy.training
@@ -87,22 +118,21 @@ class MismatchObserver:
             rollout.set_precision(_precision_of(before, name))
             return functions.rollout(rollout, batch)
 
-        with preserved_generators(generated.device), torch.no_grad():
-            policy.eval()
-            try:
-                recorded_BS, mask_BS = functions.recorded(batch)
-                return report_mismatch(
-                    recorded_BS,
-                    mask_BS,
-                    policy=policy_log_probs,
-                    rollout=rollout_log_probs,
-                    in_force=(generated.precisions[Role.POLICY].compute, before.compute),
-                    halves=self._halves(generated.device),
-                )
-            finally:
-                policy.train(training)
-                if rollout.precision != before:
-                    rollout.set_precision(before)
+        policy.eval()
+        try:
+            recorded_BS, mask_BS = functions.recorded(batch)
+            return report_mismatch(
+                recorded_BS,
+                mask_BS,
+                policy=policy_log_probs,
+                rollout=rollout_log_probs,
+                in_force=(generated.precisions[Role.POLICY].compute, before.compute),
+                halves=self._halves(generated.device),
+            )
+        finally:
+            policy.train(training)
+            if rollout.precision != before:
+                rollout.set_precision(before)
 
     def _halves(self, device: torch.device) -> tuple[PrecisionName, ...]:
         """Half types that *device* may compute in."""

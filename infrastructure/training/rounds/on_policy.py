@@ -27,6 +27,7 @@ class GeneratedRound:
         batches: Its batches.
         rollout: Copy of the weights that generated them.
         policy: The trained weights, at this moment those that the trainer will begin with.
+        reference: The frozen copy of the job's reference; None if it has none.
         precisions: Precision in force of each role.
         device: Device of the batches.
     """
@@ -35,6 +36,7 @@ class GeneratedRound:
     batches: Sequence[Batch]
     rollout: RoleForward
     policy: Module
+    reference: RoleForward | None
     precisions: RolePrecisions
     device: torch.device
 
@@ -87,6 +89,7 @@ class OnPolicyRounds:
                     batches=batches,
                     rollout=self._rollout,
                     policy=self._model.plain,
+                    reference=self._reference,
                     precisions=self._precisions,
                     device=self._device,
                 )

@@ -24,7 +24,7 @@ from infrastructure.events.event import (
     Resumed,
     StepStats,
 )
-from infrastructure.events.mismatch_report import Combination, MismatchReport
+from infrastructure.events.mismatch_report import Combination, MismatchReport, ReferenceReport
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 BY_FLAG = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -355,8 +355,10 @@ def test_a_mismatch_is_shown_with_its_floor(metrics: Metrics, value: Value) -> N
         chi2_sequence=math.inf, effective_sample_size=0.8, sequence_std=0.1, slope=0.04,
         combinations=(floor,), seconds=0.5,
     )  # fmt: skip
-    for _ in range(2):
-        metrics.on_event("a", "r", MismatchMeasured(step=9, round=3, report=report))
+    reference = ReferenceReport(precision="bf16", **{**report.model_dump(), "k3": 0.004})
+    for each in (None, reference):
+        event = MismatchMeasured(step=9, round=3, report=report, reference=each)
+        metrics.on_event("a", "r", event)
 
     def of(name: str, **labels: str) -> float | None:
         return value(f"genesis_mismatch_{name}", agent="a", pair="policy_rollout", **labels)
@@ -368,6 +370,11 @@ def test_a_mismatch_is_shown_with_its_floor(metrics: Metrics, value: Value) -> N
     assert [of("chi2", level=each) for each in ("token", "sequence")] == [0.01, math.inf]
     assert [of("effective_sample_ratio"), of("slope")] == [0.8, 0.04]
     assert math.isnan(of("correlation") or 0.0)
+    pair = {"agent": "a", "pair": "reference_fp32"}
+    assert value("genesis_mismatch_samples_total", **pair) == 1
+    assert value("genesis_mismatch_kl", estimator="k3", **pair) == 0.004
+    assert value("genesis_mismatch_floor_kl", **pair) == 0
+    assert value("genesis_mismatch_excess_kl", **pair) == 0.004
 
 
 def test_guard_states_are_one_hot_and_trips_add_up(metrics: Metrics, value: Value) -> None:

@@ -12,6 +12,7 @@ from infrastructure.events.event import MismatchMeasured, Notice
 from infrastructure.policy.mismatch import COST_SHARE, MismatchObserver
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
+from infrastructure.training.precision.roles import RoleForward
 from tests.infrastructure.policy.mismatch.policy_job import FUNCTIONS, a_job
 
 pytestmark = pytest.mark.process  # trains for seconds
@@ -130,11 +131,57 @@ def test_what_cannot_be_measured_is_told_once(tmp_path: Path) -> None:
     assert notice.fields["error"] == "too little memory"
 
 
+def test_the_reference_is_compared_with_itself_in_fp32(tmp_path: Path) -> None:
+    job = a_job(epochs=1, reference=True)
+    [half] = samples(run(job, tmp_path / "half", half="bf16"))
+    assert half.reference is not None
+    assert (half.reference.precision, half.reference.floor_k3) == ("bf16", 0.0)
+    assert half.reference.excess_k3 == half.reference.k3 > 1e-7
+    assert half.reference.tokens == half.report.tokens
+    [fp32] = samples(run(a_job(epochs=1, reference=True), tmp_path / "fp32", half="fp32"))
+    assert fp32.reference is not None
+    assert (fp32.reference.precision, fp32.reference.k3) == ("fp32", 0.0)
+    [without] = samples(run(a_job(epochs=1), tmp_path / "without"))
+    assert without.reference is None
+
+
+def test_a_reference_in_fp32_has_no_rounding(tmp_path: Path) -> None:
+    """As the preset precision-rl has it, beside a rollout in half precision."""
+    roles = {Role.REFERENCE: "fp32/fp32/fp32"}
+    job = a_job(epochs=1, reference=True)
+    [found] = samples(run(job, tmp_path, half="bf16", roles=roles))
+    assert found.reference is not None
+    assert found.reference.k3 == 0.0 < found.report.k3
+
+
+def test_a_reference_that_fails_hides_nothing_else(tmp_path: Path) -> None:
+    def fails(forward, batch):
+        if isinstance(forward, RoleForward):
+            raise RuntimeError("logits are not finite")
+        return FUNCTIONS.policy(forward, batch)
+
+    job = a_job(epochs=3, reference=True, log_probs=replace(FUNCTIONS, policy=fails))
+    events = run(job, tmp_path)
+    assert [each.reference for each in samples(events)] == [None] * 3
+    assert len([event for event in events if isinstance(event, Notice)]) == 1
+
+
 @pytest.mark.parametrize("half", ["fp16", "bf16"])
 def test_the_rollout_gets_its_types_back(tmp_path: Path, half: str) -> None:
-    """The second round is generated as without a sample."""
-    plain, observed = a_job(epochs=2), a_job(epochs=2)
-    run(plain, tmp_path / "plain", half=half, interval=0)
-    run(observed, tmp_path / "observed", half=half, interval=1)
-    for one, other in zip(plain.model.parameters(), observed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    """The second round is generated as without a sample; the reference gets its types back too."""
+    references: dict[int, list[torch.Tensor]] = {0: [], 1: []}
+    jobs = [a_job(epochs=2, reference=True), a_job(epochs=2, reference=True)]
+    for interval, job in enumerate(jobs):
+
+        def batches(round_, roles, job=job, seen=references[interval]):
+            for batch in job.batches(round_, roles):
+                seen.append(FUNCTIONS.policy(roles.reference, batch))
+                yield batch
+
+        observed = replace(job, batches=batches)
+        run(observed, tmp_path / str(interval), half=half, interval=interval)
+    one, other = jobs
+    for plain, changed in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(plain, changed)
+    assert len(references[0]) == len(references[1]) >= 2
+    assert all(map(torch.equal, *references.values()))
