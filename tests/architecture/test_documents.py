@@ -50,9 +50,10 @@ def test_settings_named_exist(pages: list[Path], root: Path) -> None:
     assert unknown == set()
 
 
-def _check_command(words: list[str]) -> str | None:
-    """What is wrong with the command line *words*, if anything."""
-    command = typer.main.get_command(app)
+def _check_command(
+    command: typer.core.TyperCommand | typer.core.TyperGroup, words: list[str]
+) -> str | None:
+    """What is wrong with the command line *words* of *command*, if anything."""
     context = command.make_context("genesis-fp16", ["--help"], resilient_parsing=True)
     while hasattr(command, "get_command") and words and not words[0].startswith("-"):
         name, *words = words
@@ -67,6 +68,7 @@ def _check_command(words: list[str]) -> str | None:
 
 
 def test_commands_named_exist(pages: list[Path], root: Path) -> None:
+    program = typer.main.get_command(app)
     wrong, seen = [], 0
     for page in pages:
         for match in COMMAND.finditer(page.read_text()):
@@ -74,7 +76,7 @@ def test_commands_named_exist(pages: list[Path], root: Path) -> None:
             if not re.fullmatch(r"[a-z-]+", words[0]):
                 continue  # prose: "genesis-fp16 (the daemon)"
             seen += 1
-            if problem := _check_command(words):
+            if problem := _check_command(program, words):
                 wrong.append(f"{page.relative_to(root)}: {match[0]}: {problem}")
     assert seen > 10
     assert wrong == []

@@ -58,22 +58,27 @@ def test_what_both_sides_share_imports_neither(name: str) -> None:
     assert [m for m in modules if m.split(".")[0] in {"torch", "agents", "genesis_fp16"}] == []
 
 
-def _attributes(path: Path) -> Iterator[tuple[str, str, int]]:
-    """Each ``module.name`` that *path* reads or imports, with its line."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def _uses(path: Path, names: set[str]) -> Iterator[tuple[str, str, int]]:
+    """Each ``module.name`` that *path* reads or imports, with its line, if it is one of *names*."""
+    source = path.read_text()
+    if not any(name in source for name in names):
+        return
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            yield node.value.id, node.attr, node.lineno
+            found = [(node.value.id, node.attr)]
         elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield node.module or "", alias.name, node.lineno
+            found = [(node.module or "", alias.name) for alias in node.names]
+        else:
+            continue
+        yield from ((module, name, node.lineno) for module, name in found if name in names)
 
 
 def test_one_module_reads_the_environment(files: Files, root: Path) -> None:
     readers = {
         str(path.relative_to(root))
         for path in files(".py", below=(*OURS, "scripts", "examples"))
-        for module, name, _ in _attributes(path)
-        if module == "os" and name in {"environ", "environb", "getenv"}
+        for module, _, _ in _uses(path, {"environ", "environb", "getenv"})
+        if module == "os"
     }
     sets_one_for_pydantic = "genesis_fp16/cli/program.py"
     assert readers == {"genesis_fp16/settings/source.py", sets_one_for_pydantic}
@@ -83,8 +88,8 @@ def test_only_metrics_declares_metrics(files: Files, root: Path) -> None:
     declaring = {
         str(path.relative_to(root))
         for path in files(".py", below=OURS)
-        for module, name, _ in _attributes(path)
-        if module.split(".")[0] == "prometheus_client" and name in METRIC_TYPES
+        for module, _, _ in _uses(path, METRIC_TYPES)
+        if module.split(".")[0] == "prometheus_client"
     }
     assert declaring == {"genesis_fp16/metrics/series.py"}
 
@@ -93,7 +98,7 @@ def test_library_configures_no_logging(files: Files, root: Path) -> None:
     configuring = [
         f"{path.relative_to(root)}:{line}"
         for path in files(".py", below=("infrastructure", "agents"))
-        for module, name, line in _attributes(path)
+        for module, name, line in _uses(path, {"basicConfig", "configure"})
         if (module, name) in {("logging", "basicConfig"), ("structlog", "configure")}
     ]
     assert configuring == []

@@ -4,10 +4,7 @@ Quoted text is left alone: code in backquotes, and what stands between double qu
 a document.
 """
 
-import ast
-import io
 import re
-import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,6 +33,19 @@ _PATTERN = re.compile(
     "|".join(f"(?:{pattern})".replace(" ", _GAP) for pattern in FORBIDDEN),
     re.IGNORECASE,
 )
+# One string of Python 3.11: inside an f-string, its own kind of quotation mark cannot occur.
+_STRING = (
+    r"(?:\b[rbfu]{1,2})?"
+    r"(?:\"{3}(?:[^\"\\]|\\.|\"(?!\"\"))*\"{3}|'{3}(?:[^'\\]|\\.|'(?!''))*'{3}"
+    r"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
+)
+# Comments of consecutive lines are one text, and so are strings with nothing between them.
+_TEXTS = re.compile(
+    rf"(?P<comments>#[^\n]*(?:\n[ \t]*#[^\n]*)*)|(?P<strings>{_STRING}(?:\s*{_STRING})*)",
+    re.DOTALL | re.IGNORECASE,
+)
+_STRINGS = re.compile(_STRING, re.DOTALL | re.IGNORECASE)
+_INSERTED = re.compile(r"\{(?:[^{}]|\{[^{}]*\})*\}")
 _QUOTED = re.compile(r"```.*?```|``.*?``|`[^`\n]*`|\"[^\"\n]{1,200}\"|“[^”]*”", re.DOTALL)
 
 
@@ -53,20 +63,18 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix != ".py":
         yield 1, source
         return
-    comments: list[tuple[int, str]] = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            if comments and comments[-1][0] + comments[-1][1].count("\n") + 1 == token.start[0]:
-                comments[-1] = (comments[-1][0], f"{comments[-1][1]}\n{token.string}")
-            else:
-                comments.append((token.start[0], token.string))
-    yield from comments
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
-        elif isinstance(node, ast.JoinedStr):
-            parts = [p.value if isinstance(p, ast.Constant) else "_" for p in node.values]
-            yield node.lineno, "".join(map(str, parts))
+    for match in _TEXTS.finditer(source):
+        strings = _STRINGS.findall(match["strings"] or "")
+        text = match["comments"] or "".join(map(_content, strings))
+        yield source.count("\n", 0, match.start()) + 1, text
+
+
+def _content(string: str) -> str:
+    """Text of a string of Python; ``_`` stands for each value that an f-string inserts."""
+    bare = string.lstrip("rbfuRBFU")
+    marks = 3 if bare.startswith(('"' * 3, "'" * 3)) else 1
+    text = bare[marks:-marks].replace("\\n", "\n")
+    return _INSERTED.sub("_", text) if "f" in string[: -len(bare)].lower() else text
 
 
 def test_no_text_makes_its_reader_stop(files: Files, root: Path) -> None:
