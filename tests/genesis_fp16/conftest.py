@@ -8,9 +8,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 from pydantic import JsonValue
 
 from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
@@ -19,9 +21,13 @@ from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Finished
+from tests.genesis_fp16.new_store import new_store
 from tests.genesis_fp16.preloaded_worker import PreloadedWorker
 from tests.patience import wait_until
 from tests.preloaded import start_server
+
+# Typer evaluates the signatures of all commands, four times each, whenever the program is called.
+typer.main.get_params_from_function = cache(typer.main.get_params_from_function)
 
 InstallPlugin = Callable[..., None]
 
@@ -106,7 +112,7 @@ def home_settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def store(home_settings: Settings) -> Iterator[Store]:
     """A new, real database in that home."""
-    with closing(Store.open(home_settings)) as store:
+    with closing(new_store(home_settings)) as store:
         yield store
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.cli.app import app
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
+from tests.genesis_fp16.new_store import new_store
 
 
 @pytest.fixture
@@ -34,5 +35,5 @@ def ask_json(ask: Callable[..., Result]) -> Callable[..., object]:
 @pytest.fixture
 def store(folder: Path) -> Iterator[Store]:
     """The store below the working folder."""
-    with closing(Store.open(load_settings())) as store:
+    with closing(new_store(load_settings())) as store:
         yield store

@@ -72,7 +72,6 @@ def database(store: Store) -> Iterator[sqlite3.Connection]:
 @pytest.mark.process
 @settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(content=BUNDLES)

@@ -13,6 +13,7 @@ from genesis_fp16.cli.app import app
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.settings import Settings, SettingsError, load_settings
 from genesis_fp16.store import DaemonLock, Store, StoreError
+from tests.genesis_fp16.new_store import new_store
 
 SET = ("precision", "set", "fp32", "--reason", "hurry")
 READING = (("precision", "show"), ("precision", "explain", "a"), ("runs",))
@@ -30,7 +31,7 @@ def folder(folder: Path, install_plugin) -> Path:
 def home(folder: Path) -> Path:
     """A home with a database, which the settings file names."""
     (folder / ".env").write_text(f"GENESIS_HOME={folder / 'home'}\n")
-    Store.open(load_settings()).close()
+    new_store(load_settings()).close()
     return folder / "home"
 
 

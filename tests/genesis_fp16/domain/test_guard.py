@@ -163,7 +163,7 @@ def decisions_of(steps, rules: GuardSettings, *, operator: bool) -> list[Decisio
     return history
 
 
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=3 * hypothesis_settings.default.max_examples)
 @given(st.lists(STEPS, max_size=200))
 def test_it_never_flaps(steps) -> None:
     """Between any two trips lies a cool-down, unless the first changed single roles only."""
@@ -187,14 +187,12 @@ def test_it_never_flaps(steps) -> None:
         } or (before.roles and after.demands_fp32)
 
 
-@hypothesis_settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=100))
 def test_without_an_operator_a_manual_guard_stays_tripped(steps) -> None:
     history = decisions_of(steps, MANUAL, operator=False)
     assert len(history) <= (2 if history and history[0].roles else 1)
 
 
-@hypothesis_settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=100))
 def test_each_clearing_allows_at_most_one_trip(steps) -> None:
     words = sum(name == "clear" for name, _, _ in steps)

@@ -24,6 +24,7 @@ from genesis_fp16.runs.retention import WORK_SECONDS, Retention
 from genesis_fp16.runs.run_folder import WEIGHTS_REMOVED, weights_removal_reason
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from tests.genesis_fp16.new_store import new_store
 
 KEPT = ["attempts/1/events.ndjson", "attempts/1/worker.log", "attempts/1/spec.json"]
 KEPT += ["snapshot.json", "profile/trace.json"]
@@ -101,7 +102,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(home_settings: Settings, clock: Clock) -> Iterator[Store]:
-    with closing(Store.open(home_settings, clock)) as store:
+    with closing(new_store(home_settings, clock)) as store:
         yield store
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import create_engine, text
 
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from tests.genesis_fp16.new_store import new_store
 
 _numbers = itertools.count()
 
@@ -68,5 +69,5 @@ def any_settings(request: pytest.FixtureRequest, home_settings: Settings) -> Set
 @pytest.fixture
 def store(any_settings: Settings) -> Iterator[Store]:
     """A new, real database of each kind."""
-    with closing(Store.open(any_settings)) as store:
+    with closing(new_store(any_settings)) as store:
         yield store

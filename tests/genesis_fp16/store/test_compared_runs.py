@@ -9,6 +9,7 @@ import pytest
 from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from tests.genesis_fp16.new_store import new_store
 
 Finish = Callable[..., Run]
 
@@ -20,7 +21,7 @@ def clock() -> list[float]:
 
 @pytest.fixture
 def store(any_settings: Settings, clock: list[float]) -> Iterator[Store]:
-    with closing(Store.open(any_settings, clock=lambda: clock[0])) as store:
+    with closing(new_store(any_settings, clock=lambda: clock[0])) as store:
         yield store
 
 

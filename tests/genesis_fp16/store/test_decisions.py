@@ -14,6 +14,7 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import database_url, open_database
 from genesis_fp16.store.schema import guard_decisions
+from tests.genesis_fp16.new_store import new_store
 
 ALL = Override(agent=None, precision="fp32", reason="odd loss", actor="me", created_at=1.0)
 MINE = replace(ALL, agent="a", precision="bf16")
@@ -39,7 +40,7 @@ def clock() -> list[float]:
 
 @pytest.fixture
 def overrides(any_settings: Settings, clock: list[float]):
-    store = Store.open(any_settings, clock=lambda: clock[0])
+    store = new_store(any_settings, clock=lambda: clock[0])
     yield store.overrides
     store.close()
 
@@ -111,7 +112,7 @@ def test_an_unreadable_override_demands_fp32_until_it_is_cleared(
     home_settings: Settings, column: str, value: object, whom: str | None
 ) -> None:
     path = home_settings.home / "genesis.db"
-    with closing(Store.open(home_settings)) as store, closing(sqlite3.connect(path)) as other:
+    with closing(new_store(home_settings)) as store, closing(sqlite3.connect(path)) as other:
         store.overrides.set(MINE)
         with other:
             other.execute(f"UPDATE overrides SET {column} = ?", (value,))
@@ -126,7 +127,7 @@ def test_an_unreadable_override_demands_fp32_until_it_is_cleared(
 
 def test_a_change_that_cannot_be_read_is_left_out(home_settings: Settings) -> None:
     path = home_settings.home / "genesis.db"
-    with closing(Store.open(home_settings)) as store, closing(sqlite3.connect(path)) as other:
+    with closing(new_store(home_settings)) as store, closing(sqlite3.connect(path)) as other:
         store.overrides.set(ALL)
         store.overrides.set(MINE)
         with other:

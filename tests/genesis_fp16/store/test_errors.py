@@ -22,6 +22,7 @@ from genesis_fp16.store.database import (
     open_database,
 )
 from genesis_fp16.store.errors import display_name, store_error, user_name
+from tests.genesis_fp16.new_store import new_store
 
 NOBODY = 65534
 
@@ -45,7 +46,7 @@ def settings() -> Iterator[Settings]:
     with tempfile.TemporaryDirectory(prefix="genesis-home-") as folder:
         Path(folder).chmod(0o755)
         settings = Settings(home=Path(folder) / "home")
-        Store.open(settings).close()
+        new_store(settings).close()
         yield settings
         settings.home.chmod(0o755)
 

@@ -13,12 +13,13 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import database_url, open_database
 from genesis_fp16.store.store import count_unreadable_rows
+from tests.genesis_fp16.new_store import new_store
 
 
 @pytest.fixture
 def store(home_settings: Settings) -> Iterator[Store]:
     """A store in SQLite, which accepts any value in any column."""
-    with closing(Store.open(home_settings)) as store:
+    with closing(new_store(home_settings)) as store:
         yield store
 
 

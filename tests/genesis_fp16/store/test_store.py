@@ -1,10 +1,12 @@
 """The store of runs and attempts: transitions, due times, cancellation."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
 from genesis_fp16.domain.run import (
@@ -17,8 +19,9 @@ from genesis_fp16.domain.run import (
     RunTransition,
 )
 from genesis_fp16.domain.schedule import DueTime
+from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from genesis_fp16.store.database import open_database
+from tests.genesis_fp16.new_store import new_store
 
 DONE = RunTransition(state=RunState.SUCCEEDED)
 AGAIN = RunTransition(state=RunState.QUEUED, delay_seconds=60.0, failed=True)
@@ -131,12 +134,14 @@ class AnyHistory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = Store(open_database(make_url("sqlite:///:memory:")), clock=lambda: 1.0)
+        self.folder = TemporaryDirectory()
+        self.store = new_store(Settings(home=Path(self.folder.name)), clock=lambda: 1.0)
         self.expected: dict[str, RunState] = {}
         self.agents: dict[str, str] = {}
 
     def teardown(self) -> None:
         self.store.close()
+        self.folder.cleanup()
 
     @rule(agent=st.sampled_from("ab"))
     def enqueue(self, agent: str) -> None:
@@ -173,4 +178,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = hypothesis_settings(max_examples=8, stateful_step_count=20, deadline=None)
+TestAnyHistory.settings = hypothesis_settings(max_examples=8, stateful_step_count=20)
