@@ -9,6 +9,7 @@ from collections.abc import Generator
 
 import pytest
 from _pytest.reports import CollectReport, TestReport
+from hypothesis import settings
 
 from tests.preloaded import ForkedPopen
 
@@ -21,6 +22,11 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Small models on shared cores lose more than they gain by a second thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No deadline for an example: its time depends on what else the machine does.
+settings.register_profile("suite", deadline=None)
+settings.register_profile("quick", max_examples=20, deadline=None)
+settings.load_profile("suite")  # or the one of --hypothesis-profile
 
 PROCESS_FOLDERS = {"command", "e2e", "probe"}
 PROCESS_FIXTURES = {
@@ -79,6 +85,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(50_000, 20, 20)  # the default 700 takes a tenth of the whole time
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,7 +24,9 @@ _READS = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "is_nonzer
 def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed also formats the stack
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(0)
     yield
     torch.set_num_threads(threads)
 

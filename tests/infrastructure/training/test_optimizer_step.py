@@ -42,7 +42,7 @@ def give_gradients(parameters, optimizer, step, late, overflow):
     optimizer.found_inf = torch.tensor(float(overflow))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=min(60, settings.default.max_examples))
 @given(
     kind=st.sampled_from([Adam, AdamW, Adagrad, SGD]),
     weight_decay=st.sampled_from([0.0, 0.1]),

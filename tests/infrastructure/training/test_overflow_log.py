@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from logging.handlers import BufferingHandler
 
 import pytest
 import torch
@@ -16,13 +17,15 @@ LOGGER = "infrastructure.training"
 
 
 @pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """The lines of the trainer's logger since the last call."""
-    caplog.set_level(logging.WARNING, LOGGER)
+    handler = BufferingHandler(capacity=10_000)
+    handler.setLevel(logging.WARNING)
+    monkeypatch.setattr(logging.getLogger(LOGGER), "handlers", [handler])
 
     def lines() -> list[str]:
-        found = [record.getMessage() for record in caplog.records if record.name == LOGGER]
-        caplog.clear()
+        found = [record.getMessage() for record in handler.buffer]
+        handler.flush()
         return found
 
     return lines

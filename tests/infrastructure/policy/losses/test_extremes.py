@@ -85,8 +85,9 @@ def test_loss_and_gradient_are_finite(loss_name, mask, kind):
 def test_padding_changes_nothing(loss_name, correction):
     """Two columns on the left, one on the right and a row, all of NaN."""
     mask_BS = torch.tensor([[True, True, False, True], [True, False, False, False]])
-    torch.manual_seed(3)
-    log_probs_BS, rollout_BS = torch.randn(2, 2, 4, dtype=torch.float64) / 30 - 2.0
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn(2, 2, 4, dtype=torch.float64, generator=generator)
+    log_probs_BS, rollout_BS = noise / 30 - 2.0
     advantages_B = torch.tensor([1.5, -0.5], dtype=torch.float64)
 
     def loss_and_gradient(log_probs_BS, rollout_BS, advantages_B, mask_BS):

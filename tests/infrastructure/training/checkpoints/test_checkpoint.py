@@ -33,7 +33,7 @@ def test_round_trip(tmp_path: Path):
     assert state["n"] == [1, (2, None)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=min(60, settings.default.max_examples))
 @given(data=st.data())
 def test_any_damage_is_an_error_that_names_file_and_remedy(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("c") / "a.pt"

@@ -277,7 +277,8 @@ PLACES = [
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=min(60, settings.default.max_examples),
 )
 @given(place=st.sampled_from(PLACES), value=VALUES)
 def test_any_state_is_loaded_and_trains_or_is_refused(place, value, trainer, saved, batch, loss_fn):

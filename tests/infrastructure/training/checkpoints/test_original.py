@@ -226,7 +226,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=VALUES | st.dictionaries(KEYS, VALUES))
 def test_any_content_is_read_or_refused_with_a_clear_error(content, path):
     torch.save(content, path)
@@ -234,7 +234,7 @@ def test_any_content_is_read_or_refused_with_a_clear_error(content, path):
         read_original(path, torch.device("cpu"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, 3000), byte=st.integers(0, 255), cut=st.booleans())
 def test_any_damage_is_read_or_refused_with_a_clear_error(at, byte, cut, path):
     state = {"model_state_dict": {"w": torch.ones(2)}, "training_steps": 1, "overflow_steps": 0}

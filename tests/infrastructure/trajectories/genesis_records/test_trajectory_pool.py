@@ -123,7 +123,8 @@ def test_a_number_of_many_digits_costs_its_trajectory_only(tmp_path: Path, skipp
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=min(60, settings.default.max_examples),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.binary(max_size=60), st.integers(0, 400))
 def test_no_damage_stops_the_reader(tmp_path: Path, skipped: Any, noise: bytes, where: int) -> None:
