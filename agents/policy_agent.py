@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -79,6 +79,7 @@ class PolicyAgent:
         metrics = {
             PRIMARY: sum(new) / len(new),
             "evaluation.held_out_reward": report.evaluation.value,
+            **_of_correction(report.evaluation.metrics),
             "in_use.held_out_reward": sum(old) / len(old),
             "gain": gain.mean,
             "gain_low": gain.low,
@@ -115,6 +116,10 @@ class PolicyAgent:
         settings = _settings(context)
         task = TASKS[settings.task]
         return PolicyLearner(task=task, settings=settings, seed=context.seed, warm=warm)
+
+
+def _of_correction(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.startswith("correction_")}
 
 
 def _settings(context: RunContext) -> PolicySettings:

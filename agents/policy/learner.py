@@ -5,9 +5,9 @@ Legend: B sequences, T tokens, S = T - 1 predicted tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from random import Random
 from typing import NamedTuple, cast
@@ -19,13 +19,14 @@ from torch.nn import Module
 from agents.policy.settings import PolicySettings
 from agents.policy.tasks import Problem, Task, reward
 from infrastructure.agent_contract import Evaluation, Forward
-from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob, RoleModel, Roles
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.role_precision import FP32
 from infrastructure.policy import Sampling, TokenBatch, token_log_probs
 from infrastructure.policy.corrections import CORRECTIONS, Corrected
 from infrastructure.policy.losses import Clip, LossInputs, dr_grpo_loss, kl_loss
 from infrastructure.policy.losses.advantages import dr_grpo_advantages
+from infrastructure.policy.losses.reductions import constant_length
 from infrastructure.policy.masked import masked_mean
 from infrastructure.policy.models import build_policy, small_config
 from infrastructure.policy.rescoring import token_log_prob_functions
@@ -36,6 +37,7 @@ from infrastructure.training.precision.roles import RoleForward
 PRIMARY = "held_out_reward"
 HELD_OUT = 256
 _WARM_UP_RATE, _WARM_UP_BATCH = 2e-3, 128
+_CORRECTION_STATS = ("dropped_fraction", "weight_mean", "sequence_ess")
 _CLIP = Clip(low=0.2, high=0.28)  # DAPO's "clip-higher", arXiv:2503.14476
 
 
@@ -128,6 +130,7 @@ class PolicyLearner:
                 pad_token=tokenizer.pad_token_id,
                 stop_tokens=[tokenizer.eos_token_id],
             ),
+            round_metrics=self._round_metrics,
         )
 
     @property
@@ -164,8 +167,7 @@ class PolicyLearner:
             for _ in range(group)
         ]
         seed = Random(f"{self.seed}/{round_}/completions").getrandbits(63)
-        rollout = cast("RoleForward", roles.rollout)
-        batch = self._generate(rollout, problems, self._sampling, seed)
+        batch = self._generate(roles.rollout, problems, self._sampling, seed)
         rewards_B = torch.tensor(self._rewards(problems, batch)).to(batch.tokens_BT.device)
         groups_B = torch.arange(len(problems), device=rewards_B.device) // group
         tensors = self._prepared(batch, dr_grpo_advantages(rewards_B, groups_B), roles)
@@ -174,15 +176,8 @@ class PolicyLearner:
             yield {name: tensor[rows.to(tensor.device)] for name, tensor in tensors.items()}
 
     def _prepared(self, batch: TokenBatch, advantages_B: Tensor, roles: Roles) -> Batch:
-        mask_BS = batch.response_mask_BS
         old_BS = token_log_probs(roles.policy, batch, self._sampling)
-        correct = CORRECTIONS[self.settings.correction]
-        corrected = correct(
-            old_BS,
-            cast("Tensor", batch.log_probs_BS),
-            mask_BS,
-            advantages_BS=advantages_B[:, None].expand(mask_BS.shape),
-        )
+        corrected = self._corrected(batch, old_BS, advantages_B)
         tensors = {
             **batch.to_tensors(),
             "old_log_probs_BS": old_BS,
@@ -194,6 +189,23 @@ class PolicyLearner:
             reference_BS = token_log_probs(roles.reference, batch, self._sampling)
             tensors["reference_log_probs_BS"] = reference_BS
         return tensors
+
+    def _corrected(self, batch: TokenBatch, old_BS: Tensor, advantages_B: Tensor) -> Corrected:
+        mask_BS = batch.response_mask_BS
+        return CORRECTIONS[self.settings.correction](
+            old_BS,
+            cast("Tensor", batch.log_probs_BS),
+            mask_BS,
+            advantages_BS=advantages_B[:, None].expand(mask_BS.shape),
+        )
+
+    def _round_metrics(self, batches: Sequence[Batch]) -> Mapping[str, float]:
+        """What the correction leaves of a round; see `Correction`."""
+        tensors = {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
+        corrected = self._corrected(
+            TokenBatch.from_tensors(tensors), tensors["old_log_probs_BS"], tensors["advantages_B"]
+        )
+        return {f"correction_{name}": corrected.stats[name].item() for name in _CORRECTION_STATS}
 
     def _loss(self, forward: Forward, tensors: Batch) -> Tensor:
         """Negative log-likelihood of demonstrations; Dr.GRPO's loss of completions."""
@@ -213,7 +225,9 @@ class PolicyLearner:
         )
         loss = dr_grpo_loss(inputs, _CLIP, max_length=self._max_new_tokens).loss
         if self.settings.kl_coefficient:
-            loss = loss + self.settings.kl_coefficient * kl_loss(inputs).loss
+            reduction = partial(constant_length, max_length=self._max_new_tokens)
+            kl = kl_loss(inputs, reduction=reduction).loss
+            loss = loss + self.settings.kl_coefficient * kl
         return loss
 
     def _evaluate(self, model: Module, problems: Sequence[Problem]) -> Evaluation:
@@ -249,7 +263,7 @@ class PolicyLearner:
         return self.task.longest_answer + 1  # and the end
 
     def _generate(
-        self, forward: RoleForward, problems: Sequence[Problem], sampling: Sampling, seed: int
+        self, forward: RoleModel, problems: Sequence[Problem], sampling: Sampling, seed: int
     ) -> TokenBatch:
         tokenizer = CharacterTokenizer(self.task.characters)
         engine = TransformersRollout(

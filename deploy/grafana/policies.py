@@ -65,6 +65,16 @@ PANELS = (
         unit="percentunit",
     ),
     Lines(
+        title="What the correction leaves",
+        why="Of the last round before an evaluation: share of the tokens that it dropped, mean "
+        "weight of the tokens, and the effective share of the sequences before it.",
+        queries=[
+            Query(expr=f"genesis_policy_correction_ratio{{{_MEASURED}}}", legend="{{statistic}}"),
+        ],
+        unit="percentunit",
+        nothing="No data: only for agents whose policy generates its own data",
+    ),
+    Lines(
         title="Chi-squared divergence",
         why="By token and by sequence. Beyond 1 a sequence's importance weight says little.",
         queries=[

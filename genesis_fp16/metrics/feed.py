@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from genesis_fp16.domain.guard import GuardState, Trigger
 from genesis_fp16.domain.run import ACTIVE, TERMINAL, RunState
-from genesis_fp16.metrics.series import NOT_ROLLBACKS, STEP_OUTCOMES, Series
+from genesis_fp16.metrics.series import CORRECTION_STATISTICS, NOT_ROLLBACKS, STEP_OUTCOMES, Series
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
     BaselineCompared,
@@ -89,10 +89,8 @@ class Metrics:
             self._compare(agent, event)
         elif isinstance(event, MismatchMeasured):
             self._show_mismatch(agent, event)
-        elif isinstance(event, Evaluated) and event.fp32_baseline_loss is not None:
-            if self._compared.get(agent) != run_id:  # else the losses would be of different moments
-                self._series.clear_comparison(agent)
-                self._series.fp32_baseline_loss.labels(agent).set(event.fp32_baseline_loss)
+        elif isinstance(event, Evaluated):
+            self._show_evaluation(agent, run_id, event)
         elif isinstance(event, CheckpointSaved):
             series = self._series
             series.checkpoint_seconds.labels(agent).observe(event.seconds, {"run_id": run_id})
@@ -133,6 +131,14 @@ class Metrics:
         if event.seconds is not None and event.fp32_seconds is not None:
             series.baseline_seconds.labels(agent, "half").set(event.seconds)
             series.baseline_seconds.labels(agent, "fp32").set(event.fp32_seconds)
+
+    def _show_evaluation(self, agent: str, run_id: str, event: Evaluated) -> None:
+        for statistic in CORRECTION_STATISTICS:
+            if (value := event.metrics.get(f"correction_{statistic}")) is not None:
+                self._series.correction.labels(agent, statistic).set(value)
+        if event.fp32_baseline_loss is not None and self._compared.get(agent) != run_id:
+            self._series.clear_comparison(agent)  # its losses would be of different moments
+            self._series.fp32_baseline_loss.labels(agent).set(event.fp32_baseline_loss)
 
     def _show_mismatch(self, agent: str, event: MismatchMeasured) -> None:
         self._show_pair(agent, "policy_rollout", event.report)

@@ -26,6 +26,7 @@ from genesis_fp16.domain.run import TERMINAL, RunState
 from genesis_fp16.metrics.family import CounterFamily, Family, GaugeFamily, HistogramFamily
 from infrastructure.events.precision_state import REASONS
 
+CORRECTION_STATISTICS = ("dropped_fraction", "weight_mean", "sequence_ess")
 STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")
 NOT_ROLLBACKS = (
     "default",
@@ -272,6 +273,13 @@ class Series:
             "genesis_mismatch_slope",
             "Change of a sequence's summed log-ratio by token of length; NaN if undefined",
             "pair",
+        )
+
+        self.correction = self._gauge(
+            "genesis_policy_correction_ratio",
+            "Of the last round before an evaluation: share of the tokens that the correction "
+            "dropped, mean weight of the tokens, effective share of the sequences before it",
+            "statistic",
         )
 
     def _declare_runs(self) -> None:

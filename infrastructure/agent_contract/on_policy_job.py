@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from infrastructure.agent_contract.training_job import Batch, Forward, Job
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Module
+
+
+class RoleTypes(Protocol):
+    """Types of one role: of its weights, its operations and its results; ``fp16``, ``fp32``, …."""
+
+    @property
+    def store(self) -> str:
+        """Type of the weights."""
+
+    @property
+    def compute(self) -> str:
+        """Type of the operations that autocast lowers."""
+
+    @property
+    def out(self) -> str:
+        """Type of the results."""
+
+
+class RoleModel(Forward, Protocol):
+    """A frozen copy of the trained model; calling it computes in the types of its role."""
+
+    @property
+    def module(self) -> Module:
+        """The copy, to read its configuration, vocabulary or device from.
+
+        Calling it directly would bypass the precision of the role.
+        """
+
+    @property
+    def precision(self) -> RoleTypes:
+        """Types in force; a rollback changes them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +59,9 @@ class Roles:
         device: Torch device of all three: ``cpu``, ``cuda:0``.
     """
 
-    rollout: Forward
+    rollout: RoleModel
     policy: Forward
-    reference: Forward | None
+    reference: RoleModel | None
     device: str
 
 
@@ -53,7 +85,7 @@ class LogProbFunctions:
 
     recorded: Callable[[Batch], tuple[Tensor, Tensor]]
     policy: Callable[[Forward, Batch], Tensor]
-    rollout: Callable[[Forward, Batch], Tensor]
+    rollout: Callable[[RoleModel, Batch], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +115,9 @@ class OnPolicyJob(Job):
             it to the run's precision.
         log_probs: How to compute the log-probabilities of the batches after the warm-up, so that
             the mismatch of trainer and rollout is measured; None if it cannot be.
+        round_metrics: Function from the batches of the last round before an evaluation to further
+            metrics of it, such as how much of the data a correction dropped; called after the
+            warm-up, without gradients. None for none.
 
     Raises:
         ValueError: *rounds_per_epoch* or *sync_every_rounds* is below 1, or *warm_up_rounds*
@@ -96,6 +131,7 @@ class OnPolicyJob(Job):
     reference: bool = False
     role_precision: str | None = None
     log_probs: LogProbFunctions | None = None
+    round_metrics: Callable[[Sequence[Batch]], Mapping[str, float]] | None = None
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)  # super() does not work in a class with slots of its own

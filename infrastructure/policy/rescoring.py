@@ -6,13 +6,12 @@ from collections.abc import Collection
 
 from torch import Tensor
 
-from infrastructure.agent_contract.on_policy_job import LogProbFunctions
+from infrastructure.agent_contract.on_policy_job import LogProbFunctions, RoleModel
 from infrastructure.agent_contract.training_job import Batch, Forward
 from infrastructure.policy.log_probs import token_log_probs
 from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.policy.sampling import Sampling
 from infrastructure.policy.tokens import TokenBatch, TokenBatchError
-from infrastructure.training.precision.roles import RoleForward
 
 
 def token_log_prob_functions(
@@ -39,9 +38,7 @@ def token_log_prob_functions(
     def policy(forward: Forward, batch: Batch) -> Tensor:
         return token_log_probs(forward, TokenBatch.from_tensors(batch), sampling)
 
-    def rollout(forward: Forward, batch: Batch) -> Tensor:
-        if not isinstance(forward, RoleForward):
-            raise TypeError(f"the rollout's model must be a RoleForward, got {type(forward)}")
+    def rollout(forward: RoleModel, batch: Batch) -> Tensor:
         engine = TransformersRollout(forward, pad_token=pad_token, stop_tokens=stop_tokens)
         return engine.rescore(TokenBatch.from_tensors(batch), sampling)
 

@@ -11,9 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from genesis_fp16.cli.app import app
 from genesis_fp16.metrics import Metrics
+from genesis_fp16.metrics.series import CORRECTION_STATISTICS
 from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
 from infrastructure.events import PrecisionState, Role
-from infrastructure.events.event import MismatchMeasured, PrecisionChanged
+from infrastructure.events.event import Evaluated, MismatchMeasured, PrecisionChanged
 from infrastructure.events.mismatch_report import MismatchReport
 from infrastructure.events.role_precision import PRESETS, RolePrecision
 
@@ -110,6 +111,13 @@ def _declared() -> dict[str, tuple[str, set[str], str]]:
     )
     report = MismatchReport.model_validate(measured)
     metrics.on_event("an-agent", "a-run", MismatchMeasured(step=1, round=0, report=report))
+    evaluated = Evaluated(
+        epoch=1,
+        metrics=dict.fromkeys(map("correction_{}".format, CORRECTION_STATISTICS), 0.0),
+        primary="correction_weight_mean",
+        higher_is_better=True,
+    )
+    metrics.on_event("an-agent", "a-run", evaluated)
     declared = {}
     for family in registry.collect():
         if family.name.startswith("process_"):

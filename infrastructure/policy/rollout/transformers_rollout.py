@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from infrastructure.agent_contract.on_policy_job import RoleModel
 from infrastructure.policy.models import context_length, vocabulary_size
 from infrastructure.policy.rollout.engine import (
     NonFiniteLogitsError,
@@ -21,7 +22,6 @@ from infrastructure.policy.rollout.engine import (
 from infrastructure.policy.sampling import Sampling
 from infrastructure.policy.tokens import TokenBatch
 from infrastructure.training.precision import Precision
-from infrastructure.training.precision.roles import RoleForward
 
 
 class TransformersRollout:
@@ -43,7 +43,7 @@ class TransformersRollout:
 
     def __init__(
         self,
-        forward: RoleForward,
+        forward: RoleModel,
         *,
         pad_token: int,
         stop_tokens: Collection[int],
@@ -180,9 +180,7 @@ class _TypedCache(DynamicCache):  # type: ignore[misc]  # transformers is not ty
 class _Decoder:
     """Feeds the model the columns of tokens that it has not seen."""
 
-    def __init__(
-        self, forward: RoleForward, cache: DynamicCache, last_only: dict[str, int]
-    ) -> None:
+    def __init__(self, forward: RoleModel, cache: DynamicCache, last_only: dict[str, int]) -> None:
         self._forward, self._cache, self._last_only = forward, cache, last_only
         self._seen = 0
 

@@ -331,7 +331,7 @@ class _TrainingLoop:
         model.eval()
         with torch.no_grad():
             with forward.without_autocast():
-                evaluation = _checked(self._job.evaluate(forward))
+                evaluation = self._with_round_metrics(_checked(self._job.evaluate(forward)))
             baseline = forward.compute_loss(self._job.loss, self._first_batch).item()
         self._progress.record_fp32_loss(baseline)
         if self._best_epoch is not None and self._trained_beyond_warm_up():
@@ -346,6 +346,15 @@ class _TrainingLoop:
             )
         )
         return evaluation
+
+    def _with_round_metrics(self, evaluation: Evaluation) -> Evaluation:
+        job, rounds = self._job, self._rounds
+        if not isinstance(job, OnPolicyJob) or not isinstance(rounds, OnPolicyRounds):
+            return evaluation
+        if job.round_metrics is None or not self._trained_beyond_warm_up():
+            return evaluation
+        metrics = {**job.round_metrics(rounds.batches), **evaluation.metrics}
+        return replace(evaluation, metrics=metrics)
 
     def _trained_beyond_warm_up(self) -> bool:
         warm_up = self._job.warm_up_rounds if isinstance(self._job, OnPolicyJob) else 0

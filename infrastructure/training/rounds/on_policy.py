@@ -49,6 +49,7 @@ class OnPolicyRounds:
 
     Attributes:
         per_epoch: Rounds between two evaluations.
+        batches: Those of the round under way, or of the last one.
         generated: The round that the last `begin` has generated; None if a checkpoint held it, in
             the warm-up, and on other ranks than 0.
     """
@@ -60,8 +61,8 @@ class OnPolicyRounds:
         self.per_epoch = job.rounds_per_epoch
         self._precisions = PRESETS["fp32_baseline"]
         self.generated: GeneratedRound | None = None
-        self._round = -1  # the one that `_batches` belong to
-        self._batches: list[Batch] = []
+        self._round = -1  # the one that `batches` belong to
+        self.batches: list[Batch] = []
         self._rollout: RoleForward | None = None
         self._reference: RoleForward | None = None
         self._synced_round: int | None = None  # None: the trained weights have jumped since
@@ -82,7 +83,7 @@ class OnPolicyRounds:
             batches = self._generate(round_) if self._ranks.is_rank_zero else []
             if self._ranks.count > 1:  # they travel through the CPU
                 batches = [to_device(batch, torch.device("cpu")) for batch in batches]
-            self._round, self._batches = round_, self._ranks.broadcast(batches)
+            self._round, self.batches = round_, self._ranks.broadcast(batches)
             if self._ranks.is_rank_zero and self._rollout and round_ >= self._job.warm_up_rounds:
                 self.generated = GeneratedRound(
                     number=round_,
@@ -93,7 +94,7 @@ class OnPolicyRounds:
                     precisions=self._precisions,
                     device=self._device,
                 )
-        return self._batches
+        return self.batches
 
     def _generate(self, round_: int) -> list[Batch]:
         plain = self._model.plain
@@ -138,7 +139,7 @@ class OnPolicyRounds:
         lagging = self._rollout if self._job.sync_every_rounds > 1 else None
         return {
             "round": self._round,
-            "batches": [dict(batch) for batch in self._batches],
+            "batches": [dict(batch) for batch in self.batches],
             "synced_round": self._synced_round,
             "rollout": lagging.state_dict() if lagging else None,
             "reference": self._reference.state_dict() if self._reference else None,
@@ -146,7 +147,7 @@ class OnPolicyRounds:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned on any number of ranks."""
-        self._round, self._batches = state["round"], state["batches"]
+        self._round, self.batches = state["round"], state["batches"]
         self._synced_round = state["synced_round"]
         if self._ranks.is_rank_zero:
             self._rollout = self._restored(Role.ROLLOUT, state["rollout"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,9 @@ def test_it_learns_from_demonstrations_and_then_from_reward(tmp_path: Path) -> N
         PRIMARY,
         f"{PRIMARY}_standard_error",
         f"{PRIMARY}_of_greedy_decoding",
+        "correction_dropped_fraction",
+        "correction_weight_mean",
+        "correction_sequence_ess",
     }
 
 
@@ -92,11 +96,33 @@ def test_it_resumes_in_a_round_bit_for_bit(tmp_path: Path, precision: str) -> No
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
-def test_every_correction_gives_a_finite_loss(correction: str) -> None:
+def test_every_correction_gives_a_finite_loss_and_says_what_it_leaves(correction: str) -> None:
     job = job_of(warm=True, correction=correction)
     (batch,) = first_batches(job, CPU)
     forward = PrecisionForward(job.model, CPU, Precision.FP32)
     assert job.loss(forward, batch).isfinite()
+    far = {**batch, "old_log_probs_BS": batch["old_log_probs_BS"] - 3.0}
+    near, off = job.round_metrics([batch, batch]), job.round_metrics([far])
+    assert near["correction_dropped_fraction"] == 0.0
+    assert near["correction_weight_mean"] == pytest.approx(1.0, abs=1e-4)
+    by_ratio = ("token-tis", "sequence-tis", "icepop", "sequence-mask", "geometric-mask")
+    if correction in by_ratio:  # the others judge a ratio of e^-3 of small probabilities as near
+        assert off["correction_weight_mean"] < 0.9
+    assert off["correction_sequence_ess"] < near["correction_sequence_ess"]
+
+
+def test_the_penalty_is_reduced_as_the_loss_is() -> None:
+    """Doubling a completion's divergent tokens doubles its penalty, as in Dr.GRPO."""
+    job = job_of(warm=True, kl_coefficient=1.0)
+    (batch,) = first_batches(job, CPU)
+    still = {**batch, "advantages_B": torch.zeros_like(batch["advantages_B"])}
+    tokens = batch["policy_response_mask_BS"].sum()
+    still["reference_log_probs_BS"] = batch["old_log_probs_BS"] - 1.0
+    forward = PrecisionForward(job.model, CPU, Precision.FP32)
+    sequences, longest = len(batch["advantages_B"]), TASK.longest_answer + 1
+    k3 = math.exp(-1.0)  # exp(r) - 1 - r with r = -1
+    expected = k3 * tokens.item() / sequences / longest
+    assert job.loss(forward, still).item() == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)

@@ -377,6 +377,16 @@ def test_a_mismatch_is_shown_with_its_floor(metrics: Metrics, value: Value) -> N
     assert value("genesis_mismatch_excess_kl", **pair) == 0.004
 
 
+def test_what_a_correction_leaves_is_shown(metrics: Metrics, value: Value) -> None:
+    found = {"reward": 0.5, "correction_dropped_fraction": 0.25, "correction_sequence_ess": 0.9}
+    evaluated = Evaluated(epoch=2, metrics=found, primary="reward", higher_is_better=True)
+    metrics.on_event("a", "r", evaluated)
+    name = "genesis_policy_correction_ratio"
+    assert value(name, agent="a", statistic="dropped_fraction") == 0.25
+    assert value(name, agent="a", statistic="sequence_ess") == 0.9
+    assert value(name, agent="a", statistic="weight_mean") is None
+
+
 def test_guard_states_are_one_hot_and_trips_add_up(metrics: Metrics, value: Value) -> None:
     def states() -> dict[str, float | None]:
         name = "genesis_guard_state"
