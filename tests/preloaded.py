@@ -42,14 +42,18 @@ MODULES = (
     "torch._dynamo",  # what resumes imports it; so does an optimizer without fused=True
 )
 PROGRAM = "genesis-fp16"
+GROUP = "genesis_fp16.worker.group"
 PRELOADED = (  # as named on a command line
     "agents.se_darwin.command.child",
     "genesis_fp16.plugins.probe",
     "genesis_fp16.worker",
+    GROUP,
 )
 _PYTHON = Path(sys.executable)
 _CONTEXT = multiprocessing.get_context("forkserver")
-_PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36  # prctl(2)
+_PARENT_DEATH_SIGNAL, _SET_SUBREAPER, _GET_SUBREAPER = 1, 36, 37  # prctl(2)
+# What starts the ranks has its own name for `subprocess.Popen`.
+_TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 _FIRST_HIGH_DESCRIPTOR = 200
 
 
@@ -66,9 +70,12 @@ def start_server() -> None:
     multiprocessing.forkserver.ensure_running()
 
 
-def adopt_orphans(adopt: bool = True) -> None:
-    """Become the parent of descendants whose parent ends, or no longer."""
-    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
+def adopt_orphans(adopt: bool = True) -> bool:
+    """Become the parent of descendants whose parent ends, or no longer; whether it was so."""
+    before = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    ctypes.CDLL(None).prctl(_SET_SUBREAPER, int(adopt), 0, 0, 0)
+    return bool(before.value)
 
 
 def fork_daemon(
@@ -105,6 +112,17 @@ def fork_daemon(
         os._exit(70)
 
 
+def output_of(process: psutil.Process) -> Path | None:
+    """File or pipe that *process* writes its standard output to; None if it has ended.
+
+    A process that was forked has another's command line and environment in the process table.
+    """
+    try:
+        return Path(f"/proc/{process.pid}/fd/1").readlink()
+    except OSError:
+        return None
+
+
 def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it has ended already
@@ -115,6 +133,7 @@ def _fork_children() -> None:
     """Fork what this process starts from now on."""
     ForkedPopen.base = _Base(from_server=False)
     subprocess.Popen = ForkedPopen  # type: ignore[misc]
+    importlib.import_module(_TORCHRUN).Popen = ForkedPopen  # type: ignore[attr-defined]
 
 
 class _Base:
@@ -139,19 +158,20 @@ class _Base:
     def spawn(self, request: Mapping[str, object], descriptors: Mapping[int, int]) -> int:
         """Fork a process that has *descriptors* (theirs -> ours); return its pid."""
         with self._lock:
-            adopt_orphans()  # of the process that forks it and ends
+            adopting = adopt_orphans()  # of the process that forks it and ends
             message = json.dumps({**request, "descriptors": list(descriptors)}).encode()
             socket.send_fds(self._requests, [message], list(descriptors.values()))
             pid = int(self._requests.recv(64))
             while psutil.Process(pid).ppid() != os.getpid():
                 time.sleep(0.0005)
-            adopt_orphans(False)
+            adopt_orphans(adopting)
         return pid
 
 
 def _serve_forks(requests: socket.socket, parent: int | None) -> NoReturn:
     _die_with(parent or os.getppid())
     os.setsid()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # this is no process of whoever reads it
     while True:
         message, received, _, _ = socket.recv_fds(requests, 1 << 20, 64)
         if not message:
@@ -178,8 +198,9 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
         descriptors = dict(zip(request["descriptors"], received, strict=True))
         arguments = (request["module"], *request["arguments"])
         _become(arguments, request["environment"], Path(request["folder"]), descriptors)
-        if request["module"] == PROGRAM:
+        if request["module"] in (PROGRAM, GROUP):
             _fork_children()
+        if request["module"] == PROGRAM:
             from genesis_fp16.cli import main
 
             _exit_with(main)

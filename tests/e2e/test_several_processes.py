@@ -5,23 +5,24 @@ import signal
 import psutil
 import pytest
 
+from tests.preloaded import output_of
+
 pytestmark = pytest.mark.e2e
 
 
 def _processes(daemon) -> list[psutil.Process]:
-    """What lives of the daemon's attempts: torchrun and the ranks."""
+    """What lives of the daemon's attempts: torchrun and the ranks, which write to their log."""
     return [
         process
-        for process in psutil.process_iter(["cmdline", "status"])
-        if process.info["status"] != psutil.STATUS_ZOMBIE
-        and any(word.startswith(str(daemon.home)) for word in process.info["cmdline"] or ())
+        for process in psutil.process_iter()
+        if (output := output_of(process)) is not None and output.is_relative_to(daemon.home)
     ]
 
 
-def _rank(daemon, rank: int) -> psutil.Process:
-    return next(
-        each for each in _processes(daemon) if each.environ().get("LOCAL_RANK") == str(rank)
-    )
+def _rank_1(daemon) -> psutil.Process:
+    rank_0 = daemon.worker()
+    [rank_1] = (each for each in _processes(daemon) if each not in (rank_0, rank_0.parent()))
+    return rank_1
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_an_agent_on_two_processes_from_flip_to_success(training) -> None:
     assert sum(event.attempted for event in steps) == steps[-1].step
 
     checkpoint = training.events("checkpoint_saved")[-1].step
-    _rank(training, 1).kill()
+    _rank_1(training).kill()
     training.wait_for(lambda: training.events("resumed"), "to resume")
     assert training.events("resumed")[-1].step >= checkpoint
     error = training.events("finished")[0].error

@@ -24,7 +24,7 @@ from infrastructure.events.event import Finished
 from tests.genesis_fp16.new_store import new_store
 from tests.genesis_fp16.preloaded_worker import PreloadedWorker
 from tests.patience import wait_until
-from tests.preloaded import start_server
+from tests.preloaded import ForkedPopen, start_server
 
 # Typer evaluates the signatures of all commands, four times each, whenever the program is called.
 typer.main.get_params_from_function = cache(typer.main.get_params_from_function)
@@ -197,9 +197,10 @@ class WorkerAttempt:
             self.process = PreloadedWorker(path, log, os.environ)
             return
         module = "worker" if self.spec.processes_per_run == 1 else "worker.group"
+        popen = ForkedPopen if preloaded else subprocess.Popen
         with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", f"genesis_fp16.{module}", str(path)],
+            self.process = popen(
+                [sys.executable, "-P", "-m", f"genesis_fp16.{module}", str(path)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

@@ -23,6 +23,7 @@ from infrastructure.events.event import (
     Resumed,
     StepStats,
 )
+from tests.preloaded import output_of
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -31,14 +32,9 @@ Start = Callable[..., Any]
 
 
 def leftovers(attempt: Any) -> list[psutil.Process]:
-    """Living processes that were given the attempt's specification."""
-    path = str(attempt.spec.attempt_folder / "spec.json")
-    return [
-        process
-        for process in psutil.process_iter(["cmdline", "status"])
-        if path in (process.info["cmdline"] or ())
-        and process.info["status"] != psutil.STATUS_ZOMBIE
-    ]
+    """Living processes that write to the attempt's log."""
+    log = attempt.spec.attempt_folder / "worker.log"
+    return [each for each in psutil.process_iter() if output_of(each) == log]
 
 
 def test_two_ranks_train_flip_and_stop_together_and_rank_0_does_the_rest(
@@ -79,7 +75,9 @@ def test_two_ranks_train_flip_and_stop_together_and_rank_0_does_the_rest(
 
 
 def test_with_an_fsdp2_policy_precision_changes_by_a_restart(start: Start) -> None:
-    first = start(1, precision=FP16, processes_per_run=2, parallel="fsdp2-policy", settings=SLOW)
+    """As the daemon starts them: nothing is imported yet."""
+    real = {"parallel": "fsdp2-policy", "settings": SLOW, "preloaded": False}
+    first = start(1, precision=FP16, processes_per_run=2, **real)
     first.until(lambda event: isinstance(event, StepStats))
     first.command(SetPrecision(state=FP32))
     assert first.end() == 75, first.log
