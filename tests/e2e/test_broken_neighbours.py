@@ -14,7 +14,7 @@ from tests.patience import crowding
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
-PROBE_SECONDS = round(12 * crowding())
+PROBE_SECONDS = round(8 * crowding())
 # What each broken module does when it is loaded, and what its quarantine says of it.
 BROKEN = {
     "raises": ("raise RuntimeError('no licence file')", "no licence file"),
@@ -72,9 +72,9 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
     daemon.configure(
         GENESIS_PROBE_TIMEOUT_SECONDS=PROBE_SECONDS,
         GENESIS_BUDGET_TRANSITIONS=4000,  # 20 episodes: enough groups on each side of the split
-        GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1s"',
+        GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1h"',  # and once at the start
         GENESIS_AGENTS__SE_DARWIN__ENABLED="true",
-        GENESIS_SLOTS=2,  # SE-Darwin's first run lasts longer than all of the pendulum's
+        GENESIS_AGENTS__SE_DARWIN__SETTINGS__CANDIDATES_PER_RUN=1,  # this is not about its run
     )
     daemon.start()
     daemon.wait_for(lambda: "plugins_probed" in daemon.log, "to have probed all agents")
@@ -91,7 +91,7 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
     for name, (_, reason) in BROKEN.items():
         assert any(name in line and reason in line for line in quarantined), name
     assert any("genesis-pendulum-agent" in line for line in daemon.log.splitlines())
-    decision = daemon.events("published")[0]
+    decision = next(each for each in daemon.events("published") if each.metrics)
     assert decision.published, decision.reason
     assert decision.metrics["nll_skill"] > 1  # nats better than the base rate, held out
     assert daemon.stop()[0] == 0

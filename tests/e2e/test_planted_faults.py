@@ -15,6 +15,11 @@ SETTINGS = {
     "GENESIS_CHECKPOINT_INTERVAL_SECONDS": 1,
 }
 PAUSE_SECONDS = 0.003  # for each batch: the guard decides by statistics of a second, not of a step
+HEALTHY_EPOCHS = 8  # of 100 steps, and again in FP32; faults are found within 600
+
+
+def _setting(agent: str, name: str) -> str:
+    return f"GENESIS_AGENTS__{agent.replace('-', '_').upper()}__SETTINGS__{name}"
 
 
 @pytest.mark.usefixtures("forked")
@@ -22,12 +27,10 @@ def test_faults_are_caught_and_the_healthy_left_alone(tmp_path: Path) -> None:
     """All but the drift of a held-out metric, which takes many runs: `benchmarks.guard` has it."""
     faults = {name: plan for name, plan in FAULTS.items() if name != "metric-drift"}
     healthy = dict(list(HEALTHY.items())[1:3])
-    pauses = {
-        f"GENESIS_AGENTS__{name.replace('-', '_').upper()}__SETTINGS__PAUSE_SECONDS": PAUSE_SECONDS
-        for name in {**faults, **healthy}
-    }
+    pauses = {_setting(name, "PAUSE_SECONDS"): PAUSE_SECONDS for name in {**faults, **healthy}}
+    epochs = {_setting(name, "EPOCHS"): HEALTHY_EPOCHS for name in healthy}
     outcomes = run_trials(
-        {**faults, **healthy}, tmp_path, pairs=1, seconds=1700, settings=SETTINGS | pauses
+        {**faults, **healthy}, tmp_path, pairs=1, seconds=1700, settings=SETTINGS | pauses | epochs
     )
     assert {outcome.agent: outcome.fired for outcome in outcomes} == {
         "overflow-forward": "nonfinite_loss",
