@@ -35,7 +35,7 @@ class PolicySettings(BaseModel):
     steps_per_round: int = Field(default=2, ge=1, le=1024)
     sync_every_rounds: int = Field(default=1, ge=1)
     learning_rate: float = Field(default=5e-4, gt=0.0, le=1.0)
-    kl_coefficient: float = Field(default=0.0, ge=0.0)
+    kl_coefficient: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     correction: str = "none"
     temperature: float = Field(default=1.0, gt=0.0, le=100.0)
 

@@ -11,3 +11,9 @@ def test_an_unknown_correction_or_task_is_named() -> None:
         PolicySettings(correction="tis")
     with pytest.raises(ValidationError, match="'arithmetic', 'sorting' or 'brackets'"):
         PolicySettings(task="poetry")
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-1"])
+def test_a_coefficient_is_finite_and_not_negative(value: str) -> None:
+    with pytest.raises(ValidationError, match="kl_coefficient"):
+        PolicySettings(kl_coefficient=value)
