@@ -15,7 +15,12 @@ from infrastructure.events.precision_state import (
     PrecisionWish,
     fp32_reason_of_device,
 )
-from infrastructure.events.role_precision import TRAINED, HalfName, RolePrecisions
+from infrastructure.events.role_precision import (
+    TRAINED,
+    HalfName,
+    RolePrecisions,
+    roles_under,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,15 +132,16 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
     last. If none demands it, the half type, or ``auto``, is the operator's (for this agent before
     for all), else the agent's, else the default.
 
-    The guard may change single roles: to FP32, or to the other half type if the default chose the
-    half type and the device has the other; otherwise FP32 takes its place. If that role is the
-    policy, the whole run follows it, because the policy's precision is the run's.
+    The guard may change single roles: to FP32, or to the other half type if the device has it and
+    the default chose the half type, or if operator or agent have chosen the same since; otherwise
+    FP32 takes its place. If that role is the policy, the whole run follows it, because the policy's
+    precision is the run's.
 
     A fallback of the worker holds until its run ends. An override for this agent by name that
     asks for half precision and is newer than the fallback suspends it while it is in force.
     """
     half, chosen_by = _half_type(inputs)
-    by_guard = _guard_roles(inputs, chosen_by)
+    by_guard = _guard_roles(inputs, half, chosen_by)
     for reason in _fp32_reasons(inputs, half, by_guard):
         return PrecisionState(requested=half, effective="fp32", reason=reason)
     effective = by_guard.get(Role.POLICY, half)
@@ -159,12 +165,16 @@ def _half_type(inputs: PrecisionInputs) -> tuple[PrecisionWish, PrecisionReason]
     return inputs.default, "default"
 
 
-def _guard_roles(inputs: PrecisionInputs, chosen_by: PrecisionReason) -> dict[Role, PrecisionName]:
+def _guard_roles(
+    inputs: PrecisionInputs, half: PrecisionWish, chosen_by: PrecisionReason
+) -> dict[Role, PrecisionName]:
     """The guard's changes of single roles that it may make, FP32 in place of the others."""
+    chosen = PrecisionState(requested=half, effective=half, reason=chosen_by)
     found: dict[Role, PrecisionName] = {}
     for role, precision in inputs.guard_roles.items():
         lacking = inputs.device is None or inputs.device.fp32_reason(precision) is not None
-        allowed = precision == "fp32" or (chosen_by == "default" and not lacking)
+        agreed = half != "auto" and roles_under(chosen, inputs.preset)[role].compute == precision
+        allowed = not lacking and (chosen_by == "default" or agreed)
         found[role] = precision if allowed else "fp32"
     return found
 

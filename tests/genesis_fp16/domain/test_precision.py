@@ -226,3 +226,28 @@ def test_else_fp32_takes_its_place(chosen) -> None:
     both = {Role.POLICY: "bf16", Role.ROLLOUT: "bf16"}
     state = resolve_precision(inputs_with(**chosen, guard_roles=both))
     assert (state.effective, state.reason, state.roles) == ("fp32", "guard", {})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reason"),
+    [
+        ({"agent": "fp16"}, "agent"),
+        ({"overrides": [override("fp16", "a")]}, "operator"),
+        ({"preset": PRESETS["flowrl_fp16"]}, "agent"),
+        ({"preset": PRESETS["flowrl_bf16"], "overrides": [override("fp16")]}, "operator"),
+    ],
+)
+def test_who_chooses_the_half_type_that_the_guard_demands_gets_it(chosen, reason) -> None:
+    state = resolve_precision(inputs_with(default="bf16", guard_roles=OTHER_HALF, **chosen))
+    assert (state.requested, state.effective, state.reason) == ("fp16", "fp16", reason)
+    assert state.roles[Role.POLICY] == "fp32/fp16/fp32"
+    assert state.roles[Role.ROLLOUT] == "fp16/fp16/fp32"
+
+
+def test_a_preset_may_choose_what_the_guard_demands_for_one_role() -> None:
+    mixed, rollout = PRESETS["bf16_train_fp16_infer"], {Role.ROLLOUT: "fp16"}
+    state = resolve_precision(inputs_with(preset=mixed, guard_roles=rollout))
+    assert (state.effective, state.reason) == ("bf16", "agent")
+    assert state.roles[Role.ROLLOUT] == "fp16/fp16/fp32"
+    state = resolve_precision(inputs_with(preset=mixed, guard_roles=OTHER_HALF))
+    assert (state.effective, state.reason, state.roles) == ("fp32", "guard", {})
