@@ -21,7 +21,7 @@ from infrastructure.agent_contract import (
 )
 
 SAMPLES, EPOCHS, BATCHES = 64, 1_000_000, 500
-PAUSE_SECONDS = 0.002  # before each batch: the machine may have other work
+PAUSE_SECONDS = 0.02  # before each batch: the machine may have other work
 
 
 class DrillAgent:

@@ -26,6 +26,7 @@ import yaml
 
 from infrastructure.events import EventTail
 from infrastructure.events.event import Started
+from tests.preloaded import start_server
 
 ROOT = Path(__file__).resolve().parents[3]
 AGENTS = Path(__file__).resolve().parents[1]
@@ -215,6 +216,7 @@ def storm(
     """A storm from its beginning to its end, with everything else that an operator may meet."""
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         pytest.skip(f"{' and '.join(missing)} not installed: apt-get install them")
+    start_server()  # it imports while the programs start
     folder = tmp_path_factory.mktemp("monitoring")
     daemon = daemon_class(folder / "daemon", python_path=plugins)
     daemon.configure(
@@ -227,7 +229,7 @@ def storm(
         GENESIS_BASELINE_INTERVAL_STEPS=25,
         GENESIS_GUARD_WINDOW_STEPS=3000,
         GENESIS_AGENTS__STORM__SCHEDULE='"every 2s"',
-        GENESIS_AGENTS__STORM__SETTINGS__EPOCHS=300,
+        GENESIS_AGENTS__STORM__SETTINGS__EPOCHS=170,  # of 20 steps: past the guard's window
         GENESIS_AGENTS__STORM__SETTINGS__PAUSE_SECONDS=0.001,
         GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"',
         GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
