@@ -13,13 +13,13 @@ class PolicySettings(BaseModel):
     """Attributes:
     task: What the policy learns.
     start: Weights to begin with: those in use, if any, or random ones.
-    rounds: Rounds of reinforcement learning in a run.
-    rounds_per_epoch: Rounds between two evaluations, and of the warm-up.
+    rounds: Rounds after the warm-up; rounded up, so that a run ends with an evaluation.
+    rounds_per_epoch: Rounds between two evaluations.
     prompts_per_round: Different prompts in a round.
     completions_per_prompt: Completions of each, whose rewards are compared with each other.
     steps_per_round: Optimizer steps that share a round's completions.
     sync_every_rounds: Rounds between two copies of the weights to the rollout; 1 is on-policy.
-    learning_rate: Of the steps after the warm-up.
+    learning_rate: Of the warm-up; it falls linearly to a tenth in the rounds after it.
     kl_coefficient: Weight of the divergence from the policy after the warm-up; 0 for none.
     correction: Correction for the mismatch of rollout and trainer, by its name; none for none.
     temperature: Temperature of the rollout.
@@ -28,13 +28,13 @@ class PolicySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     task: TaskName = "arithmetic"
     start: Literal["published", "random"] = "published"
-    rounds: int = Field(default=600, ge=1, le=1_000_000)
+    rounds: int = Field(default=300, ge=1, le=1_000_000)
     rounds_per_epoch: int = Field(default=25, ge=1)
     prompts_per_round: int = Field(default=32, ge=1, le=4096)
     completions_per_prompt: int = Field(default=8, ge=2, le=1024)
     steps_per_round: int = Field(default=2, ge=1, le=1024)
     sync_every_rounds: int = Field(default=1, ge=1)
-    learning_rate: float = Field(default=5e-4, gt=0.0, le=1.0)
+    learning_rate: float = Field(default=7e-4, gt=0.0, le=1.0)
     kl_coefficient: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     correction: str = "none"
     temperature: float = Field(default=1.0, gt=0.0, le=100.0)

@@ -34,15 +34,15 @@ class Task:
         characters: Every character of prompts and answers.
         longest_answer: In characters.
         held_out: Number of held-out problems to evaluate and to publish with.
-        warm_up_steps: Steps on demonstrations after which a policy from random weights solves
-            some problems, but less than a third.
+        warm_up_rounds: Rounds at the beginning of a training from random weights in which
+            demonstrations help a policy that solves too few problems to learn from reward.
     """
 
     name: TaskName
     characters: str
     longest_answer: int
     held_out: int
-    warm_up_steps: int
+    warm_up_rounds: int
     draw: Callable[[Random], Problem]
 
     def training_problems(self, random: Random) -> Iterator[Problem]:
@@ -105,7 +105,7 @@ _TASKS = (
         characters="0123456789+=",
         longest_answer=3,
         held_out=512,
-        warm_up_steps=210,
+        warm_up_rounds=250,
         draw=_addition,
     ),
     Task(
@@ -113,7 +113,7 @@ _TASKS = (
         characters="0123456789>",
         longest_answer=5,
         held_out=512,
-        warm_up_steps=25,
+        warm_up_rounds=50,
         draw=_sorting,
     ),
     Task(
@@ -121,7 +121,7 @@ _TASKS = (
         characters="()[]{}=",
         longest_answer=4,
         held_out=256,  # there are 262
-        warm_up_steps=15,
+        warm_up_rounds=50,
         draw=_brackets,
     ),
 )

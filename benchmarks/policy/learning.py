@@ -13,18 +13,20 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from agents.policy.comparison import paired_difference
-from agents.policy.learner import PRIMARY, PolicyLearner, new_policy
+from agents.policy.learner import PRIMARY, PolicyLearner, is_reinforced, new_policy
 from agents.policy.settings import PolicySettings
 from agents.policy.tasks import TASKS
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.table import format_table, write_csv
+from infrastructure.agent_contract.on_policy_job import Roles
+from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import PrecisionName, PrecisionState
 from infrastructure.events.event import BaseEvent, Evaluated
 from infrastructure.files import write_atomically
@@ -35,7 +37,7 @@ from infrastructure.training.loop import LoopOptions, train
 CPU = torch.device("cpu")
 _COLUMNS = (
     *("task", "precision", "correction", "seeds", "after warm-up", "at the end"),
-    *("rounds to 0.8", "seconds to 0.8", "optimizer steps", "seconds"),
+    *("rounds to 0.8", "seconds to 0.8", "rounds", "seconds"),
 )
 
 
@@ -55,7 +57,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Point:
     """Attributes:
-    round: Rounds trained, those of the warm-up included.
+    round: Rounds trained, those with demonstrations included.
     reward: Held-out reward.
     cpu_seconds: CPU time of the training so far, over all its parts.
     """
@@ -65,6 +67,19 @@ class Point:
     cpu_seconds: float
 
 
+@dataclass(slots=True)
+class Curve:
+    """Attributes:
+    points: One for each evaluation.
+    warm_up_rounds: Rounds until the last demonstration.
+    warm_reward: Held-out reward after it.
+    """
+
+    points: list[Point]
+    warm_up_rounds: int = 0
+    warm_reward: float = 0.0
+
+
 def main(arguments: Sequence[str]) -> int:
     """Train what is missing, then print a table and write it as ``learning.csv``."""
     options = _parse(arguments)
@@ -72,16 +87,16 @@ def main(arguments: Sequence[str]) -> int:
     cells = [Cell(*each) for each in _combinations(options)]
     machine = describe(CPU)
     print(f"{len(cells)} trainings; {machine['device']}, torch {machine['torch']}", flush=True)
-    curves: dict[Cell, list[Point]] = {}
+    curves: dict[Cell, Curve] = {}
     for cell in cells:
-        curves[cell] = _curve(cell, options)
-        first, last = curves[cell][0], curves[cell][-1]
+        curves[cell] = curve = _curve(cell, options)
+        last = curve.points[-1]
         print(
-            f"{cell}: {first.reward:.3f} after the warm-up, {last.reward:.3f} after {last.round} "
-            f"rounds, {last.cpu_seconds:.0f} s of CPU time",
+            f"{cell}: {curve.warm_reward:.3f} after {curve.warm_up_rounds} rounds of warm-up, "
+            f"{last.reward:.3f} after {last.round}, {last.cpu_seconds:.0f} s of CPU time",
             flush=True,
         )
-    rows = list(_rows(curves, options))
+    rows = list(_rows(curves))
     write_csv(options.output / "learning.csv", rows, _COLUMNS)
     print(format_table(rows, _COLUMNS))
     return 0
@@ -106,35 +121,64 @@ def _settings(cell: Cell, options: argparse.Namespace) -> PolicySettings:
     )
 
 
-def _curve(cell: Cell, options: argparse.Namespace) -> list[Point]:
+def _curve(cell: Cell, options: argparse.Namespace) -> Curve:
     settings = _settings(cell, options)
     folder = options.output / "learning" / str(cell)
     path, asked = folder / "curve.json", settings.model_dump(mode="json")
-    points: list[Point] = []
+    curve = Curve([])
     if path.exists():
         kept = json.loads(path.read_text())
         if kept["settings"] != asked:
             raise SystemExit(f"{path} was made with other options: choose another --output")
         points = [Point(**each) for each in kept["points"]]
-    if points and points[-1].round >= _rounds(settings):
-        return points
+        curve = Curve(points, kept["warm_up_rounds"], kept["warm_reward"])
+        if kept["complete"]:
+            return curve
     folder.mkdir(parents=True, exist_ok=True)
-    task = TASKS[settings.task]
-    learner = PolicyLearner(task=task, settings=settings, seed=cell.seed, warm=False)
-    spent, begun = points[-1].cpu_seconds if points else 0.0, time.process_time()
+    _train(cell, settings, folder, curve, lambda: _keep(path, asked, curve, False))
+    _keep(path, asked, curve, True)
+    return curve
+
+
+def _keep(path: Path, settings: dict[str, object], curve: Curve, complete: bool) -> None:
+    content = {"settings": settings, "complete": complete, **asdict(curve)}
+    write_atomically(path, json.dumps(content))
+
+
+def _train(
+    cell: Cell,
+    settings: PolicySettings,
+    folder: Path,
+    curve: Curve,
+    keep: Callable[[], None],
+) -> None:
+    """Train from the beginning or a checkpoint, and add to *curve*."""
+    learner = PolicyLearner(
+        task=TASKS[settings.task], settings=settings, seed=cell.seed, warm=False
+    )
+    model = new_policy(learner.task, cell.seed)
+    job = learner.job(model)
+    spent = curve.points[-1].cpu_seconds if curve.points else 0.0
+    begun = time.process_time()
+
+    def batches(round_: int, roles: Roles) -> list[Batch]:
+        found = list(job.batches(round_, roles))
+        if not is_reinforced(found[0]):
+            curve.warm_up_rounds = round_ + 1
+        elif round_ == curve.warm_up_rounds:
+            curve.warm_reward = job.evaluate(roles.policy).value
+        return found
 
     def emit(event: BaseEvent) -> None:
-        if not isinstance(event, Evaluated):
-            return
-        round_ = event.epoch * settings.rounds_per_epoch
-        points[:] = [each for each in points if each.round < round_]
-        seconds = spent + time.process_time() - begun
-        points.append(Point(round_, event.metrics[PRIMARY], seconds))
-        content = {"settings": asked, "points": [asdict(each) for each in points]}
-        write_atomically(path, json.dumps(content))
+        if isinstance(event, Evaluated):
+            round_ = event.epoch * settings.rounds_per_epoch
+            curve.points[:] = [each for each in curve.points if each.round < round_]
+            seconds = spent + time.process_time() - begun
+            curve.points.append(Point(round_, event.metrics[PRIMARY], seconds))
+            keep()
 
     train(
-        learner.job(new_policy(task, cell.seed)),
+        replace(job, batches=batches),
         device=CPU,
         precision=PrecisionState(
             requested=cell.precision, effective=cell.precision, reason="operator"
@@ -145,33 +189,27 @@ def _curve(cell: Cell, options: argparse.Namespace) -> list[Point]:
         emit=emit,
         commands=lambda: [],
     )
-    return points
 
 
-def _rounds(settings: PolicySettings) -> int:
-    per_epoch = settings.rounds_per_epoch
-    return per_epoch * -(-(per_epoch + settings.rounds) // per_epoch)
-
-
-def _rows(curves: dict[Cell, list[Point]], options: argparse.Namespace) -> Iterator[dict[str, str]]:
-    groups: defaultdict[tuple[str, str, str], list[list[Point]]] = defaultdict(list)
-    for cell, points in curves.items():
-        groups[cell.task, cell.precision, cell.correction].append(points)
+def _rows(curves: dict[Cell, Curve]) -> Iterator[dict[str, str]]:
+    groups: defaultdict[tuple[str, str, str], list[Curve]] = defaultdict(list)
+    for cell, curve in curves.items():
+        groups[cell.task, cell.precision, cell.correction].append(curve)
     for (task, precision, correction), found in groups.items():
-        reached = [next((p for p in points if p.reward > 0.8), None) for points in found]
+        reached = [next((p for p in each.points if p.reward > 0.8), None) for each in found]
         solved = [point for point in reached if point is not None]
-        steps = next(each for name, each in TASKS.items() if name == task).warm_up_steps
+        last = [each.points[-1] for each in found]
         yield {
             "task": task,
             "precision": precision,
             "correction": correction,
             "seeds": str(len(found)),
-            "after warm-up": _mean([points[0].reward for points in found]),
-            "at the end": _mean([points[-1].reward for points in found]),
+            "after warm-up": _mean([each.warm_reward for each in found]),
+            "at the end": _mean([each.reward for each in last]),
             "rounds to 0.8": _median([p.round for p in solved], len(found)),
             "seconds to 0.8": _median([p.cpu_seconds for p in solved], len(found)),
-            "optimizer steps": str(steps + 2 * options.rounds),
-            "seconds": f"{statistics.median(points[-1].cpu_seconds for points in found):.0f}",
+            "rounds": str(last[0].round),
+            "seconds": f"{statistics.median(each.cpu_seconds for each in last):.0f}",
         }
 
 
@@ -201,14 +239,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     precisions = ["fp32", "fp16", "bf16"]
     parser.add_argument("--precision", nargs="+", choices=precisions, default=precisions)
     parser.add_argument("--correction", nargs="+", choices=[*CORRECTIONS], default=["none"])
-    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--rounds", type=int, default=600, help="rounds after the warm-up")
-    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--seed", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--rounds", type=int, default=300, help="rounds after the warm-up")
+    parser.add_argument("--learning-rate", type=float, default=7e-4)
     parser.add_argument("--sync-every-rounds", type=int, default=1, help="staleness")
-    parser.add_argument("--quick", action="store_true", help="one seed, two tasks, 150 rounds")
+    parser.add_argument("--quick", action="store_true", help="one seed, two tasks, 100 rounds")
     parser.add_argument("--output", type=Path, default=Path("benchmark_results/policy"))
     options = parser.parse_args(arguments)
     if options.quick:
-        options.task, options.seed, options.rounds = ["brackets", "sorting"], [0], 150
+        options.task, options.seed, options.rounds = ["brackets", "sorting"], [1], 100
         options.output = options.output / "quick"
     return options
