@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, pairwise
 from random import Random
 from typing import NamedTuple, cast
 
@@ -118,7 +118,7 @@ class PolicyLearner:
 
         def batches(round_: int, roles: Roles) -> Iterator[Batch]:
             if round_ < warm_up and self._solved(round_, roles) < _ENOUGH:
-                return self._demonstrations(round_)
+                return self._demonstrations(round_, roles.batches_per_step)
             return self._completions(round_, roles)
 
         return OnPolicyJob(
@@ -163,11 +163,13 @@ class PolicyLearner:
         batch = self._generate(roles.rollout, problems, self._sampling, seed=round_)
         return sum(self._rewards(problems, batch)) / len(problems)
 
-    def _demonstrations(self, round_: int) -> Iterator[Batch]:
+    def _demonstrations(self, round_: int, batches_per_step: int) -> Iterator[Batch]:
         tokenizer = CharacterTokenizer(self.task.characters)
         problems = self._draw(round_, self.settings.steps_per_round * _DEMONSTRATIONS)
-        for first in range(0, len(problems), _DEMONSTRATIONS):
-            part = problems[first : first + _DEMONSTRATIONS]
+        batches = self.settings.steps_per_round * batches_per_step
+        bounds = [len(problems) * number // batches for number in range(batches + 1)]
+        for first, last in pairwise(bounds):
+            part = problems[first:last]
             answers = [
                 [*tokenizer.encode(each.answer, add_special_tokens=False), tokenizer.eos_token_id]
                 for each in part
@@ -192,7 +194,8 @@ class PolicyLearner:
         groups_B = torch.arange(len(problems), device=rewards_B.device) // group
         tensors = self._prepared(batch, dr_grpo_advantages(rewards_B, groups_B), roles)
         order = torch.randperm(len(problems), generator=torch.Generator().manual_seed(seed))
-        for rows in order.tensor_split(min(settings.steps_per_round, len(problems))):
+        batches = settings.steps_per_round * roles.batches_per_step
+        for rows in order.tensor_split(min(batches, len(problems))):
             yield {name: tensor[rows.to(tensor.device)] for name, tensor in tensors.items()}
 
     def _prepared(self, batch: TokenBatch, advantages_B: Tensor, roles: Roles) -> Batch:

@@ -57,12 +57,16 @@ class Roles:
         reference: Copy of the weights after the warm-up, which never changes; None if the job
             asked for none.
         device: Torch device of all three: ``cpu``, ``cuda:0``.
+        batches_per_step: Batches that make one optimizer step: ranks times accumulated
+            micro-batches. A job that shall make the same steps on any number of ranks yields a
+            multiple of it.
     """
 
     rollout: RoleModel
     policy: Forward
     reference: RoleModel | None
     device: str
+    batches_per_step: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

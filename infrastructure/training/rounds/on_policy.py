@@ -116,6 +116,7 @@ class OnPolicyRounds:
             policy=PrecisionForward(plain, self._device, Precision(policy.compute)),
             reference=self._reference,
             device=str(self._device),
+            batches_per_step=self._ranks.count * job.accumulate,
         )
 
     def _is_stale(self, round_: int) -> bool:

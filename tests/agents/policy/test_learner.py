@@ -1,17 +1,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from agents.policy.learner import HELD_OUT, PRIMARY, HeldOutProblems, PolicyLearner, new_policy
+from agents.policy.learner import (
+    HELD_OUT,
+    PRIMARY,
+    HeldOutProblems,
+    PolicyLearner,
+    is_reinforced,
+    new_policy,
+)
 from agents.policy.settings import PolicySettings
 from agents.policy.tasks import TASKS, Task, is_held_out
 from infrastructure.agent_contract import Job
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
+from infrastructure.policy import TokenBatch
 from infrastructure.policy.corrections import CORRECTIONS
 from infrastructure.policy.mismatch import MismatchObserver
 from infrastructure.training import FP16TrainingConfig
@@ -19,6 +28,7 @@ from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.rounds import first_batches
+from infrastructure.training.rounds.first_batches import untrained_roles
 
 pytestmark = pytest.mark.process  # trains for seconds
 
@@ -68,7 +78,7 @@ def test_it_learns_from_demonstrations_and_then_from_reward(tmp_path: Path) -> N
     job = job_of(rounds=6)
     before = job.evaluate(None).value
     result = run(job, tmp_path, "fp32")
-    assert result.steps == TASK.warm_up_steps + 2 * 6
+    assert result.steps == 2 * (TASK.warm_up_rounds + 6)
     assert result.evaluation is not None
     assert before < 0.02
     assert result.evaluation.value > 0.1
@@ -80,6 +90,26 @@ def test_it_learns_from_demonstrations_and_then_from_reward(tmp_path: Path) -> N
         "correction_weight_mean",
         "correction_sequence_ess",
     }
+
+
+def test_several_ranks_make_the_same_number_of_steps() -> None:
+    job = job_of()
+    roles = replace(untrained_roles(job, job.model, CPU), batches_per_step=3)
+    for round_ in (0, job.warm_up_rounds):  # demonstrations, completions
+        sizes = [
+            len(TokenBatch.from_tensors(batch).tokens_BT) for batch in job.batches(round_, roles)
+        ]
+        assert len(sizes) == 2 * 3
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_demonstrations_end_when_the_policy_learns_from_reward(tmp_path: Path) -> None:
+    job = job_of(rounds_per_epoch=25, rounds=1)
+    roles = untrained_roles(job, job.model, CPU)
+    assert not is_reinforced(next(iter(job.batches(3, roles))))
+    run(job, tmp_path, "fp32")
+    trained = untrained_roles(job, job.model, CPU)
+    assert is_reinforced(next(iter(job.batches(3, trained))))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -140,7 +170,7 @@ def test_the_problems_that_choose_the_epoch_do_not_decide_about_publication(task
 
 def test_a_warm_policy_gets_no_demonstrations() -> None:
     assert job_of(warm=True).warm_up_rounds == 0
-    assert job_of().warm_up_rounds == SMALL["rounds_per_epoch"]
+    assert job_of().warm_up_rounds == TASK.warm_up_rounds
 
 
 def test_its_mismatch_is_measured_without_effect(tmp_path: Path) -> None:
