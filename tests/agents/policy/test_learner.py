@@ -18,6 +18,7 @@ from agents.policy.learner import (
 from agents.policy.settings import PolicySettings
 from agents.policy.tasks import TASKS, Task, is_held_out
 from infrastructure.agent_contract import Job
+from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
 from infrastructure.policy import TokenBatch
@@ -72,13 +73,20 @@ def weights(job: Job) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in job.model.parameters()])
 
 
+def first_batch(job: Job, round_: int) -> Batch:
+    return next(iter(job.batches(round_, untrained_roles(job, job.model, CPU))))
+
+
 @pytest.mark.process
 def test_it_learns_from_demonstrations_and_then_from_reward(tmp_path: Path) -> None:
     """A few rounds; whole learning curves are made by hand, see docs/policies.md."""
-    job = job_of(rounds=6)
+    job = job_of(rounds=25, rounds_per_epoch=25)
     before = job.evaluate(None).value
+    early = job.warm_up_rounds - 1
+    assert not is_reinforced(first_batch(job, early))
     result = run(job, tmp_path, "fp32")
-    assert result.steps == 2 * (TASK.warm_up_rounds + 6)
+    assert is_reinforced(first_batch(job, early))  # it solves enough
+    assert result.steps == 2 * (TASK.warm_up_rounds + 25)
     assert result.evaluation is not None
     assert before < 0.02
     assert result.evaluation.value > 0.1
@@ -101,15 +109,6 @@ def test_several_ranks_make_the_same_number_of_steps() -> None:
         ]
         assert len(sizes) == 2 * 3
         assert max(sizes) - min(sizes) <= 1
-
-
-def test_demonstrations_end_when_the_policy_learns_from_reward(tmp_path: Path) -> None:
-    job = job_of(rounds_per_epoch=25, rounds=1)
-    roles = untrained_roles(job, job.model, CPU)
-    assert not is_reinforced(next(iter(job.batches(3, roles))))
-    run(job, tmp_path, "fp32")
-    trained = untrained_roles(job, job.model, CPU)
-    assert is_reinforced(next(iter(job.batches(3, trained))))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
