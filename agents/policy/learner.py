@@ -109,6 +109,7 @@ class PolicyLearner:
             evaluated: Held-out problems of each evaluation; by default the first `HELD_OUT`.
         """
         settings = self.settings
+        learning_rate = settings.learning_rate or self.task.learning_rate
         problems = evaluated or _held_out_problems(self.task, HELD_OUT)
         warm_up = 0 if self.warm else self.task.warm_up_rounds
         epochs = -(-(warm_up + settings.rounds) // settings.rounds_per_epoch)
@@ -125,7 +126,7 @@ class PolicyLearner:
             model=model,
             optimizer=lambda parameters: torch.optim.AdamW(
                 parameters,
-                lr=settings.learning_rate,
+                lr=learning_rate,
                 betas=(0.9, 0.98),
                 weight_decay=0.0,
                 fused=True,

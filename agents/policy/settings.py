@@ -19,7 +19,7 @@ class PolicySettings(BaseModel):
     completions_per_prompt: Completions of each, whose rewards are compared with each other.
     steps_per_round: Optimizer steps that share a round's completions.
     sync_every_rounds: Rounds between two copies of the weights to the rollout; 1 is on-policy.
-    learning_rate: Of the warm-up; it falls linearly to a tenth in the rounds after it.
+    learning_rate: Of the warm-up, by default the task's; then it falls linearly to a tenth.
     kl_coefficient: Weight of the divergence from the policy after the warm-up; 0 for none.
     correction: Correction for the mismatch of rollout and trainer, by its name; none for none.
     temperature: Temperature of the rollout.
@@ -34,7 +34,7 @@ class PolicySettings(BaseModel):
     completions_per_prompt: int = Field(default=8, ge=2, le=1024)
     steps_per_round: int = Field(default=2, ge=1, le=1024)
     sync_every_rounds: int = Field(default=1, ge=1)
-    learning_rate: float = Field(default=7e-4, gt=0.0, le=1.0)
+    learning_rate: float | None = Field(default=None, gt=0.0, le=1.0)
     kl_coefficient: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     correction: str = "none"
     temperature: float = Field(default=1.0, gt=0.0, le=100.0)

@@ -36,6 +36,7 @@ class Task:
         held_out: Number of held-out problems to evaluate and to publish with.
         warm_up_rounds: Rounds at the beginning of a training from random weights in which
             demonstrations help a policy that solves too few problems to learn from reward.
+        learning_rate: What it is learned with, unless the settings say otherwise.
     """
 
     name: TaskName
@@ -43,6 +44,7 @@ class Task:
     longest_answer: int
     held_out: int
     warm_up_rounds: int
+    learning_rate: float
     draw: Callable[[Random], Problem]
 
     def training_problems(self, random: Random) -> Iterator[Problem]:
@@ -105,7 +107,8 @@ _TASKS = (
         characters="0123456789+=",
         longest_answer=3,
         held_out=512,
-        warm_up_rounds=250,
+        warm_up_rounds=300,
+        learning_rate=1e-3,
         draw=_addition,
     ),
     Task(
@@ -114,6 +117,7 @@ _TASKS = (
         longest_answer=5,
         held_out=512,
         warm_up_rounds=50,
+        learning_rate=7e-4,
         draw=_sorting,
     ),
     Task(
@@ -122,6 +126,7 @@ _TASKS = (
         longest_answer=4,
         held_out=256,  # there are 262
         warm_up_rounds=50,
+        learning_rate=7e-4,
         draw=_brackets,
     ),
 )

@@ -241,7 +241,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--correction", nargs="+", choices=[*CORRECTIONS], default=["none"])
     parser.add_argument("--seed", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--rounds", type=int, default=300, help="rounds after the warm-up")
-    parser.add_argument("--learning-rate", type=float, default=7e-4)
+    parser.add_argument("--learning-rate", type=float, help="default: the task's")
     parser.add_argument("--sync-every-rounds", type=int, default=1, help="staleness")
     parser.add_argument("--quick", action="store_true", help="one seed, two tasks, 100 rounds")
     parser.add_argument("--output", type=Path, default=Path("benchmark_results/policy"))
