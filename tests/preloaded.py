@@ -43,11 +43,14 @@ MODULES = (
 )
 PROGRAM = "genesis-fp16"
 GROUP = "genesis_fp16.worker.group"
+SCENARIOS = "tests.infrastructure.training.distributed.scenarios"
 PRELOADED = (  # as named on a command line
     "agents.se_darwin.command.child",
     "genesis_fp16.plugins.probe",
     "genesis_fp16.worker",
     GROUP,
+    SCENARIOS,
+    "torch.distributed.run",
 )
 _PYTHON = Path(sys.executable)
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -198,7 +201,7 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
         descriptors = dict(zip(request["descriptors"], received, strict=True))
         arguments = (request["module"], *request["arguments"])
         _become(arguments, request["environment"], Path(request["folder"]), descriptors)
-        if request["module"] in (PROGRAM, GROUP):
+        if request["module"] in (PROGRAM, GROUP, "torch.distributed.run"):
             _fork_children()
         if request["module"] == PROGRAM:
             from genesis_fp16.cli import main

@@ -1,8 +1,7 @@
-"""Two real ranks over gloo, launched by torchrun; `distributed_scenarios.py` is what they do."""
+"""Two real ranks over gloo, launched by torchrun; the folder `scenarios` is what they do."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,11 +18,13 @@ import torch
 
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
+from tests.infrastructure.training.distributed.scenarios import jobs, trainers
 from tests.patience import wait_until
+from tests.preloaded import SCENARIOS, ForkedPopen
 
 pytestmark = pytest.mark.process
 
-SCRIPT = Path(__file__).with_name("distributed_scenarios.py")
+ROOT = Path(__file__).parents[4]
 NOT_KILLED = """
 overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods policy hybrid
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
@@ -40,13 +40,13 @@ def torchrun(folder: Path, *names: str) -> Iterator[subprocess.Popen[bytes]]:
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "PYTHONPATH": str(SCRIPT.parents[4]),
+        "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node=2", "--max-restarts=0", f"--log-dir={folder / 'torchrun'}"]
-    command += [str(SCRIPT), str(folder), *names]
+    command += ["--no-python", sys.executable, "-P", "-m", SCENARIOS, str(folder), *names]
     with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(
+        process = ForkedPopen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -63,27 +63,16 @@ def torchrun(folder: Path, *names: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture(scope="module")
-def scenarios() -> ModuleType:
-    """The script as a module, for what one process does with the same model and data."""
-    spec = importlib.util.spec_from_file_location("distributed_scenarios", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, scenarios: ModuleType) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the two ranks have been, and one process before them."""
     folder = tmp_path_factory.mktemp("ranks")
-    trainer = scenarios.trainer_of(scenarios.network())
+    trainer = trainers.trainer_of(trainers.network())
     for number in (0, 1, 2):
-        trainer.step(trainer.training_step(scenarios.micro_batch(number), scenarios.mse))
+        trainer.step(trainer.training_step(trainers.micro_batch(number), trainers.mse))
     trainer.save_checkpoint(folder / "of-one.pt")
-    scenarios.run(scenarios.job(), folder / "go-on-from-one", scenarios.once(Stop(reason="test")))
-    stop = scenarios.after(3, Stop(reason="test"))
-    scenarios.run(scenarios.language_job()[0], folder / "policy-one", stop)
+    jobs.run(jobs.job(), folder / "go-on-from-one", jobs.once(Stop(reason="test")))
+    stop = jobs.after(3, Stop(reason="test"))
+    jobs.run(jobs.language_job()[0], folder / "policy-one", stop)
     with torchrun(folder, *NOT_KILLED.split()) as process:
         wait_until(lambda: process.poll() is not None, "the scenarios")
     assert process.returncode == 0, (folder / "log").read_text()
@@ -103,13 +92,13 @@ def of(result: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [event for event in result["events"] if event["kind"] == kind]
 
 
-def one_process(scenarios: ModuleType, numbers: list[int], precision="fp32", **config: Any) -> Any:
+def one_process(numbers: list[int], precision="fp32", **config: Any) -> Any:
     """Summary of one trainer after the micro-batches *numbers*."""
-    trainer = scenarios.trainer_of(scenarios.network(), precision, **config)
+    trainer = trainers.trainer_of(trainers.network(), precision, **config)
     for number in numbers:
-        trainer.step(trainer.training_step(scenarios.micro_batch(number), scenarios.mse))
+        trainer.step(trainer.training_step(trainers.micro_batch(number), trainers.mse))
     trainer.finish_window()
-    return scenarios.summary(trainer)
+    return trainers.summary(trainer)
 
 
 # -- the step ------------------------------------------------------------------------------------
@@ -140,19 +129,19 @@ def test_a_nan_on_one_shard_skips_the_step_on_all(results) -> None:
     assert (first["overflow_steps"], first["current_scale"]) == (1, 128.0)
 
 
-def test_accumulation_is_that_of_one_process_and_averages_once_a_window(results, scenarios) -> None:
+def test_accumulation_is_that_of_one_process_and_averages_once_a_window(results) -> None:
     first, second = results("accumulation")
     assert first == second
     for case, result in first.items():
         precision = case.split("-")[1]
-        alone = scenarios.trainer_of(
-            scenarios.network(), precision, scenarios.sgd, accumulate=6, max_grad_norm=None
+        alone = trainers.trainer_of(
+            trainers.network(), precision, trainers.sgd, accumulate=6, max_grad_norm=None
         )
         for number in range(22):
-            alone.step(alone.training_step(scenarios.micro_batch(number), scenarios.mse))
+            alone.step(alone.training_step(trainers.micro_batch(number), trainers.mse))
             if number == 15:
                 alone.finish_window()
-        expected = scenarios.summary(alone)
+        expected = trainers.summary(alone)
         tolerance = {"fp32": 1e-6, "fp16": 2e-3}[precision]
         assert result["weights"] == pytest.approx(expected["weights"], abs=tolerance), case
         assert result["training_steps"] == expected["training_steps"] == 4
@@ -160,17 +149,17 @@ def test_accumulation_is_that_of_one_process_and_averages_once_a_window(results,
     assert first["ddp-fp32"]["reductions"] == 3
 
 
-def test_methods_of_a_distributed_model_are_averaged_too(results, scenarios) -> None:
+def test_methods_of_a_distributed_model_are_averaged_too(results) -> None:
     def loss(forward: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         code = forward.method("encode", batch["x"])
-        return scenarios.mse(forward, batch) + code.square().mean()
+        return trainers.mse(forward, batch) + code.square().mean()
 
-    alone = scenarios.trainer_of(scenarios.network(), "fp32", accumulate=2)
+    alone = trainers.trainer_of(trainers.network(), "fp32", accumulate=2)
     for number in range(4):
-        alone.step(alone.training_step(scenarios.micro_batch(number), loss))
+        alone.step(alone.training_step(trainers.micro_batch(number), loss))
     for result in results("methods"):
         for kind in ("ddp", "fsdp2"):
-            assert result[kind]["weights"] == pytest.approx(scenarios.weights(alone.model))
+            assert result[kind]["weights"] == pytest.approx(trainers.weights(alone.model))
 
 
 def test_modules_kept_in_fp32_stay_there_on_all_ranks(results) -> None:
@@ -183,10 +172,10 @@ def test_modules_kept_in_fp32_stay_there_on_all_ranks(results) -> None:
         assert "use parallel='fsdp2'" in result["refusal"]
 
 
-def test_replicas_of_shards_count_once_in_the_norm(results, scenarios) -> None:
+def test_replicas_of_shards_count_once_in_the_norm(results) -> None:
     first, second = results("hybrid")
     assert first == second
-    expected = one_process(scenarios, [0, 1, 2, 3], optimizer=scenarios.sgd, accumulate=2)
+    expected = one_process([0, 1, 2, 3], optimizer=trainers.sgd, accumulate=2)
     assert first["weights"] == pytest.approx(expected["weights"], abs=1e-6)
 
 
@@ -205,9 +194,9 @@ def test_a_policy_pins_the_precision_with_a_reason(results) -> None:
 # -- checkpoints ---------------------------------------------------------------------------------
 
 
-def test_what_one_process_saved_two_ranks_shard(results, scenarios) -> None:
-    expected = one_process(scenarios, [0, 1, 2], "fp16")
-    after = one_process(scenarios, [0, 1, 2, 5], "fp16")
+def test_what_one_process_saved_two_ranks_shard(results) -> None:
+    expected = one_process([0, 1, 2], "fp16")
+    after = one_process([0, 1, 2, 5], "fp16")
     first, second = results("one_to_two")
     assert first == second
     assert first["loaded"]["weights"] == expected["weights"]
@@ -215,15 +204,15 @@ def test_what_one_process_saved_two_ranks_shard(results, scenarios) -> None:
     assert first["after"]["weights"] == pytest.approx(after["weights"], abs=2e-3)  # fp16
 
 
-def test_what_two_ranks_saved_in_shards_any_number_loads(results, scenarios, folder: Path) -> None:
+def test_what_two_ranks_saved_in_shards_any_number_loads(results, folder: Path) -> None:
     first, second = results("two_to_one")
     assert first == second
     assert first["again"]["weights"] == first["after"]["weights"]
-    trainer = scenarios.trainer_of(scenarios.network())
+    trainer = trainers.trainer_of(trainers.network())
     trainer.load_checkpoint(folder / "of-two.pt")
-    assert scenarios.summary(trainer) == first["saved"]
-    trainer.step(trainer.training_step(scenarios.micro_batch(5), scenarios.mse))
-    assert scenarios.weights(trainer.model) == pytest.approx(first["after"]["weights"], abs=2e-3)
+    assert trainers.summary(trainer) == first["saved"]
+    trainer.step(trainer.training_step(trainers.micro_batch(5), trainers.mse))
+    assert trainers.weights(trainer.model) == pytest.approx(first["after"]["weights"], abs=2e-3)
 
 
 def test_a_full_disk_raises_on_every_rank(results) -> None:
@@ -246,13 +235,13 @@ def test_fsdp1_is_refused_and_works_by_hand(results) -> None:
 
 @pytest.mark.parametrize("case", ["ddp-fp32", "ddp-fp16", "fsdp2-fp32"])
 def test_five_batches_on_two_ranks_are_those_of_one_process(
-    results, scenarios, tmp_path: Path, case: str
+    results, tmp_path: Path, case: str
 ) -> None:
     """Two ranks that take a batch each are one process that accumulates two."""
     precision = case.split("-")[1]
     first, second = (result[case] for result in results("unequal_last_batches"))
-    job = replace(scenarios.job(batches=5, optimizer=scenarios.sgd), accumulate=2)
-    alone = scenarios.run(job, tmp_path, precision=precision)
+    job = replace(jobs.job(batches=5, optimizer=trainers.sgd), accumulate=2)
+    alone = jobs.run(job, tmp_path, precision=precision)
     assert first["steps"] == second["steps"] == alone["steps"] == 6
     tolerance = {"fp32": 1e-6, "fp16": 2e-3}[precision]
     assert first["weights"] == pytest.approx(alone["weights"], abs=tolerance)
@@ -264,11 +253,11 @@ def test_five_batches_on_two_ranks_are_those_of_one_process(
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
-def test_all_ranks_flip_after_the_same_step(results, scenarios, parallel: str) -> None:
+def test_all_ranks_flip_after_the_same_step(results, parallel: str) -> None:
     first, second = (result[parallel] for result in results("flip"))
     assert first["dtypes"] == second["dtypes"]
     change = of(first, "precision_changed")[1]
-    assert PrecisionState(**change["state"]) == scenarios.FP32
+    assert PrecisionState(**change["state"]) == trainers.FP32
     flipped_at = change["step"]
     assert first["dtypes"] == ["torch.float16"] * flipped_at + ["float32"] * (24 - flipped_at)
     assert 0 < flipped_at < 24
@@ -299,15 +288,13 @@ def test_two_ranks_resume_bit_for_bit_from_shards(results) -> None:
     assert first["resumed"]["weights"] == first["whole"]["weights"]
 
 
-def test_one_process_resumes_from_two_ranks(
-    results, scenarios, folder: Path, tmp_path: Path
-) -> None:
+def test_one_process_resumes_from_two_ranks(results, folder: Path, tmp_path: Path) -> None:
     stopped, _ = results("stop_for_one")
-    done = scenarios.run(scenarios.job(), folder / "stop-for-one")
+    done = jobs.run(jobs.job(), folder / "stop-for-one")
     assert of(done, "resumed")[0]["step"] == stopped["steps"] == 1
     assert done["outcome"] == "done"
     assert done["steps"] == 1 + (8 - 2) + 8  # the first step took two batches
-    assert done["mse"] < 1.5 * scenarios.run(scenarios.job(), tmp_path)["mse"]
+    assert done["mse"] < 1.5 * jobs.run(jobs.job(), tmp_path)["mse"]
 
 
 def test_two_ranks_resume_from_one_process(results) -> None:
@@ -403,10 +390,10 @@ def test_a_policy_overflows_on_one_rank_and_rolls_back_on_both(results, parallel
     assert 0 < sum(each["fp16"] for each in stats) < 4
 
 
-def test_a_policy_resumes_on_another_number_of_ranks(results, folder, scenarios) -> None:
+def test_a_policy_resumes_on_another_number_of_ranks(results, folder) -> None:
     stopped, _ = results("policy_stop_for_one")
-    job, rounds = scenarios.language_job()
-    alone = scenarios.run(job, folder / "policy-two")
+    job, rounds = jobs.language_job()
+    alone = jobs.run(job, folder / "policy-two")
     assert (stopped["outcome"], alone["outcome"]) == ("stopped", "done")
     assert of(alone, "resumed")[0]["step"] == stopped["steps"] > 0
     assert min(rounds) > 0, "the round under way is in the checkpoint"

@@ -1,0 +1,216 @@
+"""The training step on two ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.nn.parallel import DistributedDataParallel
+
+from infrastructure.training.distributed.modules import unwrapped
+from infrastructure.training.precision import PinnedPrecisionError
+from tests.infrastructure.training.distributed.scenarios.jobs import job, run
+from tests.infrastructure.training.distributed.scenarios.registry import scenario
+from tests.infrastructure.training.distributed.scenarios.trainers import (
+    CPU,
+    FP32,
+    adamw,
+    micro_batch,
+    mse,
+    network,
+    sgd,
+    spread,
+    steps,
+    summary,
+    trainer_of,
+    weights,
+)
+
+KINDS = [
+    ("ddp", "fp16", "fused"),
+    ("ddp", "bf16", "loop"),
+    ("fsdp2", "fp16", "fused"),
+    ("fsdp2", "bf16", "fused"),
+    ("fsdp2", "fp32", "fused"),
+    ("fsdp2", "fp16", "loop"),
+]
+OPTIMIZERS = {"fused": adamw, "loop": lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=False)}
+
+
+def bad_on_rank_1(loss: Callable[[Tensor], Tensor]) -> Callable[..., list[dict[str, Any]]]:
+    def run() -> list[dict[str, Any]]:
+        results = []
+        for kind, precision, optimizer in KINDS:
+            trainer = trainer_of(spread(kind), precision, OPTIMIZERS[optimizer])
+            steps(trainer, [0, 1])
+            before = weights(trainer.model)
+            rank = dist.get_rank()
+            steps(trainer, [2, 3], lambda f, b, r=rank: loss(mse(f, b)) if r else mse(f, b))
+            kept = weights(trainer.model) == before
+            steps(trainer, [4, 5])
+            moved = weights(trainer.model) != before
+            results.append({"case": [kind, precision], **summary(trainer)})
+            results[-1].update(kept=kept, moved=moved)
+        return results
+
+    return run
+
+
+@scenario
+def overflow_on_one_rank(_folder: Path) -> Any:
+    return bad_on_rank_1(lambda value: (value - value.detach()) * 1e37)()
+
+
+@scenario
+def nan_loss_on_one_rank(_folder: Path) -> Any:
+    """The gradients of a loss plus a constant NaN are finite: only the flag can tell."""
+    return bad_on_rank_1(lambda value: value + math.nan)()
+
+
+@scenario
+def nan_on_one_shard(_folder: Path) -> Any:
+    trainer = trainer_of(spread("fsdp2"), accumulate=2)
+    before = weights(trainer.model)
+    steps(trainer, [0, 1])
+    grad: Any = next(trainer.model.parameters()).grad
+    if dist.get_rank() == 1:
+        grad.to_local().fill_(math.nan)
+    steps(trainer, [2, 3])
+    return {**summary(trainer), "kept": weights(trainer.model) == before}
+
+
+@scenario
+def accumulation(_folder: Path) -> Any:
+    """Three micro-batches a rank and window; the last window has two."""
+    results = {}
+    for kind in ("ddp", "fsdp2"):
+        for precision in ("fp32", "fp16"):
+            model = spread(kind)
+            reductions = []
+            if isinstance(model, DistributedDataParallel):
+
+                def count(_state, bucket, seen=reductions):  # DDP reads the annotations
+                    seen.append(1)
+                    return allreduce_hook(dist.group.WORLD, bucket)
+
+                model.register_comm_hook(None, count)
+            trainer = trainer_of(model, precision, sgd, accumulate=3, max_grad_norm=None)
+            steps(trainer, list(range(16)))
+            trainer.finish_window()
+            steps(trainer, list(range(16, 22)))
+            results[f"{kind}-{precision}"] = {**summary(trainer), "reductions": len(reductions)}
+    return results
+
+
+@scenario
+def methods(_folder: Path) -> Any:
+    def loss(forward: Any, batch: dict[str, Tensor]) -> Tensor:
+        code = forward.method("encode", batch["x"])
+        return mse(forward, batch) + code.square().mean()
+
+    results = {}
+    for kind in ("ddp", "fsdp2"):
+        trainer = trainer_of(spread(kind), "fp32")
+        steps(trainer, [0, 1, 2, 3], loss)
+        results[kind] = summary(trainer)
+    return results
+
+
+@scenario
+def keep_fp32(folder: Path) -> Any:
+    results: dict[str, Any] = {}
+    for kind in ("ddp", "fsdp2"):
+        model, dtypes = spread(kind), {}
+        for name, module in unwrapped(model).named_modules():
+            if isinstance(module, nn.Linear):
+                module.register_forward_hook(
+                    lambda *a, name=name, dtypes=dtypes: dtypes.update({name: str(a[-1].dtype)})
+                )
+        trainer = trainer_of(model, keep_fp32=["blocks.1"])
+        steps(trainer, [0, 1, 2, 3])
+        results[kind] = {**summary(trainer), "dtypes": dtypes}
+    try:
+        run(replace(job(), keep_fp32=["head"]), folder / "kept", parallel="fsdp2-policy")
+    except ValueError as refusal:
+        results["refusal"] = str(refusal)
+    return results
+
+
+@scenario
+def policy(_folder: Path) -> Any:
+    held = MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float32)
+    trainer = trainer_of(spread("fsdp2", held))
+    steps(trainer, [0, 1, 2, 3])
+    refusals = []
+    for attempt in (
+        lambda: trainer.set_precision(FP32),
+        lambda: trainer_of(spread("fsdp2", held), "bf16"),
+        trainer.cast_model_to_fp16,
+        lambda: trainer_of(spread("fsdp2"), optimizer=partial(sgd, fused=True)),
+    ):
+        try:
+            attempt()
+        except (PinnedPrecisionError, RuntimeError, ValueError) as error:
+            refusals.append(f"{type(error).__name__}: {error}")
+    half_way = network()
+    fully_shard(half_way.head)
+    try:
+        trainer_of(half_way)
+    except ValueError as error:
+        refusals.append(str(error))
+    return {**summary(trainer), "refusals": refusals}
+
+
+@scenario
+def hybrid(_folder: Path) -> Any:
+    """Replicas of shards: here two replicas of one shard each."""
+    mesh = dist.device_mesh.init_device_mesh(
+        "cpu", (dist.get_world_size(), 1), mesh_dim_names=("replica", "shard")
+    )
+    trainer = trainer_of(fully_shard(network(), mesh=mesh), "fp32", sgd)
+    steps(trainer, [0, 1, 2, 3])
+    return summary(trainer)
+
+
+@scenario
+def fsdp1_by_hand(_folder: Path) -> Any:
+    """The lines of docs/distributed.md; rank 1 overflows in the second step."""
+    model = FullyShardedDataParallel(network(), device_id=CPU)
+    try:
+        trainer_of(model)
+    except ValueError as error:
+        refusal = str(error)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = ShardedGradScaler("cpu", init_scale=256.0, growth_interval=400)
+    scales, kept = [], []
+    for step in range(3):
+        batch = micro_batch(2 * step + dist.get_rank())
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        with torch.autocast("cpu", dtype=torch.float16):
+            output = model(batch["x"])
+        loss = nn.functional.mse_loss(output.float(), batch["y"])
+        if step == 1 and dist.get_rank() == 1:
+            loss = (loss - loss.detach()) * 1e37
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        model.clip_grad_norm_(1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        scales.append(scaler.get_scale())
+        kept.append(all(map(torch.equal, before, model.parameters())))
+    return {"refusal": refusal, "scales": scales, "kept": kept}
