@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from genesis_fp16.domain.setting_types import Count, Hot, OrEmpty
 from infrastructure.events import PrecisionState
 
+SPEC_FILE = "spec.json"  # in the attempt's folder
+
 Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
 _Scale: TypeAlias = Annotated[float, Field(ge=2.0**-16, le=2.0**64)]
 _MinScale: TypeAlias = Annotated[float, Field(ge=2.0**-24, le=2.0**64)]

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import psutil
 
-from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
 from genesis_fp16.settings.source import child_environment
 from genesis_fp16.system.permissions import write_private
@@ -45,7 +45,7 @@ class LocalExecutor:
         Raises:
             OSError: The folder cannot be written, or the process cannot be started.
         """
-        path = spec.attempt_folder / "spec.json"
+        path = spec.attempt_folder / SPEC_FILE
         write_private(path, spec.model_dump_json(indent=2))  # the agent's settings may be secret
         command = self._command if spec.processes_per_run == 1 else GROUP_COMMAND
         token = secrets.token_hex(16)

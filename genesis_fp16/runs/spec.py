@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import structlog
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
 from genesis_fp16.domain.run import Run
-from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.settings import Settings
 from infrastructure.events import PrecisionState
+
+log = structlog.get_logger()
 
 
 def make_spec(
     settings: Settings, run: Run, attempt: Attempt, entry_point: str, precision: PrecisionState
 ) -> RunSpec:
-    """Make the specification for the worker of *attempt*."""
+    """Make the specification for the worker of *attempt*.
+
+    The agent's own settings are those of the run's first attempt, or of the run that it repeats:
+    its checkpoints and its data would not fit others.
+    """
     folder, own = attempt_folder(settings.home, attempt), settings.for_agent(run.agent)
+    run_folder = folder.parents[1]
+    repeats = None if run.baseline_of is None else run_folder.with_name(run.baseline_of)
+    in_force = spec_of_settings(settings, run.agent)
+    in_force["settings"] = _settings_of_run(run, repeats or run_folder, in_force["settings"])
     return RunSpec(
         run_id=run.id,
         attempt=attempt.number,
         incarnation=attempt.incarnation,
         agent=run.agent,
         entry_point=entry_point,
-        run_folder=folder.parents[1],
-        repeats=None if run.baseline_of is None else folder.parents[2] / run.baseline_of,
+        run_folder=run_folder,
+        repeats=repeats,
         attempt_folder=folder,
         seed=run.seed,
         precision=precision,
         processes_per_run=own.processes_per_run,
         parallel=own.parallel,
-        **spec_of_settings(settings, run.agent),
+        **in_force,
     )
 
 
@@ -51,3 +65,43 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "keep_fp32": settings.for_agent(agent).fp32_modules,
         "settings": settings.for_agent(agent).settings,
     }
+
+
+def _settings_of_run(run: Run, began_in: Path, now: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Settings of the first attempt in the run's folder *began_in*, else those of *now*."""
+    attempts = [each for each in began_in.glob("attempts/*") if each.name.isdecimal()]
+    for folder in sorted(attempts, key=lambda each: int(each.name)):
+        path = folder / SPEC_FILE
+        try:
+            first = _Began.model_validate_json(path.read_bytes()).settings
+        except FileNotFoundError:
+            continue  # there was no room on the disk for it
+        except (OSError, ValueError) as error:
+            log.warning(
+                "settings_unreadable",
+                agent=run.agent,
+                run_id=run.id,
+                file=str(path),
+                error=str(error),
+                consequence="those of the next attempt count, or else those in force now",
+            )
+            continue
+        changed = {name for name in first | now if first.get(name) != now.get(name)}
+        if changed:
+            log.info(
+                "settings_kept",
+                agent=run.agent,
+                run_id=run.id,
+                changed=", ".join(sorted(name.upper() for name in changed)),
+                consequence="the run keeps the agent's settings that it began with; the next run "
+                "takes the new ones",
+            )
+        return first
+    return now
+
+
+class _Began(BaseModel):
+    """The part of a `RunSpec` that holds for every attempt; reads those of other versions, too."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # the settings may be secret
+    settings: dict[str, JsonValue]

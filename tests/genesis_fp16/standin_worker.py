@@ -25,6 +25,9 @@ from infrastructure.events.event import (
 
 spec = RunSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
 how = spec.settings
+changed = spec.run_folder / "behaviour.json"  # from the next attempt on
+if changed.exists():
+    how = json.loads(changed.read_text())
 emit = EventWriter(spec.events_path)
 commands: SimpleQueue = SimpleQueue()
 progress = spec.run_folder / "step"

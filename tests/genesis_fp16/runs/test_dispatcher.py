@@ -96,6 +96,11 @@ class World:
         agents = {**self.settings.agents, agent: AgentSettings(settings=how)}
         self.configure(agents=agents)
 
+    def behave_later(self, run_id: str, **how: object) -> None:
+        """Change what the further attempts of a run do, whose settings are fixed."""
+        path = self.settings.home / "runs" / run_id / "behaviour.json"
+        path.write_text(json.dumps(how))
+
     def enqueue(self, agent: str = "a") -> str:
         return self.store.enqueue(agent, first_seed=0).id
 
@@ -263,7 +268,7 @@ def test_a_silent_worker_is_stopped_and_retried(world: World, ticking, finished)
     world.behave("a", hang=True, ignore_all=True)
     run_id = world.enqueue()
     ticking(lambda: world.run(run_id).state is RunState.RUNNING)
-    world.behave("a")
+    world.behave_later(run_id)
     world.jumped += world.settings.no_progress_timeout_seconds
     world.tick()
     world.jumped += world.settings.stop_timeout_seconds
@@ -332,7 +337,7 @@ def test_a_shutdown_stops_at_a_checkpoint_and_the_next_daemon_resumes(
     run = world.run(run_id)
     assert (run.state, run.failures) == (RunState.QUEUED, 0)
 
-    world.behave("a", steps=run.steps + 2)
+    world.behave_later(run_id, steps=run.steps + 2)
     world.begin()
     world.dispatcher.recover(world.now)
     assert finished(run_id).state is RunState.SUCCEEDED
@@ -344,7 +349,7 @@ def test_an_orphan_that_hangs_is_killed_and_resumed(world: World, ticking, finis
     world.behave("a", hang=True, ignore_all=True)
     run_id = world.enqueue()
     ticking(lambda: world.run(run_id).state is RunState.RUNNING)
-    world.behave("a")
+    world.behave_later(run_id)
     world.begin()
     world.dispatcher.recover(world.now)
     world.tick()
@@ -368,7 +373,7 @@ def test_the_last_event_of_an_orphan_decides(
     run_id = world.enqueue()
     world.tick()
     until(lambda: world.store.attempts(run_id) and world.events(run_id, "finished"))
-    world.behave("a")
+    world.behave_later(run_id)
     world.begin()
     world.dispatcher.recover(world.now)
     assert finished(run_id).state == state
@@ -656,7 +661,7 @@ def test_a_run_beside_an_unreadable_one_fails_and_delays_no_other(
         assert run.state is RunState.FAILED
         assert "another run of its agent is active and cannot be read" in str(run.error)
         assert finished(elsewhere).state is RunState.SUCCEEDED
-        world.behave("a", steps=3)
+        world.behave_later(lost)
         other.execute("UPDATE runs SET steps = 0 WHERE steps = 'abc'")
     assert finished(lost).state is RunState.SUCCEEDED
 

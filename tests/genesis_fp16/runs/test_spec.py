@@ -1,7 +1,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from genesis_fp16.domain.attempt import attempt_folder
+import pytest
+from structlog.testing import capture_logs
+
+from genesis_fp16.domain.attempt import Attempt, attempt_folder
+from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
@@ -36,3 +40,62 @@ def test_a_baseline_run_repeats_its_run(tmp_path: Path, store: Store) -> None:
     assert attempt is not None
     spec = make_spec(settings, run, attempt, "module:Agent", FP32)
     assert spec.repeats == settings.home / "runs" / "first"
+
+
+def spec_of(store: Store, home: Path, own: dict, **changes) -> tuple:
+    """The specification of the next attempt of the first run, under the agent's settings *own*."""
+    settings = Settings(home=home, agents={"a": AgentSettings(settings=own)})
+    run = next(iter(store.runs("a")), None) or store.enqueue("a", first_seed=7)
+    number = len(list((home / "runs" / run.id / "attempts").glob("*"))) + 1
+    attempt = Attempt(run_id=run.id, number=number, incarnation="i", started_at=0.0)
+    with capture_logs() as logs:
+        spec = make_spec(settings, replace(run, **changes), attempt, "module:Agent", FP32)
+    return spec, [(each["event"], each.get("changed")) for each in logs]
+
+
+def write_spec(spec: RunSpec, text: str | None = None) -> None:
+    spec.attempt_folder.mkdir(parents=True)
+    (spec.attempt_folder / SPEC_FILE).write_text(text or spec.model_dump_json())
+
+
+def test_a_run_keeps_the_agents_settings_of_its_first_attempt(tmp_path: Path, store: Store) -> None:
+    first, _ = spec_of(store, tmp_path, {"task": "sorting", "rounds": 2})
+    write_spec(first)
+    second, logs = spec_of(store, tmp_path, {"task": "brackets", "rounds": 2, "kl": 0.1})
+    assert second.attempt == 2
+    assert second.settings == {"task": "sorting", "rounds": 2}
+    assert logs == [("settings_kept", "KL, TASK")]
+    write_spec(second)
+    third, logs = spec_of(store, tmp_path, {"task": "sorting", "rounds": 2})
+    assert (third.settings, logs) == (first.settings, [])
+
+
+def test_a_repetition_has_the_settings_of_the_run_it_repeats(tmp_path: Path, store: Store) -> None:
+    first, _ = spec_of(store, tmp_path, {"task": "sorting"})
+    write_spec(first)
+    twin, _ = spec_of(store, tmp_path, {"task": "brackets"}, id="twin", baseline_of=first.run_id)
+    assert (twin.settings, twin.repeats) == ({"task": "sorting"}, first.run_folder)
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[1]", '{"settings": 3}', "[" * 99999])
+def test_a_damaged_specification_is_reported_and_the_next_one_counts(
+    tmp_path: Path, store: Store, damaged: str
+) -> None:
+    first, _ = spec_of(store, tmp_path, {"secret": "s3cret"})
+    write_spec(first, damaged or " ")
+    second, logs = spec_of(store, tmp_path, {"epochs": 3})
+    assert second.settings == {"epochs": 3}
+    assert logs == [("settings_unreadable", None)]
+    write_spec(second)
+    third, logs = spec_of(store, tmp_path, {"epochs": 4})
+    assert third.settings == {"epochs": 3}
+    assert [event for event, _ in logs] == ["settings_unreadable", "settings_kept"]
+
+
+def test_an_attempt_whose_specification_found_no_room_does_not_count(
+    tmp_path: Path, store: Store
+) -> None:
+    first, _ = spec_of(store, tmp_path, {"epochs": 3})
+    first.attempt_folder.mkdir(parents=True)
+    second, logs = spec_of(store, tmp_path, {"epochs": 4})
+    assert (second.settings, logs) == ({"epochs": 4}, [])
