@@ -165,18 +165,26 @@ class RatioMask:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CatastrophicTokenVeto:
-    """Drop a sequence if the ratio of any of its tokens is below *threshold* (slime: 1e-4)."""
+class _DroppingRule:
+    """A rule that drops tokens by a threshold and weights none."""
 
-    threshold: float = 1e-4
+    threshold: float
 
     def __post_init__(self) -> None:
-        _check_positive("threshold", self.threshold)
+        if not 0 < self.threshold < math.inf:
+            raise ValueError(f"threshold must be positive, got {self.threshold}")
 
     @property
     def weights(self) -> bool:
         """False: the rule only drops."""
         return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CatastrophicTokenVeto(_DroppingRule):
+    """Drop a sequence if the ratio of any of its tokens is below *threshold* (slime: 1e-4)."""
+
+    threshold: float = 1e-4
 
     def judge(self, evidence: TokenEvidence) -> Verdict:
         """Drop the sequences with such a token."""
@@ -185,7 +193,7 @@ class CatastrophicTokenVeto:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BinaryKLMask:
+class BinaryKLMask(_DroppingRule):
     """KPop: drop tokens where ``max(D(π, μ), D(μ, π))`` exceeds *threshold*.
 
     ``D(p, q) = p log(p/q) + (1 - p) log((1 - p)/(1 - q))``, the divergence of "this token or
@@ -197,14 +205,6 @@ class BinaryKLMask:
     """
 
     threshold: float = 2.0
-
-    def __post_init__(self) -> None:
-        _check_positive("threshold", self.threshold)
-
-    @property
-    def weights(self) -> bool:
-        """False: the rule only drops."""
-        return False
 
     def judge(self, evidence: TokenEvidence) -> Verdict:
         """Drop the tokens beyond the threshold."""
@@ -220,7 +220,7 @@ class BinaryKLMask:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProbabilityGapMask:
+class ProbabilityGapMask(_DroppingRule):
     """Drop tokens where ``|π - μ|`` exceeds *threshold*: prime-rl's default 0.2.
 
     DPPO (arXiv:2602.04879, the binary total-variation form) drops only tokens that moved in the
@@ -234,14 +234,6 @@ class ProbabilityGapMask:
 
     threshold: float = 0.2
     one_sided: bool = False
-
-    def __post_init__(self) -> None:
-        _check_positive("threshold", self.threshold)
-
-    @property
-    def weights(self) -> bool:
-        """False: the rule only drops."""
-        return False
 
     def judge(self, evidence: TokenEvidence) -> Verdict:
         """Drop the tokens beyond the threshold."""
@@ -265,8 +257,3 @@ def _check_bounds(low: float, high: float) -> None:
         raise ValueError(
             f"bounds of a ratio need 0 <= low <= 1 <= high, got low={low}, high={high}"
         )
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive, got {value}")
