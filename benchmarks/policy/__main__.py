@@ -1,10 +1,13 @@
 """``python -m benchmarks.policy``: how far rollout and trainer disagree, why, and what it costs.
 
 ``mismatch`` measures seven pairs of precisions; ``factorial`` computes one frozen batch in every
-combination of causes; ``corrections`` applies every correction in BF16 and in FP16; ``learn``
-trains the policy agent in each precision and has options of its own, see ``learn --help``. All keep
-what they have computed in the folder ``--output`` and continue from there. ``--model`` names a
-folder with a model of transformers; without it, a small policy is pretrained first.
+combination of causes; ``corrections`` applies every correction in BF16 and in FP16. They keep what
+they have computed in the folder ``--output`` and continue from there. ``--model`` names a folder
+with a model of transformers; without it, a small policy is pretrained first.
+
+Two commands have options of their own, see ``learn --help`` and ``cost --help``: ``learn`` trains
+the policy agent in each precision and continues, too; ``cost`` measures which share of a training
+the comparisons of rollout and trainer take.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import torch
 
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.table import format_table, write_csv
-from benchmarks.policy import learning
+from benchmarks.policy import cost, learning
 from benchmarks.policy.corrections_table import STATS, measure_corrections
 from benchmarks.policy.factorial import Factorial, run_factorial
 from benchmarks.policy.mismatch_table import MEASURES, PairResult, measure_pairs
@@ -61,8 +64,8 @@ LOADED_QUICK = Effort(prompts=12, new_tokens=6, group=1, steps=0, resamples=200)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write a CSV file beside the kept tensors."""
     given = sys.argv[1:] if arguments is None else [*arguments]
-    if given[:1] == ["learn"]:
-        return learning.main(given[1:])
+    if given and given[0] in _OWN_OPTIONS:
+        return _OWN_OPTIONS[given[0]](given[1:])
     options = _parse(given)
     torch.set_num_threads(options.threads)
     effort = _effort(options)
@@ -79,20 +82,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = options.output / f"{options.what}-{subject.name}{quick}"
     kept = Kept(folder, {**asdict(effort), "seed": options.seed, "weights": _digest(subject)})
     run = _COMMANDS[options.what]
-    print(run(subject, kept, effort, options.seed, folder), flush=True)
+    printed = run(
+        subject,
+        kept,
+        folder,
+        new_tokens=effort.new_tokens,
+        group=effort.group,
+        seed=options.seed,
+        resamples=effort.resamples,
+    )
+    print(printed, flush=True)
     print(f"written to {folder}; {time.monotonic() - start:.0f} s")
     return 0
 
 
-def _mismatch(subject: Subject, kept: Kept, effort: Effort, seed: int, folder: Path) -> str:
-    results, ratios = measure_pairs(
-        subject,
-        kept,
-        new_tokens=effort.new_tokens,
-        group=effort.group,
-        seed=seed,
-        resamples=effort.resamples,
-    )
+def _mismatch(subject: Subject, kept: Kept, folder: Path, **amounts: int) -> str:
+    results, ratios = measure_pairs(subject, kept, **amounts)
     rows = [_pair_row(each) for each in results]
     write_csv(folder / "mismatch.csv", rows, tuple(rows[0]))
     lines = [f"BF16/BF16 divided by FP16/FP16, {name}: {each}" for name, each in ratios.items()]
@@ -109,15 +114,8 @@ def _pair_row(result: PairResult) -> dict[str, str]:
     }
 
 
-def _factorial(subject: Subject, kept: Kept, effort: Effort, seed: int, folder: Path) -> str:
-    result = run_factorial(
-        subject,
-        kept,
-        new_tokens=effort.new_tokens,
-        group=effort.group,
-        seed=seed,
-        resamples=effort.resamples,
-    )
+def _factorial(subject: Subject, kept: Kept, folder: Path, **amounts: int) -> str:
+    result = run_factorial(subject, kept, **amounts)
     rows = _factorial_rows(result)
     write_csv(folder / "factorial.csv", rows, tuple(rows[0]))
     return f"{result.tokens} tokens\n{format_table(rows, tuple(rows[0]))}"
@@ -137,15 +135,8 @@ def _factorial_rows(result: Factorial) -> list[dict[str, str]]:
     ]
 
 
-def _corrections(subject: Subject, kept: Kept, effort: Effort, seed: int, folder: Path) -> str:
-    results = measure_corrections(
-        subject,
-        kept,
-        new_tokens=effort.new_tokens,
-        group=effort.group,
-        seed=seed,
-        resamples=effort.resamples,
-    )
+def _corrections(subject: Subject, kept: Kept, folder: Path, **amounts: int) -> str:
+    results = measure_corrections(subject, kept, **amounts)
     rows = [
         {
             "precision": each.precision,
@@ -158,7 +149,11 @@ def _corrections(subject: Subject, kept: Kept, effort: Effort, seed: int, folder
     return format_table(rows, tuple(rows[0]))
 
 
-_COMMANDS: Mapping[str, Callable[[Subject, Kept, Effort, int, Path], str]] = {
+_OWN_OPTIONS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "cost": cost.main,
+    "learn": learning.main,
+}
+_COMMANDS: Mapping[str, Callable[..., str]] = {
     "mismatch": _mismatch,
     "factorial": _factorial,
     "corrections": _corrections,

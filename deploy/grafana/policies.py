@@ -69,7 +69,7 @@ PANELS = (
         why="Of the last round before an evaluation: share of the tokens that it dropped, mean "
         "weight of the tokens, and the effective share of the sequences before it.",
         queries=[
-            Query(expr=f"genesis_policy_correction_ratio{{{_MEASURED}}}", legend="{{statistic}}"),
+            Query(expr='genesis_policy_correction_ratio{agent=~"$agent"}', legend="{{statistic}}"),
         ],
         unit="percentunit",
         nothing="No data: only for agents whose policy generates its own data",
@@ -93,18 +93,27 @@ PANELS = (
     ),
     Lines(
         title="Cost of the comparisons",
-        why="Share of the time that passes. The worker keeps it below 1 %.",
+        why="Share of the time that passes. The worker keeps its mean below 1 % from the second "
+        "comparison of an attempt on.",
         queries=[
             Query(
                 expr="sum without (pair) (rate("
                 'genesis_mismatch_seconds_total{agent=~"$agent"}[$__rate_interval]))',
-                legend="time",
-            ),
-            Query(
-                expr=f"rate(genesis_mismatch_samples_total{{{_MEASURED}}}[$__rate_interval])",
-                legend="comparisons per second",
+                legend="all pairs",
             ),
         ],
         unit="percentunit",
+    ),
+    Lines(
+        title="Time of one comparison",
+        why="It decides how many comparisons fit into that share.",
+        queries=[
+            Query(
+                expr='rate(genesis_mismatch_seconds_total{agent=~"$agent"}[$__rate_interval]) '
+                '/ rate(genesis_mismatch_samples_total{agent=~"$agent"}[$__rate_interval]) > 0',
+                legend="{{pair}}",
+            ),
+        ],
+        unit="s",
     ),
 )

@@ -7,15 +7,18 @@ rollout's cache, the shape of its batches, its kernels, or weights that are olde
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
+import torch
 from torch import Tensor
 
 from infrastructure.events.mismatch_report import Combination, MismatchReport, ReferenceReport
 from infrastructure.events.precision_state import PrecisionName
-from infrastructure.policy.mismatch.measures import Mismatch, measure
+from infrastructure.policy.mismatch.measures import measure, summary
 
 LogProbs = Callable[[PrecisionName], Tensor]
 
@@ -55,11 +58,14 @@ def report_mismatch(
         others: list[PrecisionName] = ["fp32", *halves]
         policies_BS |= _computed(policy, [each for each in others if each != policy_precision])
         rollouts_BS |= _computed(rollout, [each for each in others if each != rollout_precision])
-    combinations = [
-        _combination(one, other, measure(pi_BS, mu_BS, mask_BS))
-        for one, pi_BS in policies_BS.items()
-        for other, mu_BS in rollouts_BS.items()
-    ]
+    policies_N, rollouts_N = _valid(policies_BS, mask_BS), _valid(rollouts_BS, mask_BS)
+    combinations = []
+    for (one, pi_N), (other, mu_N) in itertools.product(policies_N.items(), rollouts_N.items()):
+        k3, difference = summary(pi_N, mu_N)
+        if not math.isnan(k3):
+            combinations.append(
+                Combination(policy=one, rollout=other, k3=k3, mean_difference=difference)
+            )
     return MismatchReport(
         policy=policy_precision,
         rollout=rollout_precision,
@@ -105,7 +111,9 @@ def _computed(
     return found
 
 
-def _combination(policy: PrecisionName, rollout: PrecisionName, found: Mismatch) -> Combination:
-    return Combination(
-        policy=policy, rollout=rollout, k3=found.k3, mean_difference=found.mean_difference
-    )
+def _valid(
+    log_probs_BS: Mapping[PrecisionName, Tensor], mask_BS: Tensor
+) -> dict[PrecisionName, Tensor]:
+    """Those of valid tokens, on the host, in float64."""
+    valid_BS = mask_BS.to("cpu", torch.bool)
+    return {name: each.to("cpu", torch.float64)[valid_BS] for name, each in log_probs_BS.items()}

@@ -92,6 +92,13 @@ def measure(log_probs_BS: Tensor, rollout_log_probs_BS: Tensor, mask_BS: Tensor)
         return _measure(log_pi_BS, log_mu_BS, valid_BS)
 
 
+def summary(log_pi_N: Tensor, log_mu_N: Tensor) -> tuple[float, float]:
+    """k3 and the mean difference alone, of valid tokens on the host, float64."""
+    delta_N = log_pi_N - log_mu_N
+    k3 = (delta_N.expm1() - delta_N).mean().item()
+    return k3, (log_pi_N.exp() - log_mu_N.exp()).abs().mean().item()
+
+
 def _check(log_pi_N: Tensor, log_mu_N: Tensor) -> None:
     if not log_pi_N.numel():
         raise MismatchError("no valid token: every completion is empty or masked")
@@ -113,15 +120,15 @@ def _measure(log_pi_BS: Tensor, log_mu_BS: Tensor, valid_BS: Tensor) -> Mismatch
     length_B = valid_BS.sum(1)
     delta_N, sum_R = delta_BS[valid_BS], delta_BS.sum(1)[length_B > 0]
     pi_N, mu_N = log_pi_BS[valid_BS].exp(), log_mu_BS[valid_BS].exp()
-    difference_N = (pi_N - mu_N).abs()
+    k3, mean_difference = summary(log_pi_BS[valid_BS], log_mu_BS[valid_BS])
     return Mismatch(
         tokens=delta_N.numel(),
         sequences=sum_R.numel(),
         k1=-delta_N.mean().item(),
         k2=delta_N.square().mean().item() / 2,
-        k3=(delta_N.expm1() - delta_N).mean().item(),
-        mean_difference=difference_N.mean().item(),
-        max_difference=difference_N.max().item(),
+        k3=k3,
+        mean_difference=mean_difference,
+        max_difference=(pi_N - mu_N).abs().max().item(),
         pearson=_pearson(pi_N, mu_N),
         chi2_token=(2 * delta_N).expm1().mean().item(),
         chi2_sequence=(2 * sum_R).expm1().mean().item(),

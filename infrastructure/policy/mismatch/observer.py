@@ -38,8 +38,12 @@ class MismatchObserver:
         interval: Rounds between two samples, unless they would cost more than *cost_share*.
         emit: Function that receives the events.
         cpu_half: Whether half precision may run on a CPU.
-        cost_share: Share of the time since the first sample that all samples may take.
+        cost_share: Share of the time since this observer was made that all samples may take; the
+            first one is always taken, and the next ones make up for it.
         clock: Monotonic seconds.
+
+    Attributes:
+        compared: Rounds that were measured, or tried.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class MismatchObserver:
         self._log_probs, self._interval, self._emit = log_probs, interval, emit
         self._cpu_half, self._cost_share, self._clock = cpu_half, cost_share, clock
         self._next_round, self._next_at = 0, 0.0
+        self._began, self._spent = clock(), 0.0
+        self.compared = 0
         self._noticed = False
 
     def __call__(self, generated: GeneratedRound, step: int) -> None:
@@ -62,6 +68,7 @@ class MismatchObserver:
         began = self._clock()
         if generated.number < self._next_round or began < self._next_at or not generated.batches:
             return
+        self.compared += 1
         batch = _first_rows(to_device(generated.batches[0], generated.device), ROWS)
         with preserved_generators(generated.device), torch.no_grad():
             report = self._tried(lambda: self._measure(generated, batch))
@@ -74,7 +81,12 @@ class MismatchObserver:
                 )
         self._next_round = generated.number + self._interval
         now = self._clock()
-        self._next_at = now + (now - began) / self._cost_share
+        seconds = now - began
+        self._spent += seconds
+        self._next_at = max(
+            self._began + (self._spent + seconds) / self._cost_share,
+            now + seconds / self._cost_share,  # no burst after a time with few samples
+        )
 
     def _tried(self, measure: Callable[[], _Report]) -> _Report | None:
         """What *measure* returns; None if it cannot, which is told once."""

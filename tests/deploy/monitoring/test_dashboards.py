@@ -38,6 +38,13 @@ def test_panels_are_labelled_and_numbered(dashboards: Dashboards) -> None:
                 assert target["datasource"]["uid"] == "${datasource}", where
 
 
+def test_the_check_by_hand_was_of_these_dashboards(root: Path, dashboards: Dashboards) -> None:
+    panels = sum(len(dashboard["panels"]) for dashboard in dashboards.values())
+    counted = f"the JSON of {len(dashboards)} dashboards with {panels} panels by `tsc --strict`"
+    said = (root / "docs/production.md").read_text()
+    assert counted in said, "check them again against Grafana's types, then correct the number"
+
+
 def test_panels_fill_the_rows_and_do_not_overlap(dashboards: Dashboards) -> None:
     for uid, dashboard in dashboards.items():
         taken: set[tuple[int, int]] = set()

@@ -137,6 +137,23 @@ def test_a_precision_that_overflows_is_no_cure() -> None:
         report(roles, "fp16", "bf16")
 
 
+def test_a_rollout_without_a_chance_for_a_token_is_no_cure() -> None:
+    roles = Roles("bf16")
+
+    def rollout(precision: PrecisionName) -> Tensor:
+        return torch.full_like(roles.rollout(precision), -math.inf)
+
+    recorded_BS, mask_BS = FUNCTIONS.recorded(roles.batch.to_tensors())
+    found = report_mismatch(
+        recorded_BS, mask_BS, policy=roles.policy, rollout=rollout, in_force=("bf16", "bf16")
+    )
+    assert [(each.policy, each.rollout) for each in found.combinations] == [
+        ("bf16", "bf16"),
+        ("fp32", "bf16"),
+    ]
+    assert math.isnan(found.floor_k3)
+
+
 def test_rescoring_repeats_what_was_recorded() -> None:
     roles = Roles("fp16")
     recorded_BS, mask_BS = FUNCTIONS.recorded(roles.batch.to_tensors())

@@ -9,11 +9,13 @@ import torch
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.events import PrecisionState, Role
 from infrastructure.events.event import MismatchMeasured, Notice
+from infrastructure.events.role_precision import FP32
 from infrastructure.policy.mismatch import COST_SHARE, MismatchObserver
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
-from infrastructure.training.precision.roles import RoleForward
-from tests.infrastructure.policy.mismatch.policy_job import FUNCTIONS, a_job
+from infrastructure.training.precision.roles import PRESETS, RoleForward
+from infrastructure.training.rounds import GeneratedRound
+from tests.infrastructure.policy.mismatch.policy_job import FUNCTIONS, a_job, a_model, sampled
 
 pytestmark = pytest.mark.process  # trains for seconds
 
@@ -116,6 +118,33 @@ def test_samples_take_a_hundredth_of_the_time(tmp_path: Path) -> None:
     found = samples(run(a_job(epochs=12), tmp_path, clock=clock))
     assert len(found) == 1
     assert COST_SHARE == 0.01
+
+
+def test_later_samples_make_up_for_the_first() -> None:
+    """A round takes a second by the clock, and so does a sample; a tenth is allowed."""
+    model, sampled_rounds = a_model(), []
+    rollout = RoleForward(model, CPU, FP32)
+    generated = GeneratedRound(
+        number=0,
+        batches=[sampled(rollout, seed=0).to_tensors()],
+        rollout=rollout,
+        policy=model,
+        reference=None,
+        precisions=PRESETS["fp32_baseline"],
+        device=CPU,
+    )
+    observer = MismatchObserver(
+        FUNCTIONS,
+        1,
+        lambda event: sampled_rounds.append(event.round),
+        cpu_half=True,
+        cost_share=0.1,
+        clock=Clock(1.0),
+    )
+    for number in range(40):
+        observer(replace(generated, number=number), step=number)
+    assert sampled_rounds == [0, 18, 28, 38]
+    assert observer.compared == 4
 
 
 def test_what_cannot_be_measured_is_told_once(tmp_path: Path) -> None:

@@ -1,0 +1,21 @@
+"""The share of a training that comparisons take, measured on a training of two rounds."""
+
+import pytest
+
+pytest.importorskip("transformers", reason="not installed: the extra 'policy' has it")
+
+from agents.policy.settings import PolicySettings
+from benchmarks.policy.cost import measure_cost
+
+pytestmark = pytest.mark.process  # trains for seconds
+
+
+def test_the_first_comparison_counts() -> None:
+    policy = PolicySettings(
+        task="sorting", start="random", rounds=2, rounds_per_epoch=1, prompts_per_round=4
+    )
+    row = measure_cost("fp32", policy, seed=0)
+    assert (row["precision"], row["rounds"], row["comparisons"]) == ("fp32", "2", "1")
+    seconds, share = float(row["seconds"]), float(row["share"].rstrip("%")) / 100
+    assert row["first"] == row["mean"]
+    assert 0 < float(row["first"]) <= share * seconds + 0.02
