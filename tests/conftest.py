@@ -33,6 +33,7 @@ PROCESS_FIXTURES = {
     "_preloaded",
     "aftermath",
     "caching_sandbox",
+    "fabric",  # lightning takes a second to import
     "forked",
     "machine",
     "postgres_server",

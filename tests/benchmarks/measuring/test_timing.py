@@ -1,9 +1,17 @@
 import gc
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 from benchmarks.measuring.timing import interleave, seconds_of
+
+
+@pytest.fixture(autouse=True)
+def _frozen_again() -> Iterator[None]:
+    """Afterwards, collections are as short again as `interleave` found them."""
+    yield
+    gc.freeze()
 
 
 def test_every_block_runs_once_a_round_in_changing_order():

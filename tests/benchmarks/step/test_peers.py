@@ -14,9 +14,11 @@ from benchmarks.step.models import SIZES, build_batches, build_model
 CPU = torch.device("cpu")
 INSTALL = "not installed: pip install --constraint constraints.txt --editable '.[peers]'"
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the peers
+SLOW = pytest.mark.process  # lightning takes a second to import
+FABRIC = pytest.param("fabric", marks=SLOW)
 
 
-@pytest.mark.parametrize("name", ["fabric", "accelerate"])
+@pytest.mark.parametrize("name", [FABRIC, "accelerate"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_peers_train_as_the_textbook_does(start, train, name, precision):
     pytest.importorskip({"fabric": "lightning"}.get(name, name), reason=INSTALL)
@@ -25,7 +27,7 @@ def test_peers_train_as_the_textbook_does(start, train, name, precision):
     torch.testing.assert_close(train(loop), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["fabric", "accelerate"])
+@pytest.mark.parametrize("name", [FABRIC, "accelerate"])
 def test_peers_clip_as_the_textbook_does(start, train, name, monkeypatch):
     pytest.importorskip({"fabric": "lightning"}.get(name, name), reason=INSTALL)
     for module in (loops, peers):
@@ -54,6 +56,7 @@ def test_accelerate_on_a_cpu_computes_fp32_instead_of_fp16(start, train):
     assert effective_precision(lambda: train(loop, steps=1), CPU) == "fp32"
 
 
+@SLOW
 def test_fabric_runs_fp16_unfused_and_notes_it(start, train):
     pytest.importorskip("lightning", reason=INSTALL)
     loop = start(peers.fabric, "fp16")
@@ -61,6 +64,7 @@ def test_fabric_runs_fp16_unfused_and_notes_it(start, train):
     assert "not fused" in loop.note
 
 
+@SLOW
 def test_fabric_refuses_what_the_note_says(start):
     """If Fabric ever clips with a fused optimizer, the comparison must use one."""
     pytest.importorskip("lightning", reason=INSTALL)
@@ -77,7 +81,8 @@ def test_fabric_refuses_what_the_note_says(start):
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("fabric", "lightning.fabric"), ("accelerate", "accelerate")]
+    ("name", "module"),
+    [pytest.param("fabric", "lightning.fabric", marks=SLOW), ("accelerate", "accelerate")],
 )
 def test_a_missing_peer_gives_a_reason(start, monkeypatch, name, module):
     monkeypatch.setitem(sys.modules, module, None)

@@ -24,7 +24,7 @@ Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Tensor]
 
 INSTALL = "is not installed: pip install --constraint constraints.txt --editable '.[peers]'"
-PEERS = ["fabric", "accelerate"]
+PEERS = [pytest.param("fabric", marks=pytest.mark.process), "accelerate"]
 
 
 @dataclass
