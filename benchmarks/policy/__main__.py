@@ -30,6 +30,7 @@ from benchmarks.policy.factorial import Factorial, run_factorial
 from benchmarks.policy.mismatch_table import MEASURES, PairResult, measure_pairs
 from benchmarks.policy.scores import CPU, Kept
 from benchmarks.policy.subjects import Subject, load_subject, pretrain_small
+from infrastructure.policy.models import PolicyModelError
 
 OUTPUT = Path("benchmark_results/policy")
 
@@ -70,7 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     effort = _effort(options)
     start = time.monotonic()
-    subject = _subject(options, effort)
+    try:
+        subject = _subject(options, effort)
+    except PolicyModelError as error:
+        sys.exit(f"error: {error}")
     machine = describe(CPU)
     print(
         f"{subject.name}: {sum(each.numel() for each in subject.model.parameters())} parameters, "

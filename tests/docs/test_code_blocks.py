@@ -76,7 +76,8 @@ def test_the_newest_line_of_a_verl_log_becomes_prometheus_text(tmp_path: Path) -
     *_, (place, source) = blocks(POLICIES)
     names: dict[str, Any] = {"__name__": "verl_textfile"}
     run(source, place, names)
-    step = '{"step": 7, "data": {"rollout_corr/k3_kl": 0.001, "training/epoch": 0, "note": "x"}}'
+    data = '{"rollout_corr/k3_kl": 0.001, "training/epoch": 0, "note": "x", "done": true}'
+    step = f'{{"step": 7, "data": {data}}}'
     expected = (
         'verl_step{experiment="flowrl"} 7\nverl_rollout_corr_k3_kl{experiment="flowrl"} 0.001\n'
         'verl_training_epoch{experiment="flowrl"} 0\n'

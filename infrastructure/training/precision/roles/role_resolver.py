@@ -58,7 +58,7 @@ class RoleResolver:
 
         Logs a warning once if policy and rollout round differently.
         """
-        found = roles_under(state, self._preset)
+        found = replace(roles_under(state, self._preset), name="roles of this run")
         for role, each in found.items():
             if not self._has(each.compute):
                 found = found.with_role(role, FP32)

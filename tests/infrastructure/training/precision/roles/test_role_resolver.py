@@ -45,6 +45,7 @@ def test_the_preset_of_the_job_holds_unless_a_role_was_chosen():
         assert acknowledged(roles, state("bf16"))[Role.ROLLOUT] == "fp16/fp16/fp32"
         roles.precisions(state("bf16"))
     assert [each["event"] for each in logs] == ["role_precisions_differ"]
+    assert logs[0]["reason"].startswith("roles of this run: the policy computes in bf16")
     chosen = state("bf16", rollout="bf16/bf16/fp32")
     assert acknowledged(roles, chosen)[Role.ROLLOUT] == "bf16/bf16/fp32"
 
