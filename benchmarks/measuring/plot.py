@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.measuring.not_run import NotRunError
 
@@ -64,6 +64,44 @@ def plot_shares(
         panel.set_xlim(1, most[name])
         panel.grid(alpha=0.3)
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)  # below the curves
+    _save(figure, path, title)
+
+
+class Band(NamedTuple):
+    """Attributes:
+    x: Position of each point.
+    middle, low, high: Value of each point, and the bounds of its interval.
+    """
+
+    x: Sequence[float]
+    middle: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def plot_bands(
+    path: Path, title: str, labels: tuple[str, str], panels: Mapping[str, Mapping[str, Band]]
+) -> None:
+    """Draw curves with their intervals, for values from 0 to 1.
+
+    Args:
+        path: File of the picture; its suffix selects the format.
+        title: Title above all panels.
+        labels: Of the x axis and of the y axis.
+        panels: Bands by panel and curve.
+
+    Raises:
+        NotRunError: matplotlib is not installed.
+    """
+    figure = _figure(5 * len(panels), 4)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for panel, (name, bands) in zip(axes, panels.items(), strict=True):
+        for label, band in bands.items():
+            (line,) = panel.plot(band.x, band.middle, label=label)
+            panel.fill_between(band.x, band.low, band.high, color=line.get_color(), alpha=0.15)
+        panel.set(title=name, xlabel=labels[0], ylabel=labels[1], ylim=(0, 1))
+        panel.grid(alpha=0.3)
+        panel.legend(loc="lower right")
     _save(figure, path, title)
 
 

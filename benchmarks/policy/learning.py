@@ -8,22 +8,23 @@ was interrupted continues from its checkpoint.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
-from agents.policy.comparison import paired_difference
 from agents.policy.learner import PRIMARY, PolicyLearner, is_reinforced, new_policy
 from agents.policy.settings import PolicySettings
 from agents.policy.tasks import TASKS
 from benchmarks.measuring.machine import describe
+from benchmarks.measuring.plot import Band, plot_bands
 from benchmarks.measuring.table import format_table, write_csv
 from infrastructure.agent_contract.on_policy_job import Roles
 from infrastructure.agent_contract.training_job import Batch
@@ -37,6 +38,7 @@ from infrastructure.training.loop import LoopOptions, train
 CPU = torch.device("cpu")
 _COLUMNS = (
     *("task", "precision", "correction", "seeds", "after warm-up", "at the end"),
+    "minus FP32",
     *("rounds to 0.8", "seconds to 0.8", "rounds", "seconds"),
 )
 
@@ -81,8 +83,12 @@ class Curve:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train what is missing, then print a table and write it as ``learning.csv``."""
+    """Train what is missing, then print a table; write ``learning.csv`` and ``learning.png``."""
     options = _parse(arguments)
+    for library in ("scipy", "matplotlib"):
+        if importlib.util.find_spec(library) is None:
+            print(f"not run: {library} is not installed: pip install '.[policy,bench]'")
+            return 1
     torch.set_num_threads(1)
     cells = [Cell(*each) for each in _combinations(options)]
     machine = describe(CPU)
@@ -99,6 +105,7 @@ def main(arguments: Sequence[str]) -> int:
     rows = list(_rows(curves))
     write_csv(options.output / "learning.csv", rows, _COLUMNS)
     print(format_table(rows, _COLUMNS))
+    _draw(options.output / "learning.png", curves)
     return 0
 
 
@@ -192,10 +199,11 @@ def _train(
 
 
 def _rows(curves: dict[Cell, Curve]) -> Iterator[dict[str, str]]:
-    groups: defaultdict[tuple[str, str, str], list[Curve]] = defaultdict(list)
-    for cell, curve in curves.items():
-        groups[cell.task, cell.precision, cell.correction].append(curve)
-    for (task, precision, correction), found in groups.items():
+    groups: defaultdict[tuple[str, str, str], list[Cell]] = defaultdict(list)
+    for cell in curves:
+        groups[cell.task, cell.precision, cell.correction].append(cell)
+    for (task, precision, correction), cells in groups.items():
+        found = [curves[cell] for cell in cells]
         reached = [next((p for p in each.points if p.reward > 0.8), None) for each in found]
         solved = [point for point in reached if point is not None]
         last = [each.points[-1] for each in found]
@@ -206,6 +214,7 @@ def _rows(curves: dict[Cell, Curve]) -> Iterator[dict[str, str]]:
             "seeds": str(len(found)),
             "after warm-up": _mean([each.warm_reward for each in found]),
             "at the end": _mean([each.reward for each in last]),
+            "minus FP32": _from_fp32(curves, cells),
             "rounds to 0.8": _median([p.round for p in solved], len(found)),
             "seconds to 0.8": _median([p.cpu_seconds for p in solved], len(found)),
             "rounds": str(last[0].round),
@@ -213,12 +222,51 @@ def _rows(curves: dict[Cell, Curve]) -> Iterator[dict[str, str]]:
         }
 
 
-def _mean(values: list[float]) -> str:
-    """Mean over seeds with a 95 % bootstrap interval; without one for a single seed."""
+def _from_fp32(curves: Mapping[Cell, Curve], cells: Sequence[Cell]) -> str:
+    """Mean difference of the last reward from that of the same seeds in FP32."""
+    pairs = [(cell, replace(cell, precision="fp32", correction="none")) for cell in cells]
+    if cells[0].precision == "fp32" or any(fp32 not in curves for _, fp32 in pairs):
+        return ""
+    last = {cell: curve.points[-1].reward for cell, curve in curves.items()}
+    return _mean([last[cell] - last[fp32] for cell, fp32 in pairs])
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean over seeds and the bounds of its 95 % interval by Student's t; equal for one seed."""
+    from scipy import stats
+
+    mean = statistics.fmean(values)
     if len(values) == 1:
-        return f"{values[0]:.3f}"
-    mean, low, high = paired_difference(values, [0.0] * len(values))
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+        return mean, mean, mean
+    error = statistics.stdev(values) / len(values) ** 0.5
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * error
+    return mean, mean - half, mean + half
+
+
+def _mean(values: Sequence[float]) -> str:
+    mean, low, high = _interval(values)
+    return f"{mean:.3f}" if len(values) == 1 else f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _draw(path: Path, curves: Mapping[Cell, Curve]) -> None:
+    """Mean held-out reward over the rounds, with its interval, for each task and precision."""
+    groups: defaultdict[str, defaultdict[str, list[Curve]]]
+    groups = defaultdict(lambda: defaultdict(list))
+    for cell, curve in curves.items():
+        if cell.correction == "none":
+            groups[cell.task][cell.precision.upper()].append(curve)
+    panels = {
+        task: {name: _band(found) for name, found in by_name.items()}
+        for task, by_name in groups.items()
+    }
+    plot_bands(path, "Held-out reward of the policy agent", ("round", "held-out reward"), panels)
+
+
+def _band(found: Sequence[Curve]) -> Band:
+    points = zip(*(curve.points for curve in found), strict=True)
+    intervals = [_interval([point.reward for point in same]) for same in points]
+    middle, low, high = zip(*intervals, strict=True)
+    return Band([point.round for point in found[0].points], middle, low, high)
 
 
 def _median(values: Sequence[float], of: int) -> str:
