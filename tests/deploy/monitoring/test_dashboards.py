@@ -38,6 +38,21 @@ def test_panels_are_labelled_and_numbered(dashboards: Dashboards) -> None:
                 assert target["datasource"]["uid"] == "${datasource}", where
 
 
+def test_queries_filter_by_labels_that_the_metric_has(root: Path, dashboards: Dashboards) -> None:
+    """A filter by another label finds nothing, and the panel stays empty."""
+    rows = re.findall(
+        r"^\| `(genesis_\w+)` \| \w+ \| ([^|]+) \|", (root / "docs/metrics.md").read_text(), re.M
+    )
+    labels = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows}
+    for uid, dashboard in dashboards.items():
+        for panel in dashboard["panels"]:
+            for target in panel["targets"]:
+                for name, selector in re.findall(r"(genesis_\w+)\{([^}]*)\}", target["expr"]):
+                    asked = set(re.findall(r"(\w+)(?:=~|!~|!=|=)", selector))
+                    family = re.sub(r"_(?:bucket|sum|count)$", "", name)
+                    assert asked <= labels[family] | {"le"}, f"{uid}: {target['expr']}"
+
+
 def test_the_check_by_hand_was_of_these_dashboards(root: Path, dashboards: Dashboards) -> None:
     panels = sum(len(dashboard["panels"]) for dashboard in dashboards.values())
     counted = f"the JSON of {len(dashboards)} dashboards with {panels} panels by `tsc --strict`"
