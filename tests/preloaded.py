@@ -1,9 +1,10 @@
-"""Daemons, workers and probes forked from a process that has imported torch, which takes seconds.
+"""Daemons, workers, probes and ranks forked from a process that has imported torch: that is slow.
 
 Each runs the code that ``genesis-fp16`` or `python -P -m MODULE` would run, with its own arguments,
 environment, working folder, session and file descriptors. Workers and probes are children of the
-daemon that starts them. It differs from production in this only: modules are imported already, so
-a start takes 0.1 s, and the command line in the process table is that of the process forked.
+daemon that starts them, ranks of their torchrun. It differs from production in this only: modules
+are imported already, so a start takes 0.1 s, and the command line in the process table is that of
+the process forked.
 """
 
 from __future__ import annotations
@@ -269,7 +270,7 @@ PlainPopen = subprocess.Popen
 
 
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
-    """Forks ``genesis-fp16``, workers and probes from the base; starts everything else as usual.
+    """Forks the program and `PRELOADED` modules from the base; starts everything else as usual.
 
     What it forks does so in turn. A drop-in replacement for `subprocess.Popen`.
     """
