@@ -51,11 +51,14 @@ class PolicyAgent:
         return iter(())
 
     def build_job(self, context: RunContext, transitions: RecordedTransitions) -> Job:
-        """A job that begins with the policy in use, or with random weights and demonstrations."""
+        """A job that begins with the policy in use, or with random weights and demonstrations.
+
+        It is the policy that was in use when the run began, in every attempt and repetition.
+        """
         del transitions
         model, settings = None, _settings(context)
         if settings.start == "published":
-            model = self.published_model(context)
+            model = _load(context, context.at_start(self.published_folder(context)))
         learner = self._learner(context, warm=model is not None)
         problems = HeldOutProblems.of(learner.task).choosing
         return learner.job(model or new_policy(learner.task, context.seed), problems)
@@ -105,17 +108,21 @@ class PolicyAgent:
 
     def published_model(self, context: RunContext) -> Module | None:
         """The policy in use; None if there is none or it is unreadable (logs a warning)."""
-        vocabulary = len(CharacterTokenizer(TASKS[_settings(context).task].characters))
-        try:
-            return load_published(self.published_folder(context), vocabulary)
-        except PublishedPolicyError as error:
-            context.logger.warning("published_model_unreadable", error=str(error))
-            return None
+        return _load(context, self.published_folder(context))
 
     def _learner(self, context: RunContext, *, warm: bool) -> PolicyLearner:
         settings = _settings(context)
         task = TASKS[settings.task]
         return PolicyLearner(task=task, settings=settings, seed=context.seed, warm=warm)
+
+
+def _load(context: RunContext, folder: Path) -> Module | None:
+    vocabulary = len(CharacterTokenizer(TASKS[_settings(context).task].characters))
+    try:
+        return load_published(folder, vocabulary)
+    except PublishedPolicyError as error:
+        context.logger.warning("published_model_unreadable", error=str(error))
+        return None
 
 
 def _of_correction(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -77,8 +77,8 @@ class RunSpec(BaseModel):
         entry_point: ``module:attribute``.
         agent_folder: Folder that persists across runs: replay buffer, published model.
         run_folder: Folder that persists across attempts: ``checkpoints/``, the data snapshot.
-        repeats: Folder of the run that this one repeats in FP32 on the same data, without
-            publishing a model; None for a run of its own.
+        repeats: Folder of the run that this one repeats in FP32, on the same data and from the same
+            start, without publishing a model; None for a run of its own.
         attempt_folder: Folder of ``spec.json``, ``events.ndjson`` and ``worker.log``.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         threads: Torch threads; 0 leaves torch's default.

@@ -16,9 +16,10 @@ log = structlog.get_logger()
 class BaselineRuns:
     """Queues the FP32 twin of a run that succeeded; an `EventListener` of the dispatcher.
 
-    A twin trains from the same seed on the same data, always in FP32, and publishes nothing. The
-    store keeps its held-out metrics beside those of the run it repeats. Only seed and data are
-    repeated: if an agent's job depends on more, such as the model in use, the twin may differ.
+    A twin trains from the same seed on the same data under the same settings of the agent, always
+    in FP32, and publishes nothing. The store keeps its held-out metrics beside those of the run it
+    repeats. A job that depends on more, such as the model in use, must read it by
+    `RunContext.at_start`, or the twin differs.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:

@@ -143,6 +143,7 @@ class AttemptRunner:
                 settings=self._settings,
                 logger=self._logger,
                 report_progress=self._progress,
+                repeats=spec.repeats,
             )
             device, version = str(self._device), torch.__version__
             self._emit(Started(pid=os.getpid(), device=device, torch_version=version))

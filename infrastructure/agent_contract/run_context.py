@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from infrastructure.files import copy_folder
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+AT_START = "at-start"  # in the run's folder: see `RunContext.at_start`
 
 
 class RunLogger(Protocol):
@@ -71,6 +75,7 @@ class RunContext:
         settings: Instance of the agent's `settings_model`, or None.
         logger: Logger bound to the agent and the run.
         report_progress: See `ReportProgress`.
+        repeats: Folder of the run that this one repeats; None for a run of its own. See `at_start`.
     """
 
     run_id: str
@@ -84,3 +89,31 @@ class RunContext:
     settings: BaseModel | None
     logger: RunLogger
     report_progress: ReportProgress
+    repeats: Path | None = None
+
+    def at_start(self, folder: Path) -> Path:
+        """Copy of an agent's *folder* as it was when this run began; for what `build_job` reads.
+
+        A job that begins with the model in use must load it from here. The first call copies the
+        folder into the run's. The run's further attempts and processes, and a run that repeats it,
+        get the same copy, even if this very run has published another model since.
+
+        Args:
+            folder: Folder below `agent_folder`; if it does not exist, the copy is empty.
+
+        Raises:
+            ValueError: *folder* is elsewhere.
+            RuntimeError: This run repeats another one, which has kept no copy.
+            OSError: Copying failed.
+        """
+        kept = (self.repeats or self.run_folder) / AT_START / folder.relative_to(self.agent_folder)
+        if kept.is_dir():
+            return kept
+        if self.repeats is not None:
+            raise RuntimeError(
+                f"this run cannot repeat an earlier one, because {kept} does not exist: what that "
+                "run began with was removed, or it ran under an older version; later runs are not "
+                "affected"
+            )
+        copy_folder(folder, kept)
+        return kept

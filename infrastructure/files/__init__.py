@@ -3,6 +3,7 @@
 from infrastructure.files.atomic import (
     ABANDONED_SECONDS,
     atomic_file,
+    copy_folder,
     flush_folder,
     remove_abandoned,
     write_atomically,
@@ -11,6 +12,7 @@ from infrastructure.files.atomic import (
 __all__ = [
     "ABANDONED_SECONDS",
     "atomic_file",
+    "copy_folder",
     "flush_folder",
     "remove_abandoned",
     "write_atomically",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -49,6 +50,37 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     with atomic_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy *source* to *target*, which appears complete or not at all; the first of several wins.
+
+    A *source* that does not exist counts as empty. Links are followed.
+
+    Raises:
+        OSError: Copying failed; there is no *target*.
+    """
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    temporary.mkdir(parents=True)
+    try:
+        if source.is_dir():
+            shutil.copytree(source, temporary, copy_function=_copy_file, dirs_exist_ok=True)
+        flush_folder(temporary)
+        try:
+            temporary.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was faster
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    flush_folder(target.parent)
+
+
+def _copy_file(source: str, target: str) -> None:
+    with Path(source).open("rb") as read, Path(target).open("wb") as written:
+        shutil.copyfileobj(read, written)
+        written.flush()
+        os.fsync(written.fileno())
 
 
 def flush_folder(folder: Path) -> None:

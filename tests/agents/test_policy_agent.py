@@ -7,15 +7,21 @@ import pytest
 import structlog
 import torch
 
+from agents.policy.learner import is_reinforced
 from agents.policy.settings import PolicySettings
+from agents.policy.tasks import TASKS
 from agents.policy_agent import PolicyAgent
 from genesis_fp16.testing import check_agent
 from infrastructure.agent_contract import Evaluation, EvaluationReport, RunContext
 from infrastructure.agent_contract.run_context import Budget
+from infrastructure.training import Precision
+from infrastructure.training.precision import PrecisionForward
+from infrastructure.training.rounds.first_batches import untrained_roles
 
 pytestmark = pytest.mark.process  # trains for seconds
 
 SMALL = {"prompts_per_round": 4, "rounds_per_epoch": 2, "rounds": 2, "task": "sorting"}
+WARM_UP = TASKS["sorting"].warm_up_rounds
 
 
 @pytest.fixture
@@ -47,16 +53,15 @@ def report(value: float) -> EvaluationReport:
 
 @pytest.fixture(scope="module")
 def sorter(tmp_path_factory: pytest.TempPathFactory) -> torch.nn.Module:
-    """A policy after twice the demonstrations of a run."""
+    """A policy that needs no more demonstrations."""
     job = PolicyAgent().build_job(context_in(tmp_path_factory.mktemp("sorter")), [])
-    optimizer = job.optimizer(job.model.parameters())
-    from infrastructure.training import Precision
-    from infrastructure.training.precision import PrecisionForward
-    from infrastructure.training.rounds import first_batches
-
-    forward = PrecisionForward(job.model, torch.device("cpu"), Precision.FP32)
-    for _ in range(2):
-        for batch in first_batches(job, torch.device("cpu"), 100):
+    optimizer, device = job.optimizer(job.model.parameters()), torch.device("cpu")
+    forward = PrecisionForward(job.model, device, Precision.FP32)
+    roles = untrained_roles(job, job.model, device)  # of the model as it is at each round
+    for round_ in range(job.warm_up_rounds):
+        for batch in job.batches(round_, roles):
+            if is_reinforced(batch):
+                return job.model
             job.loss(forward, batch).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -81,11 +86,33 @@ def test_only_a_better_policy_is_published_and_the_next_run_begins_with_it(
     again = agent.publish(context, model, report(0.9))
     assert not again.published
     assert "not better than the policy in use" in again.reason
-    job = agent.build_job(context, [])
+    later = replace(context, run_folder=context.run_folder.with_name("later"))
+    job = agent.build_job(later, [])
     assert job.warm_up_rounds == 0
     assert all(map(torch.equal, job.model.parameters(), model.parameters()))
-    anew = replace(context, settings=PolicySettings(**SMALL, start="random"))
-    assert agent.build_job(anew, []).warm_up_rounds == 2
+    anew = replace(later, settings=PolicySettings(**SMALL, start="random"))
+    assert agent.build_job(anew, []).warm_up_rounds == WARM_UP
+
+
+def test_attempts_and_the_repetition_of_a_run_begin_with_what_it_began_with(
+    context: RunContext, sorter: torch.nn.Module, tmp_path: Path
+) -> None:
+    """Although the run itself has published another policy."""
+    agent = PolicyAgent()
+    first = agent.build_job(context, [])
+    assert agent.publish(context, sorter, report(0.9)).published
+    twin = replace(context, run_folder=tmp_path / "twin", repeats=context.run_folder)
+    for again in (context, twin):
+        job = agent.build_job(again, [])
+        assert job.warm_up_rounds == first.warm_up_rounds > 0
+        assert all(map(torch.equal, job.model.parameters(), first.model.parameters()))
+    later = replace(context, run_folder=tmp_path / "later")
+    assert agent.build_job(later, []).warm_up_rounds == 0
+    (agent.published_folder(context) / "policy.json").unlink()
+    repeated = replace(twin, repeats=later.run_folder)
+    job = agent.build_job(repeated, [])
+    assert job.warm_up_rounds == 0
+    assert all(map(torch.equal, job.model.parameters(), sorter.parameters()))
 
 
 def test_a_damaged_policy_in_use_is_reported_and_replaced(
@@ -95,6 +122,6 @@ def test_a_damaged_policy_in_use_is_reported_and_replaced(
     agent.publish(context, sorter, report(0.9))
     (agent.published_folder(context) / "policy.json").write_text("{")
     with structlog.testing.capture_logs() as logs:
-        assert agent.build_job(context, []).warm_up_rounds == 2
+        assert agent.build_job(context, []).warm_up_rounds == WARM_UP
     assert [each["event"] for each in logs] == ["published_model_unreadable"]
     assert agent.publish(context, sorter, report(0.9)).published

@@ -30,6 +30,7 @@ KEPT = ["attempts/1/events.ndjson", "attempts/1/worker.log", "attempts/1/spec.js
 KEPT += ["snapshot.json", "profile/trace.json"]
 WEIGHTS = ["checkpoints/step-0000000001.pt", "checkpoints/step-0000000001.shards-ab/rank-0"]
 WEIGHTS += ["checkpoints.set-aside-1/step-0000000001.pt", "best-epoch.pt", ".best-epoch.pt.0a1b"]
+WEIGHTS += ["at-start/published/model.safetensors"]
 DAY_SECONDS = 86400.0
 
 

@@ -36,6 +36,9 @@ class FaultyPolicyAgent:
         model = build_policy(small_config(tokenizer, width=8, layers=1, context=8), seed=0)
         if fault == "another architecture":
             load_policy(_with_the_configuration_of_gpt2(model, context.run_folder / "model"))
+        if fault == "begins with its model":
+            folder = context.at_start(context.agent_folder / "published")
+            context.logger.info("began", files=" ".join(each.name for each in folder.iterdir()))
         if fault == "NaN":
             torch.nn.init.constant_(model.lm_head.weight, torch.nan)
         if fault == "another tokenizer":
@@ -80,6 +83,8 @@ class FaultyPolicyAgent:
         )
 
     def publish(self, context, model, report):
+        (context.agent_folder / "published").mkdir(exist_ok=True)
+        (context.agent_folder / "published" / context.run_id).touch()
         kept = [_weights(model).equal(each) for each in self._seen]
         reason = f"reward {report.evaluation.value}, epoch {1 + kept.index(True)}"
         return Publication(published=False, reason=reason, metrics={})

@@ -18,7 +18,7 @@ from infrastructure.events import EventTail, EventWriter, PrecisionState
 from infrastructure.events.event import Finished
 
 FP32 = PrecisionState(requested="fp32", effective="fp32", reason="operator")
-Attempt = Callable[[str], Finished]
+Attempt = Callable[..., Finished]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     threads, stdin = torch.get_num_threads(), os.dup(0)
 
-    def run(fault: str) -> Finished:
+    def run(fault: str, **changes: object) -> Finished:
         spec = RunSpec(
             run_id="r1",
             attempt=1,
@@ -49,7 +49,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt
             checkpoint_interval_seconds=60.0,
             keep_checkpoints=1,
             settings={"fault": fault},
-        )
+        ).model_copy(update=changes)
         with EventWriter(spec.events_path) as events:
             inbox = CommandInbox(events, reads_stdin=False)
             return run_attempt(AttemptRunner(spec, events, inbox), spec)
@@ -103,3 +103,24 @@ def test_a_rollout_that_never_ends_is_cut_and_the_best_epoch_is_published(
         event for event in EventTail(tmp_path / "events.ndjson").read() if event.kind == "published"
     )
     assert published.reason == "reward 0.9, epoch 2"
+
+
+def test_a_repetition_begins_with_what_the_repeated_run_began_with(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    """The run has published its own model since."""
+    runs = {name: tmp_path / name for name in ("first", "second", "twin")}
+    for name, folder in runs.items():
+        folder.mkdir()
+        changes = {"run_id": name, "run_folder": folder, "attempt_folder": folder}
+        repeats = runs["second"] if name == "twin" else None
+        assert attempt("begins with its model", repeats=repeats, **changes).outcome == "done"
+
+    def began_with(folder: Path) -> list[str]:
+        events = EventTail(folder / "events.ndjson").read()
+        return [each.fields["files"] for each in events if getattr(each, "event", "") == "began"]
+
+    found = [began_with(folder) for folder in runs.values()]
+    assert found == [[""], ["first"], ["first"]]
+    published = {each.name for each in (tmp_path / "agent" / "published").iterdir()}
+    assert published == {"first", "second"}

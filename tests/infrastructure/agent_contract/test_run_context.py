@@ -1,11 +1,63 @@
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from pathlib import Path
 
-from infrastructure.agent_contract.run_context import Budget
+import pytest
+import structlog
+
+from infrastructure.agent_contract.run_context import Budget, RunContext
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RunContext:
+    return RunContext(
+        run_id="r",
+        attempt=1,
+        agent="a",
+        device="cpu",
+        seed=3,
+        agent_folder=tmp_path / "agent",
+        run_folder=tmp_path / "run",
+        budget=Budget(seconds=1.0, transitions=1),
+        settings=None,
+        logger=structlog.get_logger(),
+        report_progress=lambda *_, **__: None,
+    )
 
 
 @pytest.mark.parametrize(("seconds", "transitions"), [(0.0, 1), (1.0, 0)])
 def test_an_empty_budget_is_refused(seconds, transitions):
     with pytest.raises(ValueError, match="above zero"):
         Budget(seconds=seconds, transitions=transitions)
+
+
+def test_a_run_and_its_repetition_see_a_folder_as_it_was_at_the_start(context: RunContext) -> None:
+    in_use = context.agent_folder / "published" / "task"
+    (in_use / "weights").mkdir(parents=True)
+    (in_use / "weights/w").write_text("first")
+    assert (context.at_start(in_use) / "weights/w").read_text() == "first"
+    (in_use / "weights/w").write_text("second")
+    twin = replace(
+        context, run_folder=context.run_folder.with_name("twin"), repeats=context.run_folder
+    )
+    for again in (context, replace(context, attempt=2), twin):
+        assert (again.at_start(in_use) / "weights/w").read_text() == "first"
+    later = replace(context, run_folder=context.run_folder.with_name("later"))
+    assert (later.at_start(in_use) / "weights/w").read_text() == "second"
+
+
+def test_a_folder_that_did_not_exist_at_the_start_stays_empty(context: RunContext) -> None:
+    in_use = context.agent_folder / "published"
+    assert list(context.at_start(in_use).iterdir()) == []
+    in_use.mkdir(parents=True)
+    (in_use / "w").write_text("published by this run")
+    assert list(context.at_start(in_use).iterdir()) == []
+
+
+def test_what_a_run_began_with_is_never_replaced_by_something_else(context: RunContext) -> None:
+    in_use = context.agent_folder / "published"
+    with pytest.raises(RuntimeError, match="cannot repeat an earlier one"):
+        replace(context, repeats=context.run_folder.with_name("gone")).at_start(in_use)
+    with pytest.raises(ValueError, match="subpath"):
+        context.at_start(context.run_folder)

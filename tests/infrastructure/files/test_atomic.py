@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infrastructure.files import atomic_file, remove_abandoned, write_atomically
+from infrastructure.files import atomic_file, copy_folder, remove_abandoned, write_atomically
 
 
 @pytest.mark.parametrize("content", ["größer", b"\x00\xff", ""])
@@ -66,3 +66,22 @@ def test_what_a_killed_writer_has_left_is_removed(tmp_path: Path) -> None:
     assert not abandoned.exists()
     assert all(path.exists() for path in kept)
     assert (tmp_path / ".folder.12345678").is_dir()
+
+
+def test_a_folder_is_copied_whole_or_not_at_all(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "deep" / "target"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "file").write_bytes(b"x" * 100_000)
+    (source / "gone").symlink_to("nowhere")
+    with pytest.raises(OSError, match="No such file"):
+        copy_folder(source, target)
+    assert list(target.parent.iterdir()) == []
+    (source / "gone").unlink()
+    copy_folder(source, target)
+    assert (target / "sub" / "file").read_bytes() == b"x" * 100_000
+    (source / "sub" / "file").write_bytes(b"later")
+    copy_folder(source, target)  # as another rank would
+    assert (target / "sub" / "file").read_bytes() == b"x" * 100_000
+    copy_folder(tmp_path / "missing", tmp_path / "empty")
+    assert list((tmp_path / "empty").iterdir()) == []
+    assert [each.name for each in target.parent.iterdir()] == ["target"]
