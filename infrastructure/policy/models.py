@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn import Module
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaConfig
 
 from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.policy.tokenizer import Tokenizer
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _SPARE_ROWS = 1024  # of a vocabulary padded for the hardware; peers pad by at most 943
+_PROBE_TOKENS = 4
+_PROBE_TOLERANCE = 2e-5  # of the largest logit; rounding was below 1e-6 in 90 architectures
 
 
 class PolicyModelError(MisconfiguredError):
@@ -42,7 +45,12 @@ def small_config(
         layers: Number of blocks.
         heads: Attention heads in each block; divide the width.
         context: Longest sequence, in tokens.
+
+    Raises:
+        PolicyModelError: *heads* do not divide *width*.
     """
+    if width % heads:
+        raise PolicyModelError(f"{heads} attention heads do not divide the width {width}")
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
@@ -64,8 +72,9 @@ def build_policy(config: PretrainedConfig, *, seed: int) -> Module:
         config: Configuration of any architecture of transformers that is a causal language model.
 
     Raises:
-        PolicyModelError: The architecture has no causal language model, or one that does not take
-            the positions of tokens.
+        PolicyModelError: The architecture has no causal language model, or one that cannot be a
+            policy: tokens see later ones, it does not take their positions or counts them
+            otherwise than from 0, or it cannot continue from a `DynamicCache`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -73,10 +82,10 @@ def build_policy(config: PretrainedConfig, *, seed: int) -> Module:
             model: Module = AutoModelForCausalLM.from_config(
                 _without_dropout(config), dtype=torch.float32
             )
-        except ValueError as error:
+        except Exception as error:  # contradictory sizes raise anything, also ZeroDivisionError
             raise PolicyModelError(
-                f"transformers has no causal language model for {type(config).__name__}: use the "
-                "configuration of one, such as LlamaConfig"
+                f"transformers has no causal language model for this {type(config).__name__}: use "
+                f"a consistent configuration of one, such as LlamaConfig ({_described(error)})"
             ) from error
     return _checked(model)
 
@@ -91,7 +100,7 @@ def load_policy(path: Path | str, *, gguf_file: str | None = None) -> Module:
 
     Raises:
         PolicyModelError: The folder or file does not exist, does not hold a causal language model,
-            or its weights are not those of the architecture it names.
+            or its weights are not those of the architecture it names; or as for `build_policy`.
     """
     folder = _folder(path, gguf_file)
     try:
@@ -109,8 +118,10 @@ def load_policy(path: Path | str, *, gguf_file: str | None = None) -> Module:
         raise PolicyModelError(
             f"reading {gguf_file} needs more packages: pip install gguf accelerate ({error})"
         ) from error
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise PolicyModelError(f"{folder}: transformers cannot load this model: {error}") from error
+    except Exception as error:  # damaged files raise anything, also ZeroDivisionError
+        raise PolicyModelError(
+            f"{folder}: transformers cannot load this model: {_described(error)}"
+        ) from error
     _check_weights(folder, loading, type(model).__name__)
     return _checked(model)
 
@@ -126,9 +137,9 @@ def load_tokenizer(path: Path | str, *, gguf_file: str | None = None) -> Tokeniz
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
             folder, gguf_file=gguf_file, local_files_only=True
         )
-    except (ImportError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # as for models
         raise PolicyModelError(
-            f"{folder}: transformers cannot load a tokenizer from here: {error}"
+            f"{folder}: transformers cannot load a tokenizer from here: {_described(error)}"
         ) from error
     return tokenizer
 
@@ -230,10 +241,98 @@ def _check_weights(folder: Path, loading: dict[str, set[str]], name: str) -> Non
         )
 
 
+def _described(error: Exception) -> str:
+    text = str(error).split("\nModel type should be one of")[0]  # 189 names follow
+    return text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"
+
+
 def _checked(model: Module) -> Module:
+    name = type(model).__name__
     if "position_ids" not in inspect.signature(model.forward).parameters:
         raise PolicyModelError(
-            f"{type(model).__name__} does not take the positions of tokens, so that prompts "
-            "padded on the left would change its results: use a model with position_ids"
+            f"{name} does not take the positions of tokens, so that prompts padded on the left "
+            "would change its results: use a model with position_ids"
         )
+    context = context_length(model)
+    if context is not None and context < _PROBE_TOKENS:
+        raise PolicyModelError(
+            f"{name} has a context of {context} tokens: no prompt and completion fit in"
+        )
+    training = model.training
+    model.eval()
+    try:
+        _check_results(model)
+    except PolicyModelError:
+        raise
+    except Exception as error:  # anything, where its code meets a cache unlike its own
+        raise PolicyModelError(
+            f"{name} cannot compute a few tokens, or not continue them with a DynamicCache of "
+            f"transformers: {_described(error)}"
+        ) from error
+    finally:
+        model.train(training)
     return model
+
+
+@torch.no_grad()
+def _check_results(model: Module) -> None:
+    """Compare what rollout and trainer compute with a plain forward pass over a few tokens.
+
+    Non-finite weights pass: the rollout names them.
+    """
+    name = type(model).__name__
+    tokens_1T = (torch.arange(_PROBE_TOKENS - 1) + vocabulary_size(model) // 2)[None]
+    tokens_1T = tokens_1T % vocabulary_size(model)
+    plain_1TV = model(input_ids=tokens_1T, use_cache=False).logits
+    changed_1T = tokens_1T.clone()
+    changed_1T[:, -1] = (changed_1T[:, -1] + 1) % vocabulary_size(model)
+    changed_1TV = model(input_ids=changed_1T, use_cache=False).logits
+    if _differ(changed_1TV[:, :-1], plain_1TV[:, :-1]):
+        remedy = "set is_decoder=True in its configuration, if it was trained as a decoder"
+        if getattr(model.config, "is_decoder", True):
+            remedy = "use a causal model"
+        raise PolicyModelError(
+            f"{name} is not causal: its results at a token depend on later ones, so that the "
+            f"trainer would know the token that the rollout had to draw; {remedy}"
+        )
+    positions_1T = torch.arange(tokens_1T.shape[1])[None]
+    positioned_1TV = model(input_ids=tokens_1T, position_ids=positions_1T, use_cache=False).logits
+    if _differ(positioned_1TV, plain_1TV):
+        raise PolicyModelError(
+            f"{name} does not count the positions of tokens from 0, as rollout and trainer do, so "
+            "that its results would be those of other positions than it was trained on: use "
+            "another architecture"
+        )
+    generated_1TV = _generated_logits(model, tokens_1T)
+    if _differ(generated_1TV, plain_1TV):
+        raise PolicyModelError(
+            f"{name} has other results with a cache and padding on the left than without: use "
+            "another architecture"
+        )
+
+
+def _generated_logits(model: Module, tokens_1T: Tensor) -> Tensor:
+    """Logits of the tokens as a rollout computes them: padded on the left, one by one."""
+    padded_1T = torch.cat([tokens_1T[:, :1], tokens_1T], 1)
+    attended_1T = torch.ones_like(padded_1T)
+    attended_1T[:, 0] = 0
+    positions_1T = (attended_1T.cumsum(1) - 1).clamp(min=0)
+    cache = DynamicCache(config=model.config)
+    logits, seen = [], 0
+    for end in range(2, padded_1T.shape[1] + 1):
+        output = model(
+            input_ids=padded_1T[:, seen:end],
+            attention_mask=attended_1T[:, :end],
+            position_ids=positions_1T[:, seen:end],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        logits.append(output.logits[:, -1])
+        seen = end
+    return torch.stack(logits, 1)
+
+
+def _differ(first: Tensor, second: Tensor) -> bool:
+    if not (first.isfinite().all() and second.isfinite().all()):
+        return False
+    return bool((first - second).abs().max() > _PROBE_TOLERANCE * second.abs().max())

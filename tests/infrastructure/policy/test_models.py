@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BloomConfig, GPT2Config, T5Config
+from transformers import (
+    BertConfig,
+    BloomConfig,
+    GPT2Config,
+    OpenAIGPTConfig,
+    RobertaConfig,
+    T5Config,
+)
 
 from infrastructure.policy.models import (
     PolicyModelError,
@@ -20,6 +27,9 @@ from infrastructure.policy.models import (
 from infrastructure.policy.tokenizer import CharacterTokenizer
 
 TOKENIZER = CharacterTokenizer("0123456789+=")
+
+
+SIZES = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
 def tiny(**values: Any) -> Any:
@@ -58,7 +68,27 @@ def test_dropout_is_off_in_training_too() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (T5Config(d_model=8, num_layers=1), "no causal language model for T5Config"),
+        (
+            T5Config(d_model=8, num_layers=1),
+            r"no causal language model for this T5Config: .*AutoModelForCausalLM\.\)$",
+        ),
+        (
+            SimpleNamespace(),
+            "no causal language model for this SimpleNamespace: use a consistent configuration",
+        ),
+        (BertConfig(**SIZES, vocab_size=9), "BertLMHeadModel is not causal: .* is_decoder=True"),
+        (
+            RobertaConfig(**SIZES, vocab_size=9, is_decoder=True),
+            "RobertaForCausalLM does not count the positions of tokens from 0",
+        ),
+        (
+            OpenAIGPTConfig(n_embd=8, n_layer=1, n_head=2, vocab_size=9),
+            "OpenAIGPTLMHeadModel cannot compute .* continue them with a DynamicCache",
+        ),
+        (
+            GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=2),
+            "GPT2LMHeadModel has a context of 2 tokens",
+        ),
         (
             BloomConfig(hidden_size=8, n_layer=1, n_head=2, vocab_size=9),
             "BloomForCausalLM does not take the positions of tokens",
@@ -68,6 +98,26 @@ def test_dropout_is_off_in_training_too() -> None:
 def test_models_that_cannot_be_policies_are_refused(config: Any, message: str) -> None:
     with pytest.raises(PolicyModelError, match=message):
         build_policy(config, seed=0)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(PolicyModelError, match="4 attention heads do not divide the width 66"):
+        small_config(TOKENIZER, width=66, heads=4)
+
+
+def test_a_decoder_of_few_tokens_is_a_policy() -> None:
+    config = BertConfig(
+        **SIZES, vocab_size=3, max_position_embeddings=4, is_decoder=True, pad_token_id=0
+    )
+    assert build_policy(config, seed=0).training, "as transformers returned it"
+
+
+def test_weights_that_are_not_finite_are_left_to_the_rollout(tmp_path: Path) -> None:
+    model = tiny()
+    model.lm_head.weight.data.fill_(float("nan"))
+    model.save_pretrained(tmp_path)
+
+    assert load_policy(tmp_path).lm_head.weight.isnan().all()
 
 
 def test_a_saved_policy_is_loaded_in_float32(tmp_path: Path) -> None:
@@ -103,6 +153,24 @@ def test_weights_that_lack_a_layer_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
 
     with pytest.raises(PolicyModelError, match=r"are missing \(such as model\.layers\.1"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", '{"model_type": "llama", "num_attention_heads": 0}'),
+        ("config.json", '{"model_type": "llama", "hidden_size": "x"}'),
+        ("config.json", '{"model_type": []}'),
+        ("config.json", "[]"),
+        ("model.safetensors", "no header"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path: Path, name: str, content: str) -> None:
+    tiny().save_pretrained(tmp_path)
+    (tmp_path / name).write_text(content)
+
+    with pytest.raises(PolicyModelError, match="transformers cannot load this model"):
         load_policy(tmp_path)
 
 
