@@ -22,7 +22,7 @@ class PolicySettings(BaseModel):
     learning_rate: Of the warm-up, by default the task's; then it falls linearly to a tenth.
     kl_coefficient: Weight of the divergence from the policy after the warm-up; 0 for none.
     correction: Correction for the mismatch of rollout and trainer, by its name; none for none.
-    temperature: Temperature of the rollout.
+    temperature: Temperature of the rollout, and of the held-out completions that are rewarded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,7 +37,7 @@ class PolicySettings(BaseModel):
     learning_rate: float | None = Field(default=None, gt=0.0, le=1.0)
     kl_coefficient: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     correction: str = "none"
-    temperature: float = Field(default=1.0, gt=0.0, le=100.0)
+    temperature: float = Field(default=1.0, ge=0.01, le=100.0)
 
     @field_validator("correction")
     @classmethod

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+LOWEST_TEMPERATURE = 0.01
+"""Below it, rounding decides what is drawn, and logits may overflow. vLLM raises lower values to
+it, so that its log-probabilities would be those of another temperature."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
     """Temperature, then top-k, then top-p, as in transformers and vLLM.
 
     Attributes:
-        temperature: Divisor of the logits.
+        temperature: Divisor of the logits, at least `LOWEST_TEMPERATURE`.
         top_k: Only the k most probable tokens are drawn; None for all. 1 is greedy decoding.
         top_p: Only the most probable tokens are drawn, as few as reach this total probability
             (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration").
@@ -30,13 +34,13 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
+        if not LOWEST_TEMPERATURE <= self.temperature < float("inf"):
             raise ValueError(
-                f"temperature must be above 0 and finite, got {self.temperature}: for greedy "
-                "decoding use top_k=1"
+                f"temperature must be at least {LOWEST_TEMPERATURE} and finite, got "
+                f"{self.temperature}: for greedy decoding use top_k=1"
             )
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, or None for all, got {self.top_k}")
+        if self.top_k is not None and (not isinstance(self.top_k, int) or self.top_k < 1):
+            raise ValueError(f"top_k must be an integer from 1, or None for all, got {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from infrastructure.agent_contract.agent import MisconfiguredError
@@ -65,6 +65,25 @@ class NonFiniteLogitsError(ArithmeticError):
             f"{', '.join(map(str, rows[:5]))} after {tokens} generated tokens: {cause}"
         )
         self.rows = rows
+
+
+def check_special_tokens(pad_token: int, stop_tokens: Collection[int], *, vocabulary: int) -> None:
+    """Check the special tokens of a rollout.
+
+    Raises:
+        RolloutRequestError: There is no stop token, or one is not an id of the model.
+    """
+    if not stop_tokens:
+        raise RolloutRequestError(
+            "stop_tokens is empty, so that no completion would ever end: pass the end-of-sequence "
+            "token"
+        )
+    for name, token in (("pad_token", pad_token), *(("stop_tokens", each) for each in stop_tokens)):
+        if not 0 <= token < vocabulary:
+            raise RolloutRequestError(
+                f"{name} has the id {token}, but the model has {vocabulary} ids: tokenizer and "
+                "model do not belong together"
+            )
 
 
 def check_request(

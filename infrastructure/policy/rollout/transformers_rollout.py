@@ -16,8 +16,8 @@ from infrastructure.agent_contract.on_policy_job import RoleModel
 from infrastructure.policy.models import context_length, vocabulary_size
 from infrastructure.policy.rollout.engine import (
     NonFiniteLogitsError,
-    RolloutRequestError,
     check_request,
+    check_special_tokens,
 )
 from infrastructure.policy.sampling import Sampling
 from infrastructure.policy.tokens import TokenBatch
@@ -38,7 +38,7 @@ class TransformersRollout:
         cache: Type in which keys and values are kept; None for the type of the computation.
 
     Raises:
-        RolloutRequestError: There is no stop token.
+        RolloutRequestError: There is no stop token, or a special token is not an id of the model.
     """
 
     def __init__(
@@ -49,17 +49,13 @@ class TransformersRollout:
         stop_tokens: Collection[int],
         cache: Precision | None = None,
     ) -> None:
-        if not stop_tokens:
-            raise RolloutRequestError(
-                "stop_tokens is empty, so that no completion would ever end: pass the "
-                "end-of-sequence token"
-            )
         self._forward = forward
         self._pad_token = pad_token
         self._stop_tokens = sorted(stop_tokens)
         self._cache = cache
         self._vocabulary = vocabulary_size(forward.module)
         self._context = context_length(forward.module)
+        check_special_tokens(pad_token, stop_tokens, vocabulary=self._vocabulary)
         parameters = inspect.signature(forward.module.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
@@ -173,7 +169,9 @@ class _TypedCache(DynamicCache):  # type: ignore[misc]  # transformers is not ty
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
         kept = key_states.to(self._dtype), value_states.to(self._dtype)
-        keys, values = super().update(*kept, layer_idx, *args, **kwargs)
+        # Autocast cannot concatenate tensors of the half type that it does not compute in.
+        with torch.autocast(key_states.device.type, enabled=False):
+            keys, values = super().update(*kept, layer_idx, *args, **kwargs)
         return keys.to(key_states.dtype), values.to(value_states.dtype)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from infrastructure.policy.rollout.engine import check_request
+from infrastructure.policy.rollout.engine import check_request, check_special_tokens
 from infrastructure.policy.sampling import Sampling
 from infrastructure.policy.tokens import TokenBatch
 from infrastructure.training.precision.roles import RolePrecision
@@ -35,7 +35,8 @@ class VllmRollout:
 
     Raises:
         ImportError: vLLM is not installed.
-        ValueError: vLLM cannot compute in *precision*, or there is no stop token.
+        ValueError: vLLM cannot compute in *precision*.
+        RolloutRequestError: There is no stop token, or a special token is not an id of the model.
     """
 
     def __init__(
@@ -53,11 +54,7 @@ class VllmRollout:
                 f"vLLM stores and computes in one type and returns fp32, got {precision}: use "
                 f"{precision.compute}/{precision.compute}/fp32"
             )
-        if not stop_tokens:
-            raise ValueError(
-                "stop_tokens is empty, so that no completion would ever end: pass the "
-                "end-of-sequence token"
-            )
+        check_special_tokens(pad_token, stop_tokens, vocabulary=vocabulary)
         try:
             import vllm
         except ImportError as error:

@@ -4,6 +4,13 @@ import pytest
 from pydantic import ValidationError
 
 from agents.policy.settings import PolicySettings
+from infrastructure.policy.sampling import LOWEST_TEMPERATURE
+
+
+def test_a_temperature_that_the_rollout_refuses_is_refused() -> None:
+    PolicySettings(temperature=LOWEST_TEMPERATURE)
+    with pytest.raises(ValidationError, match="temperature"):
+        PolicySettings(temperature=LOWEST_TEMPERATURE / 2)
 
 
 def test_an_unknown_correction_or_task_is_named() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from infrastructure.policy.rollout import RolloutRequestError
-from infrastructure.policy.rollout.engine import check_request
+from infrastructure.policy.rollout.engine import check_request, check_special_tokens
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,22 @@ def test_requests_that_do_not_fit_the_model_are_refused(
 ) -> None:
     with pytest.raises(RolloutRequestError, match=message):
         check_request(prompts, max_new_tokens=max_new_tokens, vocabulary=9, context=8)
+
+
+@pytest.mark.parametrize(
+    ("pad_token", "stop_tokens", "message"),
+    [
+        (0, [], "no completion would ever end"),
+        (9, [1], "pad_token has the id 9, but the model has 9 ids"),
+        (0, [1, 99], "stop_tokens has the id 99, but the model has 9 ids"),
+        (0, [-1], "stop_tokens has the id -1"),
+    ],
+)
+def test_special_tokens_that_the_model_lacks_are_refused(
+    pad_token: int, stop_tokens: list[int], message: str
+) -> None:
+    with pytest.raises(RolloutRequestError, match=message):
+        check_special_tokens(pad_token, stop_tokens, vocabulary=9)
 
 
 def test_a_model_without_a_limit_takes_prompts_of_any_length() -> None:

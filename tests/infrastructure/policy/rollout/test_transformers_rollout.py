@@ -202,6 +202,19 @@ def test_the_cache_has_a_type_of_its_own() -> None:
     assert 1e-5 < difference(FP32, Precision.FP16) < difference(FP32, Precision.BF16) < 0.3
 
 
+@pytest.mark.parametrize("precision", ["fp32/bf16/fp32", "fp16/fp16/fp32"])
+@pytest.mark.parametrize("cache", list(Precision))
+def test_every_type_of_the_cache_goes_with_every_type_of_the_role(
+    precision: str, cache: Precision
+) -> None:
+    engine = rollout(role(a_model(), precision), cache=cache)
+
+    batch = engine.generate(PROMPTS, sampling=Sampling(), max_new_tokens=3, seed=1)
+
+    assert batch.log_probs_BS is not None
+    assert torch.equal(engine.rescore(batch, Sampling()), batch.log_probs_BS)
+
+
 def test_new_weights_and_types_take_effect_at_the_next_batch() -> None:
     forward = role(a_model(seed=0), "bf16/bf16/fp32")
     engine = rollout(forward)
@@ -235,5 +248,7 @@ def test_prompts_that_leave_no_room_are_refused() -> None:
 
 
 def test_a_rollout_that_nothing_ends_is_refused() -> None:
-    with pytest.raises(ValueError, match="no completion would ever end"):
+    with pytest.raises(RolloutRequestError, match="no completion would ever end"):
         rollout(role(a_model()), stop_tokens=())
+    with pytest.raises(RolloutRequestError, match="stop_tokens has the id 99"):
+        rollout(role(a_model()), stop_tokens=[99])
