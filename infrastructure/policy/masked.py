@@ -44,9 +44,14 @@ def check_token_values(mask_BS: Tensor, **values: Tensor) -> None:
                 "log-probabilities belong to predicted tokens, one fewer than tokens"
             )
         if value.dtype not in _DTYPES:
+            remedy = f"Cast with {name}.float()"
+            if value.is_floating_point() and "log_probs" in name:
+                remedy = (
+                    "Cast the logits to float32 before log_softmax: a later cast does not restore "
+                    "lost digits"
+                )
             raise TokenValueError(
-                f"{name} is {_dtype(value)}; losses compute in float32 (or float64). Cast the "
-                "logits to float32 before log_softmax: a later cast does not restore lost digits"
+                f"{name} is {_dtype(value)}; losses compute in float32 (or float64). {remedy}"
             )
 
 

@@ -4,7 +4,8 @@ B sequences, S predicted tokens. Sequences without a valid token (padding rows, 
 do not count. The denominator may be given: with gradient accumulation or several ranks, the mean
 of means weights the tokens of a short micro-batch more than those of a long one. Pass the whole
 step's number of tokens (or sequences) divided by the number of micro-batches (times ranks) instead,
-so that the trainer's mean over micro-batches becomes the mean over the step.
+so that the trainer's mean over micro-batches becomes the mean over the step. A step without a valid
+token, whose denominator is 0, has the loss 0.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def token_mean(values_BS: Tensor, mask_BS: Tensor, *, denominator: float | None 
     """
     if denominator is None:
         return masked_mean(values_BS, mask_BS)
-    return masked(values_BS, mask_BS).sum() / denominator
+    return _divided(masked(values_BS, mask_BS).sum(), denominator)
 
 
 def sequence_mean(
@@ -73,4 +74,8 @@ def constant_length(
 def _per_sequence(total: Tensor, mask_BS: Tensor, denominator: float | None) -> Tensor:
     if denominator is None:
         return total / mask_BS.any(dim=1).sum().clamp(min=1)
-    return total / denominator
+    return _divided(total, denominator)
+
+
+def _divided(total: Tensor, denominator: float) -> Tensor:
+    return total / denominator if denominator else total

@@ -50,6 +50,8 @@ def test_rewards_are_checked(advantages):
         advantages(torch.tensor([1.0, math.nan]), groups_B)
     with pytest.raises(TokenValueError, match="rewards_B is float16"):
         advantages(torch.zeros(2, dtype=torch.float16), groups_B)
+    with pytest.raises(TokenValueError, match=r"is int64; .* Cast with rewards_B\.float\(\)$"):
+        advantages(torch.tensor([1, 0]), groups_B)
     with pytest.raises(ValueError, match="one integer for each of 2 rewards"):
         advantages(torch.zeros(2), torch.zeros(2))
 

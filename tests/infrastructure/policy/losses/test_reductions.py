@@ -44,6 +44,7 @@ def test_no_token_at_all_is_zero():
     nothing_BS = torch.zeros_like(MASK_BS)
     for reduction in (token_mean, sequence_mean, partial(constant_length, max_length=4)):
         assert reduction(VALUES_BS, nothing_BS) == 0
+        assert reduction(VALUES_BS, nothing_BS, denominator=0) == 0
 
 
 def test_constant_length_needs_a_length():
