@@ -1,7 +1,7 @@
 """The policy in use, as files that transformers reads and nothing unpickles.
 
-``policy.json`` names the folder of the weights, with their hash, and is replaced last: a reader
-finds the old policy or the new one, never a mixture.
+``policy.json`` names the folder of the model, with the hash of each file, and is replaced last: a
+reader finds the old policy or the new one, never a mixture.
 """
 
 from __future__ import annotations
@@ -14,13 +14,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pydantic import BaseModel, Field, ValidationError
+from safetensors import SafetensorError
 from torch.nn import Module
 from transformers.utils import logging as transformers_logging
 
 from infrastructure.files import write_atomically
 from infrastructure.policy.models import PolicyModelError, load_policy, vocabulary_size
 
-_INDEX, _WEIGHTS, _PREFIX = "policy.json", "model.safetensors", "policy-"
+_INDEX, _PREFIX = "policy.json", "policy-"
+
+
+class _Index(BaseModel):
+    folder: str = Field(pattern=f"^{_PREFIX}[0-9a-f]{{8}}$")
+    sha256: dict[str, str] = Field(min_length=1)  # of each file
 
 
 class PublishedPolicyError(ValueError):
@@ -35,16 +42,22 @@ def save_published(folder: Path, model: Module, details: Mapping[str, object]) -
         details: JSON to keep beside it, such as task and metrics.
 
     Raises:
-        OSError: Writing failed; the previous policy stays in use.
+        OSError: Writing failed; the previous policy stays in use, and nothing of the new one is
+            left.
     """
+    previous = _folder_in_use(folder)
     written = folder / f"{_PREFIX}{secrets.token_hex(4)}"
-    with _no_progress_bars():
-        model.save_pretrained(written, safe_serialization=True)  # type: ignore[operator]
-    index = {"folder": written.name, "sha256": _digest(written), "details": dict(details)}
-    previous = None
-    with suppress(PublishedPolicyError):  # there is none, or this one replaces a damaged one
-        previous = _read_index(folder).get("folder")
-    write_atomically(folder / _INDEX, json.dumps(index, indent=1))
+    try:
+        with _no_progress_bars():
+            model.save_pretrained(written, safe_serialization=True)  # type: ignore[operator]
+        index = {"folder": written.name, "sha256": _digests(written), "details": dict(details)}
+        write_atomically(folder / _INDEX, json.dumps(index, indent=1))
+    except BaseException as error:
+        if _folder_in_use(folder) != written.name:
+            shutil.rmtree(written, ignore_errors=True)
+        if isinstance(error, SafetensorError):  # how it reports a full disk
+            raise OSError(f"{written} cannot be written: {error}") from error
+        raise
     for other in folder.glob(f"{_PREFIX}*"):
         if other.name not in (written.name, previous):  # a reader may have the previous one open
             shutil.rmtree(other, ignore_errors=True)
@@ -62,10 +75,12 @@ def load_published(folder: Path, vocabulary: int) -> Module | None:
     if not (folder / _INDEX).exists():
         return None
     index = _read_index(folder)
-    found = folder / Path(str(index.get("folder"))).name
+    found = folder / index.folder
     try:
-        if _digest(found) != index.get("sha256"):
-            raise PublishedPolicyError(f"{found / _WEIGHTS}: its hash is not that in {_INDEX}")
+        digests = _digests(found)
+        for name, digest in index.sha256.items():
+            if digests.get(name) != digest:
+                raise PublishedPolicyError(f"{found / name}: its hash is not that in {_INDEX}")
         with _no_progress_bars():
             model = load_policy(found)
         if (rows := vocabulary_size(model)) != vocabulary:
@@ -90,16 +105,28 @@ def _no_progress_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _digest(folder: Path) -> str:
-    with (folder / _WEIGHTS).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _digests(folder: Path) -> dict[str, str]:
+    digests = {}
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
-def _read_index(folder: Path) -> dict[str, object]:
+def _folder_in_use(folder: Path) -> str | None:
+    with suppress(PublishedPolicyError):  # there is none, or a damaged one
+        return _read_index(folder).folder
+    return None
+
+
+def _read_index(folder: Path) -> _Index:
     try:
-        index = json.loads((folder / _INDEX).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        return _Index.model_validate_json((folder / _INDEX).read_bytes())
+    except OSError as error:
         raise PublishedPolicyError(f"{folder / _INDEX} cannot be read: {error}") from error
-    if not isinstance(index, dict):
-        raise PublishedPolicyError(f"{folder / _INDEX} holds no object")
-    return index
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = "".join(f"{each}: " for each in first["loc"])
+        raise PublishedPolicyError(
+            f"{folder / _INDEX} is damaged: {field}{first['msg']}"
+        ) from error

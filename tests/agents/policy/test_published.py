@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,49 @@ def test_damage_is_named(tmp_path: Path) -> None:
     save_published(tmp_path, new_policy(TASKS["arithmetic"], 0), {})
     with pytest.raises(PublishedPolicyError, match=f"predicts 15 ids, but the tokenizer has {IDS}"):
         load_published(tmp_path, IDS)
-    (tmp_path / "policy.json").write_text("[]")
-    with pytest.raises(PublishedPolicyError, match="holds no object"):
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["", "[]", "{}", '{"folder": "..", "sha256": {}}', '{"folder": "a\\u0000b"}', "[" * 100_000],
+    ids=["empty", "list", "object", "parent", "null", "deep"],
+)
+def test_a_damaged_index_is_named(tmp_path: Path, index: str) -> None:
+    (tmp_path / "policy.json").write_text(index)
+    with pytest.raises(PublishedPolicyError, match=r"policy\.json is damaged: .+"):
         load_published(tmp_path, IDS)
+    save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
+    assert load_published(tmp_path, IDS) is not None
+
+
+def test_a_damaged_configuration_is_named(tmp_path: Path) -> None:
+    save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
+    (config,) = tmp_path.glob("policy-*/config.json")
+    config.write_text(config.read_text().replace('"num_attention_heads": 4', '"x": 3'))
+    with pytest.raises(PublishedPolicyError, match=r"config\.json: its hash is not"):
+        load_published(tmp_path, IDS)
+
+
+def test_a_disk_that_takes_no_weights_leaves_the_policy_in_use_alone(tmp_path: Path) -> None:
+    """A limit on the size of files fails where a full disk does, in the code of safetensors."""
+    first, second = (new_policy(TASKS["sorting"], seed) for seed in range(2))
+    save_published(tmp_path, first, {})
+    before = sorted(tmp_path.rglob("*"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match=r"policy-\w+ cannot be written: .*File too large"):
+            save_published(tmp_path, second, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(tmp_path.rglob("*")) == before
+    found = load_published(tmp_path, IDS)
+    assert found is not None
+    assert all(map(torch.equal, found.parameters(), first.parameters()))
+
+
+def test_a_policy_whose_index_cannot_be_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "policy.json").mkdir()
+    with pytest.raises(OSError, match=r"policy\.json"):
+        save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
+    assert [each.name for each in tmp_path.iterdir()] == ["policy.json"]
