@@ -126,7 +126,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--precision", nargs="+", choices=("fp32", "bf16", "fp16"), default=("fp32", "bf16")
     )
     parser.add_argument(
-        "--rounds", nargs="+", type=int, default=(25, 150, 600), help="after the warm-up"
+        "--rounds", nargs="+", type=int, default=(25, 150), help="after the warm-up"
     )
     parser.add_argument("--kl-coefficient", type=float, default=0.0, help="above 0: a reference")
     parser.add_argument("--seed", type=int, default=0)
