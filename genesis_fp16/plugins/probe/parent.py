@@ -398,8 +398,8 @@ class Ended:
         if self.timed_out:
             hung = f", it hung at {place}" if place else ""
             return (
-                f"did not load within {deadline_seconds:g} s{hung}: do less at import, or raise "
-                "GENESIS_PROBE_TIMEOUT_SECONDS"
+                f"did not load within {deadline_seconds:g} s{hung}: raise "
+                "GENESIS_PROBE_TIMEOUT_SECONDS if the machine is busy, or import less in the agent"
             )
         at = f" at {place}" if place else ""
         if self.status is not None and self.status < 0:
