@@ -180,7 +180,7 @@ class _TrainingLoop:
         seed_generators(options.seed + ranks.rank)
         (self._first_batch,) = first_batches(job, device)
         auto_precision = AutoPrecision(job, device, config, folder, ranks, emit)
-        roles = _resolver_of(job, device, config.cpu_half)
+        roles = _resolver_of(job, device, config.cpu_half, emit)
         precision = roles.resolve(auto_precision.resolve(precision))
         effective = resolve(precision, device, cpu_half=config.cpu_half).effective
         compute = Precision(effective).compute
@@ -361,13 +361,15 @@ class _TrainingLoop:
         return self._progress.epoch * self._rounds.per_epoch > warm_up
 
 
-def _resolver_of(job: Job, device: torch.device, cpu_half: bool) -> RoleResolver:
+def _resolver_of(
+    job: Job, device: torch.device, cpu_half: bool, emit: Callable[[BaseEvent], None]
+) -> RoleResolver:
     roles: list[Role] = []
     preset = None
     if isinstance(job, OnPolicyJob):
         roles = [Role.POLICY, Role.ROLLOUT, *([Role.REFERENCE] if job.reference else [])]
         preset = job.role_precision
-    return RoleResolver(roles, preset=preset, device=device, cpu_half=cpu_half)
+    return RoleResolver(roles, preset=preset, device=device, cpu_half=cpu_half, emit=emit)
 
 
 def _rounds_of(job: Job, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:

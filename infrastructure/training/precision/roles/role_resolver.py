@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import structlog
 import torch
 
 from infrastructure.events import PrecisionState, Role
+from infrastructure.events.event import Notice
 from infrastructure.events.precision_state import PrecisionName, fp32_reason_of_device
 from infrastructure.events.role_precision import FP32, RolePrecisions, roles_under, usable_preset
 from infrastructure.training.precision.devices import native_half_types
-
-log = structlog.get_logger()
 
 
 class RoleResolver:
@@ -24,6 +22,7 @@ class RoleResolver:
         preset: Name of the preset that the job chose; None leaves it to the run's precision.
         device: Where the roles compute.
         cpu_half: Whether half precision may run on a CPU.
+        emit: Receives a notice if policy and rollout round differently.
 
     Raises:
         UnknownPresetError: There is no such preset.
@@ -31,11 +30,17 @@ class RoleResolver:
     """
 
     def __init__(
-        self, roles: Iterable[Role], *, preset: str | None, device: torch.device, cpu_half: bool
+        self,
+        roles: Iterable[Role],
+        *,
+        preset: str | None,
+        device: torch.device,
+        cpu_half: bool,
+        emit: Callable[[Notice], None],
     ) -> None:
         self._roles = tuple(roles)
         self._preset = None if preset is None else usable_preset(preset)
-        self._device, self._cpu_half = device, cpu_half
+        self._device, self._cpu_half, self._emit = device, cpu_half, emit
         self._warned: set[str] = set()
 
     def resolve(self, wish: PrecisionState) -> PrecisionState:
@@ -56,7 +61,7 @@ class RoleResolver:
     def precisions(self, state: PrecisionState) -> RolePrecisions:
         """The precision of every role under *state*; FP32 where the device lacks a half type.
 
-        Logs a warning once if policy and rollout round differently.
+        Emits a warning once if policy and rollout round differently.
         """
         found = replace(roles_under(state, self._preset), name="roles of this run")
         for role, each in found.items():
@@ -65,7 +70,8 @@ class RoleResolver:
         if {Role.POLICY, Role.ROLLOUT} <= set(self._roles):
             for warning in set(found.warnings()) - self._warned:
                 self._warned.add(warning)
-                log.warning("role_precisions_differ", reason=warning)
+                fields = {"reason": warning}
+                self._emit(Notice(level="warning", event="role_precisions_differ", fields=fields))
         return found
 
     def acknowledge(self, state: PrecisionState, precisions: RolePrecisions) -> PrecisionState:

@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import pytest
-import structlog
 import torch
 
 from infrastructure.events import PrecisionState, Role
@@ -12,8 +11,9 @@ JOB = (Role.POLICY, Role.REFERENCE, Role.ROLLOUT)
 ALL_FP32 = dict.fromkeys(JOB, "fp32/fp32/fp32")
 
 
-def resolver(preset=None, *, roles=JOB, cpu_half=True):
-    return RoleResolver(roles, preset=preset, device=torch.device("cpu"), cpu_half=cpu_half)
+def resolver(preset=None, *, roles=JOB, cpu_half=True, emit=lambda _notice: None):
+    device = torch.device("cpu")
+    return RoleResolver(roles, preset=preset, device=device, cpu_half=cpu_half, emit=emit)
 
 
 def state(effective, requested="fp16", **roles):
@@ -40,12 +40,13 @@ def test_a_rollback_is_fp32_for_every_role(preset):
 
 
 def test_the_preset_of_the_job_holds_unless_a_role_was_chosen():
-    roles = resolver("bf16_train_fp16_infer")
-    with structlog.testing.capture_logs() as logs:
-        assert acknowledged(roles, state("bf16"))[Role.ROLLOUT] == "fp16/fp16/fp32"
-        roles.precisions(state("bf16"))
-    assert [each["event"] for each in logs] == ["role_precisions_differ"]
-    assert logs[0]["reason"].startswith("roles of this run: the policy computes in bf16")
+    notices = []
+    roles = resolver("bf16_train_fp16_infer", emit=notices.append)
+    assert acknowledged(roles, state("bf16"))[Role.ROLLOUT] == "fp16/fp16/fp32"
+    roles.precisions(state("bf16"))
+    (notice,) = notices
+    assert (notice.event, notice.level) == ("role_precisions_differ", "warning")
+    assert notice.fields["reason"].startswith("roles of this run: the policy computes in bf16")
     chosen = state("bf16", rollout="bf16/bf16/fp32")
     assert acknowledged(roles, chosen)[Role.ROLLOUT] == "bf16/bf16/fp32"
 
