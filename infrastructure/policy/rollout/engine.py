@@ -71,19 +71,24 @@ def check_special_tokens(pad_token: int, stop_tokens: Collection[int], *, vocabu
     """Check the special tokens of a rollout.
 
     Raises:
-        RolloutRequestError: There is no stop token, or one is not an id of the model.
+        RolloutRequestError: No stop token, or not the padding, is an id of the model. (Of several
+            stop tokens some may be missing: configurations name default ones.)
     """
     if not stop_tokens:
         raise RolloutRequestError(
             "stop_tokens is empty, so that no completion would ever end: pass the end-of-sequence "
             "token"
         )
-    for name, token in (("pad_token", pad_token), *(("stop_tokens", each) for each in stop_tokens)):
-        if not 0 <= token < vocabulary:
-            raise RolloutRequestError(
-                f"{name} has the id {token}, but the model has {vocabulary} ids: tokenizer and "
-                "model do not belong together"
-            )
+    if not any(0 <= each < vocabulary for each in stop_tokens):
+        raise RolloutRequestError(
+            f"none of the stop_tokens {sorted(stop_tokens)} is one of the {vocabulary} ids of the "
+            "model, so that no completion would ever end: pass the end-of-sequence token"
+        )
+    if not 0 <= pad_token < vocabulary:
+        raise RolloutRequestError(
+            f"pad_token is {pad_token}, but the model has {vocabulary} ids: tokenizer and model do "
+            "not belong together"
+        )
 
 
 def check_request(

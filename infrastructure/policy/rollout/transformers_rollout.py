@@ -38,7 +38,7 @@ class TransformersRollout:
         cache: Type in which keys and values are kept; None for the type of the computation.
 
     Raises:
-        RolloutRequestError: There is no stop token, or a special token is not an id of the model.
+        RolloutRequestError: No stop token, or not the padding, is an id of the model.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class VllmRollout:
     Raises:
         ImportError: vLLM is not installed.
         ValueError: vLLM cannot compute in *precision*.
-        RolloutRequestError: There is no stop token, or a special token is not an id of the model.
+        RolloutRequestError: No stop token, or not the padding, is an id of the model.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class FaultyPolicyAgent:
 
     def build_job(self, context, transitions):
         fault, tokenizer = context.settings.fault, CharacterTokenizer("ab")
-        model = build_policy(small_config(tokenizer, width=8, layers=1, context=8), seed=0)
+        model = _endless_policy(tokenizer)
         if fault == "another architecture":
             load_policy(_with_the_configuration_of_gpt2(model, context.run_folder / "model"))
         if fault == "begins with its model":
@@ -46,18 +46,16 @@ class FaultyPolicyAgent:
         if fault == "no padding token":
             tokenizer.pad_token_id = None
         special = special_tokens(model, tokenizer)
-        # No completion ends by itself where the stop token is one that is never drawn.
-        stop = [99] if fault == "endless" else special.stop
         prompt = tokenizer.encode("ab" if fault != "long prompt" else "ab" * 4)
 
         def batches(round_, roles):
             engine = TransformersRollout(
                 roles.rollout,
                 pad_token=special.pad,
-                stop_tokens=[] if fault == "no stop token" else stop,
+                stop_tokens=[] if fault == "no stop token" else special.stop,
             )
             batch = engine.generate(
-                [prompt, prompt], sampling=Sampling(), max_new_tokens=4, seed=round_
+                [prompt, prompt], sampling=Sampling(top_k=1), max_new_tokens=4, seed=round_
             )
             if fault == "empty completion":
                 batch = TokenBatch.from_sequences([prompt], [[]], pad_token=special.pad)
@@ -88,6 +86,16 @@ class FaultyPolicyAgent:
         kept = [_weights(model).equal(each) for each in self._seen]
         reason = f"reward {report.evaluation.value}, epoch {1 + kept.index(True)}"
         return Publication(published=False, reason=reason, metrics={})
+
+
+def _endless_policy(tokenizer):
+    """A policy whose most probable token is always a letter, so that no completion ends."""
+    model = build_policy(small_config(tokenizer, width=8, layers=1, context=8), seed=0)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    for letter, logit in (("a", 1.0), ("b", -1.0)):
+        (token,) = tokenizer.encode(letter, add_special_tokens=False)
+        torch.nn.init.constant_(model.lm_head.weight[token], logit)
+    return model
 
 
 def _weights(model):

@@ -26,9 +26,9 @@ def test_requests_that_do_not_fit_the_model_are_refused(
     ("pad_token", "stop_tokens", "message"),
     [
         (0, [], "no completion would ever end"),
-        (9, [1], "pad_token has the id 9, but the model has 9 ids"),
-        (0, [1, 99], "stop_tokens has the id 99, but the model has 9 ids"),
-        (0, [-1], "stop_tokens has the id -1"),
+        (9, [1], "pad_token is 9, but the model has 9 ids"),
+        (0, [99, 9], r"none of the stop_tokens \[9, 99\] is one of the 9 ids of the model"),
+        (0, [-1], r"none of the stop_tokens \[-1\]"),
     ],
 )
 def test_special_tokens_that_the_model_lacks_are_refused(
@@ -36,6 +36,10 @@ def test_special_tokens_that_the_model_lacks_are_refused(
 ) -> None:
     with pytest.raises(RolloutRequestError, match=message):
         check_special_tokens(pad_token, stop_tokens, vocabulary=9)
+
+
+def test_one_of_several_stop_tokens_is_enough() -> None:
+    check_special_tokens(0, [1, 50256], vocabulary=9)
 
 
 def test_a_model_without_a_limit_takes_prompts_of_any_length() -> None:

@@ -250,5 +250,5 @@ def test_prompts_that_leave_no_room_are_refused() -> None:
 def test_a_rollout_that_nothing_ends_is_refused() -> None:
     with pytest.raises(RolloutRequestError, match="no completion would ever end"):
         rollout(role(a_model()), stop_tokens=())
-    with pytest.raises(RolloutRequestError, match="stop_tokens has the id 99"):
+    with pytest.raises(RolloutRequestError, match=r"none of the stop_tokens \[99\]"):
         rollout(role(a_model()), stop_tokens=[99])
