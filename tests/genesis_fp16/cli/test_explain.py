@@ -173,7 +173,7 @@ def test_a_run_is_explained_after_its_folder_was_removed(
         (path / "attempts").mkdir(parents=True)
         (path / "snapshot.json").touch()
     with closing(Store.open(settings, clock=lambda: time.time() + 91 * 86400)) as later:
-        retention = Retention(later, settings)
+        retention = Retention(later, settings, lambda: 0.0)  # never out of time
         for _ in range(3):
             retention.tick()
     assert [folder.exists(), newest.exists()] == [False, True]
