@@ -10,7 +10,12 @@ from torch.nn import Module
 
 from agents.policy.comparison import paired_difference
 from agents.policy.learner import PRIMARY, HeldOutProblems, PolicyLearner, new_policy
-from agents.policy.published import PublishedPolicyError, load_published, save_published
+from agents.policy.published import (
+    PublishedPolicyError,
+    has_published,
+    load_published,
+    save_published,
+)
 from agents.policy.settings import PolicySettings
 from agents.policy.tasks import TASKS
 from infrastructure.agent_contract import (
@@ -89,12 +94,15 @@ class PolicyAgent:
             "gain_high": gain.high,
             "training_steps": float(report.steps),
         }
+        compared = "the policy in use"
+        if in_use is None:
+            unreadable = has_published(self.published_folder(context))
+            compared = "no policy (the one in use is unreadable)" if unreadable else "no policy"
         published = gain.low > 0.0
         if published:
             details = {"task": learner.task.name, "metrics": metrics, "run_id": context.run_id}
             save_published(self.published_folder(context), model, details)
         verdict = "better" if published else "not better"
-        compared = "no policy" if in_use is None else "the policy in use"
         reason = (
             f"{verdict} than {compared}: held-out reward {sum(new) / len(new):.3f}, gain "
             f"{gain.mean:+.3f} with 95 % interval [{gain.low:+.3f}, {gain.high:+.3f}] over "

@@ -63,6 +63,11 @@ def save_published(folder: Path, model: Module, details: Mapping[str, object]) -
             shutil.rmtree(other, ignore_errors=True)
 
 
+def has_published(folder: Path) -> bool:
+    """Whether a policy was published in *folder*, readable or not."""
+    return (folder / _INDEX).exists()
+
+
 def load_published(folder: Path, vocabulary: int) -> Module | None:
     """The policy in *folder*, in float32 on the CPU; None if there is none.
 
@@ -72,7 +77,7 @@ def load_published(folder: Path, vocabulary: int) -> Module | None:
     Raises:
         PublishedPolicyError: A file is missing, damaged or of another model or tokenizer.
     """
-    if not (folder / _INDEX).exists():
+    if not has_published(folder):
         return None
     index = _read_index(folder)
     found = folder / index.folder

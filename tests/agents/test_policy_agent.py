@@ -124,4 +124,6 @@ def test_a_damaged_policy_in_use_is_reported_and_replaced(
     with structlog.testing.capture_logs() as logs:
         assert agent.build_job(context, []).warm_up_rounds == WARM_UP
     assert [each["event"] for each in logs] == ["published_model_unreadable"]
-    assert agent.publish(context, sorter, report(0.9)).published
+    replaced = agent.publish(context, sorter, report(0.9))
+    assert replaced.published
+    assert replaced.reason.startswith("better than no policy (the one in use is unreadable): held")
