@@ -10,6 +10,7 @@ from torch.nn import Module
 
 from agents.policy.comparison import paired_difference
 from agents.policy.learner import PRIMARY, HeldOutProblems, PolicyLearner, new_policy
+from agents.policy.objectives import remove_networks
 from agents.policy.published import (
     PublishedPolicyError,
     has_published,
@@ -76,6 +77,7 @@ class PolicyAgent:
         Raises:
             OSError: Writing failed; the previous policy stays in use.
         """
+        remove_networks(model)
         learner = self._learner(context, warm=True)
         problems = HeldOutProblems.of(learner.task).deciding
         new = learner.rewards_of(model, problems)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import islice, pairwise
 from random import Random
 from typing import NamedTuple, cast
@@ -20,17 +20,28 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from agents.policy.objectives import (
+    NETWORKS,
+    add_network,
+    advantages,
+    policy_loss,
+    reduction_of,
+)
 from agents.policy.settings import PolicySettings
 from agents.policy.tasks import Problem, Task, reward
 from infrastructure.agent_contract import Evaluation, Forward
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob, RoleModel, Roles
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.role_precision import FP32
-from infrastructure.policy import Sampling, TokenBatch, token_log_probs
+from infrastructure.policy import (
+    Sampling,
+    TokenBatch,
+    log_probs_and_hidden_states,
+    token_log_probs,
+)
 from infrastructure.policy.corrections import CORRECTIONS, Corrected
-from infrastructure.policy.losses import Clip, LossInputs, dr_grpo_loss, kl_loss
-from infrastructure.policy.losses.advantages import dr_grpo_advantages
-from infrastructure.policy.losses.reductions import constant_length
+from infrastructure.policy.losses import LossInputs, kl_loss
+from infrastructure.policy.losses.log_partition import prompt_mask
 from infrastructure.policy.masked import masked_mean
 from infrastructure.policy.models import build_policy, small_config
 from infrastructure.policy.rescoring import token_log_prob_functions
@@ -44,7 +55,6 @@ _ENOUGH = 0.2  # share of the problems that a policy solves and then learns from
 _DEMONSTRATIONS = 128  # in a step
 _TRIED = 128  # problems
 _CORRECTION_STATS = ("dropped_fraction", "weight_mean", "sequence_ess")
-_CLIP = Clip(low=0.2, high=0.28)  # DAPO's "clip-higher", arXiv:2503.14476
 
 
 @cache
@@ -83,7 +93,7 @@ def new_policy(task: Task, seed: int) -> Module:
 
 def is_reinforced(tensors: Batch) -> bool:
     """Whether *tensors* hold completions with their advantages, and not demonstrations."""
-    return "advantages_B" in tensors
+    return "advantages" in tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,10 +115,13 @@ class PolicyLearner:
     def job(self, model: Module, evaluated: Sequence[Problem] | None = None) -> OnPolicyJob:
         """The job that trains *model*, whose tokens are those of the task.
 
+        Gives *model* the network that the loss trains beside it; see `remove_networks`.
+
         Args:
             evaluated: Held-out problems of each evaluation; by default the first `HELD_OUT`.
         """
         settings = self.settings
+        add_network(model, settings.loss, self.seed)
         learning_rate = settings.learning_rate or self.task.learning_rate
         problems = evaluated or _held_out_problems(self.task, HELD_OUT)
         warm_up = 0 if self.warm else self.task.warm_up_rounds
@@ -141,7 +154,8 @@ class PolicyLearner:
             rounds_per_epoch=settings.rounds_per_epoch,
             warm_up_rounds=warm_up,
             sync_every_rounds=settings.sync_every_rounds,
-            reference=settings.kl_coefficient > 0.0,
+            reference=settings.kl_coefficient > 0.0 or settings.loss == "flowrl",
+            value=NETWORKS["ppo"] if settings.loss == "ppo" else None,
             log_probs=token_log_prob_functions(
                 self._sampling,
                 pad_token=tokenizer.pad_token_id,
@@ -193,19 +207,24 @@ class PolicyLearner:
         batch = self._generate(roles.rollout, problems, self._sampling, seed)
         rewards_B = torch.tensor(self._rewards(problems, batch)).to(batch.tokens_BT.device)
         groups_B = torch.arange(len(problems), device=rewards_B.device) // group
-        tensors = self._prepared(batch, dr_grpo_advantages(rewards_B, groups_B), roles)
+        tensors = self._prepared(batch, rewards_B, groups_B, roles)
         order = torch.randperm(len(problems), generator=torch.Generator().manual_seed(seed))
         batches = settings.steps_per_round * roles.batches_per_step
         for rows in order.tensor_split(min(batches, len(problems))):
             yield {name: tensor[rows.to(tensor.device)] for name, tensor in tensors.items()}
 
-    def _prepared(self, batch: TokenBatch, advantages_B: Tensor, roles: Roles) -> Batch:
-        old_BS = token_log_probs(roles.policy, batch, self._sampling)
-        corrected = self._corrected(batch, old_BS, advantages_B)
+    def _prepared(
+        self, batch: TokenBatch, rewards_B: Tensor, groups_B: Tensor, roles: Roles
+    ) -> Batch:
+        loss, mask_BS = self.settings.loss, batch.response_mask_BS
+        old_BS, network = self._computed(roles.policy, batch)
+        values_BS = network if loss == "ppo" else None
+        targets = advantages(loss, rewards_B, groups_B, mask_BS, values_BS)
+        corrected = self._corrected(batch, old_BS, targets["advantages"])
         tensors = {
             **batch.to_tensors(),
+            **targets,
             "old_log_probs_BS": old_BS,
-            "advantages_B": advantages_B,
             "weights_BS": corrected.weights_BS,
             "kept_BS": corrected.kept_BS,
         }
@@ -214,44 +233,56 @@ class PolicyLearner:
             tensors["reference_log_probs_BS"] = reference_BS
         return tensors
 
-    def _corrected(self, batch: TokenBatch, old_BS: Tensor, advantages_B: Tensor) -> Corrected:
+    def _computed(self, forward: Forward, batch: TokenBatch) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities, [B, S], and what the loss's network says of the batch, if any."""
+        network = NETWORKS.get(self.settings.loss)
+        if network is None:
+            return token_log_probs(forward, batch, self._sampling), None
+        log_probs_BS, hidden_BTH = log_probs_and_hidden_states(forward, batch, self._sampling)
+        arguments = [hidden_BTH]
+        if self.settings.loss == "flowrl":
+            arguments.append(prompt_mask(batch.attention_mask_BT, batch.response_mask_BS))
+        return log_probs_BS, forward.method(network, *arguments)
+
+    def _corrected(self, batch: TokenBatch, old_BS: Tensor, found: Tensor) -> Corrected:
         mask_BS = batch.response_mask_BS
         return CORRECTIONS[self.settings.correction](
             old_BS,
             cast("Tensor", batch.log_probs_BS),
             mask_BS,
-            advantages_BS=advantages_B[:, None].expand(mask_BS.shape),
+            advantages_BS=found if found.ndim == 2 else found[:, None].expand(mask_BS.shape),
         )
 
     def _round_metrics(self, batches: Sequence[Batch]) -> Mapping[str, float]:
         """What the correction leaves of a round; see `Correction`."""
         tensors = {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
         corrected = self._corrected(
-            TokenBatch.from_tensors(tensors), tensors["old_log_probs_BS"], tensors["advantages_B"]
+            TokenBatch.from_tensors(tensors), tensors["old_log_probs_BS"], tensors["advantages"]
         )
         return {f"correction_{name}": corrected.stats[name].item() for name in _CORRECTION_STATS}
 
     def _loss(self, forward: Forward, tensors: Batch) -> Tensor:
-        """Negative log-likelihood of demonstrations; Dr.GRPO's loss of completions."""
-        batch = TokenBatch.from_tensors(tensors)
+        """Negative log-likelihood of demonstrations; the loss of the settings for completions."""
+        batch, settings = TokenBatch.from_tensors(tensors), self.settings
         if not is_reinforced(tensors):
             log_probs_BS = token_log_probs(forward, batch, Sampling())
             return -masked_mean(log_probs_BS, batch.response_mask_BS)
+        log_probs_BS, network = self._computed(forward, batch)
         inputs = LossInputs(
-            log_probs_BS=token_log_probs(forward, batch, self._sampling),
+            log_probs_BS=log_probs_BS,
             old_log_probs_BS=tensors["old_log_probs_BS"],
-            advantages=tensors["advantages_B"],
+            advantages=tensors["advantages"],
             mask_BS=batch.response_mask_BS,
             reference_log_probs_BS=tensors.get("reference_log_probs_BS"),
             correction=Corrected(
                 weights_BS=tensors["weights_BS"], kept_BS=tensors["kept_BS"], stats={}
             ),
         )
-        loss = dr_grpo_loss(inputs, _CLIP, max_length=self._max_new_tokens).loss
-        if self.settings.kl_coefficient:
-            reduction = partial(constant_length, max_length=self._max_new_tokens)
+        loss = policy_loss(settings.loss, inputs, tensors, network, self._max_new_tokens)
+        if settings.kl_coefficient:
+            reduction = reduction_of(settings.loss, self._max_new_tokens)
             kl = kl_loss(inputs, reduction=reduction).loss
-            loss = loss + self.settings.kl_coefficient * kl
+            loss = loss + settings.kl_coefficient * kl
         return loss
 
     def _evaluate(self, model: Module, problems: Sequence[Problem]) -> Evaluation:

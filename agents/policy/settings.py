@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from agents.policy.tasks import TaskName
 
+LossName = Literal["dr_grpo", "grpo", "gspo", "flowrl", "ppo"]
+
 
 class PolicySettings(BaseModel):
     """Attributes:
@@ -20,6 +22,7 @@ class PolicySettings(BaseModel):
     steps_per_round: Optimizer steps that share a round's completions.
     sync_every_rounds: Rounds between two copies of the weights to the rollout; 1 is on-policy.
     learning_rate: Of the warm-up, by default the task's; then it falls linearly to a tenth.
+    loss: Loss of the completions.
     kl_coefficient: Weight of the divergence from the policy after the warm-up; 0 for none.
     correction: Correction for the mismatch of rollout and trainer, by its name; none for none.
     temperature: Temperature of the rollout, and of the held-out completions that are rewarded.
@@ -35,6 +38,7 @@ class PolicySettings(BaseModel):
     steps_per_round: int = Field(default=2, ge=1, le=1024)
     sync_every_rounds: int = Field(default=1, ge=1)
     learning_rate: float | None = Field(default=None, gt=0.0, le=1.0)
+    loss: LossName = "dr_grpo"
     kl_coefficient: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     correction: str = "none"
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)

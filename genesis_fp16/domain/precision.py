@@ -15,12 +15,7 @@ from infrastructure.events.precision_state import (
     PrecisionWish,
     fp32_reason_of_device,
 )
-from infrastructure.events.role_precision import (
-    TRAINED,
-    HalfName,
-    RolePrecisions,
-    roles_under,
-)
+from infrastructure.events.role_precision import TRAINED, RolePrecisions, roles_under
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,11 +177,14 @@ def _guard_roles(
 def _roles(
     preset: RolePrecisions | None, effective: PrecisionWish, by_guard: Mapping[Role, PrecisionName]
 ) -> dict[Role, str]:
-    """Types of the roles that are decided here. Under ``auto`` the worker chooses a preset's."""
+    """Types of the roles that are decided here.
+
+    Under ``auto`` they are the preset's own; the worker replaces its half type by the measured one.
+    """
     found: dict[Role, str] = {}
-    if preset is not None and effective in ("fp16", "bf16"):
-        half: HalfName = "fp16" if effective == "fp16" else "bf16"
-        preset = preset if preset.half == half else preset.in_half(half)
+    if preset is not None and effective != "fp32":
+        if effective != "auto":
+            preset = preset if preset.half == effective else preset.in_half(effective)
         found = {role: str(each) for role, each in preset.items()}
     for role, precision in by_guard.items():
         store = "fp32" if role in TRAINED else precision

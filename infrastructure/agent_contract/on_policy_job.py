@@ -114,6 +114,8 @@ class OnPolicyJob(Job):
         sync_every_rounds: Rounds between two copies of the trained weights to the rollout role. 1
             is on-policy; N generates with weights that are up to N - 1 rounds old.
         reference: Whether the loss needs `Roles.reference`.
+        value: Name of the module inside the model whose role is ``value``, if there is one; run it
+            by ``forward.method``. It computes in FP32, as in every preset that a run may have.
         role_precision: Name of a preset of precisions by role, which holds where neither the
             operator nor the guard chose a role's precision and nothing demands FP32; None leaves
             it to the run's precision.
@@ -133,12 +135,15 @@ class OnPolicyJob(Job):
     warm_up_rounds: int = 0
     sync_every_rounds: int = 1
     reference: bool = False
+    value: str | None = None
     role_precision: str | None = None
     log_probs: LogProbFunctions | None = None
     round_metrics: Callable[[Sequence[Batch]], Mapping[str, float]] | None = None
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)  # super() does not work in a class with slots of its own
+        if self.value is not None and self.value not in self.keep_fp32:
+            object.__setattr__(self, "keep_fp32", (*self.keep_fp32, self.value))
         if self.rounds_per_epoch < 1 or self.sync_every_rounds < 1 or self.warm_up_rounds < 0:
             raise ValueError(
                 "rounds_per_epoch and sync_every_rounds must be at least 1 and warm_up_rounds at "

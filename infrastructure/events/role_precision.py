@@ -8,7 +8,7 @@ generates text, a reward, values. This module imports no torch, so that the daem
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -204,6 +204,14 @@ class RolePrecisions(Mapping[Role, RolePrecision]):
     def rolled_back(self) -> RolePrecisions:
         """The same with every role in FP32."""
         return replace(self, roles={}, pure=False)
+
+    def without_effect(self, roles: Collection[Role]) -> list[str]:
+        """One sentence for each half type that a policy job with these *roles* has no use for."""
+        return [
+            f"{self.name}: role {role} has {each}, but the job has no such role"
+            for role, each in self.items()
+            if each.is_half and role is not Role.WORLD_MODEL and role not in roles
+        ]
 
     def warnings(self) -> list[str]:
         """What is allowed but probably not intended, one sentence each."""

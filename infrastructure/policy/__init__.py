@@ -4,7 +4,11 @@
 distribution tokens are drawn; `token_log_probs` computes log-probabilities for every role.
 """
 
-from infrastructure.policy.log_probs import log_probs_of_logits, token_log_probs
+from infrastructure.policy.log_probs import (
+    log_probs_and_hidden_states,
+    log_probs_of_logits,
+    token_log_probs,
+)
 from infrastructure.policy.sampling import Sampling
 from infrastructure.policy.tokens import TokenBatch, TokenBatchError
 
@@ -12,6 +16,7 @@ __all__ = [
     "Sampling",
     "TokenBatch",
     "TokenBatchError",
+    "log_probs_and_hidden_states",
     "log_probs_of_logits",
     "token_log_probs",
 ]

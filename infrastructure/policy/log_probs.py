@@ -1,6 +1,6 @@
 """Log-probabilities of a batch's tokens: one function for trainer, reference and old policy.
 
-Legend: B sequences, T tokens, S = T - 1 predicted tokens, V vocabulary.
+Legend: B sequences, T tokens, S = T - 1 predicted tokens, V vocabulary, H features.
 """
 
 from __future__ import annotations
@@ -28,13 +28,27 @@ def token_log_probs(forward: Forward, batch: TokenBatch, sampling: Sampling) -> 
         batch: Sequences on the model's device.
         sampling: Rule by which the tokens were drawn.
     """
-    output = forward(
-        input_ids=batch.tokens_BT,
-        attention_mask=batch.attention_mask_BT.long(),
-        position_ids=batch.position_ids_BT,
-        use_cache=False,
-    )
-    return log_probs_of_logits(output.logits, batch, sampling)
+    return log_probs_of_logits(forward(**_inputs(batch)).logits, batch, sampling)
+
+
+def log_probs_and_hidden_states(
+    forward: Forward, batch: TokenBatch, sampling: Sampling
+) -> tuple[Tensor, Tensor]:
+    """As `token_log_probs`; with the last hidden states, [B, T, H], for a network beside the model.
+
+    Such a network, of values or of FlowRL's Z, is then run by ``forward.method``.
+    """
+    output = forward(**_inputs(batch), output_hidden_states=True)
+    return log_probs_of_logits(output.logits, batch, sampling), output.hidden_states[-1]
+
+
+def _inputs(batch: TokenBatch) -> dict[str, object]:
+    return {
+        "input_ids": batch.tokens_BT,
+        "attention_mask": batch.attention_mask_BT.long(),
+        "position_ids": batch.position_ids_BT,
+        "use_cache": False,
+    }
 
 
 def log_probs_of_logits(logits_BTV: Tensor, batch: TokenBatch, sampling: Sampling) -> Tensor:

@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 
 from infrastructure.agent_contract import Job
-from infrastructure.events import PrecisionName, PrecisionState
+from infrastructure.events import PrecisionName, PrecisionState, Role
 from infrastructure.events.event import BaseEvent, Notice, PreflightDone
 from infrastructure.events.precision_state import PRECISIONS
+from infrastructure.events.role_precision import RolePrecision
 from infrastructure.files import write_atomically
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.preflight import preflight
@@ -50,6 +51,8 @@ class AutoPrecision:
     def resolve(self, wish: PrecisionState) -> PrecisionState:
         """Replace ``auto`` in *wish* by the measured precision; every rank must call it.
 
+        A half type of the roles that is not the policy's measured one is replaced by it, too.
+
         Raises:
             RuntimeError, ValueError: See `preflight`.
         """
@@ -59,7 +62,12 @@ class AutoPrecision:
             chosen = (self._read() or self._measure()) if self._ranks.is_rank_zero else None
             self._chosen = self._ranks.broadcast(chosen)
         effective: PrecisionName = self._chosen or "fp32"
-        return replace(wish, effective=effective, reason="measured")
+        roles = wish.roles
+        if effective != "fp32" and Role.POLICY in roles:  # those of a preset
+            precisions = {role: RolePrecision.parse(types) for role, types in roles.items()}
+            if precisions[Role.POLICY].compute != effective:
+                roles = {role: str(each.in_half(effective)) for role, each in precisions.items()}
+        return replace(wish, effective=effective, reason="measured", roles=roles)
 
     def _read(self) -> PrecisionName | None:
         """The choice of an earlier attempt on an equal device."""

@@ -367,7 +367,9 @@ def _resolver_of(
     roles: list[Role] = []
     preset = None
     if isinstance(job, OnPolicyJob):
-        roles = [Role.POLICY, Role.ROLLOUT, *([Role.REFERENCE] if job.reference else [])]
+        roles = [Role.POLICY, Role.ROLLOUT]
+        roles += [Role.REFERENCE] if job.reference else []
+        roles += [Role.VALUE] if job.value is not None else []
         preset = job.role_precision
     return RoleResolver(roles, preset=preset, device=device, cpu_half=cpu_half, emit=emit)
 

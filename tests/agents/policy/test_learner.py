@@ -111,9 +111,19 @@ def test_several_ranks_make_the_same_number_of_steps() -> None:
         assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_it_resumes_in_a_round_bit_for_bit(tmp_path: Path, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "loss"),
+    [
+        ("fp32", "dr_grpo"),
+        ("bf16", "dr_grpo"),
+        ("fp16", "dr_grpo"),
+        ("bf16", "flowrl"),
+        ("fp16", "ppo"),
+    ],
+)
+def test_it_resumes_in_a_round_bit_for_bit(tmp_path: Path, precision: str, loss: str) -> None:
     changes = {"kl_coefficient": 0.05, "sync_every_rounds": 2, "correction": "token-tis"}
+    changes["loss"] = loss
     whole = job_of(warm=True, **changes)
     expected = run(whole, tmp_path / "whole", precision)
     stopped = run(job_of(warm=True, **changes), tmp_path / "parts", precision, stop_at=5)
@@ -144,11 +154,11 @@ def test_the_penalty_is_reduced_as_the_loss_is() -> None:
     """Doubling a completion's divergent tokens doubles its penalty, as in Dr.GRPO."""
     job = job_of(warm=True, kl_coefficient=1.0)
     (batch,) = first_batches(job, CPU)
-    still = {**batch, "advantages_B": torch.zeros_like(batch["advantages_B"])}
+    still = {**batch, "advantages": torch.zeros_like(batch["advantages"])}
     tokens = batch["policy_response_mask_BS"].sum()
     still["reference_log_probs_BS"] = batch["old_log_probs_BS"] - 1.0
     forward = PrecisionForward(job.model, CPU, Precision.FP32)
-    sequences, longest = len(batch["advantages_B"]), TASK.longest_answer + 1
+    sequences, longest = len(batch["advantages"]), TASK.longest_answer + 1
     k3 = math.exp(-1.0)  # exp(r) - 1 - r with r = -1
     expected = k3 * tokens.item() / sequences / longest
     assert job.loss(forward, still).item() == pytest.approx(expected, rel=1e-3)

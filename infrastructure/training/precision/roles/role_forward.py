@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import GroupNorm, LayerNorm, Module, Parameter
 from torch.utils import _pytree
 
 from infrastructure.events.role_precision import FP32, RolePrecision
@@ -16,6 +16,8 @@ from infrastructure.training.distributed.modules import unwrapped, whole_tensor
 from infrastructure.training.precision.forward import PrecisionForward
 from infrastructure.training.precision.master_weights import castable_parameters
 from infrastructure.training.precision.precision import Precision
+
+_NORMS = (LayerNorm, GroupNorm)
 
 
 class RoleForward:
@@ -25,6 +27,9 @@ class RoleForward:
     what it returns is cast to ``out``. It is in evaluation mode and computes no gradients.
     Buffers, batch normalisations and modules kept in FP32 stay float32. Where ``store`` is a half
     type and ``compute`` is FP32, the weights are rounded but take the memory of float32.
+
+    So do the weights of layer and group normalisations: on the CPU their kernels refuse half
+    weights beside float32 inputs, which a model has that adds a buffer to its embeddings.
 
     The float32 weights are kept in the memory of the CPU while ``store`` is a half type, so that a
     rollback to FP32 restores them exactly.
@@ -114,11 +119,12 @@ class RoleForward:
         if self.precision.store == "fp32":
             return
         store = Precision(self.precision.store).compute
-        compute_in_fp32 = self.precision.compute == "fp32"
+        in_fp32 = self.precision.compute == "fp32"
+        norms = {p for m in self.module.modules() if isinstance(m, _NORMS) for p in m.parameters()}
         for parameter in castable_parameters(self.module):
             self._weights[parameter] = parameter.detach().to("cpu", copy=True)
             rounded = parameter.data.to(store)
-            parameter.data = rounded.float() if compute_in_fp32 else rounded
+            parameter.data = rounded.float() if in_fp32 or parameter in norms else rounded
 
     def _restore_float32(self) -> None:
         for parameter, weights in self._weights.items():

@@ -22,7 +22,7 @@ class RoleResolver:
         preset: Name of the preset that the job chose; None leaves it to the run's precision.
         device: Where the roles compute.
         cpu_half: Whether half precision may run on a CPU.
-        emit: Receives a notice if policy and rollout round differently.
+        emit: Receives the notices of `precisions`.
 
     Raises:
         UnknownPresetError: There is no such preset.
@@ -61,18 +61,27 @@ class RoleResolver:
     def precisions(self, state: PrecisionState) -> RolePrecisions:
         """The precision of every role under *state*; FP32 where the device lacks a half type.
 
-        Emits a warning once if policy and rollout round differently.
+        Emits a warning once if policy and rollout round differently, and one for each role that
+        somebody chose a half type for and that the job does not have.
         """
         found = replace(roles_under(state, self._preset), name="roles of this run")
+        chosen = set(Role) if self._preset is not None else set(state.roles)
+        if self._roles:
+            for reason in found.without_effect({*self._roles, *(set(Role) - chosen)}):
+                self._warn("role_precision_without_effect", reason)
+        measured = state.effective if state.reason == "measured" else None  # on this device
         for role, each in found.items():
-            if not self._has(each.compute):
+            if each.compute != measured and not self._has(each.compute):
                 found = found.with_role(role, FP32)
         if {Role.POLICY, Role.ROLLOUT} <= set(self._roles):
-            for warning in set(found.warnings()) - self._warned:
-                self._warned.add(warning)
-                fields = {"reason": warning}
-                self._emit(Notice(level="warning", event="role_precisions_differ", fields=fields))
+            for reason in found.warnings():
+                self._warn("role_precisions_differ", reason)
         return found
+
+    def _warn(self, event: str, reason: str) -> None:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            self._emit(Notice(level="warning", event=event, fields={"reason": reason}))
 
     def acknowledge(self, state: PrecisionState, precisions: RolePrecisions) -> PrecisionState:
         """*state* with the types of every role of the job."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from infrastructure.agent_contract import Evaluation
 from infrastructure.events import PrecisionState, Role, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Evaluated, PrecisionChanged, Resumed, StepStats
+from infrastructure.events.role_precision import PRESETS
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.distributed import Ranks, distribute
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
+from infrastructure.training.precision import device_name
 from infrastructure.training.rounds import OnPolicyRounds
 from tests.infrastructure.training.bandit import PER_ROUND, ROWS, Bandit
 
@@ -53,7 +56,7 @@ def run(
     result = train(
         bandit.job,
         device=CPU,
-        precision=wish(precision),
+        precision=wish(precision) if isinstance(precision, str) else precision,
         config=FP16TrainingConfig(cpu_half=True, loss_scale=256.0, growth_interval=10),
         options=LoopOptions(seed=3, checkpoint_interval_seconds=3600.0, **options),
         folder=folder,
@@ -121,6 +124,37 @@ def test_resuming_in_a_round_is_bit_exact(tmp_path: Path, stop_at, sync_every_ro
     assert torch.equal(weights(bandit), weights(whole))
     generated = [number for number, *_ in (*begun.seen, *bandit.seen)]
     assert generated == [number for number, *_ in whole.seen], "a round was generated twice"
+
+
+MIXED = {role: str(each) for role, each in PRESETS["bf16_train_fp16_infer"].items()}
+
+
+@pytest.mark.parametrize(
+    ("measured", "preset", "policy", "rollout", "reference"),
+    [
+        ("bf16", {}, "fp32/bf16/fp32", "bf16/bf16/fp32", "bf16/bf16/fp32"),
+        ("fp16", {}, "fp32/fp16/fp32", "fp16/fp16/fp32", "fp16/fp16/fp32"),
+        ("fp32", {}, *["fp32/fp32/fp32"] * 3),
+        ("bf16", MIXED, "fp32/bf16/fp32", "fp16/fp16/fp32", "bf16/bf16/fp32"),
+        ("fp16", MIXED, "fp32/fp16/fp32", "fp16/fp16/fp32", "fp16/fp16/fp32"),
+        ("fp32", MIXED, *["fp32/fp32/fp32"] * 3),
+    ],
+)
+def test_the_roles_follow_what_auto_has_measured(
+    tmp_path: Path, measured, preset, policy, rollout, reference
+):
+    device = f"{device_name(CPU)}, {torch.get_num_threads()} threads"
+    choice = {"device": device, "precision": measured}
+    (tmp_path / "precision-choice.json").write_text(json.dumps(choice))
+    auto = replace(wish("auto"), roles=preset)
+    _, daemon = run(Bandit(epochs=1, rounds_per_epoch=2), tmp_path, auto)
+    (changed,) = daemon.of(PrecisionChanged)
+    assert (changed.state.effective, changed.state.reason) == (measured, "measured")
+    assert changed.state.roles == {
+        Role.POLICY: policy,
+        Role.ROLLOUT: rollout,
+        Role.REFERENCE: reference,
+    }
 
 
 def test_a_stale_rollout_copy_lags_behind_and_the_reference_never_changes(tmp_path: Path):

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -109,3 +111,28 @@ def test_other_attributes_are_refused(module):
     forward = RoleForward(module, CPU, FP32)
     with pytest.raises(AttributeError, match="would bypass the precision of its role"):
         forward.head(TOKENS)
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8)], ids=repr)
+def test_a_float32_buffer_beside_half_weights_does_no_harm(norm, half):
+    """As in XGLM, whose positions are a buffer that is added to the embeddings."""
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.norm = nn.Embedding(5, 8), norm
+            self.register_buffer("positions", torch.randn(3, 8))
+
+        def forward(self, tokens):
+            return self.norm(self.embedding(tokens) + self.positions)
+
+    torch.nn.init.normal_(norm.weight)
+    name = "fp16" if half == torch.float16 else "bf16"
+    forward = RoleForward(Positions(), CPU, RolePrecision(name, name, "fp32"))
+    assert forward(torch.tensor([0, 1, 2])).dtype == torch.float32
+    inside = forward.module.norm
+    assert torch.equal(inside.weight, inside.weight.to(half).float()), "rounded all the same"
+    x = torch.randn(3, 8, dtype=half)
+    rounded = copy.deepcopy(norm).to(half)
+    assert torch.equal(inside(x), rounded(x)), "as with half weights"

@@ -77,6 +77,28 @@ def test_a_role_whose_half_type_the_device_lacks_is_fp32():
     assert acknowledged(resolver(cpu_half=False), state("fp16")) == ALL_FP32
 
 
+def test_a_half_type_that_was_measured_on_a_cpu_holds_for_the_roles_too():
+    """The trainer computes in it as well: see `AutoPrecision`."""
+    measured = replace(state("bf16", requested="auto"), reason="measured")
+    types = acknowledged(resolver("bf16_train_fp16_infer", cpu_half=False), measured)
+    assert types[Role.POLICY] == "fp32/bf16/fp32"
+    assert types[Role.REFERENCE] == "bf16/bf16/fp32"
+    assert types[Role.ROLLOUT] == "fp32/fp32/fp32", "FP16 was not measured"
+
+
 def test_a_job_cannot_choose_a_preset_without_master_weights():
     with pytest.raises(PurePresetError, match="a rollback would have nothing to return to"):
         resolver("bf16_pure")
+
+
+def test_a_chosen_half_type_of_a_role_that_the_job_lacks_is_reported_once():
+    jobs, notices = (Role.POLICY, Role.ROLLOUT), []
+    roles = resolver("flowrl_fp16", roles=jobs, emit=notices.append)
+    roles.precisions(state("fp16"))
+    roles.precisions(state("fp16"))
+    resolver(roles=jobs, emit=notices.append).precisions(state("fp16"))  # nobody chose
+    resolver("flowrl_fp16", emit=notices.append).precisions(state("fp16"))  # it has all of them
+    resolver("precision-rl", roles=jobs, emit=notices.append).precisions(state("fp16"))
+    (notice,) = notices
+    assert notice.event == "role_precision_without_effect"
+    assert "role reference has fp16/fp16/fp32, but the job has no such" in notice.fields["reason"]
