@@ -135,7 +135,7 @@ def _curve(cell: Cell, options: argparse.Namespace) -> Curve:
     curve = Curve([])
     if path.exists():
         kept = json.loads(path.read_text())
-        if kept["settings"] != asked:
+        if PolicySettings.model_validate(kept["settings"]) != settings:
             raise SystemExit(f"{path} was made with other options: choose another --output")
         points = [Point(**each) for each in kept["points"]]
         curve = Curve(points, kept["warm_up_rounds"], kept["warm_reward"])

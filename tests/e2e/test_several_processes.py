@@ -60,9 +60,8 @@ def test_an_agent_on_two_processes_from_flip_to_success(training) -> None:
     trained = len(training.events("step_stats"))
     training.wait_for(lambda: len(training.events("step_stats")) > trained, "to train on")
 
-    code, seconds = training.stop(signal.SIGTERM)
+    code, _ = training.stop(signal.SIGTERM)
     assert (code, _processes(training)) == (0, [])
-    assert seconds < 10
     assert training.events("finished")[-1].outcome == "stopped"
     stopped_at = training.events("step_stats")[-1].step
     assert training.events("checkpoint_saved")[-1].step == stopped_at
