@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from agents.policy.tasks import TASKS
 from genesis_fp16.domain.run_spec import TrainerOptions
 from genesis_fp16.plugins.agent_folder import read_preflight
 from infrastructure.events import EventTail, PrecisionState, SetPrecision
@@ -146,7 +147,7 @@ def test_a_policy_rolls_back_stops_resumes_and_publishes(start: Start, tmp_path:
     assert second.end() == 0, second.log
     assert second.of(Resumed)[0].step > 0
     steps = sum(event.attempted for event in first.of(StepStats) + second.of(StepStats))
-    assert steps == 15 + 2 * 25
+    assert steps == 2 * (TASKS["brackets"].warm_up_rounds + 25)
     published = second.of(Published)[0]
     assert published.published, published.reason
     assert "better than no policy: held-out reward 0." in published.reason
