@@ -90,8 +90,8 @@ def test_only_a_better_policy_is_published_and_the_next_run_begins_with_it(
     job = agent.build_job(later, [])
     assert job.warm_up_rounds == 0
     assert all(map(torch.equal, job.model.parameters(), model.parameters()))
-    anew = replace(later, settings=PolicySettings(**SMALL, start="random"))
-    assert agent.build_job(anew, []).warm_up_rounds == WARM_UP
+    from_random = replace(later, settings=PolicySettings(**SMALL, start="random"))
+    assert agent.build_job(from_random, []).warm_up_rounds == WARM_UP
 
 
 def test_attempts_and_the_repetition_of_a_run_begin_with_what_it_began_with(
