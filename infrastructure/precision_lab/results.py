@@ -1,0 +1,273 @@
+"""Results of the lab on disk, as JSON that any strict parser reads. Imports no torch.
+
+A folder of results holds ``experiment_manifest.json`` and, for each cell,
+``runs/<preset>_seed<n>/`` with ``config.json``, ``step_metrics.jsonl`` (one line an optimizer
+step) and ``run_summary.json``. The summary is written last, so a cell without one has not ended.
+Numbers that are not finite are the strings ``nan``, ``inf`` and ``-inf``; `read_number` reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from infrastructure.files import write_atomically
+
+FORMAT = 1
+MANIFEST = "experiment_manifest.json"
+CONFIG, STEPS, SUMMARY = "config.json", "step_metrics.jsonl", "run_summary.json"
+COMPLETED, INTERRUPTED = "completed", "interrupted"
+
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_CELL = re.compile(r"(?P<preset>.+)_seed(?P<seed>\d+)")
+
+
+class ResultsError(ValueError):
+    """Results that cannot be read or continued.
+
+    Args:
+        path: File or folder.
+        problem: What is wrong with it, and the remedy.
+    """
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """*value* as strict JSON.
+
+    Raises:
+        TypeError: It holds something that JSON has no form for.
+    """
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def read_number(value: float | str | None) -> float | None:
+    """A number of a result, which may be NaN or infinite; None where there was none.
+
+    Raises:
+        ValueError: *value* is another text.
+    """
+    if isinstance(value, str):
+        if value not in _NOT_FINITE:
+            raise ValueError(f"expected a number, or nan, inf or -inf, got {value!r}")
+        return _NOT_FINITE[value]
+    return None if value is None else float(value)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in the file *path*.
+
+    Raises:
+        ResultsError: The file cannot be read, or does not hold a JSON object.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ResultsError(path, f"cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ResultsError(path, f"is not JSON ({error}): restore it, or delete it") from error
+    if not isinstance(found, dict):
+        raise ResultsError(path, "is not a JSON object: restore it, or delete it")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """How a cell ended; the content of ``run_summary.json``.
+
+    Attributes:
+        preset: Name of the preset.
+        seed: Seed of the cell.
+        category: ``completed``, ``interrupted``, or the category of the failure.
+        reason: Sentence that explains a failure; empty for a completed cell.
+        updates: Optimizer updates attempted.
+        planned_updates: Optimizer updates that the cell was to make.
+        seconds: Wall-clock time.
+        cpu_seconds: CPU time of the process.
+        initial_weights: SHA-256 of the FP32 weights that the cell began with.
+        precision: Types of each role as declared, ``store/compute/out``.
+        effective_precision: Types of each role as seen in the tensors of the first round.
+        environment: Device, versions, threads, attention kernel, determinism.
+        metrics: Last value of each metric of ``step_metrics.jsonl`` that has one.
+        totals: Sums over the cell, such as skipped updates.
+    """
+
+    preset: str
+    seed: int
+    category: str
+    reason: str = ""
+    updates: int
+    planned_updates: int
+    seconds: float
+    cpu_seconds: float
+    initial_weights: str = ""
+    precision: Mapping[str, str] = field(default_factory=dict)
+    effective_precision: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    totals: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the cell ended by itself and did not complete."""
+        return self.category not in (COMPLETED, INTERRUPTED)
+
+
+class RunFolder:
+    """The folder of one cell.
+
+    Args:
+        path: ``<output>/runs/<preset>_seed<n>``; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, output: Path, preset: str, seed: int) -> RunFolder:
+        """The folder of a cell in the folder of an experiment."""
+        return cls(output / "runs" / f"{preset}_seed{seed}")
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Write ``config.json``; remove what an earlier attempt has left.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / SUMMARY).unlink(missing_ok=True)
+        (self.path / STEPS).write_bytes(b"")
+        write_atomically(self.path / CONFIG, json_text(config, indent=2) + "\n")
+
+    def append(self, metrics: Mapping[str, object]) -> None:
+        """Add the line of one step, in one write.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        with (self.path / STEPS).open("ab", buffering=0) as file:
+            file.write(f"{json_text(metrics)}\n".encode())
+
+    def finish(self, summary: RunSummary) -> None:
+        """Write ``run_summary.json``, after the steps are on the disk.
+
+        Raises:
+            OSError: The disk refuses; the cell has not ended.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / STEPS).open("ab") as file:
+            os.fsync(file.fileno())
+        content = {"format": FORMAT, **asdict(summary)}
+        write_atomically(self.path / SUMMARY, json_text(content, indent=2) + "\n")
+
+    def config(self) -> dict[str, Any]:
+        """Content of ``config.json``.
+
+        Raises:
+            ResultsError: It cannot be read.
+        """
+        return read_object(self.path / CONFIG)
+
+    def summary(self) -> RunSummary | None:
+        """How the cell ended; None if it has not.
+
+        Raises:
+            ResultsError: The summary cannot be read, or is of a newer version.
+        """
+        path = self.path / SUMMARY
+        if not path.exists():
+            return None
+        found = read_object(path)
+        version = found.pop("format", None)
+        if version != FORMAT:
+            raise ResultsError(
+                path, f"has the format {version!r}, this version reads {FORMAT}: use a newer one"
+            )
+        names = {each.name for each in fields(RunSummary)}
+        try:
+            for name in ("metrics", "totals"):
+                values = found.get(name, {})
+                found[name] = {each: read_number(value) for each, value in values.items()}
+            return RunSummary(**{name: each for name, each in found.items() if name in names})
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ResultsError(path, f"is not the summary of a cell ({error}): delete it") from None
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Lines of ``step_metrics.jsonl``; one that a killed process has torn is left out.
+
+        Raises:
+            ResultsError: The file cannot be read, or a line of it is not a JSON object.
+        """
+        path = self.path / STEPS
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ResultsError(path, f"cannot be read: {error.strerror}") from error
+        lines = content.split(b"\n")[:-1]  # what follows the last newline was torn
+        found = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                step = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ResultsError(path, f"line {number} is not JSON ({error})") from None
+            if not isinstance(step, dict):
+                raise ResultsError(path, f"line {number} is not a JSON object")
+            found.append(step)
+        return found
+
+
+def write_manifest(output: Path, manifest: Mapping[str, Any]) -> None:
+    """Replace ``experiment_manifest.json``.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    write_atomically(output / MANIFEST, json_text({"format": FORMAT, **manifest}, indent=2) + "\n")
+
+
+def read_manifest(output: Path) -> dict[str, Any] | None:
+    """Content of ``experiment_manifest.json`` without its format; None if there is none.
+
+    Raises:
+        ResultsError: It cannot be read, or is of a newer version.
+    """
+    path = output / MANIFEST
+    if not path.exists():
+        return None
+    found = read_object(path)
+    version = found.pop("format", None)
+    if version != FORMAT:
+        raise ResultsError(
+            path, f"has the format {version!r}, this version reads {FORMAT}: use a newer one"
+        )
+    return found
+
+
+def run_folders(output: Path) -> Iterator[tuple[str, int, RunFolder]]:
+    """Preset, seed and folder of each cell in the folder of an experiment, sorted."""
+    found = []
+    for path in (output / "runs").glob("*_seed*"):
+        match = _CELL.fullmatch(path.name)
+        if match and path.is_dir():
+            found.append((match["preset"], int(match["seed"]), RunFolder(path)))
+    yield from sorted(found, key=lambda each: each[:2])

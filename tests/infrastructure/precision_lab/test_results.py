@@ -1,0 +1,145 @@
+import json
+import math
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infrastructure.precision_lab.results import (
+    FORMAT,
+    ResultsError,
+    RunFolder,
+    RunSummary,
+    json_text,
+    read_manifest,
+    read_number,
+    run_folders,
+    write_manifest,
+)
+
+
+def _strict(text: str) -> object:
+    """Parse as a reader does that knows no NaN and no Infinity."""
+
+    def refuse(name: str) -> object:
+        raise AssertionError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def _refusal(read: Callable[[], object], otherwise: str) -> str:
+    try:
+        read()
+    except ResultsError as error:
+        return str(error)
+    return otherwise
+
+
+def _summary(**changed: object) -> RunSummary:
+    given: dict[str, object] = {
+        "preset": "bf16_pure",
+        "seed": 3,
+        "category": "completed",
+        "updates": 2,
+        "planned_updates": 2,
+        "seconds": 1.5,
+        "cpu_seconds": 1.25,
+    }
+    return RunSummary(**{**given, **changed})  # type: ignore[arg-type]
+
+
+@given(st.floats() | st.none())
+def test_every_number_comes_back_through_strict_json(number: float | None) -> None:
+    found = _strict(json_text({"value": [number]}))
+    assert isinstance(found, dict)
+    read = read_number(found["value"][0])
+    assert read == number or (number is not None and math.isnan(number) and math.isnan(read or 0))
+
+
+def test_text_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="'high'"):
+        read_number("high")
+
+
+def test_a_cell_has_ended_when_its_summary_is_there(tmp_path: Path) -> None:
+    folder = RunFolder.of(tmp_path, "bf16_pure", 3)
+    folder.begin({"preset": "bf16_pure"})
+    folder.append({"step": 1, "loss": 0.5})
+    folder.append({"step": 2, "loss": math.nan})
+    assert folder.summary() is None
+    summary = _summary(metrics={"loss": math.inf, "value_max": None}, totals={"skipped": 1.0})
+    folder.finish(summary)
+    assert folder.summary() == summary
+    assert folder.config() == {"preset": "bf16_pure"}
+    assert folder.steps() == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": "nan"}]
+    for path in folder.path.iterdir():
+        for line in (
+            path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        ):
+            _strict(line)
+    assert [(preset, seed) for preset, seed, _ in run_folders(tmp_path)] == [("bf16_pure", 3)]
+
+
+def test_a_new_attempt_leaves_nothing_of_the_last_one(tmp_path: Path) -> None:
+    folder = RunFolder.of(tmp_path, "bf16_pure", 0)
+    folder.begin({})
+    folder.append({"step": 1})
+    folder.finish(_summary())
+    folder.begin({})
+    assert folder.summary() is None
+    assert folder.steps() == []
+
+
+def test_the_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin({})
+    folder.append({"step": 1})
+    with (tmp_path / "step_metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 2, "lo')
+    assert folder.steps() == [{"step": 1}]
+
+
+@given(st.binary(max_size=200))
+def test_damaged_files_are_named(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    folder = RunFolder(tmp_path_factory.mktemp("cell"))
+    for name, read in (
+        ("config.json", folder.config),
+        ("run_summary.json", folder.summary),
+        ("step_metrics.jsonl", folder.steps),
+    ):
+        path = folder.path / name
+        path.write_bytes(content)
+        assert str(path) in _refusal(read, str(path))
+
+
+def test_results_of_a_newer_version_are_refused(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {"kind": "ppo-sweep"})
+    assert read_manifest(tmp_path) == {"kind": "ppo-sweep"}
+    newer = json_text({"format": FORMAT + 1})
+    (tmp_path / "experiment_manifest.json").write_text(newer)
+    (tmp_path / "run_summary.json").write_text(newer)
+    with pytest.raises(ResultsError, match="format 2"):
+        read_manifest(tmp_path)
+    with pytest.raises(ResultsError, match="format 2"):
+        RunFolder(tmp_path).summary()
+
+
+def test_a_folder_without_a_manifest_has_none(tmp_path: Path) -> None:
+    assert read_manifest(tmp_path) is None
+
+
+def test_a_summary_that_does_not_fit_on_the_disk_changes_nothing(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin({})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            folder.finish(_summary(reason="x" * 100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert folder.summary() is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "step_metrics.jsonl"]
