@@ -4,6 +4,8 @@ It freezes a piece of training, repeats it under any precision, measures the dif
 the places that cause it. It holds the only code that keeps trained weights in half precision.
 """
 
+from infrastructure.precision_lab.errors import LabError
+from infrastructure.precision_lab.experiment import Experiment, Outcome
 from infrastructure.precision_lab.places import Operation, Place, PlaceError
 
-__all__ = ["Operation", "Place", "PlaceError"]
+__all__ = ["Experiment", "LabError", "Operation", "Outcome", "Place", "PlaceError"]

@@ -19,6 +19,7 @@ TESTED_BY = {
     "genesis_fp16/store/migrations/*.py": "genesis_fp16/store/test_database.py",
     "infrastructure/events/command.py": "infrastructure/events/test_event_log.py",
     "infrastructure/events/precision_state.py": "infrastructure/events/test_event_log.py",
+    "infrastructure/precision_lab/errors.py": "genesis_fp16/cli/test_lab.py",
     "infrastructure/policy/rescoring.py": "infrastructure/policy/mismatch/test_attribution.py",
     "infrastructure/world_model/networks/weights.py": (
         "infrastructure/world_model/test_model_files.py"

@@ -1,0 +1,7 @@
+"""The root of the errors that a user of the lab can remedy."""
+
+from __future__ import annotations
+
+
+class LabError(ValueError):
+    """The lab cannot do what it was asked to; the message says why and what to do."""
