@@ -1,0 +1,132 @@
+"""The arithmetic of PPO in the types of its tensors, so that a role may be in half precision.
+
+The losses of `infrastructure.policy` refuse half precision; these functions compute in the types
+they are given, as a training without FP32 does. In float32 both agree.
+
+Legend: B sequences, T tokens, S = T - 1 predicted tokens, V vocabulary. Masks are bool; values at
+masked positions are ignored and 0 in results.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from infrastructure.policy.tokens import TokenBatch
+
+LOG_RATIO_BOUND = 10.0
+"""The KL penalty clamps log-ratios to this, as dtype-rlhf does."""
+
+
+def log_probs_of(logits_BTV: Tensor, batch: TokenBatch, temperature: float) -> Tensor:
+    """Log-probability of each token of the completions, [B, S], in the type of the logits.
+
+    In float32 it equals `infrastructure.policy.log_probs_of_logits` without truncation, which
+    always casts to float32 before the softmax.
+    """
+    tokens_BS1 = batch.predicted_tokens_BS.unsqueeze(-1)
+    log_probs_BSV = (logits_BTV[:, :-1] / temperature).log_softmax(-1)
+    return where(batch.response_mask_BS, log_probs_BSV.gather(-1, tokens_BS1).squeeze(-1))
+
+
+def where(mask: Tensor, values: Tensor) -> Tensor:
+    """*values* with 0 where *mask* is False, in their own type."""
+    return torch.where(mask, values, torch.zeros_like(values))
+
+
+def mean_of(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over valid positions, [], in the type of *values*; 0 where none is valid."""
+    return where(mask, values).sum() / mask.sum().clamp(min=1).to(values.dtype)
+
+
+def kl_penalty(log_ratio_BS: Tensor) -> Tensor:
+    """The penalty of each token, ``exp(r) - 1 - r`` of ``r = clamp(log_ratio, ±10)``.
+
+    The definition of dtype-rlhf, term by term, and so with its cancellation for small r;
+    `infrastructure.policy.losses.kl_loss` avoids it. Here ``log_ratio`` is the logarithm of the
+    policy's probability minus that of the reference's.
+    """
+    bounded_BS = log_ratio_BS.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    return bounded_BS.exp() - 1 - bounded_BS
+
+
+class Advantages(NamedTuple):
+    """Attributes:
+    advantages_BS: Generalised advantages, not whitened.
+    returns_BS: What the value role learns.
+    """
+
+    advantages_BS: Tensor
+    returns_BS: Tensor
+
+
+def generalized_advantages(
+    rewards_BS: Tensor,
+    values_BS: Tensor,
+    mask_BS: Tensor,
+    *,
+    discount: float = 1.0,
+    gae_lambda: float = 0.95,
+) -> Advantages:
+    """Generalised advantages and returns (arXiv:1506.02438, equation 16), detached.
+
+    As `infrastructure.policy.losses.advantages.generalized_advantages`, in the type of *values_BS*.
+    """
+    values_BS = where(mask_BS, values_BS.detach())
+    rewards_BS = where(mask_BS, rewards_BS.detach().to(values_BS.dtype))
+    advantages_BS = torch.zeros_like(values_BS)
+    advantage_B = next_value_B = torch.zeros_like(values_BS[:, 0])
+    for s in reversed(range(mask_BS.shape[1])):
+        error_B = rewards_BS[:, s] + discount * next_value_B - values_BS[:, s]
+        updated_B = error_B + discount * gae_lambda * advantage_B
+        advantage_B = torch.where(mask_BS[:, s], updated_B, advantage_B)
+        next_value_B = torch.where(mask_BS[:, s], values_BS[:, s], next_value_B)
+        advantages_BS[:, s] = advantage_B
+    advantages_BS = where(mask_BS, advantages_BS)
+    return Advantages(advantages_BS, advantages_BS + values_BS)
+
+
+def whitened(advantages_BS: Tensor, mask_BS: Tensor, *, epsilon: float = 1e-8) -> Tensor:
+    """*advantages_BS* with mean 0 and variance 1 over all valid tokens, in their type.
+
+    *epsilon* is added to the standard deviation; FP16 rounds the default to 0, as a training in
+    FP16 would.
+    """
+    deviation_BS = where(mask_BS, advantages_BS - mean_of(advantages_BS, mask_BS))
+    count = (mask_BS.sum() - 1).clamp(min=1).to(advantages_BS.dtype)
+    return deviation_BS / ((deviation_BS.square().sum() / count).sqrt() + epsilon)
+
+
+def shaped_rewards(
+    rewards_B: Tensor, kl_BS: Tensor, mask_BS: Tensor, kl_coefficient: float
+) -> Tensor:
+    """Reward of each token, [B, S]: minus the KL penalty, and at the last token the reward.
+
+    In the type of *kl_BS*. The form of arXiv:2203.02155, section 3.5, token by token.
+    """
+    last_BS = mask_BS & (mask_BS.flip(1).cumsum(1).flip(1) == 1)
+    final_BS = where(last_BS, rewards_B.to(kl_BS.dtype)[:, None].expand(mask_BS.shape))
+    return where(mask_BS, final_BS - kl_coefficient * kl_BS)
+
+
+def ratio_of(log_probs_BS: Tensor, old_log_probs_BS: Tensor, mask_BS: Tensor) -> Tensor:
+    """Probability ratio of policy and old policy, in the type of *log_probs_BS*; 0 if masked."""
+    difference_BS = log_probs_BS - old_log_probs_BS.to(log_probs_BS.dtype)
+    return where(mask_BS, where(mask_BS, difference_BS).exp())
+
+
+def clipped_surrogate(
+    ratio_BS: Tensor, advantages_BS: Tensor, mask_BS: Tensor, *, clip: float = 0.2
+) -> Tensor:
+    """PPO's policy loss (arXiv:1707.06347, equation 7), [], in the type of *ratio_BS*."""
+    advantages_BS = advantages_BS.detach().to(ratio_BS.dtype)
+    clipped_BS = ratio_BS.clamp(1 - clip, 1 + clip) * advantages_BS
+    return mean_of(-torch.minimum(ratio_BS * advantages_BS, clipped_BS), mask_BS)
+
+
+def squared_error(values_BS: Tensor, returns_BS: Tensor, mask_BS: Tensor) -> Tensor:
+    """Half the mean squared error of the values, [], in the type of *values_BS*."""
+    errors_BS = where(mask_BS, values_BS - returns_BS.detach().to(values_BS.dtype))
+    return mean_of(errors_BS.square() / 2, mask_BS)
