@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from infrastructure.events.precision_state import PrecisionName
+from infrastructure.precision_lab.errors import LabError
 from infrastructure.training.precision import Precision
 
 
-class MetricError(ValueError):
+class MetricError(LabError):
     """A metric was asked for tensors that it is not defined for; the message says which."""
 
 
