@@ -20,6 +20,9 @@ TESTED_BY = {
     "infrastructure/events/command.py": "infrastructure/events/test_event_log.py",
     "infrastructure/events/precision_state.py": "infrastructure/events/test_event_log.py",
     "infrastructure/precision_lab/errors.py": "genesis_fp16/cli/test_lab.py",
+    "infrastructure/precision_lab/numerics/*.py": (
+        "infrastructure/precision_lab/numerics/test_numerics.py"
+    ),
     "infrastructure/policy/rescoring.py": "infrastructure/policy/mismatch/test_attribution.py",
     "infrastructure/world_model/networks/weights.py": (
         "infrastructure/world_model/test_model_files.py"
