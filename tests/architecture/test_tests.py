@@ -23,6 +23,9 @@ TESTED_BY = {
     "infrastructure/precision_lab/numerics/*.py": (
         "infrastructure/precision_lab/numerics/test_numerics.py"
     ),
+    "infrastructure/precision_lab/experiments/gradients.py": (
+        "infrastructure/precision_lab/experiments/test_world_model.py"
+    ),
     "infrastructure/policy/rescoring.py": "infrastructure/policy/mismatch/test_attribution.py",
     "infrastructure/world_model/networks/weights.py": (
         "infrastructure/world_model/test_model_files.py"

@@ -1,0 +1,46 @@
+"""Gradients of the mean loss of an experiment, one batch after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from infrastructure.events import Role
+from infrastructure.precision_lab.experiment import GRADIENT
+
+
+class MeanGradients:
+    """Adds up the gradients of some losses, each divided by their number, in float32.
+
+    Args:
+        modules: Trained modules by role.
+        losses: Number of losses.
+        loss_scale: Factor of a loss in the backward pass, divided out of the gradients.
+    """
+
+    def __init__(self, modules: Mapping[Role, Module], losses: int, loss_scale: float) -> None:
+        self._parameters = {
+            f"{GRADIENT}{role}.{name}": parameter
+            for role, module in modules.items()
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+        self._losses, self._loss_scale = losses, loss_scale
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, loss: Tensor) -> None:
+        """Add the gradients of *loss*, []. They have the types of the parameters before that."""
+        found = torch.autograd.grad(
+            loss * self._loss_scale, tuple(self._parameters.values()), allow_unused=True
+        )
+        for (name, parameter), gradient in zip(self._parameters.items(), found, strict=True):
+            whole = torch.zeros_like(parameter) if gradient is None else gradient
+            part = whole.detach().float().cpu() / (self._loss_scale * self._losses)
+            self._sums[name] = self._sums[name] + part if name in self._sums else part
+
+    def quantities(self) -> dict[str, Tensor]:
+        """Gradient of the mean loss by ``gradient:<role>.<parameter>``, float32 on the CPU."""
+        return self._sums

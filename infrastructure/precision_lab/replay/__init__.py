@@ -1,0 +1,1 @@
+"""Repeats an experiment under presets, by the roles that a training uses."""
