@@ -22,6 +22,7 @@ from infrastructure.events.preflight_report import PreflightReport
 SMALLEST_LOSS = 0.01  # of a run's largest FP32 loss: errors are not divided by a smaller loss
 
 Phase = Literal["collect", "train", "evaluate", "publish"]
+OverflowCause = Literal["forward", "backward", "fp32", "not_reproduced"]
 
 
 class BaseEvent(BaseModel):
@@ -237,6 +238,64 @@ class BaselineCompared(BaseEvent):
         return max(abs(self.fp32_loss), SMALLEST_LOSS * self.largest_fp32_loss)
 
 
+class OverflowDiagnosed(BaseEvent):
+    """A step whose gradient or loss was not finite in half precision was repeated.
+
+    Attributes:
+        step: Steps attempted since the run began, over all attempts.
+        precision: The half type.
+        loss_scale: Loss scale at which the batch was repeated; 1 outside FP16.
+        overflows: Steps that overflowed, or whose loss was not finite, since the last diagnosis.
+        cause: ``forward``: a value leaves the half type's range in the forward pass, at every loss
+            scale. ``backward``: only a gradient does. ``fp32``: FP32 is not finite either, so
+            precision is not the cause. ``not_reproduced``: this batch does not overflow.
+        lower_scale_helps: Whether the batch is finite at the lowest loss scale.
+        module, operation: Where the first value that is not finite was computed; empty if unknown.
+        seconds: Time that the diagnosis took.
+    """
+
+    kind: Literal["overflow_diagnosed"] = "overflow_diagnosed"
+    step: int
+    precision: PrecisionName
+    loss_scale: float
+    overflows: int
+    cause: OverflowCause
+    lower_scale_helps: bool = False
+    module: PlainText = ""
+    operation: PlainText = ""
+    seconds: float
+
+
+class LostUpdatesMeasured(BaseEvent):
+    """One optimizer step was repeated to count what half precision and rounding lose.
+
+    Attributes:
+        step: Steps attempted since the run began, over all attempts.
+        precision: Precision of the step.
+        loss_scale: Loss scale of the step; 1 outside FP16.
+        zero: Share of the gradient's elements that are not zero in FP32 and are zero in
+            *precision*. It and *subnormal* are None in FP32, or if the gradients cannot be
+            compared.
+        subnormal: Share of those elements that are subnormal in the half type and not in FP32.
+        underflow_module: Module with most of both; empty if there are none.
+        stagnation: Share of the weights whose gradient is not zero which the step left unchanged;
+            None if the step was skipped.
+        stagnation_module: Module with most of them; empty if there are none.
+        seconds: Time that the measurement took.
+    """
+
+    kind: Literal["lost_updates_measured"] = "lost_updates_measured"
+    step: int
+    precision: PrecisionName
+    loss_scale: float
+    zero: float | None = None
+    subnormal: float | None = None
+    underflow_module: PlainText = ""
+    stagnation: float | None = None
+    stagnation_module: PlainText = ""
+    seconds: float
+
+
 class MismatchMeasured(BaseEvent):
     """Trainer and rollout were compared on tokens that the rollout has just sampled.
 
@@ -339,6 +398,8 @@ Event = Annotated[
     | PrecisionChanged
     | StepStats
     | BaselineCompared
+    | OverflowDiagnosed
+    | LostUpdatesMeasured
     | MismatchMeasured
     | PreflightDone
     | CheckpointSaved

@@ -1,4 +1,7 @@
-"""Diagnostics: anomaly origin, FP32 shadow, FP32 check, profiler; pre-flight in its own folder."""
+"""Diagnostics: anomaly origin, overflow cause, lost updates, FP32 shadow and check, profiler.
+
+Pre-flight is in its own folder.
+"""
 
 from infrastructure.training.diagnostics.anomaly import AnomalyDetector
 from infrastructure.training.diagnostics.fp32_check import (
@@ -7,11 +10,13 @@ from infrastructure.training.diagnostics.fp32_check import (
 )
 from infrastructure.training.diagnostics.fp32_shadow import Fp32Shadow
 from infrastructure.training.diagnostics.profiler import StepProfile
+from infrastructure.training.diagnostics.repeated_pass import RepeatedPasses
 
 __all__ = [
     "AnomalyDetector",
     "Fp32Shadow",
     "HalfPrecisionInModelError",
+    "RepeatedPasses",
     "StepProfile",
     "check_fp32_step",
 ]

@@ -47,13 +47,29 @@ class Origin:
     Attributes:
         module: Qualified name and class of the innermost module.
         operation: Name in aten in the forward pass, in autograd in the backward pass.
+        received: The input was not finite either: a constant such as a mask, or the batch.
     """
 
     module: str
     operation: str
+    received: bool = False
 
     def __str__(self) -> str:
-        return f"{self.operation} in {self.module}"
+        received = " of a value that was not finite" if self.received else ""
+        return f"{self.operation}{received} in {self.module}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Where each pass first was not finite; None where it was finite."""
+
+    forward: Origin | None
+    backward: Origin | None
+
+    @property
+    def first(self) -> Origin | None:
+        """The forward pass's origin, else the backward pass's."""
+        return self.forward or self.backward
 
 
 class AnomalyDetector:
@@ -104,13 +120,13 @@ class AnomalyDetector:
                 backward=str(self._backward or "nothing"),
             )
 
-    def trace(self, loss: Tensor, backward: Callable[[Tensor], object]) -> Origin | None:
-        """Call *backward* with *loss*; return the origin in either pass, or None."""
+    def trace(self, loss: Tensor, backward: Callable[[Tensor], object]) -> Origins:
+        """Call *backward* with *loss*; return the origins in this pass and the forward pass."""
         self._backward = None
         for node, module in named_nodes(loss):
             node.register_hook(self._check(Origin(module, node.name())))
         backward(loss)
-        return self._forward or self._backward
+        return Origins(self._forward, self._backward)
 
     def _check(self, origin: Origin) -> Callable[..., None]:
         def check(inputs: tuple[Tensor | None, ...], _: object) -> None:
@@ -141,7 +157,7 @@ class _FirstNonFinite(TorchDispatchMode):
         if _is_finite((args, kwargs)):
             self._origin = Origin(str(self._running), name)
         elif self._received is None:
-            self._received = Origin(str(self._running), f"{name} of a value that was not finite")
+            self._received = Origin(str(self._running), name, received=True)
         return result
 
 

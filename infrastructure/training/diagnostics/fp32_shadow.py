@@ -1,52 +1,28 @@
 """How far a step in half precision is from the same step in FP32, at the current weights.
 
-A frozen batch goes forward and backward twice, through copies of the model that share only its
-parameters. So the training is not affected: no gradient is left, no buffer or attribute of a
-module has changed, no random generator has advanced. The two passes show the rounding of one step,
-not the drift of a whole training, since their weights are the same. State outside the model, such
-as a running mean in the loss's closure, is not copied.
+A frozen batch goes forward and backward twice, by `RepeatedPasses`, so the training is not
+affected: no random generator advances either. The two passes show the rounding of one step, not
+the drift of a whole training, since their weights are the same.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn import Module
 
 from infrastructure.agent_contract import Forward
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import BaselineCompared
-from infrastructure.training.diagnostics.anomaly import AnomalyDetector
-from infrastructure.training.diagnostics.job_copy import disable_dropout
-from infrastructure.training.diagnostics.module_names import floating_tensors
-from infrastructure.training.inputs import (
-    preserved_generators,
-    random_state,
-    restore_random_state,
-    same_random_state,
-)
-from infrastructure.training.precision import Precision, PrecisionForward, checked_loss
-
-_HALF = (torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pass:
-    """One forward and backward pass."""
-
-    loss: float  # not scaled
-    gradients: Sequence[Tensor | None]  # scaled, as autograd returned them; None if unused
-    seconds: float  # wall time, with the device waited for
-    drew_random: bool
+from infrastructure.training.diagnostics.repeated_pass import RepeatedPasses
+from infrastructure.training.inputs import preserved_generators, random_state
+from infrastructure.training.precision import Precision
 
 
 class Fp32Shadow:
@@ -70,17 +46,8 @@ class Fp32Shadow:
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._model, self._loss, self._batch = model, loss, batch
-        self._device, self._clock = device, clock
-        names = {
-            parameter: f"{name or 'the model'} ({type(module).__name__})"
-            for name, module in model.named_modules()
-            for parameter in module.parameters(recurse=False)
-            if parameter.requires_grad
-        }
-        self._parameters: list[Parameter] = list(names)
-        self._modules = list(names.values())
-        self._draws_half: bool | None = None
+        self._passes = RepeatedPasses(model, loss, device, clock=clock)
+        self._batch = batch
 
     def compare(self, *, step: int, precision: Precision, loss_scale: float) -> BaselineCompared:
         """Compute the batch under *precision* and in FP32; reads the device.
@@ -94,18 +61,21 @@ class Fp32Shadow:
             RuntimeError: Memory is too small, or the model holds something that cannot be copied,
                 such as a tensor attached to an old graph.
         """
-        with preserved_generators(self._device):
-            before = random_state(self._device)
-            half = self._run(precision, loss_scale, before)
-            exact = self._run(Precision.FP32, 1.0, before)
-            comparable = not (exact.drew_random and self._draws_random_half(precision, before))
+        passes, batch = self._passes, self._batch
+        with preserved_generators(passes.device):
+            before = random_state(passes.device)
+            half = passes.run(batch, precision, loss_scale, before)
+            exact = passes.run(batch, Precision.FP32, 1.0, before)
+            comparable = not (
+                exact.drew_random and passes.draws_random_half(batch, precision, before)
+            )
             difference = compare_gradients(
-                half.gradients, exact.gradients, scale=loss_scale, modules=self._modules
+                half.gradients, exact.gradients, scale=loss_scale, modules=passes.modules
             )
-            nonfinite = not math.isfinite(half.loss) or difference.error == math.inf
-            nonfinite_module = (
-                self._first_nonfinite(precision, loss_scale, before) if nonfinite else ""
-            )
+            nonfinite_module = ""
+            if not math.isfinite(half.loss) or difference.error == math.inf:
+                origins = passes.trace(batch, precision, loss_scale, before)
+                nonfinite_module = str(origins.first or "")
         if not comparable:
             difference = GradientDifference()
         return BaselineCompared(
@@ -123,69 +93,6 @@ class Fp32Shadow:
             fp32_seconds=exact.seconds,
             comparable=comparable,
         )
-
-    def _copy(self) -> Module:
-        shared: dict[int, Any] = {id(each): each for each in self._model.parameters()}
-        model = copy.deepcopy(self._model, shared)
-        disable_dropout(model)
-        return model
-
-    def _run(self, precision: Precision, scale: float, generators: dict[str, Any]) -> _Pass:
-        forward = PrecisionForward(self._copy(), self._device, precision)
-        restore_random_state(generators, self._device)
-        self._wait()
-        begun = self._clock()
-        loss = checked_loss(forward.compute_loss(self._loss, self._batch))
-        gradients = self._gradients(loss * scale)
-        self._wait()
-        seconds = self._clock() - begun
-        torch.clear_autocast_cache()  # a caller's own autocast would keep half copies of weights
-        drew_random = not same_random_state(generators, random_state(self._device))
-        return _Pass(
-            loss=loss.item(), gradients=gradients, seconds=seconds, drew_random=drew_random
-        )
-
-    def _gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
-        return torch.autograd.grad(loss, self._parameters, allow_unused=True)
-
-    def _draws_random_half(self, precision: Precision, generators: dict[str, Any]) -> bool:
-        if self._draws_half is None:
-            restore_random_state(generators, self._device)
-            detector = _HalfRandomness()
-            forward = PrecisionForward(self._copy(), self._device, precision)
-            with detector, torch.no_grad():
-                forward.compute_loss(self._loss, self._batch)
-            self._draws_half = detector.found
-        return self._draws_half
-
-    def _first_nonfinite(
-        self, precision: Precision, scale: float, generators: dict[str, Any]
-    ) -> str:
-        """Operation and module, from one more pass in which every operation is checked."""
-        restore_random_state(generators, self._device)
-        model = self._copy()
-        detector = AnomalyDetector(model)
-        forward = PrecisionForward(model, self._device, precision)
-        loss = checked_loss(forward.compute_loss(detector.instrument(self._loss), self._batch))
-        return str(detector.trace(loss * scale, self._gradients) or "")
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-
-class _HalfRandomness(TorchDispatchMode):
-    """Detects an operation that draws random numbers and returns half tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.found |= any(tensor.dtype in _HALF for tensor in floating_tensors(result))
-        return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

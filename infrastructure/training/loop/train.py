@@ -17,12 +17,13 @@ from torch.nn import Module
 
 from infrastructure.agent_contract import Evaluation, Job, TrainingJob
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
+from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Command, PrecisionState
-from infrastructure.events.event import BaseEvent, Evaluated, Notice
+from infrastructure.events.event import BaseEvent, Evaluated, Notice, StepStats
 from infrastructure.training.checkpoints import BestEpoch, CheckpointFolder
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.cuda_graphs import GraphedTrainer
-from infrastructure.training.diagnostics import Fp32Shadow, StepProfile
+from infrastructure.training.diagnostics import Fp32Shadow, RepeatedPasses, StepProfile
 from infrastructure.training.distributed import (
     DistributedModel,
     Parallel,
@@ -45,6 +46,7 @@ from infrastructure.training.loop.divergence import DivergenceHandler
 from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
+from infrastructure.training.loop.telemetry import TelemetryObserver
 from infrastructure.training.precision import Precision, PrecisionForward, resolve
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32, release
 from infrastructure.training.precision.roles import Role, RoleResolver
@@ -68,6 +70,8 @@ class LoopOptions:
     parallel: How several ranks share the model; see `distribute`.
     baseline_interval_steps: Steps between two comparisons of a half precision with FP32; 0 for
         none; see `Fp32Shadow`.
+    telemetry_interval_steps: Steps between two measurements of lost updates; 0 for none, and for no
+        diagnosis of overflows; see `TelemetryObserver`.
     """
 
     seed: int
@@ -77,6 +81,7 @@ class LoopOptions:
     profile_steps: int = 0
     parallel: Parallel = "ddp"
     baseline_interval_steps: int = 0
+    telemetry_interval_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,21 +211,14 @@ class _TrainingLoop:
             emit=emit,
         )
         self._progress.resume()
-        self._reporter = StatsReporter(self._trainer, emit, options.stats_interval_steps)
+        self._telemetry: TelemetryObserver | None = None
+        self._reporter = StatsReporter(
+            self._trainer, self._report_steps, options.stats_interval_steps
+        )
         self._divergence = DivergenceHandler(self._trainer, checkpoints, emit)
-        observers: list[StepObserver] = []
-        if options.baseline_interval_steps and is_sharded(model):
-            fields = {"error": "the model is sharded, so no rank holds all of it"}
-            emit(Notice(event="baseline_not_measured", fields=fields))
-        elif options.baseline_interval_steps and ranks.is_rank_zero:
-            shadow = Fp32Shadow(self._distributed.plain, job.loss, self._first_batch, device)
-            interval = options.baseline_interval_steps
-            observers.append(BaselineObserver(shadow, interval, emit, self._progress))
         self._profile = StepProfile(
             options.profile_steps, folder.parent / "profile", emit, self._stepper
         )
-        if options.profile_steps and ranks.is_rank_zero:
-            observers.append(self._profile)
         self._boundary = StepBoundary(
             trainer=self._trainer,
             schedule=schedule,
@@ -230,7 +228,7 @@ class _TrainingLoop:
             rounds=self._rounds,
             auto_precision=auto_precision,
             roles=roles,
-            observers=observers,
+            observers=self._observers(options),
             ranks=ranks,
             checkpoint_interval_seconds=options.checkpoint_interval_seconds,
             emit=emit,
@@ -238,6 +236,30 @@ class _TrainingLoop:
         )
         self._boundary.set_precision(precision)
         self._evaluation: Evaluation | None = None
+
+    def _observers(self, options: LoopOptions) -> list[StepObserver]:
+        observers: list[StepObserver] = []
+        if not self._ranks.is_rank_zero:
+            return observers
+        plain, loss, emit = self._distributed.plain, self._job.loss, self._emit
+        intervals = {
+            "baseline_not_measured": options.baseline_interval_steps,
+            "telemetry_not_measured": options.telemetry_interval_steps,
+        }
+        for notice, interval in intervals.items():
+            if interval and is_sharded(self._trainer.model):
+                fields = {"error": "the model is sharded, so no rank holds all of it"}
+                emit(Notice(event=notice, fields=fields))
+            elif interval and notice == "baseline_not_measured":
+                shadow = Fp32Shadow(plain, loss, self._first_batch, self._device)
+                observers.append(BaselineObserver(shadow, interval, emit, self._progress))
+            elif interval:
+                passes = RepeatedPasses(plain, loss, self._device)
+                self._telemetry = TelemetryObserver(passes, interval, emit)
+                observers.append(self._telemetry)
+        if options.profile_steps:
+            observers.append(self._profile)
+        return observers
 
     def run(self) -> TrainingResult:
         try:
@@ -277,6 +299,8 @@ class _TrainingLoop:
             return
         for batch, replay, taken in shares:
             moved = to_device(batch, self._device)
+            if self._telemetry is not None and not replay:
+                self._observe_before_step(self._telemetry, moved)
             stepper.train_batch(moved, self._job.loss, replay=replay)
             progress.batch += taken
             self._reporter.count_samples(moved, taken)
@@ -287,6 +311,16 @@ class _TrainingLoop:
         if not trainer.at_step_boundary:
             trainer.finish_window()
             boundary.after_step()
+
+    def _observe_before_step(self, telemetry: TelemetryObserver, batch: Batch) -> None:
+        begun = time.monotonic()
+        telemetry.before_step(self._trainer, batch)
+        self._reporter.exclude(time.monotonic() - begun)
+
+    def _report_steps(self, event: BaseEvent) -> None:
+        self._emit(event)
+        if self._telemetry is not None and isinstance(event, StepStats):
+            self._telemetry.count(event)
 
     def _begin_round(self) -> Iterator[RankBatch]:
         """Return this rank's share of the batches that remain in the round."""

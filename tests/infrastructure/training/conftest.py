@@ -153,9 +153,13 @@ def train_in() -> Callable[..., tuple[TrainingResult, list[BaseEvent]]]:
     """Train a job in a folder on the CPU; the result, and the events in order."""
 
     def train_in(
-        job: TrainingJob, folder: Path, precision: PrecisionName = "fp16", **options: Any
+        job: TrainingJob,
+        folder: Path,
+        precision: PrecisionName = "fp16",
+        events: list[BaseEvent] | None = None,
+        **options: Any,
     ) -> tuple[TrainingResult, list[BaseEvent]]:
-        events: list[BaseEvent] = []
+        events = [] if events is None else events  # one that outlives an error
         result = train(
             job,
             device=torch.device("cpu"),

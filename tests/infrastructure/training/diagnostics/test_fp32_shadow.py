@@ -11,30 +11,9 @@ from torch import nn
 from infrastructure.events.event import BaselineCompared, Notice, PrecisionChanged
 from infrastructure.training.diagnostics import Fp32Shadow
 from infrastructure.training.precision import Precision
+from tests.infrastructure.training.overflowing import BackwardScaled, Scaled
 
 CPU = torch.device("cpu")
-
-
-class Scaled(nn.Module):
-    """Multiplies by a constant: what it is given and its gradient may leave FP16's range."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.factor
-
-
-class BackwardScaled(nn.Module):
-    """Changes nothing forward and multiplies the gradient by a constant."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.detach() + self.factor * (x - x.detach())
 
 
 class Counting(nn.Module):
