@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from genesis_fp16.cli.output import print_line, print_table
 from genesis_fp16.domain.errors import GenesisError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -39,3 +42,69 @@ def plain_errors() -> Iterator[None]:
         yield
     except (LabError, MisconfiguredError, PresetError, OSError) as error:
         raise LabFailedError(str(error)) from error
+
+
+@app.command("probe")
+def probe(
+    output: Annotated[
+        Path, typer.Option("--output", help="Folder of the results; files go into probe/.")
+    ] = Path("results"),
+    base_model: Annotated[
+        str, typer.Option("--base-model", help="Folder of a model; small is a policy trained here.")
+    ] = "small",
+    prompts: Annotated[int, typer.Option("--prompts", min=1, help="Number of sequences.")] = 8,
+    lengths: Annotated[
+        list[int] | None,
+        typer.Option("--length", min=2, help="Tokens of a sequence; by default 64, 128, 256."),
+    ] = None,
+    temperatures: Annotated[
+        list[float] | None,
+        typer.Option("--temperature", help="Divisor of the logits; by default 0.5 and 1."),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Decides weights and sequences.")] = 0,
+) -> None:
+    """Compare one forward pass in FP32 with the same in BF16 and FP16; train nothing."""
+    with plain_errors():
+        from infrastructure.precision_lab.probe import ProbeRequest, run_probe
+
+        result = run_probe(
+            ProbeRequest(
+                base_model=base_model,
+                prompts=prompts,
+                lengths=tuple(lengths or (64, 128, 256)),
+                temperatures=tuple(temperatures or (0.5, 1.0)),
+                device=device,
+                seed=seed,
+            ),
+            output,
+        )
+    print_table(
+        ("dtype", "temperature", "length", "tokens", "logits rounded", "real", "kernels add", "KL"),
+        [
+            (
+                row.dtype,
+                row.temperature,
+                row.seq_length,
+                row.tokens,
+                *map(
+                    _short,
+                    (
+                        row.simulated_logp_error_mean,
+                        row.real_logp_error_mean,
+                        row.kernel_contribution,
+                        row.real_kl,
+                    ),
+                ),
+            )
+            for row in result.by_length
+        ],
+    )
+    print_line("mean error of log-probabilities and mean KL of a token, in nats")
+    for reason in result.not_measured:
+        print_line(f"not measured: {reason}")
+    print_line(f"written to {output / 'probe'}")
+
+
+def _short(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.2e}"

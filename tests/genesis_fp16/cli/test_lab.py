@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from genesis_fp16.cli.app import app
 from genesis_fp16.cli.lab import LabFailedError, plain_errors
 from infrastructure.events.role_precision import find_preset
 from infrastructure.precision_lab import LabError
@@ -29,3 +31,9 @@ def test_an_error_of_the_library_is_one_message(fails, message):
 def test_a_defect_stays_a_defect():
     with pytest.raises(ZeroDivisionError), plain_errors():
         _ = 1 / 0
+
+
+def test_the_probe_names_a_folder_that_is_missing(tmp_path):
+    wrong = CliRunner().invoke(app, ["lab", "probe", "--base-model", str(tmp_path / "nowhere")])
+    assert isinstance(wrong.exception, LabFailedError)
+    assert "is not a folder on this machine" in str(wrong.exception)
