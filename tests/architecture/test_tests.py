@@ -23,6 +23,12 @@ TESTED_BY = {
     "infrastructure/precision_lab/numerics/*.py": (
         "infrastructure/precision_lab/numerics/test_numerics.py"
     ),
+    "infrastructure/precision_lab/frozen/loading.py": (
+        "infrastructure/precision_lab/frozen/test_folder.py"
+    ),
+    "infrastructure/precision_lab/frozen/saving.py": (
+        "infrastructure/precision_lab/frozen/test_folder.py"
+    ),
     "infrastructure/precision_lab/experiments/gradients.py": (
         "infrastructure/precision_lab/experiments/test_world_model.py"
     ),

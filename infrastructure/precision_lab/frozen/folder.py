@@ -1,0 +1,237 @@
+"""Files of a frozen experiment: atomic when written, verified and limited when read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from infrastructure.agent_contract.training_job import Batch
+from infrastructure.events import Role
+from infrastructure.files import atomic_file, write_atomically
+from infrastructure.precision_lab.environment import describe_environment
+from infrastructure.precision_lab.frozen.manifest import (
+    FORMAT,
+    MANIFEST,
+    FrozenError,
+    FrozenFile,
+    Manifest,
+    read_manifest,
+)
+from infrastructure.precision_lab.results import json_text
+from infrastructure.training.checkpoints.checkpoint import describe_load_error
+
+_PARTS = ("weights", "batches", "data")
+_BATCH_DTYPES = {torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.uint8}
+
+
+class FrozenWriter:
+    """Writes the files of one frozen experiment, the manifest last.
+
+    Without a manifest nothing is frozen, so that an interrupted freeze can be repeated.
+
+    Args:
+        path: Folder; it must not hold anything but the rest of an interrupted freeze.
+
+    Raises:
+        FrozenError: It holds a frozen experiment, or something else.
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: dict[str, FrozenFile] = {}
+        self._dtypes: dict[str, dict[str, str]] = {}
+        if (path / MANIFEST).exists():
+            raise FrozenError(path, "holds a frozen experiment: choose another folder")
+        if path.exists():
+            others = sorted(each.name for each in path.iterdir() if each.name not in _PARTS)
+            if others:
+                raise FrozenError(path, f"is not empty ({others[0]}): choose another folder")
+        for part in _PARTS:
+            (path / part).mkdir(parents=True, exist_ok=True)
+
+    def add_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> str:
+        """Write *tensors* to the file *name*; return the name.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        kept = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        with atomic_file(self.path / name) as file:
+            torch.save(kept, file)
+        self._dtypes[name] = {key: _type_name(each) for key, each in kept.items()}
+        return self._record(name)
+
+    def copy_file(self, name: str, source: Path, length: int) -> None:
+        """Copy the first *length* bytes of *source* to the file *name*.
+
+        Raises:
+            OSError: The disk refuses, or *source* is shorter.
+        """
+        with source.open("rb") as read, atomic_file(self.path / name) as file:
+            content = read.read(length)
+            if len(content) < length:
+                raise OSError(f"{source} has {len(content)} bytes, {length} were recorded")
+            file.write(content)
+        self._record(name)
+
+    def _record(self, name: str) -> str:
+        with (self.path / name).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            self._files[name] = FrozenFile(bytes=file.tell(), sha256=digest)
+        return name
+
+    def finish(
+        self,
+        *,
+        weights: Mapping[Role, str],
+        batches: tuple[str, ...],
+        device: torch.device,
+        **details: object,
+    ) -> Manifest:
+        """Write the manifest; return it.
+
+        Args:
+            weights: File of each role.
+            batches: Files of the batches.
+            device: Where the freeze computed.
+            **details: The other fields of `Manifest`.
+
+        Raises:
+            OSError: The disk refuses; nothing is frozen.
+        """
+        manifest = Manifest.model_validate(
+            {
+                "format": FORMAT,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "environment": describe_environment(device),
+                "weights": dict(weights),
+                "batches": batches,
+                "files": self._files,
+                "dtypes": self._dtypes,
+                **details,
+            }
+        )
+        content = json_text(manifest.model_dump(mode="json"), indent=2)
+        write_atomically(self.path / MANIFEST, content + "\n")
+        return manifest
+
+
+class FrozenFolder:
+    """Reads a frozen experiment; no file is used whose hash is not that of the manifest.
+
+    Args:
+        path: The folder.
+
+    Attributes:
+        path: As given.
+        manifest: Its manifest.
+
+    Raises:
+        FrozenError: The manifest cannot be used; see `read_manifest`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = read_manifest(path)
+
+    def weights(self, role: Role) -> dict[str, Tensor]:
+        """Float32 weights and buffers of *role*.
+
+        Raises:
+            FrozenError: There are none, or the file is damaged, or holds something else.
+        """
+        name = self.manifest.weights.get(role)
+        if name is None:
+            raise FrozenError(self.path, f"has no weights of the role {role}: freeze again")
+        return self._tensors(name)
+
+    def batches(self) -> list[Batch]:
+        """The batches, on the CPU.
+
+        Raises:
+            FrozenError: A file is damaged, or holds something else.
+        """
+        return [self._tensors(name) for name in self.manifest.batches]
+
+    def verify(self) -> None:
+        """Check the hash of every file.
+
+        Raises:
+            FrozenError: One is missing, truncated or altered.
+        """
+        for name in self.manifest.files:
+            with self._verified(name):
+                pass
+
+    def _tensors(self, name: str) -> dict[str, Tensor]:
+        path = self.path / name
+        with self._verified(name) as file:
+            try:
+                found = torch.load(file, map_location="cpu", weights_only=True)
+            except Exception as error:  # torch raises many types of exceptions for hostile bytes
+                why = describe_load_error(error)
+                raise FrozenError(path, f"holds no tensors ({why}): freeze again") from None
+        if not isinstance(found, dict) or not found:
+            raise FrozenError(path, "does not hold tensors by name: freeze again")
+        limit = self.manifest.files[name].bytes
+        for key, tensor in found.items():
+            problem = _problem(key, tensor, limit)
+            if problem:
+                raise FrozenError(path, f"{problem}: freeze again")
+        return found
+
+    def _verified(self, name: str) -> BinaryIO:
+        """The file *name*, open at its beginning, with the size and hash of the manifest."""
+        path, expected = self.path / name, self.manifest.files[name]
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise FrozenError(path, f"cannot be read ({error.strerror}): freeze again") from error
+        file = os.fdopen(descriptor, "rb")
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise FrozenError(path, "is not a regular file: freeze again")
+            if status.st_size != expected.bytes:
+                raise FrozenError(
+                    path,
+                    f"has {status.st_size} bytes, the manifest says {expected.bytes}: it is "
+                    "truncated or belongs to another freeze; restore it, or freeze again",
+                )
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
+                raise FrozenError(
+                    path,
+                    "is not what was frozen (its SHA-256 differs from the manifest's): it is "
+                    "damaged or holds other weights; restore it, or freeze again",
+                )
+            file.seek(0)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+def _problem(key: object, tensor: object, limit: int) -> str:
+    """Why a value that was read is not used; empty if it may be."""
+    if not isinstance(key, str) or not isinstance(tensor, Tensor):
+        return "does not hold tensors by name"
+    if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+        return f"{key} is not a plain tensor"
+    if tensor.dtype not in _BATCH_DTYPES:
+        return f"{key} is {_type_name(tensor)}"
+    if not tensor.is_contiguous() or tensor.numel() * tensor.element_size() > limit:
+        return f"{key} claims more elements than the file holds"
+    return ""
+
+
+def _type_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
