@@ -217,7 +217,7 @@ class PolicyLearner:
         self, batch: TokenBatch, rewards_B: Tensor, groups_B: Tensor, roles: Roles
     ) -> Batch:
         loss, mask_BS = self.settings.loss, batch.response_mask_BS
-        old_BS, network = self._computed(roles.policy, batch)
+        old_BS, network = self._computed(roles.policy, batch, self._sampling)
         values_BS = network if loss == "ppo" else None
         targets = advantages(loss, rewards_B, groups_B, mask_BS, values_BS)
         corrected = self._corrected(batch, old_BS, targets["advantages"])
@@ -233,12 +233,14 @@ class PolicyLearner:
             tensors["reference_log_probs_BS"] = reference_BS
         return tensors
 
-    def _computed(self, forward: Forward, batch: TokenBatch) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities, [B, S], and what the loss's network says of the batch, if any."""
+    def _computed(
+        self, forward: Forward, batch: TokenBatch, sampling: Sampling
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities, [B, S], and the result of the loss's network for *batch*, if any."""
         network = NETWORKS.get(self.settings.loss)
         if network is None:
-            return token_log_probs(forward, batch, self._sampling), None
-        log_probs_BS, hidden_BTH = log_probs_and_hidden_states(forward, batch, self._sampling)
+            return token_log_probs(forward, batch, sampling), None
+        log_probs_BS, hidden_BTH = log_probs_and_hidden_states(forward, batch, sampling)
         arguments = [hidden_BTH]
         if self.settings.loss == "flowrl":
             arguments.append(prompt_mask(batch.attention_mask_BT, batch.response_mask_BS))
@@ -265,9 +267,11 @@ class PolicyLearner:
         """Negative log-likelihood of demonstrations; the loss of the settings for completions."""
         batch, settings = TokenBatch.from_tensors(tensors), self.settings
         if not is_reinforced(tensors):
-            log_probs_BS = token_log_probs(forward, batch, Sampling())
-            return -masked_mean(log_probs_BS, batch.response_mask_BS)
-        log_probs_BS, network = self._computed(forward, batch)
+            log_probs_BS, network = self._computed(forward, batch, Sampling())
+            loss = -masked_mean(log_probs_BS, batch.response_mask_BS)
+            # The network learns nothing here, but DDP expects a gradient of every parameter.
+            return loss if network is None else loss + 0.0 * network.sum()
+        log_probs_BS, network = self._computed(forward, batch, self._sampling)
         inputs = LossInputs(
             log_probs_BS=log_probs_BS,
             old_log_probs_BS=tensors["old_log_probs_BS"],

@@ -167,20 +167,22 @@ def policy_dtype(model: Module) -> torch.dtype | None:
 
 
 def method_of(module: Module, name: str) -> Callable[..., Any]:
-    """The method *name* of a distributed module, to be called inside the hooks of ``forward``.
+    """The method or submodule *name* of a distributed module, called inside its forward hooks.
 
     Raises:
-        AttributeError: It has no such method.
+        AttributeError: It has neither.
     """
     if isinstance(module, DistributedDataParallel):
         getattr(module.module, name)
         return partial(_call_inside_ddp, module, name)
-    if name not in vars(module):
-        getattr(module, name)
+    found = getattr(module, name)
+    hooked = f"_{name}_inside_fsdp" if isinstance(found, Module) else name
+    if hooked not in vars(module):
         from torch.distributed.fsdp import register_fsdp_forward_method
 
-        register_fsdp_forward_method(module, name)
-    method: Callable[..., Any] = getattr(module, name)
+        vars(module)[hooked] = found  # beside a submodule, which no function can replace
+        register_fsdp_forward_method(module, hooked)
+    method: Callable[..., Any] = getattr(module, hooked)
     return method
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from agents.policy.learner import (
     is_reinforced,
     new_policy,
 )
-from agents.policy.settings import PolicySettings
+from agents.policy.settings import LossName, PolicySettings
 from agents.policy.tasks import TASKS, Task, is_held_out
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
@@ -191,3 +192,14 @@ def test_its_mismatch_is_measured_without_effect(tmp_path: Path) -> None:
     report = events[0].report
     assert (report.policy, report.rollout) == ("bf16", "bf16")
     assert report.floor_k3 < 1e-9 < report.k3
+
+
+@pytest.mark.parametrize("loss", get_args(LossName))
+def test_every_step_gives_every_parameter_a_gradient_as_ddp_expects(loss: str) -> None:
+    job = job_of(loss=loss)
+    forward = PrecisionForward(job.model, CPU, Precision.FP32)
+    roles = replace(untrained_roles(job, job.model, CPU), policy=forward)
+    for round_ in (0, job.warm_up_rounds):  # demonstrations, completions
+        job.model.zero_grad(set_to_none=True)
+        job.loss(forward, next(iter(job.batches(round_, roles)))).backward()
+        assert all(parameter.grad is not None for parameter in job.model.parameters())

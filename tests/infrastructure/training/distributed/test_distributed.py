@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods 
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
 policy_needs_restart auto go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
 keep_fp32 policy_flip policy_stop_for_one policy_go_on_from_one
+policy_networks
 """
 
 
@@ -149,17 +152,23 @@ def test_accumulation_is_that_of_one_process_and_averages_once_a_window(results)
     assert first["ddp-fp32"]["reductions"] == 3
 
 
-def test_methods_of_a_distributed_model_are_averaged_too(results) -> None:
+def test_methods_and_submodules_of_a_distributed_model_are_averaged_too(results) -> None:
     def loss(forward: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         code = forward.method("encode", batch["x"])
-        return trainers.mse(forward, batch) + code.square().mean()
+        return (
+            trainers.mse(forward, batch)
+            + code.square().mean()
+            + forward.method("head", code.detach()).square().mean()
+        )
 
-    alone = trainers.trainer_of(trainers.network(), "fp32", accumulate=2)
-    for number in range(4):
-        alone.step(alone.training_step(trainers.micro_batch(number), loss))
-    for result in results("methods"):
-        for kind in ("ddp", "fsdp2"):
-            assert result[kind]["weights"] == pytest.approx(trainers.weights(alone.model))
+    for precision, tolerance in (("fp32", 1e-6), ("fp16", 2e-3)):
+        alone = trainers.trainer_of(trainers.network(), precision, accumulate=2)
+        for number in range(4):
+            alone.step(alone.training_step(trainers.micro_batch(number), loss))
+        expected = pytest.approx(trainers.weights(alone.model), abs=tolerance)
+        for result, kind in product(results("methods"), ("ddp", "fsdp2")):
+            assert result[f"{kind}-{precision}"]["weights"] == expected
+            assert result[f"{kind}-{precision}"]["applied_steps"] == 2
 
 
 def test_modules_kept_in_fp32_stay_there_on_all_ranks(results) -> None:
@@ -402,3 +411,14 @@ def test_a_policy_resumes_on_another_number_of_ranks(results, folder) -> None:
     assert of(both[0], "resumed")[0]["step"] > 0
     assert min(both[0]["rounds"]) > 0
     assert both[1]["rounds"] == [], "rank 0 generates"
+
+
+@pytest.mark.parametrize("loss", ["flowrl", "ppo"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_a_network_beside_the_policy_trains_on_both_ranks(results, loss, parallel) -> None:
+    first, second = (result[f"{loss}-{parallel}"] for result in results("policy_networks"))
+    assert first["outcome"] == second["outcome"] == "done"
+    assert first["steps"] == second["steps"] == 4
+    assert (first["weights"] == second["weights"]) == (parallel == "ddp")  # else rank 0 has all
+    assert math.isfinite(first["weights"])
+    assert all(each["overflow"] == 0 for each in of(first, "step_stats"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +35,31 @@ def policy_stop_for_one(folder: Path) -> Any:
 def policy_go_on_from_one(folder: Path) -> Any:
     job, rounds = language_job()
     return {**run(job, folder / "policy-one", parallel="fsdp2"), "rounds": rounds}
+
+
+@scenario
+def policy_networks(folder: Path) -> Any:
+    """The policy agent's losses that train a network beside the policy, demonstrations first."""
+    from agents.policy.learner import PolicyLearner, new_policy
+    from agents.policy.settings import PolicySettings
+    from agents.policy.tasks import sorting
+
+    task, results = sorting(2, warm_up_rounds=1), {}
+    for loss, parallel, precision in (
+        ("flowrl", "ddp", "fp32"),
+        ("flowrl", "fsdp2", "fp16"),
+        ("ppo", "ddp", "fp16"),
+        ("ppo", "fsdp2", "fp32"),
+    ):
+        settings = PolicySettings(
+            task="sorting", loss=loss, rounds=1, rounds_per_epoch=1, prompts_per_round=2
+        )
+        learner = PolicyLearner(task=task, settings=settings, seed=0, warm=False)
+        result = run(
+            learner.job(new_policy(task, 0), task.held_out_problems(2)),
+            folder / f"networks-{loss}-{parallel}",
+            parallel=parallel,
+            precision=precision,
+        )
+        results[f"{loss}-{parallel}"] = {**result, "weights": math.fsum(result["weights"])}
+    return results

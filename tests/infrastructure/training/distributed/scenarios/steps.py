@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +121,17 @@ def accumulation(_folder: Path) -> Any:
 def methods(_folder: Path) -> Any:
     def loss(forward: Any, batch: dict[str, Tensor]) -> Tensor:
         code = forward.method("encode", batch["x"])
-        return mse(forward, batch) + code.square().mean()
+        return (
+            mse(forward, batch)
+            + code.square().mean()
+            + forward.method("head", code.detach()).square().mean()  # of a submodule
+        )
 
     results = {}
-    for kind in ("ddp", "fsdp2"):
-        trainer = trainer_of(spread(kind), "fp32")
+    for kind, precision in product(("ddp", "fsdp2"), ("fp32", "fp16")):
+        trainer = trainer_of(spread(kind), precision)
         steps(trainer, [0, 1, 2, 3], loss)
-        results[kind] = summary(trainer)
+        results[f"{kind}-{precision}"] = summary(trainer)
     return results
 
 
