@@ -11,7 +11,7 @@ from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import ExitStatus, LocalExecutor
-from genesis_fp16.plugins.discovery import check_not_shadowed, entry_point_of
+from genesis_fp16.plugins.discovery import check_not_shadowed, installed_agent
 from genesis_fp16.runs.spec import spec_of_settings
 from genesis_fp16.settings import Settings
 from genesis_fp16.system.permissions import private_umask
@@ -43,7 +43,9 @@ def run_preflight(settings: Settings, agent: str) -> PreflightReport:
         ShadowedPackageError: The worker would import another training library.
     """
     check_not_shadowed()
-    entry_point = entry_point_of(agent)
+    point = installed_agent(agent)
+    if point.missing:
+        raise PreflightError(f"{agent} was not measured: it needs {point.missing}", os.EX_CONFIG)
     run_id = f"{agent}-{uuid4().hex[:12]}"
     folder = settings.home.absolute() / "preflights" / run_id
     spec = RunSpec(
@@ -51,7 +53,7 @@ def run_preflight(settings: Settings, agent: str) -> PreflightReport:
         attempt=1,
         incarnation=uuid4().hex,
         agent=agent,
-        entry_point=entry_point,
+        entry_point=point.target,
         run_folder=folder,
         attempt_folder=folder,
         seed=settings.seed,

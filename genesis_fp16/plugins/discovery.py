@@ -191,16 +191,21 @@ def agent_entry_points() -> dict[str, str]:
     return {point.name: point.target for point in installed_agents()}
 
 
-def entry_point_of(agent: str) -> str:
-    """``module:attribute`` of the installed agent of that name, usable or not.
+def installed_agent(agent: str) -> InstalledEntryPoint:
+    """The installed agent of that name, usable or not.
 
     Raises:
         UnknownAgentError: No agent of that name is installed.
     """
-    installed = agent_entry_points()
+    installed = {point.name: point for point in installed_agents()}
     if agent not in installed:
         raise UnknownAgentError(agent, installed)
     return installed[agent]
+
+
+def entry_point_of(agent: str) -> str:
+    """``module:attribute`` of `installed_agent`; see there."""
+    return installed_agent(agent).target
 
 
 def check_not_shadowed() -> None:

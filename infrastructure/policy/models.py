@@ -17,10 +17,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 from torch.nn import Module
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaConfig
 
 from infrastructure.agent_contract.agent import MisconfiguredError
+from infrastructure.policy.missing_extra import MissingExtraError
 from infrastructure.policy.tokenizer import Tokenizer
+
+try:
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        DynamicCache,
+        LlamaConfig,
+    )
+except ModuleNotFoundError as error:
+    raise MissingExtraError(error) from error
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

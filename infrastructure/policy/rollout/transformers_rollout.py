@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from infrastructure.agent_contract.on_policy_job import RoleModel
+from infrastructure.policy.missing_extra import MissingExtraError
 from infrastructure.policy.models import context_length, vocabulary_size
 from infrastructure.policy.rollout.engine import (
     NonFiniteLogitsError,
@@ -22,6 +22,11 @@ from infrastructure.policy.rollout.engine import (
 from infrastructure.policy.sampling import Sampling
 from infrastructure.policy.tokens import TokenBatch
 from infrastructure.training.precision import Precision
+
+try:
+    from transformers import DynamicCache
+except ModuleNotFoundError as error:
+    raise MissingExtraError(error) from error
 
 
 class TransformersRollout:

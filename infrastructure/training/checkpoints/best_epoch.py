@@ -76,7 +76,8 @@ class BestEpoch:
     def restore(self, network: Module) -> Evaluation | None:
         """Load the saved weights into *network* and return their evaluation.
 
-        Leaves *network* as it is and returns None if there are no weights for it.
+        Returns None, and leaves *network* as it is, if nothing was saved, if the file is damaged,
+        or if its weights are those of a network with other layers.
         """
         if (saved := self._read()) is None:
             return None

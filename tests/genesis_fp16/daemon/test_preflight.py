@@ -107,6 +107,23 @@ def test_measures_in_a_worker_and_records_nothing_but_the_report(
     assert list((home / "preflights").iterdir()) == []
 
 
+def test_an_agent_without_its_extra_is_not_measured_and_the_command_is_named(
+    install_line: Callable[..., None], tmp_path: Path
+) -> None:
+    install_line()
+    (info,) = (tmp_path / "site").glob("line_plugin-*.dist-info")
+    points = (info / "entry_points.txt").read_text().strip()
+    (info / "entry_points.txt").write_text(f"{points} [more]\n")
+    with (info / "METADATA").open("a") as metadata:
+        metadata.write("Requires-Dist: no-such-thing ; extra == 'more'\n")
+    with pytest.raises(
+        PreflightError,
+        match=r"line was not measured: it needs no-such-thing, .*: pip install 'line-plugin\[more",
+    ) as caught:
+        run_preflight(load_settings(), "line")
+    assert caught.value.exit_code == os.EX_CONFIG
+
+
 def test_prints_tables_and_the_recommended_precision(install_line: Callable[..., None]) -> None:
     install_line()
     result = ask("preflight", "line")
