@@ -15,6 +15,7 @@ from agents.policy.published import (
     PublishedPolicyError,
     has_published,
     load_published,
+    not_in_use,
     save_published,
 )
 from agents.policy.settings import PolicySettings
@@ -64,7 +65,7 @@ class PolicyAgent:
         del transitions
         model, settings = None, _settings(context)
         if settings.start == "published":
-            model = _load(context, context.at_start(self.published_folder(context)))
+            model = _load(context, context.at_start(self.published_folder(context), not_in_use))
         learner = self._learner(context, warm=model is not None)
         problems = HeldOutProblems.of(learner.task).choosing
         return learner.job(model or new_policy(learner.task, context.seed), problems)

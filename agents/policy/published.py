@@ -63,6 +63,13 @@ def save_published(folder: Path, model: Module, details: Mapping[str, object]) -
             shutil.rmtree(other, ignore_errors=True)
 
 
+def not_in_use(folder: str, names: list[str]) -> list[str]:
+    """The *names* in the *folder* of a published policy that are not of the policy in use."""
+    if (in_use := _folder_in_use(Path(folder))) is None:
+        return []
+    return [name for name in names if name not in (_INDEX, in_use)]
+
+
 def has_published(folder: Path) -> bool:
     """Whether a policy was published in *folder*, readable or not."""
     return (folder / _INDEX).exists()

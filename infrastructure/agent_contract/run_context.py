@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from infrastructure.files import copy_folder
+from infrastructure.files import Ignore, copy_folder
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -91,7 +91,7 @@ class RunContext:
     report_progress: ReportProgress
     repeats: Path | None = None
 
-    def at_start(self, folder: Path) -> Path:
+    def at_start(self, folder: Path, ignore: Ignore | None = None) -> Path:
         """Copy of an agent's *folder* as it was when this run began; for what `build_job` reads.
 
         A job that begins with the model in use must load it from here. The first call copies the
@@ -100,6 +100,8 @@ class RunContext:
 
         Args:
             folder: Folder below `agent_folder`; if it does not exist, the copy is empty.
+            ignore: Function that gets each folder and the names in it, and returns the names that
+                the job does not need; by default everything is copied.
 
         Raises:
             ValueError: *folder* is elsewhere.
@@ -115,5 +117,5 @@ class RunContext:
                 "run began with was removed, or it ran under an older version; later runs are not "
                 "affected"
             )
-        copy_folder(folder, kept)
+        copy_folder(folder, kept, ignore)
         return kept

@@ -2,6 +2,7 @@
 
 from infrastructure.files.atomic import (
     ABANDONED_SECONDS,
+    Ignore,
     atomic_file,
     copy_folder,
     flush_folder,
@@ -11,6 +12,7 @@ from infrastructure.files.atomic import (
 
 __all__ = [
     "ABANDONED_SECONDS",
+    "Ignore",
     "atomic_file",
     "copy_folder",
     "flush_folder",

@@ -12,11 +12,12 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+Ignore = Callable[[str, list[str]], Iterable[str]]
 ABANDONED_SECONDS = 60.0  # the age at which a temporary file has no writer any more
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}")
 
@@ -52,10 +53,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def copy_folder(source: Path, target: Path) -> None:
+def copy_folder(source: Path, target: Path, ignore: Ignore | None = None) -> None:
     """Copy *source* to *target*, which appears complete or not at all; the first of several wins.
 
-    A *source* that does not exist counts as empty. Links are followed.
+    A *source* that does not exist counts as empty. Links are followed. *ignore* gets each folder
+    and the names in it, and returns the names to leave out.
 
     Raises:
         OSError: Copying failed; there is no *target*.
@@ -64,7 +66,9 @@ def copy_folder(source: Path, target: Path) -> None:
     temporary.mkdir(parents=True)
     try:
         if source.is_dir():
-            shutil.copytree(source, temporary, copy_function=_copy_file, dirs_exist_ok=True)
+            shutil.copytree(
+                source, temporary, ignore=ignore, copy_function=_copy_file, dirs_exist_ok=True
+            )
         flush_folder(temporary)
         try:
             temporary.rename(target)

@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from agents.policy.learner import new_policy
-from agents.policy.published import PublishedPolicyError, load_published, save_published
+from agents.policy.published import (
+    PublishedPolicyError,
+    load_published,
+    not_in_use,
+    save_published,
+)
 from agents.policy.tasks import TASKS
 
 IDS = 3 + len(TASKS["sorting"].characters)
@@ -27,6 +32,17 @@ def test_a_published_policy_comes_back_and_no_file_is_a_pickle(tmp_path: Path) -
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert path.suffix in (".json", ".safetensors"), "neither is unpickled"
+
+
+def test_what_is_not_of_the_policy_in_use_is_known(tmp_path: Path) -> None:
+    assert not_in_use(str(tmp_path), ["policy-0"]) == []
+    for seed in range(2):
+        save_published(tmp_path, new_policy(TASKS["sorting"], seed), {})
+    names = sorted(each.name for each in tmp_path.iterdir())
+    left = {*names} - {*not_in_use(str(tmp_path), names)}
+    in_use = json.loads((tmp_path / "policy.json").read_text())["folder"]
+    assert (len(names), left) == (3, {"policy.json", in_use})
+    assert not_in_use(str(tmp_path / in_use), ["config.json"]) == []
 
 
 def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

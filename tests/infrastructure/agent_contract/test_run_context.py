@@ -55,6 +55,20 @@ def test_a_folder_that_did_not_exist_at_the_start_stays_empty(context: RunContex
     assert list(context.at_start(in_use).iterdir()) == []
 
 
+def test_only_what_the_job_needs_is_copied(context: RunContext) -> None:
+    in_use = context.agent_folder / "published"
+    (in_use / "new").mkdir(parents=True)
+    (in_use / "old").mkdir()
+    (in_use / "new" / "old").touch()
+
+    def ignore(folder: str, names: list[str]) -> list[str]:
+        assert set(names) <= {each.name for each in Path(folder).iterdir()}
+        return ["old"] if folder == str(in_use) else []
+
+    kept = context.at_start(in_use, ignore)
+    assert [each.relative_to(kept) for each in kept.rglob("*")] == [Path("new"), Path("new/old")]
+
+
 def test_what_a_run_began_with_is_never_replaced_by_something_else(context: RunContext) -> None:
     in_use = context.agent_folder / "published"
     with pytest.raises(RuntimeError, match="cannot repeat an earlier one"):
