@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -80,10 +81,23 @@ def _addition(random: Random) -> Problem:
     return Problem(f"{one:02d}+{other:02d}=", f"{one + other:03d}"[::-1])
 
 
-def _sorting(random: Random) -> Problem:
-    """Five digits in ascending order."""
-    digits = random.choices("0123456789", k=5)
+def _sorting(random: Random, count: int) -> Problem:
+    """*count* digits in ascending order."""
+    digits = random.choices("0123456789", k=count)
     return Problem("".join(digits) + ">", "".join(sorted(digits)))
+
+
+def sorting(digits: int = 5, *, warm_up_rounds: int = 50) -> Task:
+    """Put *digits* digits in order; the agent's task has five, at most 14 fit into its policy."""
+    return Task(
+        name="sorting",
+        characters="0123456789>",
+        longest_answer=digits,
+        held_out=512,
+        warm_up_rounds=warm_up_rounds,
+        learning_rate=7e-4,
+        draw=partial(_sorting, count=digits),
+    )
 
 
 def _brackets(random: Random) -> Problem:
@@ -111,15 +125,7 @@ _TASKS = (
         learning_rate=1e-3,
         draw=_addition,
     ),
-    Task(
-        name="sorting",
-        characters="0123456789>",
-        longest_answer=5,
-        held_out=512,
-        warm_up_rounds=50,
-        learning_rate=7e-4,
-        draw=_sorting,
-    ),
+    sorting(),
     Task(
         name="brackets",
         characters="()[]{}=",

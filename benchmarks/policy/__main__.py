@@ -5,9 +5,9 @@ combination of causes; ``corrections`` applies every correction in BF16 and in F
 they have computed in the folder ``--output`` and continue from there. ``--model`` names a folder
 with a model of transformers; without it, a small policy is pretrained first.
 
-Two commands have options of their own, see ``learn --help`` and ``cost --help``: ``learn`` trains
-the policy agent in each precision and continues, too; ``cost`` measures which share of a training
-the comparisons of rollout and trainer take.
+Three commands have options of their own, see ``learn --help``: ``learn`` trains the policy agent
+in each precision, and ``search`` where learning is made harder; both continue, too. ``cost``
+measures which share of a training the comparisons of rollout and trainer take.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.table import format_table, write_csv
-from benchmarks.policy import cost, learning
+from benchmarks.policy import cost, learning, search
 from benchmarks.policy.corrections_table import STATS, measure_corrections
 from benchmarks.policy.factorial import Factorial, run_factorial
 from benchmarks.policy.mismatch_table import MEASURES, PairResult, measure_pairs
@@ -156,6 +156,7 @@ def _corrections(subject: Subject, kept: Kept, folder: Path, **amounts: int) -> 
 _OWN_OPTIONS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "cost": cost.main,
     "learn": learning.main,
+    "search": search.main,
 }
 _COMMANDS: Mapping[str, Callable[..., str]] = {
     "mismatch": _mismatch,

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from agents.policy.tasks import TASKS, Problem, is_held_out, reward
+from agents.policy.tasks import TASKS, Problem, is_held_out, reward, sorting
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
@@ -35,6 +35,15 @@ def test_answers_are_right() -> None:
         while (shorter := text.replace("()", "").replace("[]", "").replace("{}", "")) != text:
             text = shorter
         assert text == ""
+
+
+def test_sorting_has_a_size() -> None:
+    for digits in (2, 5, 12):
+        task = sorting(digits)
+        assert task.longest_answer == digits
+        for prompt, answer in islice(task.training_problems(Random(5)), 100):
+            assert len(answer) == digits
+            assert list(answer) == sorted(prompt.removesuffix(">"))
 
 
 def test_the_reward_is_for_the_whole_answer_that_ended() -> None:

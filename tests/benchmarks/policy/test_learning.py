@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from agents.policy.settings import PolicySettings
 from benchmarks.policy import learning
 from benchmarks.policy.__main__ import main
 
@@ -28,3 +31,26 @@ def test_curves_are_kept_and_made_with_the_same_options(
     assert (tmp_path / "learning" / "brackets-fp32-none-3" / "curve.json").read_text() == kept
     with pytest.raises(SystemExit, match="made with other options"):
         main([*command, "--learning-rate", "0.01"])
+
+
+def test_losses_have_curves_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "train", None)  # what is kept is not trained again
+    for name, loss, reward in (("1", "dr_grpo", 0.9), ("ppo-1", "ppo", 0.7)):
+        settings = PolicySettings(task="brackets", loss=loss)
+        folder = tmp_path / "learning" / f"brackets-fp32-none-{name}"
+        folder.mkdir(parents=True)
+        curve = learning.Curve([learning.Point(350, reward, 50.0)], 20, 0.25)
+        content = {"settings": settings.model_dump(), "complete": True, **asdict(curve)}
+        (folder / "curve.json").write_text(json.dumps(content))
+    command = ["learn", "--task", "brackets", "--precision", "fp32", "--seed", "1"]
+    command += ["--output", str(tmp_path)]
+    assert main([*command, "--loss", "ppo"]) == 0
+    assert not (tmp_path / "learning.png").exists(), "it shows the agent's own loss"
+    assert main([*command, "--loss", "dr_grpo", "ppo"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert [row[3:7] for row in rows] == [
+        ["dr_grpo", "1", "0.250", "0.900"],
+        ["ppo", "1", "0.250", "0.700"],
+    ]
