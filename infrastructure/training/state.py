@@ -92,7 +92,7 @@ class TrainerState:
         names, number = ("loss_scale", "growth_tracker"), (int, float)
         _check_numbers("loss_scale", state["loss_scale"], names, _HIGHEST_SCALE, number)
         clip, saved_clip = self._adaptive_clip, state.get("adaptive_clip")
-        if clip is not None and saved_clip:
+        if clip is not None and saved_clip is not None:
             _check_numbers("adaptive_clip", saved_clip, clip.state_dict(), math.inf, number)
         with self._switch.float32_parameters():
             wrong = compare_optimizer(state["optimizer"], self._optimizer, self._model)
@@ -104,7 +104,7 @@ class TrainerState:
         self._loss_scale.load_state_dict(state["loss_scale"])
         if state["precision"] != Precision.FP16.value:
             self._loss_scale.leave_floor()
-        if clip is not None and saved_clip:
+        if clip is not None and saved_clip is not None:
             clip.load_state_dict(saved_clip)
         self._record.reset_consecutive()
 

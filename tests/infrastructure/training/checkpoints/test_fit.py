@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -281,6 +281,7 @@ PLACES = [
     max_examples=min(60, settings.default.max_examples),
 )
 @given(place=st.sampled_from(PLACES), value=VALUES)
+@example(place=("adaptive_clip",), value=torch.ones(2))
 def test_any_state_is_loaded_and_trains_or_is_refused(place, value, trainer, saved, batch, loss_fn):
     state = copy.deepcopy(saved)
     put(*place, value=value)(state)
