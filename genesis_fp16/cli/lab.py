@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from genesis_fp16.cli.output import print_line, print_table
 from genesis_fp16.domain.errors import GenesisError
+
+if TYPE_CHECKING:
+    import torch
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -108,3 +112,66 @@ def probe(
 
 def _short(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.2e}"
+
+
+@app.command("replay")
+def replay(
+    frozen: Annotated[Path, typer.Argument(help="Folder that lab freeze has written.")],
+    preset: Annotated[str, typer.Option("--preset", help="Name of a preset, or all.")] = "all",
+    output: Annotated[
+        Path, typer.Option("--output", help="Folder of the results; files go into replay/.")
+    ] = Path("results"),
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Repeat a frozen experiment under PRESET and measure what differs from FP32."""
+    with plain_errors():
+        from infrastructure.precision_lab.frozen import FrozenFolder, load_policy_experiment
+        from infrastructure.precision_lab.replay import chosen_presets, replay_folder
+
+        chosen_presets(preset)
+        folder = FrozenFolder(frozen)
+        folder.verify()
+        experiment = load_policy_experiment(folder, _device(device))
+        results: list[Mapping[str, Any]] = []
+        replay_folder(folder, experiment, preset, output, results.append)
+    _print_replays(results)
+    print_line(f"written to {output / 'replay'}")
+
+
+def _print_replays(results: Iterable[Mapping[str, Any]]) -> None:
+    columns = ("preset", "loss", "gradient", "log-probs", "KL", "mismatch", "loss scale", "")
+    rows = []
+    for each in results:
+        metrics = each.get("metrics", {})
+        rows.append(
+            (
+                each["preset"],
+                _figure(each["errors"]["loss"]["abs_err_mean"]),
+                _figure(each["gradients"]["relative_error"]),
+                _figure(each["errors"].get("log_probs", {}).get("abs_err_mean")),
+                _figure(metrics.get("kl_penalty_mean")),
+                _figure(metrics.get("mismatch_k3")),
+                f"{each['loss_scale']:g}",
+                f"not finite: {', '.join(each['not_finite'][:3])}" if each["not_finite"] else "",
+            )
+        )
+    print_table(columns, rows)
+    print_line(
+        "loss and log-probs: mean absolute error against FP32; gradient: relative error; KL: mean "
+        "penalty of a token; mismatch: k3 of rollout and trainer with the same weights, in nats"
+    )
+
+
+def _device(name: str) -> torch.device:
+    from infrastructure.training.precision import resolve_device
+
+    try:
+        return resolve_device(name)
+    except ValueError as error:
+        raise LabFailedError(str(error)) from error
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2e}" if math.isfinite(value) else "not finite"

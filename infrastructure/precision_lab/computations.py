@@ -9,15 +9,14 @@ masked positions are ignored and 0 in results.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from infrastructure.policy.tokens import TokenBatch
-
-LOG_RATIO_BOUND = 10.0
-"""The KL penalty clamps log-ratios to this, as dtype-rlhf does."""
 
 
 def log_probs_of(logits_BTV: Tensor, batch: TokenBatch, temperature: float) -> Tensor:
@@ -39,17 +38,6 @@ def where(mask: Tensor, values: Tensor) -> Tensor:
 def mean_of(values: Tensor, mask: Tensor) -> Tensor:
     """Mean over valid positions, [], in the type of *values*; 0 where none is valid."""
     return where(mask, values).sum() / mask.sum().clamp(min=1).to(values.dtype)
-
-
-def kl_penalty(log_ratio_BS: Tensor) -> Tensor:
-    """The penalty of each token, ``exp(r) - 1 - r`` of ``r = clamp(log_ratio, ±10)``.
-
-    The definition of dtype-rlhf, term by term, and so with its cancellation for small r;
-    `infrastructure.policy.losses.kl_loss` avoids it. Here ``log_ratio`` is the logarithm of the
-    policy's probability minus that of the reference's.
-    """
-    bounded_BS = log_ratio_BS.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    return bounded_BS.exp() - 1 - bounded_BS
 
 
 class Advantages(NamedTuple):
@@ -130,3 +118,11 @@ def squared_error(values_BS: Tensor, returns_BS: Tensor, mask_BS: Tensor) -> Ten
     """Half the mean squared error of the values, [], in the type of *values_BS*."""
     errors_BS = where(mask_BS, values_BS - returns_BS.detach().to(values_BS.dtype))
     return mean_of(errors_BS.square() / 2, mask_BS)
+
+
+def stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Rows of all *parts*, [B] or [B, S]; those with fewer columns are padded on the right."""
+    if parts[0].ndim == 1:
+        return torch.cat(list(parts))
+    columns = max(each.shape[1] for each in parts)
+    return torch.cat([pad(each, (0, columns - each.shape[1])) for each in parts])

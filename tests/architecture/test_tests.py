@@ -23,6 +23,9 @@ TESTED_BY = {
     "infrastructure/precision_lab/numerics/*.py": (
         "infrastructure/precision_lab/numerics/test_numerics.py"
     ),
+    "infrastructure/precision_lab/replay/measured.py": (
+        "infrastructure/precision_lab/replay/test_replay.py"
+    ),
     "infrastructure/precision_lab/frozen/loading.py": (
         "infrastructure/precision_lab/frozen/test_folder.py"
     ),

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import pad
 
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
@@ -24,6 +23,7 @@ from infrastructure.precision_lab import computations
 from infrastructure.precision_lab.experiment import Outcome, Region
 from infrastructure.precision_lab.experiments.gradients import MeanGradients
 from infrastructure.precision_lab.kernels import Kernels, ModelForward, RegionKernels
+from infrastructure.precision_lab.metrics.kl import kl_penalty
 
 OLD_LOG_PROBS, RETURNS = "old_log_probs_BS", "returns_BS"
 """Names, in a batch, of what was captured once in FP32."""
@@ -89,7 +89,8 @@ class PolicyExperiment:
                 found.append(of_frozen | quantities)
         masks = [TokenBatch.from_tensors(each).response_mask_BS.cpu() for each in self.batches]
         return Outcome(
-            quantities={**_joined(found), **gradients.quantities()}, mask_BS=_stacked(masks)
+            quantities={**_joined(found), **gradients.quantities()},
+            mask_BS=computations.stacked(masks),
         )
 
     @torch.no_grad()
@@ -195,7 +196,7 @@ def _rewards(kernels: Kernels, model: ModelForward, batch: TokenBatch) -> Tensor
 
 def _kl(log_probs_BS: Tensor, reference_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
     log_ratio_BS = computations.where(mask_BS, log_probs_BS - reference_BS)
-    return log_ratio_BS, computations.where(mask_BS, computations.kl_penalty(log_ratio_BS))
+    return log_ratio_BS, computations.where(mask_BS, kl_penalty(log_ratio_BS))
 
 
 def _advantages(
@@ -216,13 +217,6 @@ def _policy_loss(
 
 def _joined(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {
-        name: _stacked([each[name].detach().float().cpu() for each in found]) for name in found[0]
+        name: computations.stacked([each[name].detach().float().cpu() for each in found])
+        for name in found[0]
     }
-
-
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Rows of all *parts*; those with fewer columns are padded on the right."""
-    if parts[0].ndim == 1:
-        return torch.cat(list(parts))
-    columns = max(each.shape[1] for each in parts)
-    return torch.cat([pad(each, (0, columns - each.shape[1])) for each in parts])

@@ -1,1 +1,23 @@
-"""Repeats an experiment under presets, by the roles that a training uses."""
+"""Repeats an experiment under presets, by the roles that a training uses, and measures the error.
+
+A result is one JSON object a preset, in ``replay/<preset>.json`` of the output folder.
+"""
+
+from infrastructure.precision_lab.replay.preset_kernels import PresetKernels, TrainedForward
+from infrastructure.precision_lab.replay.replay import (
+    ALL,
+    Replay,
+    chosen_presets,
+    repeat_under,
+    replay_folder,
+)
+
+__all__ = [
+    "ALL",
+    "PresetKernels",
+    "Replay",
+    "TrainedForward",
+    "chosen_presets",
+    "repeat_under",
+    "replay_folder",
+]

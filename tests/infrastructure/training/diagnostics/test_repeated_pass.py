@@ -26,9 +26,7 @@ def model() -> nn.Sequential:
 def test_a_pass_is_the_one_that_training_makes(model, loss_fn, batch):
     state = random_state(CPU)
     loss = loss_fn(copy.deepcopy(model), batch)
-    found = RepeatedPasses(model, loss_fn, CPU).run(
-        batch, Precision.FP32, 8.0, state, dropout=True
-    )
+    found = RepeatedPasses(model, loss_fn, CPU).run(batch, Precision.FP32, 8.0, state, dropout=True)
     assert found.loss == loss.item()
     assert found.drew_random
     trained = copy.deepcopy(model)
