@@ -1,0 +1,1 @@
+"""The four hypotheses of document 004, each by experiments that change one thing."""
