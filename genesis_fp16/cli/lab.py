@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genesis_fp16.cli.output import print_line, print_table
+from genesis_fp16.cli.output import print_line, print_table, print_warning
 from genesis_fp16.domain.errors import GenesisError
 
 if TYPE_CHECKING:
@@ -175,3 +175,22 @@ def _figure(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.2e}" if math.isfinite(value) else "not finite"
+
+
+@app.command("report")
+def report(
+    results: Annotated[Path, typer.Argument(help="Folder of the results.")] = Path("results"),
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder of the report; that of the results.")
+    ] = None,
+) -> None:
+    """Write report.html, which opens offline, and report.md with its figures."""
+    with plain_errors():
+        from infrastructure.precision_lab.report import write_report
+
+        written = write_report(results, output or results)
+    for problem in written.problems:
+        print_warning(problem)
+    for sentence in written.verdict:
+        print_line(sentence)
+    print_line(f"written to {written.html} and {written.markdown}")

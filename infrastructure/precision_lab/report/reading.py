@@ -1,0 +1,239 @@
+"""What a folder of results holds, as far as it can be read. Imports no torch.
+
+A damaged file costs only what it describes: it is named in `LabResults.problems`, and the rest is
+read. Nothing is executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infrastructure.events.role_precision import PRESETS
+from infrastructure.precision_lab.errors import LabError
+from infrastructure.precision_lab.results import (
+    ResultsError,
+    RunSummary,
+    read_manifest,
+    read_number,
+    read_object,
+    run_folders,
+)
+
+PROBE_ROWS, PROBE_SUMMARY = "probe_results.csv", "summary.json"
+_MOST_BYTES = 256 * 2**20  # of one file
+_TEXT_COLUMNS = frozenset({"dtype"})
+
+
+class ReportError(LabError):
+    """A report cannot be made; says why and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """Attributes:
+    preset: Name of the preset.
+    seed: Seed of the cell.
+    summary: How it ended; None if it has not.
+    steps: Metrics of each update; not finite values are floats too.
+    """
+
+    preset: str
+    seed: int
+    summary: RunSummary | None
+    steps: list[dict[str, float | None]]
+
+    def series(self, name: str) -> list[tuple[float, float]]:
+        """Update and value of the metric *name*, where it has one."""
+        return [
+            (step.get("step") or float(number), value)
+            for number, step in enumerate(self.steps, start=1)
+            if (value := step.get(name)) is not None
+        ]
+
+    def values(self, name: str) -> list[float]:
+        """Finite values of the metric *name*."""
+        return [value for _, value in self.series(name) if math.isfinite(value)]
+
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabResults:
+    """Attributes:
+    folder: What was read.
+    manifest: Content of ``experiment_manifest.json``; empty if there is none.
+    cells: Cells of a sweep, in the order of the presets.
+    probe_rows: Rows of the probe by position.
+    probe: Summary of the probe; empty if there is none.
+    replays: Results of `lab replay` by preset.
+    bisect: Result of `lab bisect`; empty if there is none.
+    hypotheses: Verdicts about the hypotheses; empty if there are none.
+    problems: Files that cannot be read, one sentence each.
+    """
+
+    folder: Path
+    manifest: Row = field(default_factory=dict)
+    cells: list[Cell] = field(default_factory=list)
+    probe_rows: list[Row] = field(default_factory=list)
+    probe: Row = field(default_factory=dict)
+    replays: Mapping[str, Row] = field(default_factory=dict)
+    bisect: Row = field(default_factory=dict)
+    hypotheses: Row = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def presets(self) -> list[str]:
+        """Presets of the cells, in the order of the library, then by name."""
+        return sorted({cell.preset for cell in self.cells}, key=preset_order)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the cells."""
+        return sorted({cell.seed for cell in self.cells})
+
+
+def preset_order(name: str) -> tuple[int, str]:
+    """Key that sorts presets: FP32 first, then as the library lists them, then others by name."""
+    known = ["fp32_baseline", *PRESETS]
+    return (known.index(name) if name in known else len(known), name)
+
+
+def read_results(folder: Path) -> LabResults:
+    """Read everything in the folder of an experiment.
+
+    Raises:
+        ReportError: The folder does not exist, or holds no result that can be read.
+    """
+    if not folder.is_dir():
+        raise ReportError(
+            f"{folder} is not a folder: name the output folder of lab probe, replay, bisect or "
+            "sweep"
+        )
+    reader = _Reader(folder)
+    found = LabResults(
+        folder=folder,
+        manifest=reader.manifest(),
+        cells=sorted(reader.cells(), key=lambda each: (preset_order(each.preset), each.seed)),
+        probe_rows=reader.rows(folder / "probe" / PROBE_ROWS),
+        probe=reader.optional(folder / "probe" / PROBE_SUMMARY),
+        replays=dict(reader.replays()),
+        bisect=reader.optional(folder / "bisect.json"),
+        hypotheses=reader.optional(folder / "hypotheses.json"),
+        problems=reader.problems,
+    )
+    if not (found.cells or found.probe or found.replays or found.bisect or found.hypotheses):
+        detail = f": {'; '.join(found.problems)}" if found.problems else ""
+        raise ReportError(
+            f"{folder} holds no result that can be read{detail}. Results are the folders runs, "
+            "probe and replay, and bisect.json: see genesis-fp16 lab --help"
+        )
+    return found
+
+
+class _Reader:
+    """Reads files and remembers which ones it could not read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problems: list[str] = []
+
+    def manifest(self) -> Row:
+        try:
+            return read_manifest(self.folder) or {}
+        except ResultsError as error:
+            self.problems.append(str(error))
+            return {}
+
+    def cells(self) -> Iterator[Cell]:
+        for preset, seed, run in run_folders(self.folder):
+            try:
+                summary = run.summary()
+                if summary is not None:
+                    _check_summary(summary, run.path)
+            except ResultsError as error:
+                self.problems.append(str(error))
+                summary = None
+            try:
+                steps = [
+                    _numbers(step, run.path / "step_metrics.jsonl", line)
+                    for line, step in enumerate(run.steps(), start=1)
+                ]
+            except ResultsError as error:
+                self.problems.append(str(error))
+                steps = []
+            yield Cell(preset=preset, seed=seed, summary=summary, steps=steps)
+
+    def optional(self, path: Path) -> Row:
+        """The object in *path*; empty if there is no such file, or it cannot be read."""
+        if not path.exists():
+            return {}
+        try:
+            _check_size(path)
+            return read_object(path)
+        except ResultsError as error:
+            self.problems.append(str(error))
+            return {}
+
+    def replays(self) -> Iterator[tuple[str, Row]]:
+        for path in sorted(self.folder.glob("replay/*.json"), key=lambda p: preset_order(p.stem)):
+            found = self.optional(path)
+            if found:
+                yield path.stem, found
+
+    def rows(self, path: Path) -> list[Row]:
+        """Rows of a CSV file; numbers are floats, and what is empty is None."""
+        if not path.exists():
+            return []
+        try:
+            _check_size(path)
+            with path.open(newline="", encoding="utf-8") as file:
+                return [
+                    _parsed(row, path, line) for line, row in enumerate(csv.DictReader(file), 2)
+                ]
+        except ResultsError as error:
+            self.problems.append(str(error))
+        except (OSError, ValueError, csv.Error) as error:
+            self.problems.append(f"{path}: cannot be read as CSV ({error}): delete it")
+        return []
+
+
+def _check_size(path: Path) -> None:
+    if path.stat().st_size > _MOST_BYTES:
+        raise ResultsError(path, f"is larger than {_MOST_BYTES >> 20} MiB: not a result of the lab")
+
+
+def _check_summary(summary: RunSummary, path: Path) -> None:
+    texts = (summary.preset, summary.category, summary.reason)
+    numbers = (summary.updates, summary.planned_updates, summary.seconds)
+    if not all(isinstance(each, str) for each in texts) or not all(
+        isinstance(each, int | float) for each in numbers
+    ):
+        raise ResultsError(path / "run_summary.json", "has values of wrong types: delete it")
+
+
+def _numbers(step: Mapping[str, Any], path: Path, line: int) -> dict[str, float | None]:
+    try:
+        return {name: read_number(value) for name, value in step.items()}
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ResultsError(path, f"line {line}: {error}: delete the cell") from None
+
+
+def _parsed(row: Mapping[str, str | None], path: Path, line: int) -> Row:
+    found: dict[str, Any] = {}
+    for name, text in row.items():
+        if name is None or text is None:
+            raise ResultsError(path, f"line {line} has another number of columns than the head")
+        if name in _TEXT_COLUMNS:
+            found[name] = text
+            continue
+        try:
+            found[name] = float(text) if text else None
+        except ValueError:
+            raise ResultsError(path, f"line {line}: {name} is not a number: {text!r}") from None
+    return found

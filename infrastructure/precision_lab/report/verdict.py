@@ -1,0 +1,100 @@
+"""What the results amount to, in a few sentences: the first thing a reader sees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from statistics import median
+
+from infrastructure.precision_lab.report.reading import LabResults
+from infrastructure.precision_lab.report.sections import end_of
+
+_BASELINE = "fp32_baseline"
+
+
+def verdict(results: LabResults) -> list[str]:
+    """One sentence a finding, the most important first; at least one."""
+    found = [*_of_training(results), *_of_bisection(results), *_of_probe(results)]
+    return found or ["The results here are not enough for a verdict: see below what is missing."]
+
+
+def _of_training(results: LabResults) -> Iterator[str]:
+    if not results.cells:
+        return
+    ended = [cell for cell in results.cells if cell.summary is not None]
+    failed = [cell for cell in ended if cell.summary is not None and cell.summary.is_failure]
+    presets = results.presets
+    broken = {cell.preset for cell in failed}
+    yield (
+        f"{len(presets) - len(broken)} of {len(presets)} presets have no failed training "
+        f"({len(ended)} of {len(results.cells)} trainings have ended, {len(failed)} failed)."
+    )
+    for preset in presets:
+        categories = Counter(
+            cell.summary.category
+            for cell in failed
+            if cell.preset == preset and cell.summary is not None
+        )
+        if categories:
+            reasons = ", ".join(f"{name} in {count}" for name, count in categories.most_common())
+            cells = sum(cell.preset == preset for cell in results.cells)
+            yield f"{preset} fails: {reasons} of {cells} seeds."
+    yield from _of_reward(results, [each for each in presets if each not in broken])
+
+
+def _of_reward(results: LabResults, presets: list[str]) -> Iterator[str]:
+    """Which presets without failures learned less than FP32."""
+    rewards = {
+        preset: [
+            end
+            for cell in results.cells
+            if cell.preset == preset and (end := end_of(cell, "task_reward_mean")) is not None
+        ]
+        for preset in {*presets, _BASELINE}
+    }
+    baseline = rewards[_BASELINE]
+    if not baseline:
+        yield "No reward of fp32_baseline is here, so that no preset can be compared with FP32."
+        return
+    worse = [
+        preset
+        for preset in presets
+        if preset != _BASELINE and rewards[preset] and median(rewards[preset]) < min(baseline)
+    ]
+    if worse:
+        yield (
+            f"{', '.join(worse)} ended, but at a reward (median of the seeds) below the lowest "
+            f"seed of FP32, {min(baseline):.3g}."
+        )
+    else:
+        yield (
+            "No preset that ended has a reward (median of the seeds) below the lowest seed of "
+            f"FP32, {min(baseline):.3g}."
+        )
+
+
+def _of_bisection(results: LabResults) -> Iterator[str]:
+    culprits = results.bisect.get("culprits")
+    if not isinstance(culprits, list):
+        return
+    places = [str(each.get("place", "")) for each in culprits if isinstance(each, dict)]
+    if places:
+        yield f"Half precision loses most at {', '.join(places[:3])}: keep it in FP32."
+    else:
+        yield "The bisection found no place that loses more than rounding explains."
+
+
+def _of_probe(results: LabResults) -> Iterator[str]:
+    errors: dict[str, float] = {}
+    rows = results.probe.get("by_length")
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict) and row.get("temperature") == 1.0:
+            value = row.get("real_logp_error_mean")
+            if isinstance(value, float):
+                errors[str(row.get("dtype"))] = value  # the longest is last
+    if {"bf16", "fp16"} <= errors.keys() and errors["fp16"] > 0:
+        yield (
+            f"In one forward pass BF16 moves the log-probability of a token by "
+            f"{errors['bf16']:.2g} nats on average, FP16 by {errors['fp16']:.2g}: "
+            f"{errors['bf16'] / errors['fp16']:.1f} times less."
+        )

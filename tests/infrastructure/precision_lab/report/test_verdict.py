@@ -1,0 +1,46 @@
+"""The verdict: what a reader is told first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infrastructure.precision_lab.report import read_results
+from infrastructure.precision_lab.report.verdict import verdict
+from tests.infrastructure.precision_lab.report.results_folder import (
+    write_cell,
+    write_json,
+    write_sweep,
+)
+
+
+def test_failures_and_lost_reward_are_named(tmp_path: Path) -> None:
+    write_sweep(tmp_path)
+    assert verdict(read_results(tmp_path)) == [
+        "2 of 3 presets have no failed training (6 of 6 trainings have ended, 1 failed).",
+        "bf16_pure fails: nan_loss in 1 of 2 seeds.",
+        "bf16_fp32_kl ended, but at a reward (median of the seeds) below the lowest seed of FP32, "
+        "0.833.",
+    ]
+
+
+def test_without_fp32_nothing_is_compared(tmp_path: Path) -> None:
+    write_cell(tmp_path, "fp16_pure", 0)
+    assert verdict(read_results(tmp_path))[-1].startswith("No reward of fp32_baseline is here")
+
+
+def test_the_culprits_of_a_bisection_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "bisect.json"
+    write_json(path, {"culprits": [{"place": "policy:lm_head:compute"}]})
+    (sentence,) = verdict(read_results(tmp_path))
+    assert sentence == "Half precision loses most at policy:lm_head:compute: keep it in FP32."
+    write_json(path, {"culprits": []})
+    assert "no place that loses more" in verdict(read_results(tmp_path))[0]
+
+
+def test_the_probe_compares_the_half_types(tmp_path: Path) -> None:
+    rows = [
+        {"dtype": dtype, "temperature": 1.0, "real_logp_error_mean": error}
+        for dtype, error in (("bf16", 8e-3), ("fp16", 1e-3))
+    ]
+    write_json(tmp_path / "probe" / "summary.json", {"by_length": rows})
+    assert verdict(read_results(tmp_path))[0].endswith("FP16 by 0.001: 8.0 times less.")
