@@ -35,6 +35,12 @@ TESTED_BY = {
     "infrastructure/precision_lab/experiments/gradients.py": (
         "infrastructure/precision_lab/experiments/test_world_model.py"
     ),
+    "infrastructure/precision_lab/bisect/cure.py": (
+        "infrastructure/precision_lab/bisect/test_bisect.py"
+    ),
+    "infrastructure/precision_lab/bisect/noise_floor.py": (
+        "infrastructure/precision_lab/bisect/test_bisect.py"
+    ),
     "infrastructure/policy/rescoring.py": "infrastructure/policy/mismatch/test_attribution.py",
     "infrastructure/world_model/networks/weights.py": (
         "infrastructure/world_model/test_model_files.py"

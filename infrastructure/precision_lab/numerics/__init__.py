@@ -4,5 +4,6 @@
 """
 
 from infrastructure.precision_lab.numerics.numerics import Numerics
+from infrastructure.precision_lab.numerics.operand_noise import OperandNoise, unit_roundoff
 
-__all__ = ["Numerics"]
+__all__ = ["Numerics", "OperandNoise", "unit_roundoff"]

@@ -51,6 +51,9 @@ class Numerics(TorchFunctionMode):
         models: Models by role, float32. KL and advantages have none.
         precisions: Types of each role; those left out are FP32. A preset is such a mapping.
         fp32: Places in FP32.
+
+    Attributes:
+        last_place: Place that computed last, in any type. After an error: where it was raised.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Numerics(TorchFunctionMode):
         self._running: list[tuple[Role, str]] = []  # roles and modules, the innermost last
         self._rounded: dict[tuple[int, bool], Tensor] = {}  # parameters and buffers of a region
         self._places: dict[Place, None] = {}
+        self.last_place: Place | None = None
         self._hooks: list[RemovableHandle] = []
 
     def __enter__(self) -> Self:
@@ -154,6 +158,7 @@ class Numerics(TorchFunctionMode):
             return _run_fp32(call)
         operation = Operation.REDUCTION if call.kind is Kind.REDUCTION else Operation.COMPUTE
         place = Place(role, module, operation)
+        self.last_place = place
         in_fp32 = place in self._fp32
         if self._uses_autocast(role):
             result, narrow = self._run_autocast(call, role, in_fp32=in_fp32)

@@ -1,0 +1,115 @@
+"""How far a result may move in half precision before a place is to blame.
+
+Half precision cannot do better than ideal mixed precision: matrix products read half operands, and
+everything else is FP32. Each operand of a product is then off by up to half a unit in the last
+place. `NoiseFloor` puts such errors, drawn at random, into an FP32 run and measures how far each
+quantity moves. A place that loses much more than that is a fault, and it can be cured.
+
+Errors of operands are what Higham 2002, "Accuracy and Stability of Numerical Algorithms", section
+1.5, calls backward errors of each product, and random ones in place of actual ones are Monte Carlo
+arithmetic (Parker 1997). They have no range: an overflow or underflow is always more than the
+floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from infrastructure.events import Role
+from infrastructure.events.role_precision import RolePrecision
+from infrastructure.precision_lab.errors import LabError
+from infrastructure.precision_lab.experiment import Experiment, Outcome, in_fp32
+from infrastructure.precision_lab.numerics import OperandNoise, unit_roundoff
+
+
+class NotFiniteError(LabError, ValueError):
+    """The FP32 result itself holds NaN or infinity; the message names the quantities."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__(
+            f"in FP32 already {', '.join(sorted(names))} are not finite, so half precision is not "
+            "to blame. Look for the cause with FP16TrainingConfig(detect_anomaly=True) first"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """How far an outcome is from the FP32 one.
+
+    Attributes:
+        ratio: Largest root mean square error of a quantity, as a multiple of its noise floor.
+            Infinite if a quantity is not finite.
+        quantity: The quantity that has it.
+        error: Why there is no outcome, such as a constant that the half type cannot hold.
+    """
+
+    ratio: float
+    quantity: str
+    error: str = ""
+
+
+class NoiseFloor:
+    """Root mean square error of each quantity in ideal mixed precision.
+
+    Args:
+        experiment: What is repeated.
+        precisions: Types of each role; operands of products are disturbed in roles with a half
+            type.
+        seeds: One FP32 run with other errors for each.
+
+    Attributes:
+        reference: The FP32 outcome.
+        errors: Floor of each quantity, in its own unit. At least half a unit in the last place of
+            its largest root mean square, since the result itself may be stored in half.
+
+    Raises:
+        NotFiniteError: The FP32 outcome is not finite.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        precisions: Mapping[Role, RolePrecision],
+        seeds: Sequence[int] = range(4),
+    ) -> None:
+        self.reference = experiment.run(in_fp32)
+        expected = self.reference.quantities
+        broken = [name for name, value in expected.items() if not value.isfinite().all()]
+        if broken:
+            raise NotFiniteError(broken)
+        squares = dict.fromkeys(expected, 0.0)
+        for seed in seeds:
+            with OperandNoise(precisions, seed) as noise:
+                found = experiment.run(noise.role).quantities
+            for name, value in found.items():
+                squares[name] += _mean_square(value - expected[name]) / len(seeds)
+        unit = max((unit_roundoff(each) for each in precisions.values()), default=0.0)
+        self.errors = {
+            name: max(squares[name] ** 0.5, unit * _mean_square(value) ** 0.5)
+            for name, value in expected.items()
+        }
+
+    def deviation(self, outcome: Outcome) -> Deviation:
+        """How far *outcome* is from the FP32 one."""
+        ratios = {
+            name: self._ratio(name, outcome.quantities[name])
+            for name in self.errors
+            if self.reference.quantities[name].numel()
+        }
+        quantity = max(ratios, key=lambda name: ratios[name])
+        return Deviation(ratios[quantity], quantity)
+
+    def _ratio(self, name: str, value: Tensor) -> float:
+        if not value.isfinite().all():
+            return float("inf")
+        error = _mean_square(value - self.reference.quantities[name]) ** 0.5
+        if error == 0:
+            return 0.0
+        return error / self.errors[name] if self.errors[name] > 0 else float("inf")
+
+
+def _mean_square(value: Tensor) -> float:
+    return float(value.double().square().mean()) if value.numel() else 0.0
