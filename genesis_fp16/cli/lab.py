@@ -65,12 +65,15 @@ def probe(
         list[float] | None,
         typer.Option("--temperature", help="Divisor of the logits; by default 0.5 and 1."),
     ] = None,
+    dtypes: Annotated[
+        list[str] | None, typer.Option("--dtype", help="bf16 or fp16; by default both.")
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="Decides weights and sequences.")] = 0,
 ) -> None:
     """Compare one forward pass in FP32 with the same in BF16 and FP16; train nothing."""
     with plain_errors():
-        from infrastructure.precision_lab.probe import ProbeRequest, run_probe
+        from infrastructure.precision_lab.probe import ProbeRequest, half_types, run_probe
 
         result = run_probe(
             ProbeRequest(
@@ -78,6 +81,7 @@ def probe(
                 prompts=prompts,
                 lengths=tuple(lengths or (64, 128, 256)),
                 temperatures=tuple(temperatures or (0.5, 1.0)),
+                dtypes=half_types(dtypes or ("bf16", "fp16")),
                 device=device,
                 seed=seed,
             ),

@@ -4,6 +4,14 @@
 """
 
 from infrastructure.precision_lab.probe.compare import ProbeError, ProbeResult, ProbeRow, probe
-from infrastructure.precision_lab.probe.run import ProbeRequest, run_probe
+from infrastructure.precision_lab.probe.run import ProbeRequest, half_types, run_probe
 
-__all__ = ["ProbeError", "ProbeRequest", "ProbeResult", "ProbeRow", "probe", "run_probe"]
+__all__ = [
+    "ProbeError",
+    "ProbeRequest",
+    "ProbeResult",
+    "ProbeRow",
+    "half_types",
+    "probe",
+    "run_probe",
+]

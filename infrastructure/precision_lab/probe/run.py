@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -61,6 +62,18 @@ class ProbeRequest:
                 f"the probe needs at least one prompt and lengths of at least 2 tokens, got "
                 f"{self.prompts} prompts and the lengths {list(self.lengths)}"
             )
+
+
+def half_types(names: Sequence[str]) -> tuple[HalfName, ...]:
+    """*names* as half types.
+
+    Raises:
+        ProbeError: One is another word.
+    """
+    known: dict[str, HalfName] = {"bf16": "bf16", "fp16": "fp16"}
+    if unknown := [name for name in names if name not in known]:
+        raise ProbeError(f"a half type is bf16 or fp16, got {unknown[0]!r}")
+    return tuple(known[name] for name in names)
 
 
 def run_probe(

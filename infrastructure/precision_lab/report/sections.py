@@ -89,6 +89,7 @@ def all_sections(results: LabResults) -> list[Section]:
         _clipping,
         _gradients,
         _stagnation,
+        _replay,
         _probe,
         _bisect,
     )
@@ -390,6 +391,47 @@ def _stagnation(results: LabResults) -> Section:
         label = "share of weights unchanged by an update"
         section.figures.extend(_dots(results, name, label, name="update-stagnation"))
     return section
+
+
+def _replay(results: LabResults) -> Section:
+    section = Section(
+        anchor="replay",
+        title="The same frozen batches under each preset",
+        says=(
+            "Error of the gradient against FP32 for the same weights and data, by preset. Good is "
+            "below 0.01; near 1 the update has little to do with the one that FP32 makes."
+        ),
+    )
+    if not results.replays:
+        return _absent(section, "a replay", "genesis-fp16 lab replay")
+    rows, found = [], dict[str, list[float]]()
+    for preset, result in results.replays.items():
+        error = _number(_inner(result, "gradients", "relative_error"))
+        figures = [
+            error,
+            _number(_inner(result, "gradients", "cosine")),
+            _number(_inner(result, "errors", "loss", "abs_err_mean")),
+            _number(_inner(result, "errors", "log_probs", "abs_err_mean")),
+            _number(_inner(result, "metrics", "kl_penalty_mean")),
+            _number(_inner(result, "metrics", "exact_kl_penalty_mean")),
+            _number(_inner(result, "metrics", "mismatch_k3")),
+        ]
+        rows.append([preset, *map(_text, figures)])
+        found[preset] = [] if error is None else [error]
+    axis = Axis(label="relative error of the gradient", log=True)
+    section.figures.append(_dot_figure(found, axis, "replay-gradients"))
+    head = ["preset", "gradient error", "cosine", "loss error", "log p error, nats"]
+    head += ["KL penalty, nats", "exact KL, nats", "mismatch k3, nats"]
+    section.tables.append(Table(head=head, rows=rows))
+    return section
+
+
+def _inner(result: Row, *names: str) -> object:
+    """The value below *names*; None where an object is missing."""
+    value: object = result
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _probe(results: LabResults) -> Section:

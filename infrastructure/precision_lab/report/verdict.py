@@ -14,7 +14,12 @@ _BASELINE = "fp32_baseline"
 
 def verdict(results: LabResults) -> list[str]:
     """One sentence a finding, the most important first; at least one."""
-    found = [*_of_training(results), *_of_bisection(results), *_of_probe(results)]
+    found = [
+        *_of_training(results),
+        *_of_bisection(results),
+        *_of_replay(results),
+        *_of_probe(results),
+    ]
     return found or ["The results here are not enough for a verdict: see below what is missing."]
 
 
@@ -82,6 +87,21 @@ def _of_bisection(results: LabResults) -> Iterator[str]:
         yield f"Half precision loses most at {', '.join(places[:3])}: keep it in FP32."
     else:
         yield "The bisection found no place that loses more than rounding explains."
+
+
+def _of_replay(results: LabResults) -> Iterator[str]:
+    errors = {}
+    for preset, result in results.replays.items():
+        gradients = result.get("gradients")
+        error = gradients.get("relative_error") if isinstance(gradients, dict) else None
+        if isinstance(error, float) and preset != _BASELINE:
+            errors[preset] = error
+    if len(errors) > 1:
+        best, worst = min(errors, key=errors.__getitem__), max(errors, key=errors.__getitem__)
+        yield (
+            f"On the same frozen batches the gradient of {worst} is off by {errors[worst]:.2g} of "
+            f"its norm, that of {best} by {errors[best]:.2g}."
+        )
 
 
 def _of_probe(results: LabResults) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infrastructure.precision_lab.probe import ProbeError, ProbeRequest, run_probe
+from infrastructure.precision_lab.probe import ProbeError, ProbeRequest, half_types, run_probe
 from infrastructure.precision_lab.probe.compare import COLUMNS
 from infrastructure.precision_lab.small_policy import BASE_MODEL, BasePolicy, small_policy
 
@@ -56,3 +56,9 @@ def test_a_request_that_cannot_be_met(
 ) -> None:
     with pytest.raises(ProbeError, match=message):
         run_probe(request(**changes), tmp_path, base=base)
+
+
+def test_half_types_are_checked_by_name() -> None:
+    assert half_types(["fp16", "bf16"]) == ("fp16", "bf16")
+    with pytest.raises(ProbeError, match="a half type is bf16 or fp16, got 'fp8'"):
+        half_types(["fp8"])

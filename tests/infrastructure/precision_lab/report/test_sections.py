@@ -83,9 +83,16 @@ def test_the_probe_is_shown_by_position_and_length(tmp_path: Path) -> None:
     assert [f.name for f in found["accumulated"].figures] == ["accumulated-by-length"]
 
 
-def test_a_replay_shows_the_distribution_of_the_mismatch(tmp_path: Path) -> None:
+def test_a_replay_shows_gradients_and_the_distribution_of_the_mismatch(tmp_path: Path) -> None:
     tokens = {"mismatch": [1e-3, -2e-3, "nan", 0.0, [1], 5e-3]}
-    write_json(tmp_path / "replay" / "bf16_pure.json", {"tokens": tokens})
+    gradients = {"relative_error": 0.25, "cosine": "nan"}
+    replayed = {"tokens": tokens, "gradients": gradients, "errors": {"loss": 3}}
+    write_json(tmp_path / "replay" / "bf16_pure.json", replayed)
     write_json(tmp_path / "replay" / "fp16_pure.json", {"tokens": 7})
-    found = sections(tmp_path)["mismatch"]
-    assert [figure.name for figure in found.figures] == ["mismatch-distribution"]
+    found = sections(tmp_path)
+    assert [figure.name for figure in found["mismatch"].figures] == ["mismatch-distribution"]
+    assert [figure.name for figure in found["replay"].figures] == ["replay-gradients"]
+    assert [row[:4] for row in found["replay"].tables[0].rows] == [
+        ["bf16_pure", "0.25", "nan", "none"],
+        ["fp16_pure", "none", "none", "none"],
+    ]

@@ -44,3 +44,11 @@ def test_the_probe_compares_the_half_types(tmp_path: Path) -> None:
     ]
     write_json(tmp_path / "probe" / "summary.json", {"by_length": rows})
     assert verdict(read_results(tmp_path))[0].endswith("FP16 by 0.001: 8.0 times less.")
+
+
+def test_the_gradients_of_a_replay_are_compared(tmp_path: Path) -> None:
+    for preset, error in (("fp32_baseline", 0.0), ("bf16_pure", 0.25), ("fp16_pure", 0.03)):
+        gradients = {"relative_error": error}
+        write_json(tmp_path / "replay" / f"{preset}.json", {"gradients": gradients})
+    (sentence,) = verdict(read_results(tmp_path))
+    assert "the gradient of bf16_pure is off by 0.25 of its norm, that of fp16_pure by" in sentence
