@@ -39,6 +39,7 @@ _DECIDED_BY = {
 }
 _RUN_FIELDS = ("id", "number", "state", "precision", "steps", "half_steps")
 _DECISION_COLUMNS = ("state", "trigger", "level", "actor", "run_id", "reason")
+_READ_BYTES = 8 << 20  # of an attempt's events, the last ones
 _SHOWN_DECISIONS, _SHOWN_RUNS, _SHOWN_SCALES = 8, 5, 8
 
 
@@ -57,7 +58,12 @@ def explain(agent: str, as_json: JsonFlag = False) -> None:
         for line in _overrides(answer):
             print_line(line)
         return
-    for line in (*_now(answer), *_guard(known.in_force, answer), *_overrides(answer)):
+    for line in (
+        *_now(answer),
+        *_lost(answer),
+        *_guard(known.in_force, answer),
+        *_overrides(answer),
+    ):
         print_line(line)
     _print_decisions(answer["decisions"])
     _print_comparison(answer["outcomes"])
@@ -76,6 +82,7 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
         "evidence": evidence,
         "evidence_file": str(home / last_trip.evidence) if last_trip else None,
         "evidence_trouble": problem,
+        "telemetry": _telemetry(store, home, run.id) if run else None,
         **_removed(store, home, last_trip.run_id if last_trip else ""),
         "overrides": [
             asdict(each) for each in store.overrides.in_force() if each.agent in (None, agent)
@@ -90,6 +97,28 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
             for each in store.compared.results(agent)
         ],
     }
+
+
+def _telemetry(store: Store, home: Path, run_id: str) -> dict[str, Any]:
+    """The last diagnosis of each cause of an overflow in the run, and its last measurement."""
+    from genesis_fp16.domain.attempt import events_path
+    from infrastructure.events import EventTail
+    from infrastructure.events.event import LostUpdatesMeasured, OverflowDiagnosed
+
+    overflows: dict[str, dict[str, Any]] = {}
+    lost, trouble = None, ""
+    for attempt in store.attempts(run_id):
+        path = events_path(home, attempt)
+        try:
+            size = path.stat().st_size if path.exists() else 0
+            for event in EventTail(path, max(0, size - _READ_BYTES)).read():
+                if isinstance(event, LostUpdatesMeasured):
+                    lost = event.model_dump(mode="json")
+                elif isinstance(event, OverflowDiagnosed):
+                    overflows[event.cause] = event.model_dump(mode="json")
+        except OSError as error:
+            trouble = str(error)
+    return {"overflows": list(overflows.values()), "lost_updates": lost, "trouble": trouble}
 
 
 def _evidence(home: Path, decision: Decision) -> tuple[dict[str, Any] | None, str]:
@@ -127,6 +156,49 @@ def _now(answer: dict[str, Any]) -> Iterator[str]:
     yield f"Who decided   {_DECIDED_BY.get(reason, reason)} (reason {reason})"
     if roles := state.get("roles"):
         yield f"Roles         {roles.replace(',', ' ')} (store/compute/out)"
+
+
+def _lost(answer: dict[str, Any]) -> Iterator[str]:
+    """Why steps overflowed in the run, and what was lost without an overflow."""
+    telemetry = answer["telemetry"]
+    if telemetry is None:
+        return
+    for overflow in telemetry["overflows"]:
+        yield f"Overflow      step {overflow['step']}: {_cause(answer['agent'], overflow)}"
+    if telemetry["trouble"]:
+        yield f"No telemetry  {telemetry['trouble']}"
+    lost = telemetry["lost_updates"]
+    if lost is None:
+        return
+    if lost["zero"] is not None:
+        numbers = (
+            f"{lost['zero']:.2%} of the gradient is zero and {lost['subnormal']:.2%} subnormal"
+        )
+        why = f"only because of {lost['precision'].upper()}{_most(lost['underflow_module'])}"
+        yield f"Underflow     step {lost['step']}: {numbers} {why}"
+    if lost["stagnation"] is not None:
+        share = f"{lost['stagnation']:.2%} of the weights with a gradient did not change"
+        yield f"Stagnation    step {lost['step']}: {share}{_most(lost['stagnation_module'])}"
+
+
+def _most(module: str) -> str:
+    return f", most of them in {module}" if module else ""
+
+
+def _cause(agent: str, overflow: dict[str, Any]) -> str:
+    """What made a diagnosed step overflow, and what can be done about it."""
+    cause, where = overflow["cause"], f"{overflow['operation']} in {overflow['module']}"
+    scale = f"{overflow['loss_scale']:g}"
+    if cause == "not_reproduced":
+        return f"the batch that was tried does not overflow at loss scale {scale}"
+    if cause == "fp32":
+        return f"{where} is not finite in FP32 either: check data and model, not the precision"
+    if overflow["lower_scale_helps"]:
+        return f"{where}, in the {cause} pass at loss scale {scale}; a lower scale helps"
+    module, _, _ = overflow["module"].partition(" (")
+    setting = f"GENESIS_AGENTS__{agent.upper().replace('-', '_')}__KEEP_FP32={module}"
+    remedy = "use FP32 or BF16" if module.startswith("the ") else f"try {setting}"
+    return f"{where}, in the {cause} pass at every loss scale; {remedy}"
 
 
 def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:

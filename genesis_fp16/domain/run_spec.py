@@ -88,6 +88,8 @@ class RunSpec(BaseModel):
         stats_interval_steps: Steps between two reads of the device.
         baseline_interval_steps: Steps between two comparisons with FP32; 0 for none.
         mismatch_interval_rounds: Rounds between two comparisons of trainer and rollout; 0 for none.
+        telemetry_interval_steps: Steps between two samples of lost updates; 0 for none, and for no
+            diagnosis of overflows.
         checkpoint_interval_seconds: Longest time between two checkpoints.
         profile_steps: Steps to profile; 0 for none.
         processes_per_run: Ranks that train together, each a process on this machine.
@@ -120,6 +122,7 @@ class RunSpec(BaseModel):
     keep_checkpoints: int
     profile_steps: int = 0
     mismatch_interval_rounds: int = 0
+    telemetry_interval_steps: int = 0
     processes_per_run: int = 1
     parallel: Parallel = "ddp"
     keep_fp32: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from infrastructure.events.event import (
     BaselineCompared,
     CheckpointSaved,
     MismatchMeasured,
+    OverflowDiagnosed,
     PrecisionChanged,
     Started,
     StepStats,
@@ -70,6 +71,7 @@ class AgentObserver:
         self._compared: deque[BaselineCompared] = deque(maxlen=_KEPT_EVENTS)
         self._mismatches = MismatchDetector(self._mismatches.detected)
         self._mismatched: deque[MismatchMeasured] = deque(maxlen=_KEPT_EVENTS)
+        self._diagnosed: deque[OverflowDiagnosed] = deque(maxlen=_KEPT_EVENTS)
 
     def observe(
         self,
@@ -93,14 +95,12 @@ class AgentObserver:
         if run_id != self.run_id:
             self.run_id, self.step, self._checkpoint = run_id, 0, None
         match event:
-            case Started():
-                self._device = event.device
+            case Started() | CheckpointSaved() | OverflowDiagnosed():
+                self._note(event)
             case PrecisionChanged():
                 self._half_type_is_default = _is_default(event.state)
                 if event.state.effective == "fp16":
                     self._overflows.begin(event.loss_scale, scaling)
-            case CheckpointSaved():
-                self._checkpoint = event
             case StepStats():
                 self.step = event.step
                 if event.precision != "fp32":
@@ -122,6 +122,15 @@ class AgentObserver:
                 pass
         return None
 
+    def _note(self, event: Started | CheckpointSaved | OverflowDiagnosed) -> None:
+        """Keep what belongs to the evidence alone."""
+        if isinstance(event, Started):
+            self._device = event.device
+        elif isinstance(event, CheckpointSaved):
+            self._checkpoint = event
+        else:
+            self._diagnosed.append(event)
+
     def _observe_steps(
         self, stats: StepStats, settings: GuardSettings, *, on_probation: bool
     ) -> Detection | None:
@@ -138,14 +147,16 @@ class AgentObserver:
         return self._overflows.add(stats, settings, on_probation=on_probation)
 
     def evidence(self) -> dict[str, object]:
-        """What was observed: statistics, comparisons, mismatches, modules, the last checkpoint."""
+        """What was observed: statistics, measurements, modules, the last checkpoint."""
         last = list(self._compared)[-1:]
         modules = [name for each in last for name in (each.nonfinite_module, each.worst_module)]
+        modules += [each.module for each in list(self._diagnosed)[-1:]]
         return {
             "device": self._device,
             "half_steps": self.half_steps,
             "statistics": [stats.model_dump(mode="json") for stats in self._recent],
             "comparisons": [each.model_dump(mode="json") for each in self._compared],
+            "overflow_diagnoses": [each.model_dump(mode="json") for each in self._diagnosed],
             "mismatches": [each.model_dump(mode="json") for each in self._mismatched],
             "offending_modules": sorted({name for name in modules if name}),
             "checkpoint": self._checkpoint.model_dump(mode="json") if self._checkpoint else None,

@@ -18,13 +18,21 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from genesis_fp16.domain.guard import GuardState, Trigger
 from genesis_fp16.domain.run import ACTIVE, TERMINAL, RunState
-from genesis_fp16.metrics.series import CORRECTION_STATISTICS, NOT_ROLLBACKS, STEP_OUTCOMES, Series
+from genesis_fp16.metrics.series import (
+    CORRECTION_STATISTICS,
+    NOT_ROLLBACKS,
+    STEP_OUTCOMES,
+    UNDERFLOW_KINDS,
+    Series,
+)
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
     BaselineCompared,
     CheckpointSaved,
     Evaluated,
+    LostUpdatesMeasured,
     MismatchMeasured,
+    OverflowDiagnosed,
     PrecisionChanged,
     Resumed,
     StepStats,
@@ -87,6 +95,12 @@ class Metrics:
         elif isinstance(event, BaselineCompared):
             self._compared[agent] = run_id
             self._compare(agent, event)
+        elif isinstance(event, OverflowDiagnosed):
+            exemplar = {"run_id": run_id}
+            self._series.overflow_diagnoses.labels(agent, event.cause).inc(1, exemplar)
+            self._series.telemetry_seconds.labels(agent).inc(event.seconds)
+        elif isinstance(event, LostUpdatesMeasured):
+            self._show_lost_updates(agent, event)
         elif isinstance(event, MismatchMeasured):
             self._show_mismatch(agent, event)
         elif isinstance(event, Evaluated):
@@ -132,6 +146,14 @@ class Metrics:
             series.baseline_seconds.labels(agent, "half").set(event.seconds)
             series.baseline_seconds.labels(agent, "fp32").set(event.fp32_seconds)
 
+    def _show_lost_updates(self, agent: str, event: LostUpdatesMeasured) -> None:
+        series = self._series
+        series.telemetry_seconds.labels(agent).inc(event.seconds)
+        for kind in UNDERFLOW_KINDS:
+            series.underflow.labels(agent, kind).set(_number(getattr(event, kind)))
+        if event.stagnation is not None:  # a skipped step says nothing
+            series.stagnation.labels(agent).set(event.stagnation)
+
     def _show_evaluation(self, agent: str, run_id: str, event: Evaluated) -> None:
         for statistic in CORRECTION_STATISTICS:
             if (value := event.metrics.get(f"correction_{statistic}")) is not None:
@@ -176,6 +198,7 @@ class Metrics:
         if state.effective == "fp32":  # nothing is compared in FP32
             self._compared.pop(agent, None)
             self._series.clear_comparison(agent)
+            self._series.clear_underflow(agent)
         self._series.precision.labels(agent, state.requested, state.effective, state.reason).set(1)
         for role, types in state.roles.items():
             self._series.role_precision.labels(agent, role, *types.split("/")).set(1)
@@ -277,3 +300,7 @@ class Metrics:
 
         self._series.home_free.set_function(lambda: space("free"))
         self._series.home_size.set_function(lambda: space("total"))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -10,6 +10,7 @@ import math
 import platform
 from functools import partial
 from itertools import chain
+from typing import get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,10 +25,13 @@ import genesis_fp16
 from genesis_fp16.domain.guard import Trigger
 from genesis_fp16.domain.run import TERMINAL, RunState
 from genesis_fp16.metrics.family import CounterFamily, Family, GaugeFamily, HistogramFamily
+from infrastructure.events.event import OverflowCause
 from infrastructure.events.precision_state import REASONS
 
 CORRECTION_STATISTICS = ("dropped_fraction", "weight_mean", "sequence_ess")
 STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")
+OVERFLOW_CAUSES: tuple[str, ...] = get_args(OverflowCause)
+UNDERFLOW_KINDS = ("zero", "subnormal")
 NOT_ROLLBACKS = (
     "default",
     "measured",
@@ -51,6 +55,7 @@ class Series:
         self._daemon = CollectorRegistry()
         self._declare_training()
         self._declare_precision()
+        self._declare_telemetry()
         self._declare_mismatch()
         self._declare_runs()
         self._declare_daemon()
@@ -91,6 +96,11 @@ class Series:
         for histogram in (self.run_seconds, self.checkpoint_seconds):
             histogram.labels(agent)
         self.clear_comparison(agent)
+        self.telemetry_seconds.labels(agent)
+        self.stagnation.labels(agent).set(math.nan)
+        self.clear_underflow(agent)
+        for cause in OVERFLOW_CAUSES:
+            self.overflow_diagnoses.labels(agent, cause)
         for precision in PRECISIONS:
             self.step_seconds.labels(agent, precision)
         for outcome in STEP_OUTCOMES:
@@ -105,6 +115,11 @@ class Series:
             measured.labels(agent).set(math.nan)
         for side in ("half", "fp32"):
             self.baseline_seconds.labels(agent, side).set(math.nan)
+
+    def clear_underflow(self, agent: str) -> None:
+        """Set the underflow to NaN: none is being measured."""
+        for kind in UNDERFLOW_KINDS:
+            self.underflow.labels(agent, kind).set(math.nan)
 
     # Each metric that these three make belongs to an agent, whose name is its first label.
 
@@ -219,6 +234,27 @@ class Series:
         )
         self.guard_state = self._gauge(
             "genesis_guard_state", "1 for the guard's current state for the agent", "state"
+        )
+
+    def _declare_telemetry(self) -> None:
+        """Series of the steps that the worker repeats."""
+        self.overflow_diagnoses = self._counter(
+            "genesis_overflow_diagnoses_total",
+            "Times a step that overflowed was repeated, by the cause that was found",
+            "cause",
+        )
+        self.underflow = self._gauge(
+            "genesis_gradient_underflow_ratio",
+            "Share of a gradient's elements that are zero, or subnormal, only because of half "
+            "precision; NaN until measured and in FP32",
+            "kind",
+        )
+        self.stagnation = self._gauge(
+            "genesis_update_stagnation_ratio",
+            "Share of the weights with a gradient that a step left unchanged; NaN until measured",
+        )
+        self.telemetry_seconds = self._counter(
+            "genesis_telemetry_seconds_total", "Time spent on repeating steps to measure them"
         )
 
     def _declare_mismatch(self) -> None:

@@ -59,6 +59,7 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "stats_interval_steps": settings.stats_interval_steps,
         "baseline_interval_steps": settings.baseline_interval_steps,
         "mismatch_interval_rounds": settings.mismatch_interval_rounds,
+        "telemetry_interval_steps": settings.telemetry_interval_steps,
         "checkpoint_interval_seconds": settings.checkpoint_interval_seconds,
         "keep_checkpoints": settings.keep_checkpoints,
         "profile_steps": settings.profile_steps,

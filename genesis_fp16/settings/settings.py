@@ -129,6 +129,8 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     """Steps between two comparisons of half precision with FP32 on one frozen batch; 0: none."""
     mismatch_interval_rounds: CountOrZero = 10
     """Rounds of a policy job between two comparisons of trainer and rollout; 0: none."""
+    telemetry_interval_steps: CountOrZero = 500
+    """Steps between two samples of underflow and stagnation, at most 1 % of the time; 0: none."""
     baseline_every_runs: CountOrZero = 3
     """After this many half-precision runs the last is repeated in FP32 to compare; 0: never."""
     checkpoint_interval_seconds: Seconds = 15.0

@@ -233,6 +233,7 @@ class AttemptRunner:
             seed=spec.seed,
             stats_interval_steps=spec.stats_interval_steps,
             baseline_interval_steps=spec.baseline_interval_steps,
+            telemetry_interval_steps=spec.telemetry_interval_steps,
             checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
             keep_checkpoints=spec.keep_checkpoints,
             profile_steps=spec.profile_steps,

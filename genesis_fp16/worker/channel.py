@@ -22,8 +22,10 @@ from infrastructure.events.event import (
     BaseEvent,
     BaselineCompared,
     Evaluated,
+    LostUpdatesMeasured,
     MismatchMeasured,
     Notice,
+    OverflowDiagnosed,
     Phase,
     Progress,
     StepStats,
@@ -43,9 +45,9 @@ class PacedEvents:
     """Passes events on: `StepStats` and `Evaluated` at most once a second.
 
     Statistics in between are merged, so that no step is lost; of evaluations the last one is
-    kept. Other events pass at once, after those held back; `BaselineCompared` and
-    `MismatchMeasured`, whose rates are limited elsewhere, pass without sending them. The end of
-    the ``with`` block sends the rest. The *clock* returns monotonic seconds, here and below.
+    kept. Other events pass at once, after those held back; measurements, whose rates are limited
+    elsewhere, pass without sending them. The end of the ``with`` block sends the rest. The *clock*
+    returns monotonic seconds, here and below.
     """
 
     def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,7 +63,12 @@ class PacedEvents:
                 self._stats = event if self._stats is None else self._stats.merged_with(event)
             case Evaluated():
                 self._evaluated = event
-            case BaselineCompared() | MismatchMeasured():
+            case (
+                BaselineCompared()
+                | MismatchMeasured()
+                | LostUpdatesMeasured()
+                | OverflowDiagnosed()
+            ):
                 self._emit(event)
                 return
             case _:

@@ -12,16 +12,20 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
+from genesis_fp16.domain.attempt import events_path
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
+from infrastructure.events import EventWriter
 from infrastructure.events.event import (
     BaselineCompared,
     CheckpointSaved,
+    LostUpdatesMeasured,
     MismatchMeasured,
+    OverflowDiagnosed,
     StepStats,
 )
 from infrastructure.events.mismatch_report import Combination, MismatchReport
@@ -123,6 +127,79 @@ def test_a_changed_role_is_explained_with_the_measurement(ask: Ask, role_changed
     assert "How to undo genesis-fp16 precision clear --guard a" in output
     decision = json.loads(ask("explain", "a", "--json").stdout)["decisions"][0]
     assert decision["roles"] == {"rollout": "fp32"}
+
+
+def test_overflows_and_lost_updates_of_the_run_are_explained(
+    ask: Ask, store: Store, folder: Path
+) -> None:
+    run = finished(store, 0.5, 100, **BY_DEFAULT)
+    [attempt] = store.attempts(run.id)
+    path = events_path(load_settings().home, attempt)
+    path.parent.mkdir(parents=True)
+    write = EventWriter(path)
+    overflow = {"precision": "fp16", "loss_scale": 512.0, "overflows": 3, "seconds": 0.1}
+    for step, operation in ((10, "add.Tensor"), (30, "exp.default")):
+        write(
+            OverflowDiagnosed(
+                step=step, cause="forward", module="net.1 (Gate)", operation=operation, **overflow
+            )
+        )
+    write(
+        OverflowDiagnosed(
+            step=40,
+            cause="backward",
+            lower_scale_helps=True,
+            module="net.2 (Head)",
+            operation="MulBackward0",
+            **overflow,
+        )
+    )
+    write(OverflowDiagnosed(step=50, cause="not_reproduced", **overflow))
+    fp32 = {"module": "the loss (Net is not running)", "operation": "log"}
+    write(OverflowDiagnosed(step=60, cause="fp32", **fp32, **overflow))
+    write(
+        LostUpdatesMeasured(
+            step=70,
+            precision="fp16",
+            loss_scale=512.0,
+            zero=0.25,
+            subnormal=0.125,
+            underflow_module="net.0 (Linear)",
+            stagnation=0.5,
+            seconds=0.1,
+        )
+    )
+    output = " ".join(ask("explain", "a").stdout.split())
+    assert (
+        "Overflow step 30: exp.default in net.1 (Gate), in the forward pass at every loss scale; "
+        "try GENESIS_AGENTS__A__KEEP_FP32=net.1 "
+    ) in output
+    assert (
+        "Overflow step 40: MulBackward0 in net.2 (Head), in the backward pass at loss scale 512; "
+        "a lower scale helps "
+    ) in output
+    assert "step 50: the batch that was tried does not overflow at loss scale 512" in output
+    assert "step 60: log in the loss (Net is not running) is not finite in FP32 either" in output
+    assert (
+        "Underflow step 70: 25.00% of the gradient is zero and 12.50% subnormal only because of "
+        "FP16, most of them in net.0 (Linear) "
+        "Stagnation step 70: 50.00% of the weights with a gradient did not change "
+    ) in output
+    found = json.loads(ask("explain", "a", "--json").stdout)["telemetry"]
+    assert [each["step"] for each in found["overflows"]] == [30, 40, 50, 60]
+    assert found["lost_updates"]["stagnation"] == 0.5
+
+
+def test_an_event_file_that_cannot_be_read_costs_only_the_telemetry(
+    ask: Ask, store: Store, folder: Path
+) -> None:
+    run = finished(store, 0.5, 100, **BY_DEFAULT)
+    [attempt] = store.attempts(run.id)
+    path = events_path(load_settings().home, attempt)
+    path.mkdir(parents=True)
+    output = ask("explain", "a").stdout
+    assert "No telemetry  " in output
+    assert "last trained in FP16" in output
 
 
 def test_an_agent_that_never_ran_is_not_an_error(ask: Ask, folder: Path, install_plugin) -> None:

@@ -22,8 +22,10 @@ from infrastructure.events.event import (
     CheckpointSaved,
     Evaluated,
     Finished,
+    LostUpdatesMeasured,
     MismatchMeasured,
     Notice,
+    OverflowDiagnosed,
     PhaseStarted,
     PrecisionChanged,
     Progress,
@@ -47,6 +49,12 @@ MISMATCH = MismatchReport(
     mean_difference=0.1, max_difference=0.2, pearson=math.nan, chi2_token=0.1,
     chi2_sequence=math.inf, effective_sample_size=0.5, sequence_std=0.1, slope=math.nan,
 )  # fmt: skip
+LOST = LostUpdatesMeasured(
+    step=9, precision="fp16", loss_scale=1.0, zero=1.0, subnormal=0.0, seconds=0.1
+)
+DIAGNOSED = OverflowDiagnosed(
+    step=9, precision="fp16", loss_scale=2.0**40, overflows=3, cause="forward", seconds=0.1
+)
 POSSIBLE = [
     Started(pid=7, device="cuda:0", torch_version="2"),
     PhaseStarted(phase="train"),
@@ -60,6 +68,8 @@ POSSIBLE = [
     Published(published=True, reason="better"),
     Notice(event="odd", fields={"error": "e"}),
     Finished(outcome="done"),
+    LOST,
+    DIAGNOSED,
     MismatchMeasured(step=9, round=3, report=MISMATCH),
 ]
 
@@ -89,6 +99,9 @@ def test_what_workers_report_passes_unchanged(event: Event) -> None:
         (STEPS, {"time": math.nan}),
         (STEPS, {"time": math.inf}),
         (COMPARED, {"seconds": math.inf}),
+        (LOST, {"zero": 1.5}),
+        (LOST, {"stagnation": math.nan}),
+        (DIAGNOSED, {"overflows": -1}),
         (POSSIBLE[0], {"pid": -1}),
         (POSSIBLE[2], {"done": 10**400}),
         (POSSIBLE[2], {"total": -1}),

@@ -19,7 +19,9 @@ from infrastructure.events.event import (
     BaselineCompared,
     CheckpointSaved,
     Evaluated,
+    LostUpdatesMeasured,
     MismatchMeasured,
+    OverflowDiagnosed,
     PrecisionChanged,
     Resumed,
     StepStats,
@@ -255,6 +257,31 @@ def test_a_frozen_batch_is_compared(metrics: Metrics, value: Value) -> None:
     learnt = {"loss": 2e-5, "fp32_loss": 1e-5, "largest_fp32_loss": 0.5}
     metrics.on_event("a", "r", BaselineCompared(**learnt, **compared))
     assert value("genesis_half_loss_error_ratio", agent="a") == pytest.approx(0.002)
+
+
+def test_overflow_causes_and_lost_updates_are_shown(metrics: Metrics, value: Value) -> None:
+    metrics.on_run_state("a", "r", RunState.STARTING)
+    causes = "genesis_overflow_diagnoses_total"
+    assert value(causes, agent="a", cause="forward") == 0
+    assert math.isnan(value("genesis_update_stagnation_ratio", agent="a") or 0)
+    where = {"step": 9, "precision": "fp16", "loss_scale": 1024.0}
+    overflow = {"overflows": 12, "cause": "forward", "module": "head (Linear)"}
+    metrics.on_event("a", "r", OverflowDiagnosed(seconds=0.25, **where, **overflow))
+    assert value(causes, agent="a", cause="forward") == 1
+    assert value(causes, agent="a", cause="backward") == 0
+    lost = {"zero": 0.25, "subnormal": 0.5, "stagnation": 0.125}
+    metrics.on_event("a", "r", LostUpdatesMeasured(seconds=0.5, **where, **lost))
+    underflow = "genesis_gradient_underflow_ratio"
+    assert value(underflow, agent="a", kind="zero") == 0.25
+    assert value(underflow, agent="a", kind="subnormal") == 0.5
+    assert value("genesis_update_stagnation_ratio", agent="a") == 0.125
+    assert value("genesis_telemetry_seconds_total", agent="a") == 0.75
+    metrics.on_event("a", "r", LostUpdatesMeasured(seconds=0.25, **where))  # a skipped step
+    assert value("genesis_update_stagnation_ratio", agent="a") == 0.125
+    metrics.on_event("a", "r", LostUpdatesMeasured(seconds=0.0, **where, **lost))
+    metrics.on_event("a", "r", changed(BY_FLAG, scale=1.0))
+    for kind in ("zero", "subnormal"):
+        assert math.isnan(value(underflow, agent="a", kind=kind) or 0)
 
 
 def test_losses_of_different_moments_are_not_compared(metrics: Metrics, value: Value) -> None:

@@ -14,6 +14,7 @@ from infrastructure.events.event import (
     BaseEvent,
     BaselineCompared,
     Evaluated,
+    LostUpdatesMeasured,
     Notice,
     Progress,
     StepStats,
@@ -142,11 +143,14 @@ def test_held_back_events_are_sent_before_others_and_at_the_end(paced: Paced) ->
     assert [event.step for event in paced.sent if isinstance(event, StepStats)] == [10, 20, 30]
 
 
-def test_a_comparison_passes_at_once(paced: Paced) -> None:
-    compared = BaselineCompared(step=9, precision="fp16", loss_scale=1.0, loss=1.0, fp32_loss=1.0)
-    for event in (steps(), steps(), compared):
+def test_measurements_pass_at_once(paced: Paced) -> None:
+    where = {"step": 9, "precision": "fp16", "loss_scale": 1.0}
+    compared = BaselineCompared(loss=1.0, fp32_loss=1.0, **where)
+    lost = LostUpdatesMeasured(seconds=0.1, **where)
+    for event in (steps(), steps(), compared, lost):
         paced.emit(event)
-    assert [event.kind for event in paced.sent] == ["step_stats", "baseline_compared"]
+    kinds = [event.kind for event in paced.sent]
+    assert kinds == ["step_stats", "baseline_compared", "lost_updates_measured"]
 
 
 def test_windows_held_back_are_merged(paced: Paced) -> None:
