@@ -1,1 +1,1 @@
-"""Benchmarks: `step`, `scenarios`, `shadow`, `guard`, `se_darwin`; each runs by ``python -m``."""
+"""Benchmarks, each run by ``python -m``: `step`, `scenarios`, `shadow`, `telemetry`, `guard` ..."""

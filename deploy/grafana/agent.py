@@ -81,6 +81,50 @@ PANELS = (
         warn_above=0.3,
     ),
     Lines(
+        title="Causes of overflows",
+        why="Overflows that the worker repeated. Forward: a value leaves the range at every loss "
+        "scale; precision explain names the module to keep in FP32. Backward: a gradient does. "
+        "FP32: not finite there either. Not reproduced: another batch overflowed.",
+        queries=[
+            Query(
+                expr="increase(genesis_overflow_diagnoses_total"
+                '{agent=~"$agent"}[$__rate_interval]) > 0',
+                legend="{{cause}}",
+            )
+        ],
+        nothing="None: no step overflowed",
+        bars=True,
+    ),
+    Lines(
+        title="Underflow and stagnation",
+        why="Shares of a gradient's elements that are zero, or subnormal, only because of half "
+        "precision: many zeros mean that the loss scale is too low. Share of the weights with a "
+        "gradient that a step left unchanged, in every precision: near 1, training stands still.",
+        queries=[
+            Query(expr='genesis_gradient_underflow_ratio{agent=~"$agent"} >= 0', legend="{{kind}}"),
+            Query(
+                expr='genesis_update_stagnation_ratio{agent=~"$agent"} >= 0',
+                legend="weights unchanged",
+            ),
+        ],
+        unit="percentunit",
+    ),
+    Lines(
+        title="Cost of the telemetry",
+        why="Share of the time of the steps that repeating steps takes. The worker keeps "
+        "measurements below 1 % of each attempt; diagnoses of many overflows come on top.",
+        queries=[
+            Query(
+                expr='rate(genesis_telemetry_seconds_total{agent=~"$agent"}[$__rate_interval]) '
+                "/ ignoring (precision) sum without (precision) "
+                "(rate(genesis_training_step_duration_seconds_sum"
+                '{agent=~"$agent"}[$__rate_interval])) > 0',
+                legend="repeated steps",
+            )
+        ],
+        unit="percentunit",
+    ),
+    Lines(
         title="Non-finite losses",
         why="Not overflows: a smaller scale does not help. Check the data and the model.",
         queries=[

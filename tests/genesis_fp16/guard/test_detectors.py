@@ -15,7 +15,12 @@ from genesis_fp16.guard.detectors import (
     detect_metric_drift,
 )
 from infrastructure.events import Event, PrecisionState
-from infrastructure.events.event import CheckpointSaved, PrecisionChanged, Started
+from infrastructure.events.event import (
+    CheckpointSaved,
+    OverflowDiagnosed,
+    PrecisionChanged,
+    Started,
+)
 
 SETTINGS = GuardSettings()
 
@@ -397,10 +402,14 @@ def test_evidence_holds_what_was_seen(observer, stats, compared) -> None:
     observe(observer, stats(steps=20))
     observe(observer, compared(nonfinite_module="long ago"))
     observe(observer, compared(nonfinite_module="mul in encoder.0", worst_module="head"))
+    overflow = {"precision": "fp16", "loss_scale": 2.0, "overflows": 9, "seconds": 0.1}
+    diagnosed = OverflowDiagnosed(step=70, cause="forward", module="gate (Exp)", **overflow)
+    observe(observer, diagnosed)
     seen = observer.evidence()
     assert seen["half_steps"] == 80
     assert seen["statistics"][0]["loss_scale"] == 2.0
-    assert seen["offending_modules"] == ["head", "mul in encoder.0"]
+    assert seen["offending_modules"] == ["gate (Exp)", "head", "mul in encoder.0"]
+    assert seen["overflow_diagnoses"][0]["cause"] == "forward"
     assert seen["checkpoint"]["path"] == "p"
     observe(observer, Started(pid=1, device="cpu", torch_version="2"), run_id="another")
     assert observer.step == 0
