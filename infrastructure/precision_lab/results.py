@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from infrastructure.files import write_atomically
+from infrastructure.precision_lab.errors import LabError
 
 FORMAT = 1
 MANIFEST = "experiment_manifest.json"
@@ -28,7 +29,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _CELL = re.compile(r"(?P<preset>.+)_seed(?P<seed>\d+)")
 
 
-class ResultsError(ValueError):
+class ResultsError(LabError):
     """Results that cannot be read or continued.
 
     Args:

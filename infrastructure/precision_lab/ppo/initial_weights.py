@@ -1,0 +1,236 @@
+"""The FP32 weights that all cells of a seed begin with: made once, saved, identified by a hash.
+
+Legend: B sequences, T tokens, H features.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from infrastructure.files import write_atomically
+from infrastructure.policy import Sampling, TokenBatch, token_log_probs
+from infrastructure.policy.masked import masked_mean
+from infrastructure.policy.models import (
+    build_policy,
+    load_policy,
+    load_tokenizer,
+    small_config,
+    special_tokens,
+)
+from infrastructure.policy.tokenizer import CharacterTokenizer, Tokenizer
+from infrastructure.precision_lab.errors import LabError
+from infrastructure.precision_lab.heads import RewardModel, ValueHead
+from infrastructure.precision_lab.ppo.settings import CellSettings
+from infrastructure.precision_lab.ppo.task import (
+    CHARACTERS,
+    Problem,
+    corrupted,
+    problems,
+    score,
+)
+
+_PREPARATION_LEARNING_RATE = 3e-3
+_REFERENCE_AT = 0.9  # of the warm-up: the reference is an earlier policy, not a copy
+_CONTEXT = 64
+
+States = dict[str, dict[str, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellModels:
+    """The models of a cell, float32, on one device.
+
+    Attributes:
+        policy: Causal language model that is trained.
+        reference: The policy at an earlier step of its warm-up.
+        value: Value head, trained beside the policy.
+        reward: Reward model, frozen.
+        tokenizer: Its ids are those of the policy.
+        pad_token: Id at padding.
+        stop_tokens: Ids that end a completion.
+    """
+
+    policy: nn.Module
+    reference: nn.Module
+    value: ValueHead
+    reward: RewardModel
+    tokenizer: Tokenizer
+    pad_token: int
+    stop_tokens: list[int]
+
+    @property
+    def named(self) -> dict[str, nn.Module]:
+        """The models by role."""
+        return {
+            "policy": self.policy,
+            "reference": self.reference,
+            "value": self.value,
+            "reward": self.reward,
+        }
+
+    @property
+    def sha256(self) -> str:
+        """Hash of every weight and buffer: names, types, shapes and bytes."""
+        found = hashlib.sha256()
+        for role, module in self.named.items():
+            for name, tensor in sorted(module.state_dict().items()):
+                found.update(f"{role}.{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+                found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
+
+    def encode(self, problem: Problem) -> list[int]:
+        """Ids of a prompt."""
+        return self.tokenizer.encode(problem.prompt)
+
+    def batch(self, given: list[Problem], completions: list[str]) -> TokenBatch:
+        """Prompts with completions that end."""
+        end = self.stop_tokens[0]
+        answers = [
+            [*self.tokenizer.encode(each, add_special_tokens=False), end] for each in completions
+        ]
+        return TokenBatch.from_sequences(
+            [self.encode(each) for each in given], answers, pad_token=self.pad_token
+        ).to(next(self.policy.parameters()).device)
+
+
+def build_models(settings: CellSettings, seed: int) -> CellModels:
+    """The models before any training; the same for the same *seed*.
+
+    Raises:
+        PolicyModelError: The folder of the base model holds none that can be a policy.
+    """
+    tokenizer: Tokenizer
+    if settings.base_model is None:
+        tokenizer = CharacterTokenizer(CHARACTERS)
+        config = small_config(
+            tokenizer, width=settings.width, layers=settings.layers, heads=2, context=_CONTEXT
+        )
+        config.initializer_range = 0.05  # the default of 0.02 is for models many times as wide
+        policy = build_policy(config, seed=seed)
+    else:
+        policy = load_policy(settings.base_model)
+        tokenizer = load_tokenizer(settings.base_model)
+    special = special_tokens(policy, tokenizer)
+    hidden_size = int(policy.config.get_text_config().hidden_size)  # type: ignore[union-attr, operator]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        value, reward = ValueHead(hidden_size), RewardModel(copy.deepcopy(policy), hidden_size)
+    models = CellModels(
+        policy=policy,
+        reference=copy.deepcopy(policy),
+        value=value,
+        reward=reward,
+        tokenizer=tokenizer,
+        pad_token=special.pad,
+        stop_tokens=sorted(special.stop),
+    )
+    for module in models.named.values():
+        module.to(torch.device(settings.device))
+    return models
+
+
+def prepare(settings: CellSettings, seed: int) -> CellModels:
+    """Train the initial policy on demonstrations, and the reward model; all in FP32.
+
+    Raises:
+        PolicyModelError: See `build_models`.
+    """
+    models = build_models(settings, seed)
+    random = Random(f"preparation {seed}")
+    given = problems(random)
+    reference_at = int(_REFERENCE_AT * settings.warm_up_steps)
+
+    def demonstrated(step: int) -> Tensor:
+        if step == reference_at:
+            models.reference.load_state_dict(models.policy.state_dict())
+        drawn = list(islice(given, settings.preparation_batch))
+        batch = models.batch(drawn, [each.answer for each in drawn])
+        log_probs_BS = token_log_probs(models.policy, batch, Sampling())  # type: ignore[arg-type]
+        return -masked_mean(log_probs_BS, batch.response_mask_BS)
+
+    _fit(models.policy, demonstrated, settings.warm_up_steps)
+    models.reward.backbone.load_state_dict(models.policy.state_dict())
+
+    def scored(_step: int) -> Tensor:
+        drawn = list(islice(given, settings.preparation_batch))
+        answers = [corrupted(each, random) for each in drawn]
+        scores = [score(*each) for each in zip(drawn, answers, strict=True)]
+        found_B: Tensor = models.reward(**model_inputs(models.batch(drawn, answers)))
+        return (found_B - torch.tensor(scores, device=found_B.device)).square().mean()
+
+    _fit(models.reward, scored, settings.reward_model_steps)
+    return models
+
+
+def model_inputs(batch: TokenBatch) -> dict[str, Tensor]:
+    """Arguments of a causal language model for the tokens of *batch*."""
+    return {
+        "input_ids": batch.tokens_BT,
+        "attention_mask": batch.attention_mask_BT.long(),
+        "position_ids": batch.position_ids_BT,
+    }
+
+
+def _fit(module: nn.Module, loss_of_step: Callable[[int], Tensor], steps: int) -> None:
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=_PREPARATION_LEARNING_RATE, weight_decay=0.0, fused=True
+    )
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = _PREPARATION_LEARNING_RATE * (1 - 0.9 * step / steps)
+        optimizer.zero_grad()
+        loss_of_step(step).backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+
+
+def save(path: Path, models: CellModels) -> str:
+    """Write the weights to *path*, atomically; return their `CellModels.sha256`.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    digest = models.sha256
+    states = {role: module.state_dict() for role, module in models.named.items()}
+    buffer = io.BytesIO()
+    torch.save({"sha256": digest, "states": states}, buffer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, buffer.getvalue())
+    return digest
+
+
+def load(path: Path, settings: CellSettings, seed: int) -> CellModels:
+    """The models that `save` wrote for these settings; nothing is unpickled.
+
+    Raises:
+        LabError: The file is missing or damaged, or belongs to other settings or another seed.
+        PolicyModelError: See `build_models`.
+    """
+    models = build_models(settings, seed)
+    try:
+        content: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        for role, module in models.named.items():
+            module.load_state_dict(content["states"][role])
+        expected = content["sha256"]
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file raises anything
+        detail = " ".join(str(error).split())[:200]
+        raise LabError(
+            f"{path}: not the initial weights of this sweep ({type(error).__name__}: {detail}); "
+            "delete the file, and they are made again"
+        ) from error
+    if models.sha256 != expected:
+        raise LabError(f"{path}: the weights are damaged; delete the file, and they are made again")
+    return models

@@ -1,0 +1,25 @@
+import pytest
+
+from infrastructure.precision_lab import LabError
+from infrastructure.precision_lab.ppo.settings import CellSettings
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"updates": 0}, "updates must be at least 1, got 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"timeout_seconds": float("nan")}, "timeout_seconds"),
+        ({"completions": 1, "minibatches": 2}, "1 completions"),
+    ],
+)
+def test_settings_out_of_range_are_named(changed: dict[str, float], named: str) -> None:
+    with pytest.raises(LabError, match=named):
+        CellSettings(**changed)  # type: ignore[arg-type]
+
+
+def test_a_quick_cell_is_smaller() -> None:
+    settings = CellSettings(learning_rate=0.5)
+    assert settings.quick().updates < settings.updates
+    assert settings.quick().learning_rate == 0.5
+    assert CellSettings(**settings.as_dict()) == settings
