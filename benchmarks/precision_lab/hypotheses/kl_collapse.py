@@ -44,8 +44,8 @@ def measure_collapse(material: Material, divergences: tuple[float, ...]) -> dict
     lost (negative: the result is too large), the error of ``kl_mc_mean`` as a share of it, the
     share of tokens whose log-ratio is 0, and the root of the mean squared error of a token's
     penalty as a multiple of the mean penalty. For BF16 also what remains lost if only the
-    log-probabilities are rounded, or only the formula computes in BF16, and with a formula that
-    does not cancel.
+    log-probabilities are rounded, or only the formula computes in BF16, and with the exact
+    formula of a log-ratio in BF16.
     """
     mask_BS, reference_BS = material.completions.response_mask_BS, material.log_probs_BS
     figures: dict[str, float] = {}
@@ -88,6 +88,6 @@ def _parts(policy_N: Tensor, reference_N: Tensor, exact: float) -> Mapping[str, 
     penalties_N = {
         "only the log-probabilities rounded": kl_penalty(coarse_N),
         "only the formula in bf16": kl_penalty(ratio_N).double(),
-        "formula without cancellation, all else bf16": torch.expm1(stable_N) - stable_N,
+        "exact formula of a bf16 log-ratio": torch.expm1(stable_N) - stable_N,
     }
     return {name: 1 - each.mean().item() / exact for name, each in penalties_N.items()}
