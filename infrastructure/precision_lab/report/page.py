@@ -121,6 +121,7 @@ def _markdown(results: LabResults, sections: list[Section]) -> str:
         for figure in section.figures:
             lines += ["", f"![{figure.name}]({PLOTS}/{figure.name}.svg)"]
         for table in section.tables:
+            lines += ["", _plain(table.title)] if table.title else []
             lines += ["", *_markdown_table(table)]
         for note in section.notes:
             lines += ["", _plain(note)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from infrastructure.precision_lab.results import (
 
 PROBE_ROWS, PROBE_SUMMARY = "probe_results.csv", "summary.json"
 _MOST_BYTES = 256 * 2**20  # of one file
-_TEXT_COLUMNS = frozenset({"dtype"})
+_VERDICTS = ("hypothesis", "claim", "figure", "interval", "rule", "verdict", "would decide")
 
 
 class ReportError(LabError):
@@ -48,10 +48,10 @@ class Cell:
     steps: list[dict[str, float | None]]
 
     def series(self, name: str) -> list[tuple[float, float]]:
-        """Update and value of the metric *name*, where it has one."""
+        """Update, from 0, and value of the metric *name*, where it has one."""
         return [
-            (step.get("step") or float(number), value)
-            for number, step in enumerate(self.steps, start=1)
+            (float(number) if (at := step.get("step")) is None else at, value)
+            for number, step in enumerate(self.steps)
             if (value := step.get(name)) is not None
         ]
 
@@ -73,7 +73,7 @@ class LabResults:
     probe: Summary of the probe; empty if there is none.
     replays: Results of `lab replay` by preset.
     bisect: Result of `lab bisect`; empty if there is none.
-    hypotheses: Verdicts about the hypotheses; empty if there are none.
+    hypotheses: Rows of verdicts about the hypotheses, by the model they were tested with.
     problems: Files that cannot be read, one sentence each.
     """
 
@@ -84,7 +84,7 @@ class LabResults:
     probe: Row = field(default_factory=dict)
     replays: Mapping[str, Row] = field(default_factory=dict)
     bisect: Row = field(default_factory=dict)
-    hypotheses: Row = field(default_factory=dict)
+    hypotheses: Mapping[str, list[Row]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -124,14 +124,18 @@ def read_results(folder: Path) -> LabResults:
         probe=reader.optional(folder / "probe" / PROBE_SUMMARY),
         replays=dict(reader.replays()),
         bisect=reader.optional(folder / "bisect.json"),
-        hypotheses=reader.optional(folder / "hypotheses.json"),
+        hypotheses={
+            path.parent.name: rows
+            for path in sorted(folder.glob("hypotheses/*/verdicts.csv"))
+            if (rows := reader.rows(path, _VERDICTS))
+        },
         problems=reader.problems,
     )
     if not (found.cells or found.probe or found.replays or found.bisect or found.hypotheses):
         detail = f": {'; '.join(found.problems)}" if found.problems else ""
         raise ReportError(
             f"{folder} holds no result that can be read{detail}. Results are the folders runs, "
-            "probe and replay, and bisect.json: see genesis-fp16 lab --help"
+            "probe, replay and hypotheses, and bisect.json: see genesis-fp16 lab --help"
         )
     return found
 
@@ -186,15 +190,16 @@ class _Reader:
             if found:
                 yield path.stem, found
 
-    def rows(self, path: Path) -> list[Row]:
-        """Rows of a CSV file; numbers are floats, and what is empty is None."""
+    def rows(self, path: Path, texts: Collection[str] = ("dtype",)) -> list[Row]:
+        """Rows of a CSV file; what is not in *texts* is a number, or None where it is empty."""
         if not path.exists():
             return []
         try:
             _check_size(path)
             with path.open(newline="", encoding="utf-8") as file:
                 return [
-                    _parsed(row, path, line) for line, row in enumerate(csv.DictReader(file), 2)
+                    _parsed(row, texts, path, line)
+                    for line, row in enumerate(csv.DictReader(file), 2)
                 ]
         except ResultsError as error:
             self.problems.append(str(error))
@@ -224,12 +229,12 @@ def _numbers(step: Mapping[str, Any], path: Path, line: int) -> dict[str, float 
         raise ResultsError(path, f"line {line}: {error}: delete the cell") from None
 
 
-def _parsed(row: Mapping[str, str | None], path: Path, line: int) -> Row:
+def _parsed(row: Mapping[str, str | None], texts: Collection[str], path: Path, line: int) -> Row:
     found: dict[str, Any] = {}
     for name, text in row.items():
         if name is None or text is None:
             raise ResultsError(path, f"line {line} has another number of columns than the head")
-        if name in _TEXT_COLUMNS:
+        if name in texts:
             found[name] = text
             continue
         try:

@@ -45,15 +45,21 @@ class Table:
     head: Names of the columns, with units.
     rows: Cells as text.
     tones: Class of each cell, such as ``good`` or ``bad``; empty for none.
+    title: Line above it; empty for none.
+    wraps: Whether long cells take several lines.
     """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     tones: Sequence[Sequence[str]] = ()
+    title: str = ""
+    wraps: bool = False
 
     def tone(self, row: int, column: int) -> str:
         """Class of a cell."""
-        return self.tones[row][column] if self.tones else ""
+        if self.tones:
+            return self.tones[row][column]
+        return "wrap" if self.wraps else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +98,7 @@ def all_sections(results: LabResults) -> list[Section]:
         _replay,
         _probe,
         _bisect,
+        _hypotheses,
     )
     return sorted((make(results) for make in makers), key=lambda each: each.absent != "")
 
@@ -521,6 +528,8 @@ def _bisect(results: LabResults) -> Section:
         section.tables.append(Table(head=head, rows=rows))
     else:
         section.notes.append("No place loses more than the noise of FP32 explains.")
+    if cure := _cure(results.bisect.get("cure")):
+        section.tables.append(Table(head=["settings to paste"], rows=[[line] for line in cure]))
     runs, seconds = (_number(results.bisect.get(name)) for name in ("runs", "seconds"))
     if runs is not None and seconds is not None:
         section.notes.append(f"The search took {runs:.0f} repetitions and {seconds:.0f} seconds.")
@@ -528,6 +537,39 @@ def _bisect(results: LabResults) -> Section:
     if ratio is not None:
         section.notes.append(f"A repetition with the cure takes {ratio:.2f} times as long.")
     return section
+
+
+def _hypotheses(results: LabResults) -> Section:
+    section = Section(
+        anchor="hypotheses",
+        title="The four hypotheses of document 004",
+        says=(
+            "Each claim, what was measured with its 95 % interval over the seeds, and the verdict. "
+            "Good is a verdict; an undecided claim names what would decide it."
+        ),
+    )
+    columns = ("hypothesis", "claim", "interval", "rule", "verdict", "would decide")
+    for model, rows in results.hypotheses.items():
+        cells = [[str(row.get(name, "")) for name in columns] for row in rows]
+        section.tables.append(Table(title=model, head=columns, rows=cells, wraps=True))
+    if section.tables:
+        return section
+    command = "python -m benchmarks.precision_lab hypotheses --output RESULTS/hypotheses"
+    return _absent(section, "the hypotheses", command)
+
+
+def _cure(found: object) -> list[str]:
+    """Settings of a cure: lines, or values by name and role."""
+    if isinstance(found, list):
+        return [str(line) for line in found]
+    if not isinstance(found, dict):
+        return []
+    kept, roles = (
+        each if isinstance(each, dict) else {}
+        for each in (found.get("keep_fp32"), found.get("roles"))
+    )
+    lines = [f"keep_fp32={names}  # modules of the role {role}" for role, names in kept.items()]
+    return lines + [f"{role} = {types}" for role, types in roles.items()]
 
 
 def _percent(value: object) -> str:

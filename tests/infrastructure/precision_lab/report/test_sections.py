@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from infrastructure.precision_lab.report import read_results
 from infrastructure.precision_lab.report.sections import Section, all_sections
@@ -45,7 +48,7 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(tmp_path: Path) 
     assert found["bisect"].notes == ["No place loses more than the noise of FP32 explains."]
     for section in found.values():
         if section.absent:
-            assert "genesis-fp16 lab" in section.absent
+            assert re.search("genesis-fp16 lab|python -m benchmarks", section.absent)
             assert (section.figures, section.tables) == ([], [])
 
 
@@ -96,3 +99,40 @@ def test_a_replay_shows_gradients_and_the_distribution_of_the_mismatch(tmp_path:
         ["bf16_pure", "0.25", "nan", "none"],
         ["fp16_pure", "none", "none", "none"],
     ]
+
+
+@pytest.mark.parametrize(
+    "cure",
+    [
+        {"keep_fp32": {"policy": ["lm_head"]}, "roles": {"kl": "fp32/fp32/fp32"}},
+        ["keep_fp32=['lm_head']  # modules of the role policy", "kl = fp32/fp32/fp32"],
+    ],
+)
+def test_a_bisection_is_ranked_with_the_settings_to_paste(cure: object, tmp_path: Path) -> None:
+    culprits = [
+        {"place": "policy:lm_head:compute", "share": 0.75, "partners": []},
+        {"place": "kl::reduction", "share": "?", "partners": ["policy:lm_head:compute"]},
+    ]
+    result = {"culprits": culprits, "cure": cure, "runs": 12, "seconds": 8.4, "time_ratio": 1.1}
+    write_json(tmp_path / "bisect.json", result)
+    section = sections(tmp_path)["bisect"]
+    ranked, pasted = section.tables
+    assert ranked.rows == [
+        ["1", "policy:lm_head:compute", "75%", ""],
+        ["2", "kl::reduction", "unknown", "policy:lm_head:compute"],
+    ]
+    assert pasted.rows == [
+        ["keep_fp32=['lm_head']  # modules of the role policy"],
+        ["kl = fp32/fp32/fp32"],
+    ]
+    assert "12 repetitions and 8 seconds" in section.notes[0]
+
+
+def test_the_hypotheses_are_shown_for_each_model(tmp_path: Path) -> None:
+    folder = tmp_path / "hypotheses" / "small"
+    folder.mkdir(parents=True)
+    head = "hypothesis,claim,figure,interval,rule,verdict,would decide\n"
+    (folder / "verdicts.csv").write_text(head + 'H1,"a, b",f,0.1,above 0,refuted,\n')
+    (table,) = sections(tmp_path)["hypotheses"].tables
+    assert (table.title, table.tone(0, 0)) == ("small", "wrap")
+    assert table.rows == [["H1", "a, b", "0.1", "above 0", "refuted", ""]]
