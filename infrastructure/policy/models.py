@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _SPARE_ROWS = 1024  # of a vocabulary padded for the hardware; peers pad by at most 943
 _PROBE_TOKENS = 4
+_SAFE_LOADING = {"local_files_only": True, "trust_remote_code": False}  # None would ask for code
 _PROBE_TOLERANCE = 2e-5  # of the largest logit; rounding was below 1e-6 in 90 architectures
 
 
@@ -91,7 +92,7 @@ def build_policy(config: PretrainedConfig, *, seed: int) -> Module:
         torch.manual_seed(seed)
         try:
             model: Module = AutoModelForCausalLM.from_config(
-                _without_dropout(config), dtype=torch.float32
+                _without_dropout(config), dtype=torch.float32, trust_remote_code=False
             )
         except Exception as error:  # contradictory sizes raise anything, also ZeroDivisionError
             raise PolicyModelError(
@@ -115,19 +116,23 @@ def load_policy(path: Path | str, *, gguf_file: str | None = None) -> Module:
     """
     folder = _folder(path, gguf_file)
     try:
-        config = AutoConfig.from_pretrained(folder, gguf_file=gguf_file, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, gguf_file=gguf_file, **_SAFE_LOADING)
+        _check_not_quantized(folder, config)
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
             gguf_file=gguf_file,
             config=_without_dropout(config),
             dtype=torch.float32,
-            local_files_only=True,
+            **_SAFE_LOADING,
             ignore_mismatched_sizes=True,  # ours is the error
             output_loading_info=True,
         )
+    except PolicyModelError:
+        raise
     except ImportError as error:
+        needed = "pip install gguf accelerate" if gguf_file else "install what it names"
         raise PolicyModelError(
-            f"reading {gguf_file} needs more packages: pip install gguf accelerate ({error})"
+            f"reading {gguf_file or folder} needs more packages: {needed} ({error})"
         ) from error
     except Exception as error:  # damaged files raise anything, also ZeroDivisionError
         raise PolicyModelError(
@@ -146,7 +151,7 @@ def load_tokenizer(path: Path | str, *, gguf_file: str | None = None) -> Tokeniz
     folder = _folder(path, gguf_file)
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
-            folder, gguf_file=gguf_file, local_files_only=True
+            folder, gguf_file=gguf_file, **_SAFE_LOADING
         )
     except Exception as error:  # as for models
         raise PolicyModelError(
@@ -233,6 +238,14 @@ def _folder(path: Path | str, gguf_file: str | None) -> Path:
         found = sorted(each.name for each in folder.glob("*.gguf"))
         raise PolicyModelError(f"{folder} has no file {gguf_file!r}; its GGUF files are {found}")
     return folder
+
+
+def _check_not_quantized(folder: Path, config: PretrainedConfig) -> None:
+    if getattr(config, "quantization_config", None) is not None:
+        raise PolicyModelError(
+            f"{folder}: its weights are quantized (quantization_config in config.json) and cannot "
+            "be trained: take the model's float weights, or a GGUF file of it"
+        )
 
 
 def _check_weights(folder: Path, loading: dict[str, set[str]], name: str) -> None:

@@ -174,6 +174,33 @@ def test_damaged_files_are_refused(tmp_path: Path, name: str, content: str) -> N
         load_policy(tmp_path)
 
 
+def test_code_in_a_folder_is_neither_run_nor_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny().save_pretrained(tmp_path)
+    marker = tmp_path / "it-ran"
+    (tmp_path / "code.py").write_text(f"open({str(marker)!r}, 'w')\nclass Config: pass")
+    foreign = {"model_type": "foreign", "auto_map": {"AutoConfig": "code.Config"}}
+    (tmp_path / "config.json").write_text(json.dumps(foreign))
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+
+    with pytest.raises(PolicyModelError, match="cannot load this model"):
+        load_policy(tmp_path)
+    with pytest.raises(PolicyModelError, match="cannot load a tokenizer"):
+        load_tokenizer(tmp_path)
+    assert not marker.exists()
+
+
+def test_quantized_weights_are_refused(tmp_path: Path) -> None:
+    tiny().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(PolicyModelError, match=r"are quantized .* float weights"):
+        load_policy(tmp_path)
+
+
 def test_folders_and_files_that_do_not_exist_are_named(tmp_path: Path) -> None:
     with pytest.raises(PolicyModelError, match="is not a folder on this machine"):
         load_policy(tmp_path / "nowhere")
