@@ -224,6 +224,7 @@ class PolicyLearner:
         tensors = {
             **batch.to_tensors(),
             **targets,
+            "rewards_B": rewards_B,
             "old_log_probs_BS": old_BS,
             "weights_BS": corrected.weights_BS,
             "kept_BS": corrected.kept_BS,

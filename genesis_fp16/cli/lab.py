@@ -13,9 +13,12 @@ import typer
 
 from genesis_fp16.cli.output import print_line, print_table, print_warning
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.settings import load_settings
 
 if TYPE_CHECKING:
     import torch
+
+    from genesis_fp16.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -118,6 +121,118 @@ def _short(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.2e}"
 
 
+@app.command("freeze")
+def freeze(
+    folder: Annotated[Path, typer.Argument(help="New folder for the frozen experiment.")],
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", help="Installed agent whose job is frozen; by default policy."),
+    ] = None,
+    base_model: Annotated[
+        str | None,
+        typer.Option(
+            "--base-model",
+            help="Language model in place of an agent: a folder, FOLDER/FILE.gguf, or small.",
+        ),
+    ] = None,
+    batches: Annotated[int, typer.Option("--batches", min=1, help="Batches to freeze.")] = 4,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=2, help="Sequences in a batch of a policy.")
+    ] = 8,
+    steps: Annotated[
+        int, typer.Option("--steps", min=0, help="Steps of a world model before the freeze.")
+    ] = 100,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=0, help="Rounds of a policy after its warm-up.")
+    ] = 5,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", min=1, help="Of a completion of the base model.")
+    ] = 32,
+    updates: Annotated[
+        int, typer.Option("--updates", min=1, help="Updates of the base model between its weights.")
+    ] = 2,
+    learning_rate: Annotated[
+        float, typer.Option("--learning-rate", min=0.0, help="Of these updates.")
+    ] = 1e-5,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of everything that is drawn.")] = 0,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="auto, cpu, cuda or cuda:N; by default GENESIS_DEVICE."),
+    ] = None,
+) -> None:
+    """Freeze weights, batches and everything else that a repetition in any precision needs.
+
+    An agent's code runs in a child process, which trains its job a little in FP32 first.
+    """
+    settings = load_settings()
+    if device is not None:
+        settings = settings.model_copy(update={"device": device})
+    if base_model is None:
+        size = {"batches": batches, "batch_size": batch_size, "steps": steps, "rounds": rounds}
+        _in_worker(settings, agent or "policy", "freeze", folder, folder, seed, dict(size))
+    elif agent is not None:
+        raise LabFailedError("--agent and --base-model exclude each other: name one of them")
+    else:
+        with plain_errors():
+            _freeze_base_model(
+                folder,
+                base_model,
+                _device(settings.device),
+                seed,
+                {
+                    "batches": batches,
+                    "batch_size": batch_size,
+                    "max_new_tokens": max_new_tokens,
+                    "updates": updates,
+                    "learning_rate": learning_rate,
+                },
+            )
+    print_line(f"frozen in {folder}")
+
+
+def _freeze_base_model(
+    folder: Path, base_model: str, device: torch.device, seed: int, size: dict[str, Any]
+) -> None:
+    from infrastructure.precision_lab.freezing import BaseModelSize, base_model_experiment
+    from infrastructure.precision_lab.frozen import save_policy_experiment
+    from infrastructure.precision_lab.frozen.folder import FrozenWriter
+    from infrastructure.precision_lab.small_policy import base_policy
+
+    FrozenWriter(folder)
+    sizes = BaseModelSize(**size)
+    base = base_policy(base_model, seed=seed, prompts=sizes.batches * sizes.batch_size)
+    experiment = base_model_experiment(base, device, sizes, seed=seed)
+    save_policy_experiment(folder, experiment, source={"base_model": base.name}, seed=seed)
+
+
+def _in_worker(
+    settings: Settings,
+    agent: str,
+    command: str,
+    frozen: Path,
+    results: Path,
+    seed: int,
+    options: dict[str, Any],
+) -> None:
+    """Have a worker do a command with *agent*'s job.
+
+    Raises:
+        AgentTaskError: It was not done.
+    """
+    from genesis_fp16.daemon.agent_task import run_agent_task
+    from genesis_fp16.domain.run_spec import LabRequest
+
+    request = LabRequest(
+        command=command,
+        frozen=frozen.absolute(),
+        results=results.absolute(),
+        seed=seed,
+        options=options,
+    )
+    done = "frozen" if command == "freeze" else "repeated"
+    run_agent_task(settings, agent, "lab", "fp32", done=done, lab=request)
+
+
 @app.command("replay")
 def replay(
     frozen: Annotated[Path, typer.Argument(help="Folder that lab freeze has written.")],
@@ -125,20 +240,34 @@ def replay(
     output: Annotated[
         Path, typer.Option("--output", help="Folder of the results; files go into replay/.")
     ] = Path("results"),
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="auto, cpu, cuda or cuda:N; by default GENESIS_DEVICE."),
+    ] = None,
 ) -> None:
     """Repeat a frozen experiment under PRESET and measure what differs from FP32."""
+    settings = load_settings()
+    if device is not None:
+        settings = settings.model_copy(update={"device": device})
     with plain_errors():
         from infrastructure.precision_lab.frozen import FrozenFolder, load_policy_experiment
         from infrastructure.precision_lab.replay import chosen_presets, replay_folder
+        from infrastructure.precision_lab.results import read_object
 
-        chosen_presets(preset)
         folder = FrozenFolder(frozen)
-        folder.verify()
-        experiment = load_policy_experiment(folder, _device(device))
-        results: list[Mapping[str, Any]] = []
-        replay_folder(folder, experiment, preset, output, results.append)
-    _print_replays(results)
+        of_agent = folder.manifest.agent
+        presets = chosen_presets(preset, folder.manifest.weights)
+        if of_agent is None:
+            folder.verify()
+            experiment = load_policy_experiment(folder, _device(settings.device))
+            replay_folder(folder, experiment, preset, output)
+        else:
+            _in_worker(
+                *(settings, of_agent.name, "replay", frozen, output, of_agent.seed),
+                {"preset": preset},
+            )
+        found = [read_object(output / "replay" / f"{each.name}.json") for each in presets]
+    _print_replays(found)
     print_line(f"written to {output / 'replay'}")
 
 

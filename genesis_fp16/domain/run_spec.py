@@ -67,6 +67,28 @@ class TrainerOptions(BaseModel):
     """Whether half precision may run on a CPU, for tests and demonstrations."""
 
 
+Task = Literal["train", "preflight", "lab"]
+
+
+class LabRequest(BaseModel):
+    """What the precision lab does with an agent's job.
+
+    Attributes:
+        command: ``freeze`` writes a frozen experiment; any other reads one.
+        frozen: Folder of the frozen experiment.
+        results: Folder of the results, for the commands that have some.
+        seed: Seed of the run that builds the job.
+        options: Those of the command.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    command: str
+    frozen: Path
+    results: Path = Path("results")
+    seed: int = 0
+    options: dict[str, JsonValue] = {}
+
+
 class RunSpec(BaseModel):
     """Specification of one attempt of one run.
 
@@ -94,7 +116,8 @@ class RunSpec(BaseModel):
         profile_steps: Steps to profile; 0 for none.
         processes_per_run: Ranks that train together, each a process on this machine.
         parallel: How the ranks share the model; see `distribute` in `infrastructure.training`.
-        task: ``train``, or ``preflight`` to measure the job without training.
+        task: ``train``, ``preflight`` to measure the job without training, or ``lab``.
+        lab: Details of the task ``lab``; else None.
         keep_fp32: Modules that stay in FP32, besides those of the job.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """
@@ -126,7 +149,8 @@ class RunSpec(BaseModel):
     processes_per_run: int = 1
     parallel: Parallel = "ddp"
     keep_fp32: tuple[str, ...] = ()
-    task: Literal["train", "preflight"] = "train"
+    task: Task = "train"
+    lab: LabRequest | None = None
     settings: dict[str, JsonValue]
 
     @property

@@ -15,7 +15,7 @@ import torch
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.run import Outcome
-from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.domain.run_spec import LabRequest, RunSpec
 from genesis_fp16.plugins.agent_folder import write_preflight
 from genesis_fp16.plugins.loading import load_agent, validate_settings
 from genesis_fp16.worker.channel import (
@@ -57,6 +57,7 @@ from infrastructure.training.distributed import Ranks, process_group
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import resolve_device
 from infrastructure.training.rounds import GeneratedRound
+from infrastructure.trajectories import BufferSnapshot
 
 T = TypeVar("T")
 
@@ -91,6 +92,9 @@ class AttemptRunner:
         with self._process_group():
             if self._spec.task == "preflight":
                 self._measure()
+                return "done"
+            if self._spec.lab is not None:
+                self._run_lab(self._spec.lab)
                 return "done"
             transitions = self._transitions(self._spec.agent_folder / "replay")
             try:
@@ -202,15 +206,37 @@ class AttemptRunner:
 
         If the agent's replay buffer holds too little, more is collected into a temporary one.
         """
-        recorded = self._collection.buffer(self._spec.agent_folder / "replay")
-        try:
-            job = self._build_job(recorded.read())
-        except InsufficientDataError:
-            job = self._build_job(self._transitions(self._spec.run_folder / "replay"))
+        job, _, _ = self._job_of_now()
         self.activity = "measuring the training job"
         check_fp32_step(job, self._device)
         report = preflight(job, self._device, self._config())
         self._emit_and_save(PreflightDone(report=report))
+
+    def _job_of_now(self) -> tuple[Job, Path, BufferSnapshot]:
+        """The job that a run would train now, the folder of its transitions, and which they are."""
+        folder = self._spec.agent_folder / "replay"
+        transitions = self._collection.buffer(folder).read()
+        try:
+            return self._build_job(transitions), folder, transitions.snapshot
+        except InsufficientDataError:
+            folder = self._spec.run_folder / "replay"
+            snapshot = self._collection.snapshot(folder)
+            job = self._build_job(self._collection.buffer(folder).read(snapshot))
+            return job, folder, snapshot
+
+    def _run_lab(self, request: LabRequest) -> None:
+        from genesis_fp16.worker.lab import freeze_job, repeat_job
+
+        self.activity = f"doing the lab's {request.command}"
+        if request.command == "freeze":
+            job, folder, snapshot = self._job_of_now()
+            freeze_job(job, self._spec, request, folder, snapshot, self._device)
+            return
+
+        def build(data: Path, snapshot: BufferSnapshot) -> Job:
+            return self._build_job(self._collection.buffer(data).read(snapshot))
+
+        repeat_job(build, self._spec, request, self._device)
 
     def _emit_and_save(self, event: BaseEvent) -> None:
         """Emit *event*; save a pre-flight report in the agent's folder, too."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from infrastructure.agent_contract.agent import MisconfiguredError
 
-class LabError(ValueError):
+
+class LabError(MisconfiguredError, ValueError):
     """The lab cannot do what it was asked to; the message says why and what to do."""

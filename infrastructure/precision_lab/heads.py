@@ -32,10 +32,9 @@ class ValueHead(nn.Module):
         return cast(Tensor, self.output(features_BSH)).squeeze(-1)
 
     @torch.no_grad()
-    def fit(self, hidden_BTH: Tensor, returns_BS: Tensor, mask_BS: Tensor) -> None:
-        """Fit the last layer to *returns_BS* by ridge regression; the first keeps its weights."""
-        features_BSH = self.activation(self.features(hidden_BTH[:, :-1]))
-        _fit(self.output, features_BSH[mask_BS], returns_BS[mask_BS])
+    def fit(self, hidden_NH: Tensor, returns_N: Tensor) -> None:
+        """Fit the last layer to *returns_N* by ridge regression; the first keeps its weights."""
+        _fit(self.output, self.activation(self.features(hidden_NH)), returns_N)
 
 
 class RewardModel(nn.Module):

@@ -26,6 +26,11 @@ TESTED_BY = {
     "infrastructure/precision_lab/replay/measured.py": (
         "infrastructure/precision_lab/replay/test_replay.py"
     ),
+    "infrastructure/precision_lab/freezing/assembly.py": (
+        "infrastructure/precision_lab/freezing/test_agent_jobs.py"
+    ),
+    "genesis_fp16/daemon/agent_task.py": "genesis_fp16/daemon/test_preflight.py",
+    "genesis_fp16/worker/lab.py": "genesis_fp16/cli/test_lab.py",
     "infrastructure/precision_lab/frozen/loading.py": (
         "infrastructure/precision_lab/frozen/test_folder.py"
     ),

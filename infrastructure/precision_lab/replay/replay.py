@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,15 +123,13 @@ def replay_folder(
     experiment: PolicyExperiment | WorldModelExperiment,
     preset_name: str,
     output: Path,
-    report: Callable[[Mapping[str, object]], None],
-) -> None:
-    """Repeat *experiment* under a preset or all; write a result for each.
+) -> list[dict[str, object]]:
+    """Repeat *experiment* under a preset or all; write a result for each and return them.
 
     Args:
         folder: Where *experiment* comes from.
         preset_name: Name of a preset, or ``all``.
         output: Folder of results; ``replay/<preset>.json`` is replaced.
-        report: Receives each result after it was written.
 
     Raises:
         UnknownPresetError: There is no such preset; nothing is computed.
@@ -141,10 +139,11 @@ def replay_folder(
     (output / "replay").mkdir(parents=True, exist_ok=True)
     with fixed_numerics():
         exact = experiment.run(in_fp32)
+    results = []
     device = next(next(iter(experiment.models.values())).parameters()).device
     for preset in presets:
         found = repeat_under(experiment, preset)
-        result = {
+        result: dict[str, object] = {
             "format": FORMAT,
             "preset": preset.name,
             "pure": preset.pure,
@@ -160,7 +159,8 @@ def replay_folder(
         }
         path = output / "replay" / f"{preset.name}.json"
         write_atomically(path, json_text(result, indent=2) + "\n")
-        report(result)
+        results.append(result)
+    return results
 
 
 def _origin(folder: FrozenFolder) -> dict[str, object]:

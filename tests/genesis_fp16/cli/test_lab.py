@@ -1,12 +1,15 @@
 """The commands of the precision lab: what they print, and what a person reads after a mistake."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
 from genesis_fp16.cli.lab import LabFailedError, plain_errors
+from genesis_fp16.daemon.agent_task import AgentTaskError
 from infrastructure.events.role_precision import find_preset
 from infrastructure.precision_lab import LabError
 
@@ -37,3 +40,97 @@ def test_the_probe_names_a_folder_that_is_missing(tmp_path):
     wrong = CliRunner().invoke(app, ["lab", "probe", "--base-model", str(tmp_path / "nowhere")])
     assert isinstance(wrong.exception, LabFailedError)
     assert "is not a folder on this machine" in str(wrong.exception)
+
+
+def ask(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["lab", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replay", "nowhere", "--preset", "bf16_pure"], "nowhere: holds no frozen experiment"),
+        (["freeze", "new", "--agent", "a", "--base-model", "small"], "exclude each other"),
+        (["freeze", "full", "--base-model", "small"], "full: is not empty"),
+        (["freeze", "new", "--base-model", "nowhere"], "nowhere is not a folder on this machine"),
+    ],
+)
+def test_a_mistake_is_one_message(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    result = ask(*arguments)
+    assert isinstance(result.exception, LabFailedError)
+    assert message in str(result.exception)
+
+
+LINE = """
+import torch
+from torch import nn
+from infrastructure.agent_contract import *
+
+
+class LineAgent:
+    name = "line"
+    contract_version = 1
+
+    def schedule(self):
+        return Schedule(every_seconds=3600)
+
+    def settings_model(self):
+        return None
+
+    def collect(self, context):
+        for number in range(6):
+            yield Transition(group=f"g{number}", observation={"x": float(number)}, action={})
+
+    def build_job(self, context, transitions):
+        x = torch.tensor([[t.observation["x"]] for t in transitions])
+        if len(x) == 0:
+            from infrastructure.agent_contract.agent import InsufficientDataError
+            raise InsufficientDataError("transitions", 0, 1)
+
+        def loss(forward, batch):
+            return torch.nn.functional.mse_loss(forward(batch["x"]), 2 * batch["x"])
+
+        return TrainingJob(
+            model=nn.Sequential(nn.Linear(1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 1)),
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, fused=True),
+            batches=lambda epoch: [{"x": x + epoch}] * 4,
+            loss=loss,
+            evaluate=lambda forward: None,
+            epochs=1,
+        )
+
+    def publish(self, context, model, report):
+        raise AssertionError("nothing is published")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("forked")
+def test_the_world_model_of_an_agent_is_frozen_and_repeated_in_a_worker(
+    install_plugin: Callable[..., None], folder: Path
+) -> None:
+    (folder / ".env").write_text("GENESIS_DEVICE=cpu\nGENESIS_AGENTS__SE_DARWIN__ENABLED=false\n")
+    install_plugin("line", LINE.replace("WIDTH", "8"), factory="LineAgent")
+    frozen = ask("freeze", "frozen", "--agent", "line", "--batches", "2", "--steps", "3")
+    assert frozen.exit_code == 0, frozen.exception
+    manifest = json.loads((folder / "frozen" / "manifest.json").read_text())
+    assert manifest["kind"] == "world-model"
+    assert manifest["source"]["agent"] == "line"
+    (data,) = manifest["agent"]["transitions"]
+    assert (folder / "frozen" / "data" / data).read_bytes().count(b"\n") == 6
+
+    replayed = ask("replay", "frozen", "--output", "out", "--preset", "flowrl_bf16")
+    assert replayed.exit_code == 0, replayed.exception
+    assert replayed.stdout.splitlines()[1].split()[0] == "flowrl_bf16"
+    result = json.loads((folder / "out" / "replay" / "flowrl_bf16.json").read_text())
+    assert 1e-4 < result["gradients"]["relative_error"] < 0.5
+    assert result["precision"] == {"world_model": "fp32/bf16/fp32"}
+    assert len(result["loss"]) == 2
+
+    (folder / "site" / "line_plugin.py").write_text(LINE.replace("WIDTH", "16"))
+    changed = ask("replay", "frozen", "--output", "out", "--preset", "flowrl_bf16")
+    assert isinstance(changed.exception, AgentTaskError)
+    assert "not those of the model that the agent builds now" in str(changed.exception)

@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
 from genesis_fp16.cli.checks import check_preflight
-from genesis_fp16.daemon.preflight import PreflightError, run_preflight
+from genesis_fp16.daemon.agent_task import AgentTaskError
+from genesis_fp16.daemon.preflight import run_preflight
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import AgentSettings, Settings, load_settings
@@ -117,7 +118,7 @@ def test_an_agent_without_its_extra_is_not_measured_and_the_command_is_named(
     with (info / "METADATA").open("a") as metadata:
         metadata.write("Requires-Dist: no-such-thing ; extra == 'more'\n")
     with pytest.raises(
-        PreflightError,
+        AgentTaskError,
         match=r"line was not measured: it needs no-such-thing, .*: pip install 'line-plugin\[more",
     ) as caught:
         run_preflight(load_settings(), "line")
@@ -166,7 +167,7 @@ def test_a_failure_is_reported_with_its_cause_and_keeps_its_log(
     install_line: Callable[..., None], folder: Path
 ) -> None:
     install_line(later="raise RuntimeError('the simulator is gone')")
-    with pytest.raises(PreflightError, match="failed while collecting: RuntimeError: the sim") as e:
+    with pytest.raises(AgentTaskError, match="failed while collecting: RuntimeError: the sim") as e:
         run_preflight(load_settings(), "line")
     assert e.value.exit_code == 1
     (kept,) = (folder / ".genesis" / "preflights").iterdir()
@@ -176,14 +177,14 @@ def test_a_failure_is_reported_with_its_cause_and_keeps_its_log(
 
 def test_too_little_data_is_reported(install_line: Callable[..., None]) -> None:
     install_line(needed=100)
-    with pytest.raises(PreflightError, match="6 transitions recorded, 100 needed"):
+    with pytest.raises(AgentTaskError, match="6 transitions recorded, 100 needed"):
         run_preflight(load_settings(), "line")
 
 
 def test_a_worker_that_takes_too_long_is_ended(install_line: Callable[..., None]) -> None:
     install_line(later="time.sleep(600)")
     settings = load_settings().model_copy(update={"run_timeout_seconds": 2.0})
-    with pytest.raises(PreflightError, match="not measured within 2 s: raise GENESIS_RUN_TIMEOUT"):
+    with pytest.raises(AgentTaskError, match="not measured within 2 s: raise GENESIS_RUN_TIMEOUT"):
         run_preflight(settings, "line")
 
 

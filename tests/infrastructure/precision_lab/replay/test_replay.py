@@ -31,7 +31,7 @@ def results(frozen, tmp_path_factory):
     output, found = tmp_path_factory.mktemp("results"), {}
     experiment = load_policy_experiment(frozen, torch.device("cpu"))
     for name in ("fp32_baseline", "bf16_pure", "flowrl_bf16"):
-        replay_folder(frozen, experiment, name, output, lambda result: None)
+        replay_folder(frozen, experiment, name, output)
         found[name] = json.loads((output / "replay" / f"{name}.json").read_text())
     return found
 
@@ -73,7 +73,7 @@ def test_masters_lose_less_than_a_pure_preset(results):
 def test_an_unknown_preset_is_refused_before_anything_is_computed(frozen, tmp_path):
     experiment = replace(small_experiment(), models={})
     with pytest.raises(UnknownPresetError, match="did you mean bf16_pure"):
-        replay_folder(frozen, experiment, "bf16_pur", tmp_path, lambda result: None)
+        replay_folder(frozen, experiment, "bf16_pur", tmp_path)
     assert not (tmp_path / "replay").exists()
 
 
