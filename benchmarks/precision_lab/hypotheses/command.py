@@ -23,6 +23,7 @@ from benchmarks.precision_lab.hypotheses import (
     kl_collapse,
     reference_drift,
     reward_quantization,
+    training,
     value_starvation,
 )
 from benchmarks.precision_lab.hypotheses.material import (
@@ -34,6 +35,7 @@ from benchmarks.precision_lab.hypotheses.material import (
     small_material,
 )
 from benchmarks.precision_lab.hypotheses.verdicts import Claim, intervals, overall
+from infrastructure.events import Role
 from infrastructure.files import write_atomically
 from infrastructure.policy.models import PolicyModelError
 from infrastructure.precision_lab.results import json_text, read_number
@@ -44,6 +46,7 @@ CLAIMS: tuple[Claim, ...] = (
     *reward_quantization.CLAIMS,
     *value_starvation.CLAIMS,
     *reference_drift.CLAIMS,
+    *training.CLAIMS,
 )
 
 
@@ -78,6 +81,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--model", type=Path, help="folder with a model; default: a small one")
     parser.add_argument("--gguf-file", help="GGUF file in that folder")
+    names = [str(role) for role in training.ROLES]
+    parser.add_argument(
+        "--train",
+        nargs="*",
+        choices=names,
+        default=names,
+        help="roles whose BF16 is trained with, for the small model; default: all",
+    )
     parser.add_argument("--quick", action="store_true", help="check the command, measure nothing")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=OUTPUT)
@@ -99,38 +110,67 @@ def _effort(options: argparse.Namespace) -> Effort:
     )
 
 
+class Kept:
+    """Figures in files of one folder, each with the settings it was measured with.
+
+    Args:
+        folder: Folder of one model, created if needed.
+        settings: What the figures depend on; figures of other settings are measured again.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+        self._folder, self._settings = folder, dict(settings)
+
+    def find(self, name: str) -> dict[str, float] | None:
+        """The figures kept as *name*; None if there are none of these settings."""
+        path = self._folder / f"{name}.json"
+        if not path.exists():
+            return None
+        content = json.loads(path.read_text())
+        if content["settings"] != self._settings:
+            return None
+        found = {name: read_number(value) for name, value in content["figures"].items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def get(self, name: str, make: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """The figures kept as *name*; *make* measures them the first time."""
+        found = self.find(name)
+        if found is not None:
+            return found
+        began = time.process_time()
+        figures = make()
+        text = json_text({"settings": self._settings, "figures": figures}, indent=2)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._folder / f"{name}.json", text + "\n")
+        print(f"{name}: {time.process_time() - began:.0f} CPU s", flush=True)
+        return figures
+
+
 def _figures(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, float]]:
     """Figures of each seed, measured or kept."""
     effort = _effort(options)
-    settings = {
-        **asdict(effort),
-        "model": str(options.model),
-        "gguf_file": options.gguf_file,
-        "torch": torch.__version__,
-    }
-    kept = {seed: _kept(folder / f"seed{seed}.json", settings) for seed in options.seeds}
-    missing = [seed for seed, found in kept.items() if found is None]
+    kept = Kept(
+        folder,
+        {
+            **asdict(effort),
+            "model": str(options.model),
+            "gguf_file": options.gguf_file,
+            "torch": torch.__version__,
+        },
+    )
+    missing = [seed for seed in options.seeds if kept.find(f"seed{seed}") is None]
     materials = iter(_materials(options, effort, missing))
-    for seed, found in kept.items():
-        figures = found
-        if figures is None:
-            began = time.process_time()
-            figures = _measured(next(materials), loaded=options.model is not None)
-            text = json_text({"settings": settings, "figures": figures}, indent=2)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / f"seed{seed}.json", text + "\n")
-            print(f"seed {seed}: {time.process_time() - began:.0f} CPU s", flush=True)
-        yield figures
+    loaded = options.model is not None
+    for seed in options.seeds:
+        figures = kept.get(f"seed{seed}", lambda: _measured(next(materials), loaded=loaded))
+        yield figures if loaded else figures | _training(options, folder, seed)
 
 
-def _kept(path: Path, settings: Mapping[str, object]) -> dict[str, float] | None:
-    if not path.exists():
-        return None
-    content = json.loads(path.read_text())
-    if content["settings"] != settings:
-        return None
-    found = {name: read_number(value) for name, value in content["figures"].items()}
-    return {name: value for name, value in found.items() if value is not None}
+def _training(options: argparse.Namespace, folder: Path, seed: int) -> dict[str, float]:
+    settings = training.quick() if options.quick else training.SETTINGS
+    kept = Kept(folder, {**settings.as_dict(), "torch": torch.__version__})
+    roles = [Role(name) for name in options.train]
+    return training.measure_pairs(seed, roles, kept.get, settings) if roles else {}
 
 
 def _materials(
@@ -157,7 +197,7 @@ def _measured(material: Material, *, loaded: bool) -> dict[str, float]:
 
 
 def _verdicts(figures: Mapping[str, Interval]) -> Iterator[dict[str, str]]:
-    for claim in CLAIMS:
+    for claim in sorted(CLAIMS, key=lambda each: each.hypothesis):
         measured = figures.get(claim.figure)
         row = {
             "hypothesis": claim.hypothesis,
@@ -170,7 +210,7 @@ def _verdicts(figures: Mapping[str, Interval]) -> Iterator[dict[str, str]]:
             "would decide": claim.would_decide,
         }
         yield row
-    for hypothesis in dict.fromkeys(each.hypothesis for each in CLAIMS):
+    for hypothesis in sorted({each.hypothesis for each in CLAIMS}):
         claims = [each for each in CLAIMS if each.hypothesis == hypothesis]
         yield {
             "hypothesis": hypothesis,
