@@ -146,7 +146,7 @@ def draw_dots(dots: Sequence[Dot], x: Axis, *, describe: str) -> str:
                 axes.text(
                     0.02,
                     row,
-                    "no value",
+                    "0" if any(value == 0 for value in dot.values) else "no value",
                     color=_COLOURS["muted"][0],
                     fontsize=9,
                     va="center",

@@ -163,28 +163,7 @@ def _kl(results: LabResults) -> Section:
                 name="kl-near-zero",
             )
         )
-        section.figures.extend(_kl_error(results))
     return section
-
-
-def _kl_error(results: LabResults) -> Iterator[Figure]:
-    """Relative error of the KL that training saw, where the exact one is known."""
-    found: dict[str, list[float]] = {}
-    for cell in results.cells:
-        exact = dict(cell.series("exact_kl_penalty_mean"))
-        errors = [
-            abs(value - exact[step]) / exact[step]
-            for step, value in cell.series("kl_penalty_mean")
-            if math.isfinite(value) and 0 < exact.get(step, 0.0) < math.inf
-        ]
-        if errors:
-            found.setdefault(cell.preset, []).append(median(errors))
-    if found:
-        yield _dot_figure(
-            found,
-            Axis(label="error of the KL against FP64, share (median)", log=True),
-            "kl-error",
-        )
 
 
 def _rewards(results: LabResults) -> Section:

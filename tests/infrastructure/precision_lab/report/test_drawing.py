@@ -39,10 +39,11 @@ def test_lines_are_svg_with_texts_and_colours_of_the_page() -> None:
 def test_rows_without_a_value_say_so() -> None:
     dots = [
         Dot(label="bf16_pure", tone="bf16", values=[1e-3, 2e-3, math.nan]),
-        Dot(label=HOSTILE, tone="mixed", values=[0.0, -1.0]),
+        Dot(label=HOSTILE, tone="mixed", values=[math.inf, -1.0]),
+        Dot(label="fp32_baseline", tone="fp32", values=[0.0, 0.0]),
     ]
     svg = draw_dots(dots, Axis(label="gap", log=True), describe="gap")
-    assert {"bf16_pure", HOSTILE, "no value"} <= _labels(svg)
+    assert {"bf16_pure", HOSTILE, "no value", "0"} <= _labels(svg)
     assert "<script" not in svg
 
 
