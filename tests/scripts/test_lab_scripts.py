@@ -15,6 +15,8 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 FLAGS = {
     "static_kl_probe": "--base_model small --num_prompts 2 --seq_lengths 64 128 "
     "--temperatures 0.5 1 --output_dir out --seed 3",
+    "generate_frozen_trajectories": "--base_model small --num_batches 2 --batch_size 4 "
+    "--max_gen_length 16 --output_dir out --seed 3",
     "replay_trajectories": "--precision_config bf16_pure --base_model small "
     "--trajectories_dir frozen --output_dir out --seed 3",
     "analyze_results": "--results_dir out --output_dir plots",
