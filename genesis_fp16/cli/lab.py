@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,8 +48,12 @@ def plain_errors() -> Iterator[None]:
 
     try:
         yield
-    except (LabError, MisconfiguredError, PresetError, OSError) as error:
+    except (LabError, MisconfiguredError, PresetError) as error:
         raise LabFailedError(str(error)) from error
+    except OSError as error:
+        kept = "; free some space and repeat the command: finished results are kept"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise LabFailedError(f"{error}{kept if full else ''}") from error
 
 
 @app.command("probe")
@@ -194,11 +199,10 @@ def _freeze_base_model(
     folder: Path, base_model: str, device: torch.device, seed: int, size: dict[str, Any]
 ) -> None:
     from infrastructure.precision_lab.freezing import BaseModelSize, base_model_experiment
-    from infrastructure.precision_lab.frozen import save_policy_experiment
-    from infrastructure.precision_lab.frozen.folder import FrozenWriter
+    from infrastructure.precision_lab.frozen import check_new, save_policy_experiment
     from infrastructure.precision_lab.small_policy import base_policy
 
-    FrozenWriter(folder)
+    check_new(folder)
     sizes = BaseModelSize(**size)
     base = base_policy(base_model, seed=seed, prompts=sizes.batches * sizes.batch_size)
     experiment = base_model_experiment(base, device, sizes, seed=seed)

@@ -25,6 +25,7 @@ from infrastructure.precision_lab.frozen import (
     AgentSource,
     FrozenError,
     FrozenFolder,
+    check_new,
     load_world_model_experiment,
     save_policy_experiment,
     save_world_model_experiment,
@@ -65,6 +66,7 @@ def freeze_job(
         LabError: The folder is not empty, or the job cannot be frozen.
         OSError: The disk refuses.
     """
+    check_new(request.frozen)
     options = {each.name: request.options[each.name] for each in fields(FreezeSize)}
     size = FreezeSize(**{name: int(str(value)) for name, value in options.items()})
     source: dict[str, str | int | None] = {"agent": spec.agent, "entry_point": spec.entry_point}

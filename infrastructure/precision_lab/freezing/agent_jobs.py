@@ -14,7 +14,7 @@ from torch.nn import Module
 from infrastructure.agent_contract import TrainingJob
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.events import Role
+from infrastructure.events import PrecisionState, Role
 from infrastructure.events.role_precision import FP32
 from infrastructure.policy import TokenBatch, TokenBatchError
 from infrastructure.policy.models import build_policy
@@ -129,10 +129,13 @@ def policy_job_experiment(
 
 def _trainer(job: TrainingJob | OnPolicyJob, device: torch.device) -> FP16Trainer:
     job.model.to(device).train()
-    config = FP16TrainingConfig(
-        enabled=False, accumulate=job.accumulate, keep_fp32=tuple(job.keep_fp32)
+    config = FP16TrainingConfig(accumulate=job.accumulate, keep_fp32=tuple(job.keep_fp32))
+    return FP16Trainer(
+        job.model,
+        job.optimizer(job.model.parameters()),
+        config,
+        wish=PrecisionState(requested="fp32", effective="fp32", reason="operator"),
     )
-    return FP16Trainer(job.model, job.optimizer(job.model.parameters()), config)
 
 
 def _endless(job: TrainingJob) -> Iterator[Batch]:

@@ -4,7 +4,7 @@
 model, ``batches/`` one for each batch, and ``data/`` the transitions of an agent.
 """
 
-from infrastructure.precision_lab.frozen.folder import FrozenFolder
+from infrastructure.precision_lab.frozen.folder import FrozenFolder, check_new
 from infrastructure.precision_lab.frozen.loading import (
     load_policy_experiment,
     load_world_model_experiment,
@@ -20,6 +20,7 @@ __all__ = [
     "FrozenError",
     "FrozenFolder",
     "Manifest",
+    "check_new",
     "load_policy_experiment",
     "load_world_model_experiment",
     "save_policy_experiment",

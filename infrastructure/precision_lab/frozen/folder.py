@@ -49,12 +49,7 @@ class FrozenWriter:
         self.path = path
         self._files: dict[str, FrozenFile] = {}
         self._dtypes: dict[str, dict[str, str]] = {}
-        if (path / MANIFEST).exists():
-            raise FrozenError(path, "holds a frozen experiment: choose another folder")
-        if path.exists():
-            others = sorted(each.name for each in path.iterdir() if each.name not in _PARTS)
-            if others:
-                raise FrozenError(path, f"is not empty ({others[0]}): choose another folder")
+        check_new(path)
         for part in _PARTS:
             (path / part).mkdir(parents=True, exist_ok=True)
 
@@ -62,11 +57,17 @@ class FrozenWriter:
         """Write *tensors* to the file *name*; return the name.
 
         Raises:
-            OSError: The disk refuses.
+            FrozenError, OSError: The disk refuses.
         """
-        kept = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        with atomic_file(self.path / name) as file:
-            torch.save(kept, file)
+        kept = {key: _alone(tensor.detach().cpu()) for key, tensor in tensors.items()}
+        try:
+            with atomic_file(self.path / name) as file:
+                torch.save(kept, file)
+        except RuntimeError as error:  # torch's word for a full disk
+            raise FrozenError(
+                self.path / name,
+                f"could not be written ({error}): free some space and freeze again",
+            ) from error
         self._dtypes[name] = {key: _type_name(each) for key, each in kept.items()}
         return self._record(name)
 
@@ -123,6 +124,20 @@ class FrozenWriter:
         content = json_text(manifest.model_dump(mode="json"), indent=2)
         write_atomically(self.path / MANIFEST, content + "\n")
         return manifest
+
+
+def check_new(path: Path) -> None:
+    """Check that an experiment may be frozen in the folder *path*, which need not exist.
+
+    Raises:
+        FrozenError: It holds anything but the rest of an interrupted freeze.
+    """
+    if (path / MANIFEST).exists():
+        raise FrozenError(path, "holds a frozen experiment: choose another folder")
+    if path.exists():
+        others = sorted(each.name for each in path.iterdir() if each.name not in _PARTS)
+        if others:
+            raise FrozenError(path, f"is not empty ({others[0]}): choose another folder")
 
 
 class FrozenFolder:
@@ -218,6 +233,13 @@ class FrozenFolder:
             file.close()
             raise
         return file
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """*tensor*, contiguous, and copied if it is a part of a larger one, which would be saved."""
+    tensor = tensor.contiguous()
+    whole = tensor.untyped_storage().nbytes()
+    return tensor if whole == tensor.numel() * tensor.element_size() else tensor.clone()
 
 
 def _problem(key: object, tensor: object, limit: int) -> str:

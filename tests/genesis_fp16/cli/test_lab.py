@@ -24,6 +24,7 @@ def _raise_lab_error():
         (_raise_lab_error, "there is no such folder"),
         (lambda: find_preset("bf16_pur"), "unknown preset 'bf16_pur': did you mean bf16_pure"),
         (Path("/nowhere/manifest.json").read_bytes, "No such file"),
+        (lambda: Path("/dev/full").write_bytes(b"x"), "No space left.*finished results are kept"),
     ],
 )
 def test_an_error_of_the_library_is_one_message(fails, message):

@@ -19,6 +19,7 @@ from infrastructure.precision_lab.frozen import (
     load_policy_experiment,
     save_policy_experiment,
 )
+from infrastructure.precision_lab.frozen.folder import FrozenWriter
 from tests.infrastructure.precision_lab.small_experiment import small_experiment
 
 CPU = torch.device("cpu")
@@ -95,6 +96,12 @@ def test_an_interrupted_freeze_is_no_freeze_and_can_be_repeated(copied):
         FrozenFolder(copied)
     save_policy_experiment(copied, small_experiment(), source={}, seed=0)
     _read_all(copied)
+
+
+def test_rows_of_a_larger_tensor_are_written_alone(tmp_path):
+    writer = FrozenWriter(tmp_path / "frozen")
+    writer.add_tensors("batches/00000.pt", {"rows": torch.zeros(100_000, 4)[:2]})
+    assert (tmp_path / "frozen" / "batches" / "00000.pt").stat().st_size < 5_000
 
 
 def test_a_truncated_file_is_named(copied):
@@ -223,12 +230,19 @@ def test_any_damaged_byte_of_any_file_is_noticed(frozen, tmp_path, data):
         path.write_bytes(whole)
 
 
-def test_a_full_disk_leaves_no_frozen_experiment(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (OSError(28, "No space left on device"), OSError, "No space left"),
+        (RuntimeError("file write failed"), FrozenError, r"policy.pt: could not be written \(file"),
+    ],
+)
+def test_a_full_disk_leaves_no_frozen_experiment(tmp_path, monkeypatch, error, raised, message):
     def full(*_arguments, **_options):
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(raised, match=message):
         save_policy_experiment(tmp_path / "frozen", small_experiment(), source={}, seed=0)
     monkeypatch.undo()
     save_policy_experiment(tmp_path / "frozen", small_experiment(), source={}, seed=0)
