@@ -1,6 +1,7 @@
 """``python -m benchmarks.precision_lab COMMAND``: measurements of the precision lab.
 
-``hypotheses`` tests the four hypotheses of document 004. Each command has options of its own, see
+``hypotheses`` tests the four hypotheses of document 004. ``planted`` plants faults of half
+precision into models and lets `bisect` find them. Each command has options of its own, see
 ``COMMAND --help``.
 """
 
@@ -10,8 +11,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.precision_lab.hypotheses.command import main as hypotheses
+from benchmarks.precision_lab.planted.command import main as planted
 
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"hypotheses": hypotheses}
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "hypotheses": hypotheses,
+    "planted": planted,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -314,6 +314,85 @@ def _figure(value: float | None) -> str:
     return f"{value:.2e}" if math.isfinite(value) else "not finite"
 
 
+@app.command("bisect")
+def bisect(
+    frozen: Annotated[Path, typer.Argument(help="Folder that lab freeze has written.")],
+    preset: Annotated[str, typer.Option("--preset", help="Name of a preset.")] = "bf16_pure",
+    output: Annotated[
+        Path, typer.Option("--output", help="Folder of the results; writes bisect.json.")
+    ] = Path("results"),
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=1, help="Allowed multiple of the noise floor.")
+    ] = 8.0,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="auto, cpu, cuda or cuda:N; by default GENESIS_DEVICE."),
+    ] = None,
+) -> None:
+    """Find the role, module and operation that lose most under PRESET, and the cure."""
+    settings = load_settings()
+    if device is not None:
+        settings = settings.model_copy(update={"device": device})
+    with plain_errors():
+        from infrastructure.events.role_precision import find_preset
+        from infrastructure.precision_lab.bisect import bisect_folder
+        from infrastructure.precision_lab.frozen import FrozenFolder, load_policy_experiment
+        from infrastructure.precision_lab.results import read_object
+
+        find_preset(preset)
+        folder = FrozenFolder(frozen)
+        of_agent = folder.manifest.agent
+        if of_agent is None:
+            folder.verify()
+            experiment = load_policy_experiment(folder, _device(settings.device))
+            bisect_folder(folder, experiment, preset, output, tolerance)
+        else:
+            _in_worker(
+                *(settings, of_agent.name, "bisect", frozen, output, of_agent.seed),
+                {"preset": preset, "tolerance": tolerance},
+            )
+        result = read_object(output / "bisect.json")
+    _print_bisection(result)
+    print_line(f"written to {output / 'bisect.json'}")
+
+
+def _print_bisection(result: Mapping[str, Any]) -> None:
+    half, trainer, culprits = result["half"], result["trainer"], result["culprits"]
+    print_line(
+        f"half precision: {_times(half)}; by the trainer's own forward passes: {_times(trainer)}"
+    )
+    if not culprits:
+        print_line(f"no culprit: up to {result['tolerance']:g} times the noise floor is expected")
+    else:
+        columns = ("place", "share of the error", "alone in half", "only together with")
+        rows = [
+            (
+                each["place"],
+                f"{float(each['share']):.0%}",
+                _times(each["alone"]),
+                ", ".join(each["partners"]),
+            )
+            for each in culprits
+        ]
+        print_table(columns, rows)
+        print_line(
+            f"with these settings: {_times(result['with_cure'])}, and "
+            f"{result['time_ratio']:.2f} times the duration on this device"
+        )
+        for line in result["settings"]:
+            print_line(f"  {line}")
+    print_line(
+        f"{result['runs']} repetitions, {result['seconds']:.1f} s, {result['places']} places"
+    )
+
+
+def _times(deviation: Mapping[str, Any]) -> str:
+    ratio, quantity = float(deviation["ratio"]), deviation["quantity"]
+    if not math.isfinite(ratio):
+        return f"{quantity} not finite" if quantity else str(deviation["error"])
+    return f"{ratio:.1f} times the noise floor in {quantity}" if ratio else "as in FP32"
+
+
 @app.command("report")
 def report(
     results: Annotated[Path, typer.Argument(help="Folder of the results.")] = Path("results"),

@@ -15,6 +15,7 @@ from genesis_fp16.domain.run_spec import LabRequest, RunSpec
 from infrastructure.agent_contract import Job, TrainingJob
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.precision_lab import LabError
+from infrastructure.precision_lab.bisect import bisect_folder
 from infrastructure.precision_lab.experiments import WorldModelExperiment
 from infrastructure.precision_lab.freezing import (
     FreezeSize,
@@ -41,7 +42,12 @@ def _replay(folder: FrozenFolder, experiment: WorldModelExperiment, request: Lab
     replay_folder(folder, experiment, str(request.options["preset"]), request.results)
 
 
-REPEATS: Mapping[str, Repeat] = MappingProxyType({"replay": _replay})
+def _bisect(folder: FrozenFolder, experiment: WorldModelExperiment, request: LabRequest) -> None:
+    preset, tolerance = str(request.options["preset"]), float(str(request.options["tolerance"]))
+    bisect_folder(folder, experiment, preset, request.results, tolerance)
+
+
+REPEATS: Mapping[str, Repeat] = MappingProxyType({"bisect": _bisect, "replay": _replay})
 
 
 def freeze_job(

@@ -5,6 +5,7 @@
 """
 
 from infrastructure.precision_lab.bisect.bisect import TOLERANCE, Bisection, Culprit, bisect
+from infrastructure.precision_lab.bisect.bisect_folder import bisect_folder
 from infrastructure.precision_lab.bisect.cure import Cure
 from infrastructure.precision_lab.bisect.noise_floor import Deviation, NoiseFloor, NotFiniteError
 
@@ -17,4 +18,5 @@ __all__ = [
     "NoiseFloor",
     "NotFiniteError",
     "bisect",
+    "bisect_folder",
 ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from infrastructure.events import Role
-from infrastructure.events.role_precision import FP32, RolePrecision
+from infrastructure.events.role_precision import FP32, TRAINED, RolePrecision
 from infrastructure.precision_lab.bisect.cure import Cure, cure_of
 from infrastructure.precision_lab.bisect.noise_floor import Deviation, NoiseFloor
 from infrastructure.precision_lab.bisect.search import minimal_subset
 from infrastructure.precision_lab.experiment import Experiment
 from infrastructure.precision_lab.numerics import Numerics
-from infrastructure.precision_lab.places import Place
+from infrastructure.precision_lab.places import Operation, Place
+from infrastructure.training.precision import UnknownModuleError
+from infrastructure.training.precision.keep_fp32 import find_modules
 
 TOLERANCE = 8.0
 """Multiple of the noise floor that a result may be off."""
@@ -92,8 +95,8 @@ class Oracle:
     ) -> None:
         self._experiment, self._floor = experiment, floor
         self._precisions = dict(precisions)
+        self._kept = _kept_places(experiment)
         self._known: dict[frozenset[Place], Deviation] = {}
-        self._seconds: dict[frozenset[Place], float] = {}
         self.runs = 0
         self.places = self._all_places()
 
@@ -101,9 +104,7 @@ class Oracle:
         """Deviation with the places *fp32* in FP32 and all others in half precision."""
         key = frozenset(fp32)
         if key not in self._known:
-            started = time.perf_counter()
             self._known[key], _ = self._run(self._precisions, key)
-            self._seconds[key] = time.perf_counter() - started
         return self._known[key]
 
     def with_cure(self, cure: Cure) -> tuple[Deviation, float]:
@@ -132,12 +133,27 @@ class Oracle:
         self, precisions: Mapping[Role, RolePrecision], fp32: Collection[Place]
     ) -> tuple[Deviation, Numerics]:
         self.runs += 1
+        fp32 = self._kept.union(fp32)
         with Numerics(self._experiment.models, precisions, fp32) as numerics:
             try:
                 outcome = self._experiment.run(numerics.role)
             except (RuntimeError, ValueError) as error:  # no such kernel, or a constant too large
                 return Deviation(float("inf"), "", str(error)), numerics
         return self._floor.deviation(outcome), numerics
+
+
+def _kept_places(experiment: Experiment) -> frozenset[Place]:
+    """Places of the modules that the training keeps in FP32 already."""
+    kept: set[Place] = set()
+    for role, model in experiment.models.items():
+        for pattern in experiment.keep_fp32 if role in TRAINED else ():
+            with contextlib.suppress(UnknownModuleError):  # a module of another trained role
+                kept.update(
+                    Place(role, name, operation)
+                    for name in find_modules(model, [pattern])
+                    for operation in Operation
+                )
+    return frozenset(kept)
 
 
 def bisect(

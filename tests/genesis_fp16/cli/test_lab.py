@@ -131,7 +131,27 @@ def test_the_world_model_of_an_agent_is_frozen_and_repeated_in_a_worker(
     assert result["precision"] == {"world_model": "fp32/bf16/fp32"}
     assert len(result["loss"]) == 2
 
+    searched = ask("bisect", "frozen", "--output", "out", "--preset", "flowrl_bf16")
+    assert searched.exit_code == 0, searched.exception
+    assert "no culprit" in searched.stdout
+    assert json.loads((folder / "out" / "bisect.json").read_text())["culprits"] == []
+
     (folder / "site" / "line_plugin.py").write_text(LINE.replace("WIDTH", "16"))
     changed = ask("replay", "frozen", "--output", "out", "--preset", "flowrl_bf16")
     assert isinstance(changed.exception, AgentTaskError)
     assert "not those of the model that the agent builds now" in str(changed.exception)
+
+
+def test_a_bisection_prints_what_it_found(tmp_path):
+    pytest.importorskip("transformers")
+    from infrastructure.precision_lab.frozen import save_policy_experiment
+    from tests.infrastructure.precision_lab.small_experiment import small_experiment
+
+    save_policy_experiment(tmp_path / "frozen", small_experiment(), source={}, seed=0)
+    arguments = ["--preset", "bf16_fp32_value", "--output", tmp_path / "results"]
+    done = ask("bisect", tmp_path / "frozen", *arguments, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert "no culprit" in done.output
+    assert (tmp_path / "results" / "bisect.json").is_file()
+    wrong = ask("bisect", tmp_path, "--preset", "bf16_pur")
+    assert "did you mean bf16_pure" in str(wrong.exception)

@@ -1,0 +1,111 @@
+"""Bisection of a frozen experiment under a preset, written as ``bisect.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from infrastructure.events.role_precision import find_preset
+from infrastructure.files import write_atomically
+from infrastructure.precision_lab.bisect.bisect import Bisection, Culprit, bisect
+from infrastructure.precision_lab.bisect.noise_floor import Deviation
+from infrastructure.precision_lab.environment import describe_environment, fixed_numerics
+from infrastructure.precision_lab.errors import LabError
+from infrastructure.precision_lab.experiments import PolicyExperiment, WorldModelExperiment
+from infrastructure.precision_lab.frozen import FrozenFolder
+from infrastructure.precision_lab.replay import repeat_under
+from infrastructure.precision_lab.results import FORMAT, json_text
+
+BISECT = "bisect.json"
+
+
+class NothingHalfError(LabError):
+    """The preset computes every role of the experiment in FP32."""
+
+    def __init__(self, preset: str) -> None:
+        super().__init__(
+            f"preset {preset} has no half precision in any role of the experiment, so there is "
+            "nothing to search. Choose another preset: see genesis-fp16 lab replay --preset all"
+        )
+
+
+def bisect_folder(
+    folder: FrozenFolder,
+    experiment: PolicyExperiment | WorldModelExperiment,
+    preset_name: str,
+    output: Path,
+    tolerance: float,
+) -> Bisection:
+    """Find the places of *experiment* that lose most under a preset; write ``bisect.json``.
+
+    The search computes place by place with `Numerics`, and the trainer with its own forward passes.
+    The result has the deviation of both, so that a difference can be seen.
+
+    Args:
+        folder: Where *experiment* comes from.
+        preset_name: Name of the preset.
+        output: Folder of results.
+        tolerance: Multiple of the noise floor that a result may be off.
+
+    Raises:
+        UnknownPresetError: There is no such preset.
+        NothingHalfError: The preset has no half type for a role of *experiment*.
+        NotFiniteError: The FP32 result is not finite.
+        OSError: The disk refuses.
+    """
+    preset = find_preset(preset_name)
+    replayed = repeat_under(experiment, preset)
+    if not any(preset[role].is_half for role in replayed.roles):
+        raise NothingHalfError(preset_name)
+    with fixed_numerics():
+        scaled = replace(experiment, loss_scale=replayed.loss_scale)
+        found = bisect(scaled, preset, tolerance=tolerance)
+    device = next(next(iter(experiment.models.values())).parameters()).device
+    result: dict[str, object] = {
+        "format": FORMAT,
+        "preset": preset.name,
+        "kind": folder.manifest.kind,
+        "seed": folder.manifest.seed,
+        "precision": {role: str(preset[role]) for role in replayed.roles},
+        "loss_scale": replayed.loss_scale,
+        "environment": describe_environment(device),
+        "frozen": {"folder": str(folder.path), "source": folder.manifest.source},
+        "trainer": _deviation(found.floor.deviation(replayed.outcome)),
+        **_of(found),
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    write_atomically(output / BISECT, json_text(result, indent=2) + "\n")
+    return found
+
+
+def _of(found: Bisection) -> dict[str, object]:
+    return {
+        "tolerance": found.tolerance,
+        "half": _deviation(found.half),
+        "cured": _deviation(found.cured),
+        "with_cure": _deviation(found.with_cure),
+        "culprits": [_culprit(each) for each in found.culprits],
+        "keep_fp32": {role: list(names) for role, names in found.cure.keep_fp32.items()},
+        "roles": {role: str(each) for role, each in found.cure.roles.items()},
+        "settings": found.cure.lines(),
+        "places": len(found.places),
+        "runs": found.runs,
+        "seconds": found.seconds,
+        "time_ratio": found.time_ratio,
+        "noise_floor": dict(found.floor.errors),
+    }
+
+
+def _culprit(culprit: Culprit) -> Mapping[str, object]:
+    return {
+        "place": str(culprit.place),
+        "share": culprit.share,
+        "without": _deviation(culprit.without),
+        "alone": _deviation(culprit.alone),
+        "partners": [str(each) for each in culprit.partners],
+    }
+
+
+def _deviation(deviation: Deviation) -> Mapping[str, object]:
+    return {"ratio": deviation.ratio, "quantity": deviation.quantity, "error": deviation.error}
