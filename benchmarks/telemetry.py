@@ -28,6 +28,7 @@ from infrastructure.training.precision import resolve_device
 Batch = Mapping[str, Tensor]
 
 _WINDOW = 20  # steps between two readings, as in the loop
+_IDLE_CALLS = 10_000
 _COLUMNS = ("size", "precision", "steps", "step", "measurements", "one", "others", "share")
 
 
@@ -42,8 +43,6 @@ class TimedTelemetry:
     Attributes:
         events: Events that the observer has emitted.
         steps, step_seconds: Steps so far and their time.
-        idle_seconds: Time in the observer around steps that it did not measure.
-        spent_seconds: Time in the observer around the others.
     """
 
     def __init__(self, size: Size, precision: Precision, device: torch.device, seed: int) -> None:
@@ -61,7 +60,7 @@ class TimedTelemetry:
         interval = Settings.model_fields["telemetry_interval_steps"].default
         passes = RepeatedPasses(model, squared_error, device)
         self._observer = TelemetryObserver(passes, interval, self.events.append, clock=self._clock)
-        self.steps, self.step_seconds, self.idle_seconds, self.spent_seconds = 0, 0.0, 0.0, 0.0
+        self.steps, self.step_seconds = 0, 0.0
 
     def train(self, windows: int) -> None:
         """Train for so many *windows* of steps."""
@@ -80,22 +79,21 @@ class TimedTelemetry:
 
     def _train_window(self) -> float:
         """Train for one window and return the seconds of the steps alone."""
-        begun, observed = self._now(), 0.0
+        begun, spent = self._now(), self._observer.seconds
         for _ in range(_WINDOW):
-            before, spent = self._clock(), self._observer.seconds
             self._observer.before_step(self._trainer, self._batch)
-            middle = self._clock()
             self._trainer.train_batch(self._batch, squared_error)
-            after = self._clock()
             self._observer.observe(self._trainer)
-            seconds = (middle - before) + (self._clock() - after)
-            observed += seconds
-            if self._observer.seconds > spent:
-                self.spent_seconds += seconds
-            else:
-                self.idle_seconds += seconds
-            self.steps += 1
-        return self._now() - begun - observed
+        self.steps += _WINDOW
+        return self._now() - begun - (self._observer.seconds - spent)
+
+    def idle_seconds(self) -> float:
+        """Return the seconds that a step which is not measured spends in the observer."""
+        begun = self._clock()
+        for _ in range(_IDLE_CALLS):
+            self._observer.before_step(self._trainer, self._batch)
+            self._observer.observe(self._trainer)
+        return (self._clock() - begun) / _IDLE_CALLS
 
     def diagnose(self) -> float:
         """Diagnose overflows, also one that the present batch reproduces.
@@ -125,7 +123,7 @@ def measure_share(
     timed.train(-(-steps // _WINDOW))
     measured = [each for each in timed.events if isinstance(each, LostUpdatesMeasured)]
     step = timed.step_seconds / timed.steps
-    total = timed.spent_seconds + timed.idle_seconds
+    spent, idle = sum(each.seconds for each in measured), timed.idle_seconds()
     row = {
         "size": name,
         "precision": precision.value,
@@ -133,9 +131,9 @@ def measure_share(
         "step": f"{1e3 * step:.2f} ms",
         "measurements": str(len(measured)),
         "diagnosis": "",
-        "one": f"{timed.spent_seconds / len(measured) / step:.1f} steps" if measured else "-",
-        "others": f"{timed.idle_seconds / timed.steps / step:.3%}",
-        "share": f"{total / timed.step_seconds:.2%}",
+        "one": f"{spent / len(measured) / step:.1f} steps" if measured else "-",
+        "others": f"{idle / step:.3%}",
+        "share": f"{spent / timed.step_seconds + idle / step:.2%}",
     }
     if precision is Precision.FP16:
         row["diagnosis"] = f"{timed.diagnose() / step:.0f} steps"

@@ -59,7 +59,7 @@ class TelemetryObserver:
     and read nothing. Under accumulation the first micro-batch of a step stands for it.
 
     A step is measured every *interval* steps, or more rarely, so that all measurements take at most
-    1 % of the time of the steps. An overflow is diagnosed within the same share, or when
+    1 % of the time of the steps. An overflow is diagnosed within the same share, or beyond it when
     ten steps have overflowed since the last diagnosis: those were lost anyway, and the reaction to
     overflows may be near. That number doubles each time.
 
@@ -87,6 +87,7 @@ class TelemetryObserver:
         self._passes: RepeatedPasses | None = passes
         self._interval, self._emit, self._clock = interval, emit, clock
         self._steps, self._step_seconds, self.seconds = 0, 0.0, 0.0
+        self._beyond_share = 0.0  # seconds of diagnoses that many overflows brought about
         self._measurement_seconds: float | None = None
         self._diagnosis_seconds: float | None = None
         self._next_step = interval
@@ -125,20 +126,21 @@ class TelemetryObserver:
             self._tried(lambda: self._finish(trainer, sample))
         elif self._overflows and trainer.precision is Precision.FP32:
             self._overflows = 0
-        elif self._overflows and batch is not None and self._diagnosis_is_due():
-            self._tried(lambda: self._diagnose(passes, trainer, batch))
+        elif self._overflows and batch is not None:
+            affordable = self._is_affordable(self._diagnosis_seconds, _STEPS_OF_A_DIAGNOSIS)
+            if affordable or self._overflows >= self._diagnosed_after:
+                before = self.seconds
+                self._tried(lambda: self._diagnose(passes, trainer, batch))
+                if not affordable:
+                    self._diagnosed_after *= 2
+                    self._beyond_share += self.seconds - before
 
     def _is_affordable(self, last: float | None, steps: float) -> bool:
         """Whether as much time as the *last* time, or so many *steps*, keeps within the share."""
         if last is None:
             last = steps * self._step_seconds / max(1, self._steps)
-        return 0.0 < self.seconds + last <= _COST_SHARE * self._step_seconds
-
-    def _diagnosis_is_due(self) -> bool:
-        if self._overflows >= self._diagnosed_after:
-            self._diagnosed_after *= 2
-            return True
-        return self._is_affordable(self._diagnosis_seconds, _STEPS_OF_A_DIAGNOSIS)
+        spent = self.seconds - self._beyond_share
+        return 0.0 < spent + last <= _COST_SHARE * self._step_seconds
 
     def _tried(self, measure: Callable[[], T]) -> T | None:
         """What *measure* returns; None after an error, which ends the telemetry."""

@@ -227,6 +227,7 @@ def storm(
         FP16_GROWTH_INTERVAL=1,  # the loss scale tries its luck after every good step
         GENESIS_STATS_INTERVAL_STEPS=7,  # not in step with every 2nd overflow and 20th NaN
         GENESIS_BASELINE_INTERVAL_STEPS=25,
+        GENESIS_TELEMETRY_INTERVAL_STEPS=25,
         GENESIS_GUARD_WINDOW_STEPS=3000,
         GENESIS_AGENTS__STORM__SCHEDULE='"every 2s"',
         GENESIS_AGENTS__STORM__SETTINGS__EPOCHS=300,

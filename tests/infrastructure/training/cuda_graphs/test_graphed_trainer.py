@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from infrastructure.events.event import StepStats
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 from infrastructure.training.cuda_graphs.graphed_trainer import (
     GraphedTrainer,
     graphs_unavailable_reason,
 )
+from infrastructure.training.diagnostics import RepeatedPasses
+from infrastructure.training.loop import telemetry
 
 FP32 = "fp32"
 
@@ -128,6 +132,28 @@ def test_repeated_steps_are_the_same_steps(make_trainer, loss_fn, precision, opt
     assert counts(trainers[0])["applied_steps"] < 20
     for ours, eager in zip(*map(everything, trainers), strict=True):
         torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-7)
+
+
+def test_telemetry_beside_graphs_changes_no_step(make_trainer, loss_fn, monkeypatch):
+    monkeypatch.setattr(telemetry, "_COST_SHARE", math.inf)
+    trainers = [make_trainer(loss_scale=2.0**15, growth_interval=4) for _ in "ab"]
+    events = []
+    for trainer, observed in zip(trainers, (True, False), strict=True):
+        graphs, recorder = graphed(trainer)
+        passes = RepeatedPasses(trainer.model, loss_fn, trainer.device)
+        observer = telemetry.TelemetryObserver(passes, 1, events.append)
+        observer.count(StepStats(step=0, applied=1, seconds=1.0, loss_scale=1.0, precision="fp16"))
+        for batch in batches(20):
+            if observed:
+                observer.before_step(trainer, batch)
+            graphs.train_batch(batch, loss_fn)
+            if observed:
+                observer.observe(trainer)
+        assert (recorder.eager_steps, len(recorder.tapes)) == (3, 1)
+    assert len(events) > 10
+    assert all(each.stagnation is not None for each in events)
+    assert counts(trainers[0]) == counts(trainers[1])
+    assert all(map(torch.equal, *map(everything, trainers)))
 
 
 @pytest.mark.parametrize(
