@@ -507,8 +507,8 @@ def _bisect(results: LabResults) -> Section:
         section.tables.append(Table(head=head, rows=rows))
     else:
         section.notes.append("No place loses more than the noise of FP32 explains.")
-    if cure := _cure(results.bisect.get("cure")):
-        section.tables.append(Table(head=["settings to paste"], rows=[[line] for line in cure]))
+    if lines := _texts(results.bisect, "settings"):
+        section.tables.append(Table(head=["settings to paste"], rows=[[line] for line in lines]))
     runs, seconds = (_number(results.bisect.get(name)) for name in ("runs", "seconds"))
     if runs is not None and seconds is not None:
         section.notes.append(f"The search took {runs:.0f} repetitions and {seconds:.0f} seconds.")
@@ -535,20 +535,6 @@ def _hypotheses(results: LabResults) -> Section:
         return section
     command = "python -m benchmarks.precision_lab hypotheses --output RESULTS/hypotheses"
     return _absent(section, "the hypotheses", command)
-
-
-def _cure(found: object) -> list[str]:
-    """Settings of a cure: lines, or values by name and role."""
-    if isinstance(found, list):
-        return [str(line) for line in found]
-    if not isinstance(found, dict):
-        return []
-    kept, roles = (
-        each if isinstance(each, dict) else {}
-        for each in (found.get("keep_fp32"), found.get("roles"))
-    )
-    lines = [f"keep_fp32={names}  # modules of the role {role}" for role, names in kept.items()]
-    return lines + [f"{role} = {types}" for role, types in roles.items()]
 
 
 def _percent(value: object) -> str:

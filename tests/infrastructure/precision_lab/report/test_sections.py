@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from infrastructure.precision_lab.report import read_results
 from infrastructure.precision_lab.report.sections import Section, all_sections
 from tests.infrastructure.precision_lab.report.results_folder import (
@@ -101,19 +99,19 @@ def test_a_replay_shows_gradients_and_the_distribution_of_the_mismatch(tmp_path:
     ]
 
 
-@pytest.mark.parametrize(
-    "cure",
-    [
-        {"keep_fp32": {"policy": ["lm_head"]}, "roles": {"kl": "fp32/fp32/fp32"}},
-        ["keep_fp32=['lm_head']  # modules of the role policy", "kl = fp32/fp32/fp32"],
-    ],
-)
-def test_a_bisection_is_ranked_with_the_settings_to_paste(cure: object, tmp_path: Path) -> None:
+def test_a_bisection_is_ranked_with_the_settings_to_paste(tmp_path: Path) -> None:
     culprits = [
         {"place": "policy:lm_head:compute", "share": 0.75, "partners": []},
         {"place": "kl::reduction", "share": "?", "partners": ["policy:lm_head:compute"]},
     ]
-    result = {"culprits": culprits, "cure": cure, "runs": 12, "seconds": 8.4, "time_ratio": 1.1}
+    settings = ["keep_fp32=['lm_head']  # modules of the role policy", "kl = fp32/fp32/fp32"]
+    result = {
+        "culprits": culprits,
+        "settings": settings,
+        "runs": 12,
+        "seconds": 8.4,
+        "time_ratio": 1.1,
+    }
     write_json(tmp_path / "bisect.json", result)
     section = sections(tmp_path)["bisect"]
     ranked, pasted = section.tables
@@ -121,10 +119,7 @@ def test_a_bisection_is_ranked_with_the_settings_to_paste(cure: object, tmp_path
         ["1", "policy:lm_head:compute", "75%", ""],
         ["2", "kl::reduction", "unknown", "policy:lm_head:compute"],
     ]
-    assert pasted.rows == [
-        ["keep_fp32=['lm_head']  # modules of the role policy"],
-        ["kl = fp32/fp32/fp32"],
-    ]
+    assert pasted.rows == [[line] for line in settings]
     assert "12 repetitions and 8 seconds" in section.notes[0]
 
 
