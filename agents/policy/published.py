@@ -82,7 +82,8 @@ def load_published(folder: Path, vocabulary: int) -> Module | None:
         vocabulary: Number of ids of the task's tokenizer.
 
     Raises:
-        PublishedPolicyError: A file is missing, damaged or of another model or tokenizer.
+        PublishedPolicyError: A file is missing, damaged, not listed in ``policy.json``, or of
+            another model or tokenizer.
     """
     if not has_published(folder):
         return None
@@ -90,11 +91,11 @@ def load_published(folder: Path, vocabulary: int) -> Module | None:
     found = folder / index.folder
     try:
         digests = _digests(found)
-        for name, digest in index.sha256.items():
-            if digests.get(name) != digest:
-                raise PublishedPolicyError(f"{found / name}: its hash is not that in {_INDEX}")
+        for name in sorted(digests.keys() | index.sha256.keys()):
+            if digests.get(name) != index.sha256.get(name):
+                raise PublishedPolicyError(f"{found / name}: {_difference(name, digests, index)}")
         with _no_progress_bars():
-            model = load_policy(found)
+            model = load_policy(found, pickles=False)
         if (rows := vocabulary_size(model)) != vocabulary:
             raise PublishedPolicyError(
                 f"{found} predicts {rows} ids, but the tokenizer has {vocabulary}: it was made by "
@@ -123,6 +124,14 @@ def _digests(folder: Path) -> dict[str, str]:
         with path.open("rb") as file:
             digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return digests
+
+
+def _difference(name: str, digests: Mapping[str, str], index: _Index) -> str:
+    if name not in index.sha256:
+        return f"{_INDEX} does not list this file; remove it"
+    if name not in digests:
+        return f"the file is missing, but {_INDEX} lists it"
+    return f"its hash is not that in {_INDEX}"
 
 
 def _folder_in_use(folder: Path) -> str | None:

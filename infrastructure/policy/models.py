@@ -12,6 +12,7 @@ import copy
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 import torch
@@ -102,13 +103,15 @@ def build_policy(config: PretrainedConfig, *, seed: int) -> Module:
     return _checked(model)
 
 
-def load_policy(path: Path | str, *, gguf_file: str | None = None) -> Module:
+def load_policy(path: Path | str, *, gguf_file: str | None = None, pickles: bool = True) -> Module:
     """The causal language model in the folder *path*, in float32.
 
     Args:
         path: Folder with config.json and weights as transformers saves them, or with a GGUF file.
         gguf_file: Name of the GGUF file in the folder; its weights are dequantised. Needs the
             packages gguf and accelerate.
+        pickles: Whether weights may come from a pickle, such as pytorch_model.bin; one that holds
+            more than tensors is refused in any case.
 
     Raises:
         PolicyModelError: The folder or file does not exist, does not hold a causal language model,
@@ -124,6 +127,7 @@ def load_policy(path: Path | str, *, gguf_file: str | None = None) -> Module:
             config=_without_dropout(config),
             dtype=torch.float32,
             **_SAFE_LOADING,
+            use_safetensors=None if pickles else True,
             ignore_mismatched_sizes=True,  # ours is the error
             output_loading_info=True,
         )
@@ -133,6 +137,11 @@ def load_policy(path: Path | str, *, gguf_file: str | None = None) -> Module:
         needed = "pip install gguf accelerate" if gguf_file else "install what it names"
         raise PolicyModelError(
             f"reading {gguf_file or folder} needs more packages: {needed} ({error})"
+        ) from error
+    except UnpicklingError as error:  # its text advises to load the pickle in an unsafe way
+        raise PolicyModelError(
+            f"{folder}: its weights are a pickle that is damaged or holds more than tensors, and "
+            "are not loaded: take the model's weights in safetensors files"
         ) from error
     except Exception as error:  # damaged files raise anything, also ZeroDivisionError
         raise PolicyModelError(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
 from pathlib import Path
@@ -59,10 +60,47 @@ def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(PublishedPolicyError, match=r"model\.safetensors: its hash is not"):
         load_published(tmp_path, IDS)
     weights.unlink()
-    with pytest.raises(PublishedPolicyError, match=r"model\.safetensors"):
+    with pytest.raises(PublishedPolicyError, match=r"model\.safetensors: the file is missing"):
         load_published(tmp_path, IDS)
     save_published(tmp_path, new_policy(TASKS["arithmetic"], 0), {})
     with pytest.raises(PublishedPolicyError, match=f"predicts 15 ids, but the tokenizer has {IDS}"):
+        load_published(tmp_path, IDS)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "adapter_config.json"])
+def test_a_file_that_the_index_does_not_list_is_named(tmp_path: Path, name: str) -> None:
+    save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
+    (folder,) = tmp_path.glob("policy-*")
+    (folder / name).write_text("{}")
+    with pytest.raises(PublishedPolicyError, match=f"{name}: policy.json does not list this file"):
+        load_published(tmp_path, IDS)
+
+
+def test_weights_that_the_index_does_not_list_are_not_loaded(tmp_path: Path) -> None:
+    save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
+    path = tmp_path / "policy.json"
+    index = json.loads(path.read_text())
+    del index["sha256"]["model.safetensors"]
+    path.write_text(json.dumps(index))
+    with pytest.raises(
+        PublishedPolicyError, match=r"model\.safetensors: policy\.json does not list"
+    ):
+        load_published(tmp_path, IDS)
+
+
+def test_a_pickle_is_not_loaded_even_if_the_index_lists_it(tmp_path: Path) -> None:
+    model = new_policy(TASKS["sorting"], 0)
+    save_published(tmp_path, model, {})
+    (weights,) = tmp_path.glob("policy-*/model.safetensors")
+    weights.unlink()
+    pickle = weights.with_name("pytorch_model.bin")
+    torch.save(model.state_dict(), pickle)
+    path = tmp_path / "policy.json"
+    index = json.loads(path.read_text())
+    del index["sha256"]["model.safetensors"]
+    index["sha256"][pickle.name] = hashlib.sha256(pickle.read_bytes()).hexdigest()
+    path.write_text(json.dumps(index))
+    with pytest.raises(PublishedPolicyError, match="cannot load this model"):
         load_published(tmp_path, IDS)
 
 

@@ -174,6 +174,33 @@ def test_damaged_files_are_refused(tmp_path: Path, name: str, content: str) -> N
         load_policy(tmp_path)
 
 
+class Marker:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_of_more_than_tensors_is_refused_without_unsafe_advice(tmp_path: Path) -> None:
+    model = tiny()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    assert torch.equal(load_policy(tmp_path).lm_head.weight, model.lm_head.weight)
+    with pytest.raises(PolicyModelError, match=r"no file named model\.safetensors"):
+        load_policy(tmp_path, pickles=False)
+
+    marker = tmp_path / "it-ran"
+    torch.save({"lm_head.weight": Marker(marker)}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(PolicyModelError, match="more than tensors") as caught:
+        load_policy(tmp_path)
+    assert "weights_only" not in str(caught.value)
+    assert not marker.exists()
+
+
 def test_code_in_a_folder_is_neither_run_nor_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
