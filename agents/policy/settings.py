@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from agents.policy.tasks import TaskName
+
+MOST_COMPLETIONS = 16_384  # in a round: what they hold must fit into memory at once
 
 LossName = Literal["dr_grpo", "grpo", "gspo", "flowrl", "ppo"]
 
@@ -19,7 +21,7 @@ class PolicySettings(BaseModel):
     rounds_per_epoch: Rounds between two evaluations.
     prompts_per_round: Different prompts in a round.
     completions_per_prompt: Completions of each, whose rewards are compared with each other.
-    steps_per_round: Optimizer steps that share a round's completions.
+    steps_per_round: Optimizer steps that share a round's completions; at most their number.
     sync_every_rounds: Rounds between two copies of the weights to the rollout; 1 is on-policy.
     learning_rate: Of the warm-up, by default the task's; then it falls linearly to a tenth.
     loss: Loss of the completions.
@@ -32,14 +34,14 @@ class PolicySettings(BaseModel):
     task: TaskName = "arithmetic"
     start: Literal["published", "random"] = "published"
     rounds: int = Field(default=300, ge=1, le=1_000_000)
-    rounds_per_epoch: int = Field(default=25, ge=1)
+    rounds_per_epoch: int = Field(default=25, ge=1, le=10_000)
     prompts_per_round: int = Field(default=32, ge=1, le=4096)
     completions_per_prompt: int = Field(default=8, ge=2, le=1024)
     steps_per_round: int = Field(default=2, ge=1, le=1024)
-    sync_every_rounds: int = Field(default=1, ge=1)
+    sync_every_rounds: int = Field(default=1, ge=1, le=1000)
     learning_rate: float | None = Field(default=None, gt=0.0, le=1.0)
     loss: LossName = "dr_grpo"
-    kl_coefficient: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    kl_coefficient: float = Field(default=0.0, ge=0.0, le=1000.0, allow_inf_nan=False)
     correction: str = "none"
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)
 
@@ -53,3 +55,19 @@ class PolicySettings(BaseModel):
                 f"unknown correction {value!r}: choose one of {', '.join(CORRECTIONS)}"
             )
         return value
+
+    @model_validator(mode="after")
+    def _check_size_of_a_round(self) -> PolicySettings:
+        completions = self.prompts_per_round * self.completions_per_prompt
+        product = (
+            f"PROMPTS_PER_ROUND x COMPLETIONS_PER_PROMPT = {self.prompts_per_round} x "
+            f"{self.completions_per_prompt} = {completions} completions"
+        )
+        if completions > MOST_COMPLETIONS:
+            raise ValueError(f"{product} in a round, but at most {MOST_COMPLETIONS}: lower one")
+        if self.steps_per_round > completions:
+            raise ValueError(
+                f"STEPS_PER_ROUND={self.steps_per_round} needs at least one completion for each "
+                f"step, but {product}: lower STEPS_PER_ROUND or raise one of these"
+            )
+        return self

@@ -186,11 +186,15 @@ def validate_settings(agent: Agent, raw: Mapping[str, JsonValue]) -> BaseModel |
 def _wrong_settings(error: ValidationError, prefix: str, keys: Iterable[str]) -> str:
     problems = []
     for details in error.errors():
+        message = details["msg"].removeprefix("Value error, ")
+        if not details["loc"]:  # of several settings: the message names them
+            problems.append(message)
+            continue
         name = "__".join(str(part) for part in details["loc"])
         hidden = details["type"] in ("missing", "extra_forbidden")  # of an unknown key: a typo
         got = "" if hidden else f"={shown(name, details['input'])}"
         known = ""
         if details["type"] == "extra_forbidden" and len(details["loc"]) == 1:
             known = f"; there are {', '.join(keys)}"
-        problems.append(f"{prefix}{name.upper()}{got}: {details['msg']}{known}")
+        problems.append(f"{prefix}{name.upper()}{got}: {message}{known}")
     return f"wrong settings: {'; '.join(problems)}"

@@ -135,6 +135,19 @@ def test_it_resumes_in_a_round_bit_for_bit(tmp_path: Path, precision: str, loss:
     assert torch.equal(weights(job), weights(whole))
 
 
+def test_the_policy_and_not_the_rollout_computes_the_old_log_probabilities() -> None:
+    job = job_of(warm=True)
+    policy = PrecisionForward(job.model, CPU, Precision.BF16)
+    roles = replace(untrained_roles(job, job.model, CPU), policy=policy)  # the rollout is in FP32
+    with torch.no_grad():
+        tensors = next(iter(job.batches(0, roles)))
+        expected_BS = job.log_probs.policy(policy, tensors)
+    recorded_BS, mask_BS = job.log_probs.recorded(tensors)
+    old_BS = tensors["old_log_probs_BS"]
+    torch.testing.assert_close(old_BS, expected_BS, rtol=0, atol=1e-5)
+    assert (old_BS - recorded_BS)[mask_BS].abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("correction", CORRECTIONS)
 def test_every_correction_gives_a_finite_loss_and_says_what_it_leaves(correction: str) -> None:
     job = job_of(warm=True, correction=correction)

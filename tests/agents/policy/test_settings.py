@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from agents.policy.settings import PolicySettings
+from agents.policy.settings import MOST_COMPLETIONS, PolicySettings
 from infrastructure.policy.sampling import LOWEST_TEMPERATURE
 
 
@@ -20,7 +20,26 @@ def test_an_unknown_correction_or_task_is_named() -> None:
         PolicySettings(task="poetry")
 
 
-@pytest.mark.parametrize("value", ["inf", "nan", "-1"])
-def test_a_coefficient_is_finite_and_not_negative(value: str) -> None:
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "1e39"])
+def test_a_coefficient_is_not_negative_and_stays_finite_in_float32(value: str) -> None:
     with pytest.raises(ValidationError, match="kl_coefficient"):
         PolicySettings(kl_coefficient=value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"prompts_per_round": 4096, "completions_per_prompt": 1024}, "4194304 completions in a"),
+        ({"prompts_per_round": 1, "steps_per_round": 9}, "STEPS_PER_ROUND=9 needs .* 1 x 8 = 8"),
+        ({"rounds_per_epoch": 10**9}, "rounds_per_epoch"),
+        ({"sync_every_rounds": 10**9}, "sync_every_rounds"),
+    ],
+)
+def test_a_round_has_limits(values: dict[str, int], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PolicySettings(**values)
+
+
+def test_a_round_may_be_as_large_or_small_as_its_limits() -> None:
+    PolicySettings(prompts_per_round=MOST_COMPLETIONS // 8)
+    PolicySettings(prompts_per_round=1, steps_per_round=8)
