@@ -35,11 +35,13 @@ class MismatchObserver:
 
     Args:
         log_probs: The job's functions.
-        interval: Rounds between two samples, unless they would cost more than *cost_share*.
+        interval: Rounds between two samples in the same precisions, unless they would cost more
+            than *cost_share*.
         emit: Function that receives the events.
         cpu_half: Whether half precision may run on a CPU.
         cost_share: Share of the time since this observer was made that all samples may take; the
-            first one is always taken, and the next ones make up for it.
+            first one after each change of precision is always taken, and the next ones make up for
+            it.
         clock: Monotonic seconds.
 
     Attributes:
@@ -60,15 +62,19 @@ class MismatchObserver:
         self._cpu_half, self._cost_share, self._clock = cpu_half, cost_share, clock
         self._next_round, self._next_at = 0, 0.0
         self._began, self._spent = clock(), 0.0
+        self._precisions: object = None  # of the roles in the newest sample
         self.compared = 0
         self._noticed = False
 
     def __call__(self, generated: GeneratedRound, step: int) -> None:
         """Measure *generated* if it is time."""
         began = self._clock()
-        if generated.number < self._next_round or began < self._next_at or not generated.batches:
+        precisions = _precisions(generated)
+        is_time = generated.number >= self._next_round and began >= self._next_at
+        if not generated.batches or not (is_time or precisions != self._precisions):
             return
         self.compared += 1
+        self._precisions = precisions
         batch = _first_rows(to_device(generated.batches[0], generated.device), ROWS)
         with preserved_generators(generated.device), torch.no_grad():
             report = self._tried(lambda: self._measure(generated, batch))
@@ -160,6 +166,16 @@ class MismatchObserver:
             )
             is None
         )
+
+
+def _precisions(generated: GeneratedRound) -> tuple[RolePrecision | None, ...]:
+    """Those of policy, rollout and reference."""
+    reference = generated.reference
+    return (
+        generated.precisions[Role.POLICY],
+        generated.rollout.precision,
+        reference.precision if reference else None,
+    )
 
 
 def _precision_of(role: RolePrecision, compute: PrecisionName) -> RolePrecision:

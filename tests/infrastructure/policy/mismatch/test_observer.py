@@ -9,7 +9,7 @@ import torch
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.events import PrecisionState, Role
 from infrastructure.events.event import MismatchMeasured, Notice
-from infrastructure.events.role_precision import FP32
+from infrastructure.events.role_precision import FP32, RolePrecision, RolePrecisions
 from infrastructure.policy.mismatch import COST_SHARE, MismatchObserver
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
@@ -145,6 +145,34 @@ def test_later_samples_make_up_for_the_first() -> None:
         observer(replace(generated, number=number), step=number)
     assert sampled_rounds == [0, 18, 28, 38]
     assert observer.compared == 4
+
+
+def test_the_first_round_after_a_change_of_precision_is_sampled_at_once() -> None:
+    """Otherwise metrics and alerts would show the old precisions until the cost allows a sample."""
+    model, events = a_model(), []
+    bf16 = RolePrecision.parse("fp32/bf16/fp32")
+    rollout = RoleForward(model, CPU, bf16)
+    generated = GeneratedRound(
+        number=0,
+        batches=[sampled(rollout, seed=0).to_tensors()],
+        rollout=rollout,
+        policy=model,
+        reference=None,
+        precisions=RolePrecisions(name="half", roles={Role.POLICY: bf16, Role.ROLLOUT: bf16}),
+        device=CPU,
+    )
+    observer = MismatchObserver(FUNCTIONS, 100, events.append, cpu_half=True, clock=Clock(1.0))
+    for number in range(5):
+        if number == 3:
+            rollout.set_precision(FP32)
+            generated = replace(
+                generated,
+                batches=[sampled(rollout, seed=1).to_tensors()],
+                precisions=PRESETS["fp32_baseline"],
+            )
+        observer(replace(generated, number=number), step=number)
+    assert [event.round for event in events] == [0, 3]
+    assert events[1].report.k3 == events[1].report.floor_k3 < 1e-9
 
 
 def test_what_cannot_be_measured_is_told_once(tmp_path: Path) -> None:
