@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -248,13 +249,19 @@ def _mismatch(reports: list[dict[str, Any]]) -> Iterator[str]:
     if not reports:
         return
     last = reports[-1]
-    values = [f"{each['k3']:.2g}" for each in reports][-_SHOWN_SCALES:]
-    pair = f"policy {last['policy'].upper()}, rollout {last['rollout'].upper()}"
-    yield f"Mismatch      {' -> '.join(values)} nats per token ({pair})"
+    parts = []
+    for pair, alike in groupby(reports[-_SHOWN_SCALES:], key=_pair):
+        values = " -> ".join(f"{each['k3']:.2g}" for each in alike)
+        parts.append(f"{values} nats per token ({pair})")
+    yield f"Mismatch      {' -> '.join(parts)}"
     others = sorted(last["combinations"], key=lambda each: float(each["k3"]))
     shown = [f"{each['policy']}/{each['rollout']} {each['k3']:.2g}" for each in others]
     if shown:
         yield f"Same tokens   {', '.join(shown)} (policy/rollout)"
+
+
+def _pair(report: dict[str, Any]) -> str:
+    return f"policy {report['policy'].upper()}, rollout {report['rollout'].upper()}"
 
 
 def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:

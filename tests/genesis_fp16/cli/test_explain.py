@@ -129,6 +129,20 @@ def test_a_changed_role_is_explained_with_the_measurement(ask: Ask, role_changed
     assert decision["roles"] == {"rollout": "fp32"}
 
 
+def test_each_measurement_is_explained_with_its_own_precisions(ask: Ask, store: Store) -> None:
+    run = finished(store, 0.5, 100, **BY_DEFAULT)
+    exact = MISMATCHED.report.model_copy(update={"policy": "fp32", "rollout": "fp32", "k3": 1e-9})
+    guard = Guard(store, load_settings())
+    guard.on_event("a", run.id, MISMATCHED.model_copy(update={"report": exact}))
+    for _ in range(3):
+        guard.on_event("a", run.id, MISMATCHED)
+    guard.refresh()
+    assert (
+        "Mismatch 1e-09 nats per token (policy FP32, rollout FP32) -> 0.002 -> 0.002 -> 0.002 nats "
+        "per token (policy FP16, rollout BF16)"
+    ) in " ".join(ask("explain", "a").stdout.split())
+
+
 def test_overflows_and_lost_updates_of_the_run_are_explained(
     ask: Ask, store: Store, folder: Path
 ) -> None:
