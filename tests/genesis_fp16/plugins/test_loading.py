@@ -4,9 +4,10 @@ import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator, model_validator
 
 from genesis_fp16.plugins.loading import (
     PluginRefusedError,
@@ -23,6 +24,19 @@ from infrastructure.agent_contract import Schedule
 class Knobs(BaseModel, extra="forbid"):
     depth: int = 3
     api_token: int = 0
+
+    @field_validator("depth")
+    @classmethod
+    def _check_depth(cls, value: int) -> int:
+        if value == 13:
+            raise ValueError("13 brings bad luck")
+        return value
+
+    @model_validator(mode="after")
+    def _check_both(self) -> Self:
+        if self.depth == self.api_token:
+            raise ValueError("DEPTH and API_TOKEN must differ")
+        return self
 
 
 class Tuned:
@@ -100,6 +114,10 @@ def test_settings_are_validated_by_the_agents_model() -> None:
     variable = "GENESIS_AGENTS__TUNED__SETTINGS__"
     assert f"{variable}DEPTH=deep" in refusal(lambda: validate_settings(Tuned(), {"depth": "deep"}))
     assert "DEPTH, API_TOKEN" in refusal(lambda: validate_settings(Tuned(), {"dept": 1}))
+    message = refusal(lambda: validate_settings(Tuned(), {"depth": "13"}))
+    assert message.endswith("DEPTH=13: 13 brings bad luck")
+    message = refusal(lambda: validate_settings(Tuned(), {"depth": "7", "api_token": "7"}))
+    assert message.endswith("wrong settings: DEPTH and API_TOKEN must differ")
     assert f"{variable}X" in refusal(lambda: validate_settings(Plain(), {"x": 1}))
     assert "pydantic" in refusal(lambda: validate_settings(Wrong(), {}))
 
