@@ -185,14 +185,13 @@ def attribute(
         None if the FP32 floor explains all of the mismatch, or a measurement is missing.
     """
     policy, rollout = reports[-1].policy, reports[-1].rollout
-    alike = [each for each in reports if (each.policy, each.rollout) == (policy, rollout)]
-    before = sum(each.excess_k3 for each in alike)
+    before = sum(each.excess_k3 for each in reports)
     if not before > 0:
         return None
 
     def remaining(policy: PrecisionName, rollout: PrecisionName) -> float:
         """Share of the excess; infinite if it was not measured."""
-        found = [(each.k3_of(policy, rollout), each.floor_k3) for each in alike]
+        found = [(each.k3_of(policy, rollout), each.floor_k3) for each in reports]
         after = sum(math.inf if k3 is None else excess(k3, floor) for k3, floor in found)
         if math.isinf(before):
             return 1.0 if math.isinf(after) else 0.0

@@ -185,7 +185,7 @@ def special_tokens(model: Module, tokenizer: Tokenizer) -> SpecialTokens:
 
     Raises:
         PolicyModelError: The tokenizer has ids that the model lacks, or far fewer; it has no
-            padding token; neither has an end-of-sequence token.
+            padding token, or one that the model lacks; neither has an end-of-sequence token.
     """
     rows, ids = vocabulary_size(model), len(tokenizer)
     if ids > rows or rows - ids > _SPARE_ROWS:
@@ -197,6 +197,12 @@ def special_tokens(model: Module, tokenizer: Tokenizer) -> SpecialTokens:
         raise PolicyModelError(
             "the tokenizer has no padding token: set tokenizer.pad_token, for instance to "
             "tokenizer.eos_token; masks tell padding from text, not the id"
+        )
+    if not 0 <= tokenizer.pad_token_id < rows:
+        raise PolicyModelError(
+            f"the tokenizer's padding token has the id {tokenizer.pad_token_id}, but the model "
+            f"predicts {rows}: set tokenizer.pad_token to a token of the model, for instance to "
+            "tokenizer.eos_token"
         )
     config = getattr(model, "generation_config", None) or model.config
     of_model = getattr(config, "eos_token_id", None)

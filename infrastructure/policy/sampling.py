@@ -39,7 +39,8 @@ class Sampling:
                 f"temperature must be at least {LOWEST_TEMPERATURE} and finite, got "
                 f"{self.temperature}: for greedy decoding use top_k=1"
             )
-        if self.top_k is not None and (not isinstance(self.top_k, int) or self.top_k < 1):
+        is_integer = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
+        if self.top_k is not None and (not is_integer or self.top_k < 1):
             raise ValueError(f"top_k must be an integer from 1, or None for all, got {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
@@ -76,5 +77,4 @@ class Sampling:
         probs_XV = sorted_XV.softmax(-1)
         before_XV = probs_XV.cumsum(-1) - probs_XV  # of the more probable ones; 0 at the first
         kept_XV = before_XV < self.top_p
-        kept_XV[..., 0] = True
         return torch.zeros_like(logits_XV, dtype=torch.bool).scatter(-1, tokens_XV, kept_XV)

@@ -93,7 +93,7 @@ class TokenBatch:
 
         Raises:
             TokenBatchError: The numbers of prompts, completions and log-probabilities differ, or
-                a prompt or completion is empty.
+                a prompt or completion is empty or has ids that are not integers.
         """
         if len(prompts) != len(completions) or not prompts:
             raise TokenBatchError(
@@ -109,7 +109,12 @@ class TokenBatch:
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             first, last = prompt_columns - len(prompt), prompt_columns + len(completion)
             _require_tokens(row, prompt, completion)
-            tokens_BT[row, first:last] = torch.tensor([*prompt, *completion])
+            tokens_T = torch.tensor([*prompt, *completion])
+            if tokens_T.dtype != torch.int64:
+                raise TokenBatchError(
+                    f"row {row}: token ids must be integers, got {tokens_T.dtype}"
+                )
+            tokens_BT[row, first:last] = tokens_T
             attention_mask_BT[row, first:last] = True
             response_mask_BT[row, prompt_columns:last] = True
             if log_probs is not None:

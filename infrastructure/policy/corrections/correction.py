@@ -147,6 +147,7 @@ def effective_sample_size(log_weights: Tensor, mask: Tensor) -> Tensor:
     largest = log_weights.amax()
     weights = (log_weights - torch.where(largest.isinf(), 0.0, largest)).exp()
     size = weights.sum().square() / (mask.sum() * weights.square().sum()).clamp(min=1e-30)
+    size = size.clamp(max=1.0)  # rounding exceeds it
     return torch.where(largest == -torch.inf, torch.zeros_like(size), size)
 
 

@@ -99,15 +99,13 @@ def report_reference(
 def _computed(
     log_probs: LogProbs, precisions: Sequence[PrecisionName]
 ) -> dict[PrecisionName, Tensor]:
-    """Log-probabilities in each of *precisions* whose logits are finite."""
+    """Log-probabilities in each of *precisions*, without those that raise; may hold NaN."""
     found = {}
     for name in precisions:
         try:
-            log_probs_BS = log_probs(name)
+            found[name] = log_probs(name)
         except ArithmeticError:  # of the rollout: its logits are not finite
             continue
-        if not log_probs_BS.isnan().any():
-            found[name] = log_probs_BS
     return found
 
 

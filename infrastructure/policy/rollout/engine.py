@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from numbers import Integral
 from typing import Protocol
 
 from infrastructure.agent_contract.agent import MisconfiguredError
@@ -28,14 +29,16 @@ class RolloutEngine(Protocol):
             prompts: Token ids of each prompt, without padding.
             sampling: Rule by which tokens are drawn.
             max_new_tokens: A completion without an end-of-sequence token is cut there.
-            seed: Decides what is drawn; the same for the same weights, prompts and seed.
+            seed: Decides what is drawn; the same for the same weights, prompts and seed. From 0 to
+                2**63 - 1.
 
         Returns:
             Prompts and completions, with the log-probability of each token under the distribution
             that it was sampled from: after temperature, top-k and top-p.
 
         Raises:
-            RolloutRequestError: A prompt is empty, too long or has ids that the model lacks.
+            RolloutRequestError: A prompt is empty, too long or has ids that the model lacks; or
+                another argument is outside of its range.
             NonFiniteLogitsError: The model returned NaN or infinity.
         """
 
@@ -67,6 +70,11 @@ class NonFiniteLogitsError(ArithmeticError):
         self.rows = rows
 
 
+def is_id(value: object, count: int) -> bool:
+    """Whether *value* is an integer from 0 and below *count*."""
+    return isinstance(value, Integral) and 0 <= int(value) < count
+
+
 def check_special_tokens(pad_token: int, stop_tokens: Collection[int], *, vocabulary: int) -> None:
     """Check the special tokens of a rollout.
 
@@ -79,12 +87,12 @@ def check_special_tokens(pad_token: int, stop_tokens: Collection[int], *, vocabu
             "stop_tokens is empty, so that no completion would ever end: pass the end-of-sequence "
             "token"
         )
-    if not any(0 <= each < vocabulary for each in stop_tokens):
+    if not any(is_id(each, vocabulary) for each in stop_tokens):
         raise RolloutRequestError(
-            f"none of the stop_tokens {sorted(stop_tokens)} is one of the {vocabulary} ids of the "
-            "model, so that no completion would ever end: pass the end-of-sequence token"
+            f"none of the stop_tokens {sorted(stop_tokens, key=str)} is one of the {vocabulary} "
+            "ids of the model, so that no completion would ever end: pass the end-of-sequence token"
         )
-    if not 0 <= pad_token < vocabulary:
+    if not is_id(pad_token, vocabulary):
         raise RolloutRequestError(
             f"pad_token is {pad_token}, but the model has {vocabulary} ids: tokenizer and model do "
             "not belong together"
@@ -95,6 +103,7 @@ def check_request(
     prompts: Sequence[Sequence[int]],
     *,
     max_new_tokens: int,
+    seed: int,
     vocabulary: int,
     context: int | None,
 ) -> None:
@@ -106,18 +115,20 @@ def check_request(
 
     Raises:
         RolloutRequestError: There is no prompt; one is empty, has unknown ids or leaves no room
-            for *max_new_tokens*; these are not positive.
+            for *max_new_tokens*; these are not positive; *seed* is not an integer of 63 bits.
     """
     if not prompts:
         raise RolloutRequestError("there is no prompt: pass at least one")
     if max_new_tokens < 1:
         raise RolloutRequestError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+    if not is_id(seed, 2**63):
+        raise RolloutRequestError(f"seed must be an integer from 0 to 2**63 - 1, got {seed}")
     for row, prompt in enumerate(prompts):
         if not prompt:
             raise RolloutRequestError(
                 f"prompt {row} is empty: begin it with the tokenizer's beginning-of-sequence token"
             )
-        unknown = [each for each in prompt if not 0 <= each < vocabulary]
+        unknown = [each for each in prompt if not is_id(each, vocabulary)]
         if unknown:
             raise RolloutRequestError(
                 f"prompt {row} has the id {unknown[0]}, but the model has {vocabulary} ids: "

@@ -18,6 +18,7 @@ from infrastructure.policy.rollout.engine import (
     NonFiniteLogitsError,
     check_request,
     check_special_tokens,
+    is_id,
 )
 from infrastructure.policy.sampling import Sampling
 from infrastructure.policy.tokens import TokenBatch
@@ -56,11 +57,11 @@ class TransformersRollout:
     ) -> None:
         self._forward = forward
         self._pad_token = pad_token
-        self._stop_tokens = sorted(stop_tokens)
         self._cache = cache
         self._vocabulary = vocabulary_size(forward.module)
         self._context = context_length(forward.module)
         check_special_tokens(pad_token, stop_tokens, vocabulary=self._vocabulary)
+        self._stop_tokens = [each for each in stop_tokens if is_id(each, self._vocabulary)]
         parameters = inspect.signature(forward.module.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
@@ -77,6 +78,7 @@ class TransformersRollout:
         check_request(
             prompts,
             max_new_tokens=max_new_tokens,
+            seed=seed,
             vocabulary=self._vocabulary,
             context=self._context,
         )

@@ -87,6 +87,7 @@ class VllmRollout:
         check_request(
             prompts,
             max_new_tokens=max_new_tokens,
+            seed=seed,
             vocabulary=self._vocabulary,
             context=self._context,
         )

@@ -85,6 +85,21 @@ def test_the_guilty_role_and_the_smallest_cure(
         assert verdict.remaining <= 0.1
 
 
+def test_of_two_roles_that_suffice_the_one_that_ends_more_is_guilty() -> None:
+    found = report("fp16", "bf16", k3=1e-3)
+    ends = {("fp32", "bf16"): 5e-5, ("fp16", "fp32"): 1e-5, ("fp32", "fp32"): FLOOR}
+    combinations = tuple(
+        Combination(policy=policy, rollout=rollout, k3=k3, mean_difference=1e-4)
+        for (policy, rollout), k3 in ends.items()
+    )
+    verdict = attribute(
+        [found.model_copy(update={"combinations": combinations})], other_half_allowed=False
+    )
+    assert verdict is not None
+    assert verdict.shares == pytest.approx({"policy": 0.95, "rollout": 0.99})
+    assert verdict.guilty == ("rollout",)
+
+
 def test_the_verdict_names_what_changes() -> None:
     found = report("fp16", "bf16")
     verdict = attribute([found], other_half_allowed=False)

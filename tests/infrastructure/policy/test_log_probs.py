@@ -6,7 +6,13 @@ import torch
 from torch import Tensor
 
 from infrastructure.agent_contract import Forward
-from infrastructure.policy import Sampling, TokenBatch, log_probs_of_logits, token_log_probs
+from infrastructure.policy import (
+    Sampling,
+    TokenBatch,
+    log_probs_and_hidden_states,
+    log_probs_of_logits,
+    token_log_probs,
+)
 from infrastructure.policy.models import build_policy, small_config
 from infrastructure.policy.tokenizer import CharacterTokenizer
 from infrastructure.training.precision import Precision, PrecisionForward
@@ -94,3 +100,15 @@ def test_a_frozen_role_and_the_trainer_compute_the_same_bits(precision: str) -> 
 
     assert trained[0].requires_grad
     assert torch.equal(trained[0], frozen)
+
+
+def test_the_hidden_states_are_those_that_the_logits_are_computed_from() -> None:
+    model = build_policy(small_config(CharacterTokenizer("abcd"), width=32, layers=2), seed=0)
+    forward = PrecisionForward(model, CPU, Precision.FP32)
+
+    log_probs_BS, hidden_BTH = log_probs_and_hidden_states(forward, BATCH, Sampling())
+
+    assert torch.equal(log_probs_BS, token_log_probs(forward, BATCH, Sampling()))
+    logits_BTV = model.get_output_embeddings()(hidden_BTH)
+    again_BS = log_probs_of_logits(logits_BTV, BATCH, Sampling())
+    torch.testing.assert_close(again_BS, log_probs_BS)

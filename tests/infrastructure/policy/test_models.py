@@ -259,6 +259,10 @@ class Tokens(SimpleNamespace):
     [
         (Tokens(size=16, pad_token_id=0, eos_token_id=1), "16 ids but the model predicts 15"),
         (Tokens(size=15, pad_token_id=None, eos_token_id=1), "no padding token: set"),
+        (
+            Tokens(size=15, pad_token_id=15, eos_token_id=1),
+            "has the id 15, but the model predicts 15",
+        ),
         (Tokens(size=15, pad_token_id=0, eos_token_id=None), "no completion would ever end"),
     ],
 )

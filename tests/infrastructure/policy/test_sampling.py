@@ -90,6 +90,7 @@ def test_half_logits_are_shaped_in_float32() -> None:
         ({"temperature": float("inf")}, "temperature"),
         ({"top_k": 0}, "top_k"),
         ({"top_k": 2.5}, "top_k must be an integer from 1, or None for all, got 2.5"),
+        ({"top_k": True}, "top_k must be an integer from 1, or None for all, got True"),
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": 1.5}, "top_p"),
     ],

@@ -112,6 +112,8 @@ def test_values_that_cannot_be_are_named_by_row(
         ([[1]], [], None, "1 prompts and 0 completions"),
         ([[1], []], [[1], [2]], None, "row 1: the prompt is empty"),
         ([[1], [1]], [[1], []], None, "row 1: the completion is empty"),
+        ([[1.5]], [[1]], None, "row 0: token ids must be integers, got torch.float32"),
+        ([[1]], [[2, 3.0]], None, "row 0: token ids must be integers"),
         ([[1]], [[1, 2]], [[-1.0]], "row 0: the completion has 2 tokens"),
         ([[1]], [[1, 2]], [], "row 0: the completion has 2 tokens"),
     ],

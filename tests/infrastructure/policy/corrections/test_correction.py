@@ -235,3 +235,11 @@ def test_weights_remove_the_bias_of_the_mismatch(level, loss_of):
     (exact_V,) = torch.autograd.grad(-(logits_V.softmax(0) * rewards_V).sum(), logits_V)
     assert torch.allclose(gradient((rule,)), exact_V)
     assert (gradient(()) - exact_V).abs().max() > 0.1
+
+
+def test_an_effective_sample_size_is_at_most_one() -> None:
+    """Without a bound, rounding exceeds it for some of these."""
+    for seed in range(50):
+        log_weights = torch.randn(2, generator=torch.Generator().manual_seed(seed)) * 1e-4
+        size = effective_sample_size(log_weights, torch.tensor([True, True])).item()
+        assert 1 - 1e-6 < size <= 1.0

@@ -162,3 +162,19 @@ def test_padding_changes_nothing_and_bounds_hold(
     assert min(found.k2, found.k3) >= 0
     assert 0 <= found.mean_difference <= found.max_difference <= 1
     assert 1 / found.sequences <= found.effective_sample_size * (1 + 1e-9) <= 1 + 1e-8
+
+
+def test_a_tiny_difference_is_not_lost_to_rounding() -> None:
+    mu_BS = torch.full((2, 3), -1.0, dtype=torch.float64)
+    delta = 1e-8
+    found = measure(mu_BS + delta, mu_BS, torch.ones(2, 3, dtype=torch.bool))
+    assert found.k3 == pytest.approx(delta**2 / 2, rel=1e-3)
+
+
+def test_a_correlation_is_at_most_one() -> None:
+    """Without a bound, rounding exceeds it for some of these."""
+    for seed in range(50):
+        generator = torch.Generator().manual_seed(seed)
+        log_probs_BS = torch.rand(1, 7, dtype=torch.float64, generator=generator).log()
+        found = measure(log_probs_BS, log_probs_BS, torch.ones(1, 7, dtype=torch.bool))
+        assert 1 - 1e-12 < found.pearson <= 1.0

@@ -72,6 +72,30 @@ def test_rescoring_repeats_what_was_recorded(sampling: Sampling, precision: str)
     assert torch.equal(engine.rescore(batch, sampling), batch.log_probs_BS)
 
 
+def test_rescoring_keeps_a_token_that_truncation_would_cut_off() -> None:
+    forward, sampling = role(a_model()), Sampling(top_k=1)
+    batch = TokenBatch.from_sequences([[1, 5], [1, 6]], [[7, 8, 9], [10, 11]], pad_token=0)
+
+    found_BS = rollout(forward).rescore(batch, sampling)
+
+    assert found_BS[batch.response_mask_BS].min() < -0.1  # unlike the only token that is drawn
+    torch.testing.assert_close(
+        found_BS, token_log_probs(forward, batch, sampling), rtol=0, atol=1e-5
+    )
+
+
+def test_logits_after_the_end_of_a_row_may_be_anything() -> None:
+    model = a_model()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[0] = torch.nan  # of the padding
+    batch = TokenBatch.from_sequences([[1, 5], [1, 6]], [[7, 2], [7, 8, 9, 10]], pad_token=0)
+
+    found_BS = rollout(role(model)).rescore(batch, Sampling())
+
+    assert found_BS.isfinite().all()
+    assert (found_BS[batch.response_mask_BS] < 0).all()
+
+
 def test_the_seed_decides_the_batch() -> None:
     engine = rollout(role(a_model()))
 
