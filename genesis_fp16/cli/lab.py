@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import math
 import os
+import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,8 +22,28 @@ if TYPE_CHECKING:
     import torch
 
     from genesis_fp16.settings import Settings
+    from infrastructure.precision_lab.sweep import SweepPlan
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+SMALL = "small"
+OutputOption = Annotated[Path, typer.Option("--output", help="Folder of the results.")]
+BaseModelOption = Annotated[
+    str, typer.Option("--base-model", help="Folder of a model; small is a policy trained here.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+UpdatesOption = Annotated[
+    int | None, typer.Option("--updates", min=1, help="Optimizer updates of a cell.")
+]
+BatchSizeOption = Annotated[
+    int | None, typer.Option("--batch-size", min=1, help="Completions of a round.")
+]
+TaskRewardFlag = Annotated[
+    bool, typer.Option("--task-reward", help="Reward by the task's score, without a reward model.")
+]
+QuickFlag = Annotated[
+    bool, typer.Option("--quick", help="Few updates: shows that it works, compares nothing.")
+]
 
 
 @app.callback()
@@ -61,9 +83,7 @@ def probe(
     output: Annotated[
         Path, typer.Option("--output", help="Folder of the results; files go into probe/.")
     ] = Path("results"),
-    base_model: Annotated[
-        str, typer.Option("--base-model", help="Folder of a model; small is a policy trained here.")
-    ] = "small",
+    base_model: BaseModelOption = SMALL,
     prompts: Annotated[int, typer.Option("--prompts", min=1, help="Number of sequences.")] = 8,
     lengths: Annotated[
         list[int] | None,
@@ -76,7 +96,7 @@ def probe(
     dtypes: Annotated[
         list[str] | None, typer.Option("--dtype", help="bf16 or fp16; by default both.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
     seed: Annotated[int, typer.Option("--seed", help="Decides weights and sequences.")] = 0,
 ) -> None:
     """Compare one forward pass in FP32 with the same in BF16 and FP16; train nothing."""
@@ -410,3 +430,135 @@ def report(
     for sentence in written.verdict:
         print_line(sentence)
     print_line(f"written to {written.html} and {written.markdown}")
+
+
+class _CellOptions(NamedTuple):
+    """What all cells of a sweep share; None for the default."""
+
+    updates: int | None
+    batch_size: int | None
+    base_model: str
+    task_reward: bool
+    device: str
+    quick: bool
+    timeout: float | None = None
+
+
+@app.command("ppo-sweep")
+def ppo_sweep(
+    preset: Annotated[str, typer.Argument(help="Preset of precisions, such as bf16_pure.")],
+    output: OutputOption = Path("results"),
+    seed: Annotated[int, typer.Option("--seed", help="Decides weights and completions.")] = 0,
+    updates: UpdatesOption = None,
+    batch_size: BatchSizeOption = None,
+    base_model: BaseModelOption = SMALL,
+    task_reward: TaskRewardFlag = False,
+    device: DeviceOption = "auto",
+    quick: QuickFlag = False,
+) -> None:
+    """Train a policy by PPO under one preset from one seed: one cell of a sweep."""
+    options = _CellOptions(updates, batch_size, base_model, task_reward, device, quick)
+    _run_sweep(output, _plan([preset], [seed], options), jobs=1)
+
+
+@app.command("sweep")
+def sweep(
+    output: OutputOption = Path("results"),
+    presets: Annotated[
+        list[str] | None, typer.Option("--preset", help="One of several; by default all.")
+    ] = None,
+    seeds: Annotated[
+        list[int] | None, typer.Option("--seed", help="One of several; by default 0 to 4.")
+    ] = None,
+    updates: UpdatesOption = None,
+    batch_size: BatchSizeOption = None,
+    base_model: BaseModelOption = SMALL,
+    task_reward: TaskRewardFlag = False,
+    device: DeviceOption = "auto",
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Cells that run at once.")] = 1,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", help="Seconds after which a cell has failed.")
+    ] = None,
+    quick: QuickFlag = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, and write nothing.")
+    ] = False,
+    repeat_failed: Annotated[
+        bool, typer.Option("--repeat-failed", help="Run cells again that have failed.")
+    ] = False,
+) -> None:
+    """Train a policy by PPO under every preset, from each seed. Repeat the command to resume."""
+    from infrastructure.events.role_precision import PRESETS
+
+    options = _CellOptions(updates, batch_size, base_model, task_reward, device, quick, timeout)
+    plan = _plan(presets or list(PRESETS), seeds or list(range(1 if quick else 5)), options)
+    if dry_run:
+        _show_plan(output, plan, repeat_failed=repeat_failed)
+    else:
+        _run_sweep(output, plan, jobs=jobs, repeat_failed=repeat_failed)
+
+
+def _plan(presets: list[str], seeds: list[int], options: _CellOptions) -> SweepPlan:
+    with plain_errors():
+        from infrastructure.precision_lab.ppo.settings import CellSettings
+        from infrastructure.precision_lab.sweep import SweepPlan
+        from infrastructure.training.precision import resolve_device
+
+        settings = CellSettings(
+            device=str(resolve_device(options.device)), task_reward=options.task_reward
+        )
+        if options.quick:
+            settings = settings.quick()
+        given: dict[str, Any] = {
+            "updates": options.updates,
+            "completions": options.batch_size,
+            "timeout_seconds": options.timeout,
+            "base_model": None
+            if options.base_model == SMALL
+            else str(Path(options.base_model).resolve()),
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        settings = replace(settings, **chosen)
+        return SweepPlan(presets=tuple(presets), seeds=tuple(seeds), settings=settings)
+
+
+def _show_plan(output: Path, plan: SweepPlan, *, repeat_failed: bool) -> None:
+    with plain_errors():
+        from infrastructure.precision_lab.sweep import cells_to_run
+
+        waiting = cells_to_run(plan, output, repeat_failed=repeat_failed)
+    print_table(
+        ("preset", "seed", "state"),
+        [(c.preset, c.seed, "would run" if c in waiting else "has ended") for c in plan.cells],
+    )
+    print_line(
+        f"{len(waiting)} of {len(plan.cells)} cells would run, {plan.settings.updates} updates each"
+    )
+
+
+def _run_sweep(output: Path, plan: SweepPlan, *, jobs: int, repeat_failed: bool = False) -> None:
+    with plain_errors(), _interrupted_by_sigterm():
+        from infrastructure.precision_lab.sweep import run_sweep
+
+        result = run_sweep(
+            plan,
+            output,
+            jobs=jobs,
+            repeat_failed=repeat_failed,
+            emit=lambda line: typer.echo(line, err=True),
+        )
+    print_table(("cells", "number"), result.counts.items())
+    if result.interrupted:
+        print_line(f"interrupted; repeat the command to run the rest; written to {output}")
+        raise typer.Exit(128 + signal.SIGINT)
+    print_line(f"written to {output}")
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """End a sweep at SIGTERM as at Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

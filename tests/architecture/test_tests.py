@@ -47,6 +47,9 @@ TESTED_BY = {
         "infrastructure/precision_lab/bisect/test_bisect.py"
     ),
     "infrastructure/policy/rescoring.py": "infrastructure/policy/mismatch/test_attribution.py",
+    "infrastructure/precision_lab/sweep/worker*.py": (
+        "infrastructure/precision_lab/sweep/test_sweep.py"
+    ),
     "infrastructure/world_model/networks/weights.py": (
         "infrastructure/world_model/test_model_files.py"
     ),

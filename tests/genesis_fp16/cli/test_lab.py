@@ -155,3 +155,22 @@ def test_a_bisection_prints_what_it_found(tmp_path):
     assert (tmp_path / "results" / "bisect.json").is_file()
     wrong = ask("bisect", tmp_path, "--preset", "bf16_pur")
     assert "did you mean bf16_pure" in str(wrong.exception)
+
+
+def test_a_sweep_shows_what_would_run_and_writes_nothing(tmp_path):
+    cells = ["--preset", "bf16_pure", "--preset", "fp32_baseline", "--seed", "0", "--seed", "1"]
+    command = ["lab", "sweep", "--dry-run", "--device", "cpu", "--output", str(tmp_path), *cells]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert "4 of 4 cells would run, 120 updates each" in shown.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_refuses_wrong_presets_and_foreign_folders(tmp_path):
+    wrong = CliRunner().invoke(app, ["lab", "ppo-sweep", "bf16_pur", "--output", str(tmp_path)])
+    assert isinstance(wrong.exception, LabFailedError)
+    assert "did you mean bf16_pure" in str(wrong.exception)
+    (tmp_path / "runs").mkdir()
+    foreign = CliRunner().invoke(app, ["lab", "sweep", "--output", str(tmp_path), "--dry-run"])
+    assert isinstance(foreign.exception, LabFailedError)
+    assert "belongs to another sweep" in str(foreign.exception)

@@ -1,0 +1,18 @@
+"""A sweep: one training for each preset and seed, resumable after a kill, each cell compared.
+
+`SweepPlan` says what runs, `run_sweep` runs what has not ended, in worker processes.
+"""
+
+from infrastructure.precision_lab.sweep.plan import Cell, ForeignFolderError, SweepPlan
+from infrastructure.precision_lab.sweep.sweep import SweepResult, cells_to_run, run_sweep
+from infrastructure.precision_lab.sweep.workers import RefusedError
+
+__all__ = [
+    "Cell",
+    "ForeignFolderError",
+    "RefusedError",
+    "SweepPlan",
+    "SweepResult",
+    "cells_to_run",
+    "run_sweep",
+]
