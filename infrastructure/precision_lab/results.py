@@ -160,12 +160,12 @@ class RunFolder:
         write_atomically(self.path / CONFIG, json_text(config, indent=2) + "\n")
 
     def append(self, metrics: Mapping[str, object]) -> None:
-        """Add the line of one step, in one write.
+        """Add the line of one step, whole or with an error.
 
         Raises:
-            OSError: The disk refuses.
+            OSError: The disk refuses, also after a part of the line.
         """
-        with (self.path / STEPS).open("ab", buffering=0) as file:
+        with (self.path / STEPS).open("ab") as file:  # unbuffered, a full disk cuts it silently
             file.write(f"{json_text(metrics)}\n".encode())
 
     def finish(self, summary: RunSummary) -> None:

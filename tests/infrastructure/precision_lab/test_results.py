@@ -143,3 +143,17 @@ def test_a_summary_that_does_not_fit_on_the_disk_changes_nothing(tmp_path: Path)
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert folder.summary() is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "step_metrics.jsonl"]
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_an_error(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin({})
+    folder.append({"step": 0})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            folder.append({"step": 1, "reason": "x" * 100})  # a part of it fits
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert folder.steps() == [{"step": 0}]
