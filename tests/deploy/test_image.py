@@ -28,13 +28,12 @@ def _compose(root: Path) -> dict:
     return yaml.safe_load((root / "deploy/compose/compose.yaml").read_text())
 
 
-def test_hadolint_has_nothing_to_say(root: Path) -> None:
+@pytest.mark.parametrize("path", ["Dockerfile", "deploy/lab/Dockerfile"])
+def test_hadolint_has_nothing_to_say(path: str, root: Path) -> None:
     program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if program is None:
         pytest.skip(f"hadolint is {INSTALL}")
-    done = subprocess.run(
-        [program, root / "Dockerfile"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([program, root / path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -74,6 +73,7 @@ def test_it_runs_as_the_user_of_the_manifests(root: Path, dockerfile: str) -> No
 def test_all_name_the_same_release(root: Path, dockerfile: str) -> None:
     places = [
         root / "deploy/compose/compose.yaml",
+        root / "deploy/lab/Dockerfile",
         *root.glob("deploy/kubernetes/overlays/*/*.yaml"),
     ]
     texts = [dockerfile, *(place.read_text() for place in places)]

@@ -19,6 +19,12 @@ FLAGS = {
     "--max_gen_length 16 --output_dir out --seed 3",
     "replay_trajectories": "--precision_config bf16_pure --base_model small "
     "--trajectories_dir frozen --output_dir out --seed 3",
+    "run_ppo_sweep": "--precision_config bf16_pure --base_model small --seed 3 --max_steps 60 "
+    "--batch_size 8 --output_dir out --use_synthetic_reward --checkpoint_path model",
+    "run_full_sweep": "--seeds 0 1 --configs bf16_pure fp16_pure --max_steps 60 --batch_size 8 "
+    "--base_model small --output_dir out --dry_run",
+    "run_failed_configs": "--config bf16_pure --seed 3 --max_steps 60 --batch_size 8 "
+    "--base_model small --output_dir out",
     "analyze_results": "--results_dir out --output_dir plots",
 }
 
@@ -41,12 +47,22 @@ def parameters(words: list[str]) -> dict[str, object]:
 
 @pytest.mark.parametrize("script", FLAGS)
 def test_the_flags_become_a_command_of_the_lab(script: str) -> None:
-    for arguments in ([], FLAGS[script].split()):
+    required = ["--config", "bf16_pure"] if script == "run_failed_configs" else []
+    for arguments in (required, FLAGS[script].split()):
         for words in commands(script, arguments):
             parameters(words)
 
 
 def test_every_value_arrives() -> None:
+    (sweep,) = commands("run_full_sweep", FLAGS["run_full_sweep"].split())
+    found = parameters(sweep)
+    assert found["seeds"] == [0, 1]
+    assert found["presets"] == ["bf16_pure", "fp16_pure"]
+    assert (found["updates"], found["dry_run"], found["output"]) == (60, True, Path("out"))
+    (cell,) = commands("run_ppo_sweep", FLAGS["run_ppo_sweep"].split())
+    found = parameters(cell)
+    assert (found["preset"], found["seed"], found["base_model"]) == ("bf16_pure", 3, "model")
+    assert found["task_reward"] is True
     probe, report = commands("static_kl_probe", FLAGS["static_kl_probe"].split())
     assert parameters(probe)["lengths"] == [64, 128]
     assert parameters(probe)["temperatures"] == [0.5, 1.0]

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Runs the precision lab from one command, on a rented GPU or anywhere else, and writes the report.
+#
+#   ./runpod_start.sh --quick                  minutes: shows that everything works
+#   ./runpod_start.sh [OPTION ...]             every preset with five seeds
+#
+# It probes, freezes and replays a policy, sweeps, and ends with results/report.html. OPTIONS reach
+# lab sweep, such as --preset bf16_pure or --updates 500. Start it again to resume the sweep.
+# RESULTS names the folder; GENESIS_LAB the program, where it is installed elsewhere.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+results=${RESULTS:-results}
+program=${GENESIS_LAB:-}
+if [ -z "$program" ]; then
+    [ -x "$here/.venv/bin/genesis-fp16" ] || "$here/setup.sh" --runpod
+    program=$here/.venv/bin/genesis-fp16
+fi
+lab() { "$program" lab "$@"; }
+
+probe=()
+for option in "$@"; do
+    [ "$option" != --quick ] || probe=(--prompts 4 --length 64 --temperature 1)
+done
+mkdir -p "$results"
+lab probe --output "$results" "${probe[@]}"
+[ -f "$results/frozen/manifest.json" ] || lab freeze "$results/frozen" --base-model small
+lab replay "$results/frozen" --output "$results"
+status=0
+lab sweep --output "$results" "$@" || status=$?
+lab report "$results"  # also of a sweep that was interrupted
+exit "$status"
