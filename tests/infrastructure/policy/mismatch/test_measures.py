@@ -168,7 +168,7 @@ def test_a_tiny_difference_is_not_lost_to_rounding() -> None:
     mu_BS = torch.full((2, 3), -1.0, dtype=torch.float64)
     delta = 1e-8
     found = measure(mu_BS + delta, mu_BS, torch.ones(2, 3, dtype=torch.bool))
-    assert found.k3 == pytest.approx(delta**2 / 2, rel=1e-3)
+    assert found.k3 == pytest.approx(delta**2 / 2, rel=1e-3, abs=0.0)
 
 
 def test_a_correlation_is_at_most_one() -> None:
