@@ -23,7 +23,7 @@ def test_curves_are_kept_and_made_with_the_same_options(
     assert "brackets-fp32-none-3: 0." in first
     assert "after 75, " in first
     kept = (tmp_path / "learning" / "brackets-fp32-none-3" / "curve.json").read_text()
-    assert (tmp_path / "learning.csv").read_text().startswith("task,precision,correction,seeds")
+    assert (tmp_path / "learning.csv").read_text().startswith("task,precision,correction,loss,")
     assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(learning, "train", None)  # nothing is trained again
     assert main(command) == 0

@@ -120,5 +120,10 @@ def test_a_sweep_that_has_ended_starts_no_process(tmp_path: Path) -> None:
 
 
 def _workers() -> list[psutil.Process]:
+    """Those of this process; it has other children, from which other tests fork."""
     every = psutil.Process().children()
-    return [each for each in every if each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in every if each.status() != psutil.STATUS_ZOMBIE and _is_worker(each)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    return "infrastructure.precision_lab.sweep.worker" in process.cmdline()
