@@ -13,6 +13,8 @@ from infrastructure.precision_lab.probe.compare import ProbeError, continuations
 from infrastructure.precision_lab.small_policy import base_policy, small_policy
 from infrastructure.training.precision import Precision, PrecisionForward
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 CPU = torch.device("cpu")
 
 

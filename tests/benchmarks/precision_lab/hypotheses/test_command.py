@@ -10,6 +10,8 @@ from benchmarks.precision_lab import __main__ as command
 from benchmarks.precision_lab.hypotheses import reference_drift, value_starvation
 from benchmarks.precision_lab.hypotheses.command import CLAIMS
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 def _rows(path: Path) -> list[dict[str, str]]:
     with path.open() as file:

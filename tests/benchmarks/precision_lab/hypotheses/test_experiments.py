@@ -19,6 +19,8 @@ from infrastructure.events.role_precision import RolePrecision
 from infrastructure.policy.models import build_policy, small_config, special_tokens
 from infrastructure.policy.tokenizer import CharacterTokenizer
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 EFFORT = Effort(
     prompts=4, group=3, new_tokens=10, texts=2, text_tokens=20, steps=0, gradient_rows=4
 )

@@ -1,9 +1,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from benchmarks.precision_lab.hypotheses.training import CONTROL, in_bf16, measure_pairs, quick
 from infrastructure.events import Role
 from infrastructure.events.role_precision import FP32
+
+pytestmark = pytest.mark.process  # trains for seconds
 
 
 def test_a_pair_differs_in_one_role() -> None:

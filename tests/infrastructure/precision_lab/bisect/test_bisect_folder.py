@@ -15,6 +15,8 @@ from infrastructure.precision_lab.frozen import (
 )
 from tests.infrastructure.precision_lab.small_experiment import small_experiment
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory):

@@ -22,6 +22,8 @@ from infrastructure.precision_lab.freezing import (
 )
 from tests.infrastructure.precision_lab.small_experiment import TOKENIZER, small_policy
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 CPU = torch.device("cpu")
 SIZE = FreezeSize(batches=2, batch_size=3, steps=2, rounds=1)
 

@@ -1,5 +1,6 @@
 """A language model without a task is frozen with a synthetic reward and moved weights."""
 
+import pytest
 import torch
 
 from infrastructure.events import Role
@@ -8,6 +9,8 @@ from infrastructure.precision_lab.experiment import in_fp32
 from infrastructure.precision_lab.freezing import BaseModelSize, base_model_experiment
 from infrastructure.precision_lab.small_policy import BasePolicy
 from tests.infrastructure.precision_lab.small_experiment import TOKENIZER, small_policy
+
+pytestmark = pytest.mark.process  # trains for seconds
 
 
 def _base():

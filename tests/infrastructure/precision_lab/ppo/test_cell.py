@@ -12,6 +12,8 @@ from infrastructure.precision_lab.ppo.cell import CELL_ROLES, PPOCell
 from infrastructure.precision_lab.ppo.initial_weights import CellModels, prepare
 from infrastructure.precision_lab.ppo.settings import CellSettings
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 TINY = CellSettings(
     width=8,
     layers=1,

@@ -9,6 +9,8 @@ from infrastructure.precision_lab import LabError
 from infrastructure.precision_lab.ppo.initial_weights import load, prepare, save
 from infrastructure.precision_lab.ppo.settings import CellSettings
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 TINY = CellSettings(width=8, layers=1, warm_up_steps=3, reward_model_steps=2, preparation_batch=4)
 
 

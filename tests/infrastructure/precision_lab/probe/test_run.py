@@ -12,6 +12,8 @@ from infrastructure.precision_lab.probe import ProbeError, ProbeRequest, half_ty
 from infrastructure.precision_lab.probe.compare import COLUMNS
 from infrastructure.precision_lab.small_policy import BASE_MODEL, BasePolicy, small_policy
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 @pytest.fixture(scope="module")
 def base() -> BasePolicy:

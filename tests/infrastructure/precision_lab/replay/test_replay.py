@@ -18,6 +18,8 @@ from infrastructure.precision_lab.frozen import (
 from infrastructure.precision_lab.replay import chosen_presets, repeat_under, replay_folder
 from tests.infrastructure.precision_lab.small_experiment import small_experiment
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory):

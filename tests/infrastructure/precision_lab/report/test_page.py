@@ -14,6 +14,8 @@ from tests.infrastructure.precision_lab.report.results_folder import (
     write_sweep,
 )
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>[a](javascript:b) $\\frac{{}}$"
 
 

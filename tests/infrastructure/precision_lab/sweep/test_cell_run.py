@@ -10,6 +10,8 @@ from infrastructure.precision_lab.ppo import CellSettings, load, save
 from infrastructure.precision_lab.results import RunFolder
 from infrastructure.precision_lab.sweep.cell_run import CellTask, prepare_seed, run_cell
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 TINY = CellSettings(
     width=8,
     layers=1,
