@@ -1,5 +1,6 @@
 """A PPO batch repeats bit for bit, and neither its ratio nor its KL is trivial."""
 
+import pytest
 import torch
 
 from infrastructure.events import Role
@@ -9,6 +10,8 @@ from infrastructure.policy.losses.ppo import value_loss
 from infrastructure.precision_lab.experiment import in_fp32
 from infrastructure.precision_lab.experiments.policy import OLD_LOG_PROBS, RETURNS, model_inputs
 from tests.infrastructure.precision_lab.small_experiment import small_experiment
+
+pytestmark = pytest.mark.process  # trains for seconds
 
 
 def test_a_repetition_is_equal_bit_for_bit():

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
 from infrastructure.events import Role
 from infrastructure.precision_lab.experiment import in_fp32
 from infrastructure.precision_lab.experiments import WorldModelExperiment
+
+pytestmark = pytest.mark.process  # trains for seconds
 
 
 def _experiment():

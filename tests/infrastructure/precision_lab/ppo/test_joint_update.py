@@ -4,6 +4,8 @@ from torch.nn import Parameter
 
 from infrastructure.precision_lab.ppo.joint_update import JointUpdate
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 
 def _update(
     *dtypes: torch.dtype, scaled: bool = False, value: float = 1.0, learning_rate: float = 0.1

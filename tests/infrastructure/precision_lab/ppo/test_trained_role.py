@@ -7,6 +7,8 @@ from infrastructure.events.role_precision import RolePrecision
 from infrastructure.precision_lab import LabError
 from infrastructure.precision_lab.ppo.trained_role import SeenTypes, TrainedRole
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 CPU = torch.device("cpu")
 
 

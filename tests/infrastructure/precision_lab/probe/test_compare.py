@@ -22,6 +22,8 @@ from infrastructure.precision_lab.probe.compare import (
     weights_sha256,
 )
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 CPU = torch.device("cpu")
 TOKENIZER = CharacterTokenizer("abcdefgh")
 

@@ -13,6 +13,8 @@ from infrastructure.precision_lab.replay.preset_kernels import PresetKernels, Tr
 from infrastructure.training.precision.roles import RoleForward
 from tests.infrastructure.precision_lab.small_experiment import small_experiment
 
+pytestmark = pytest.mark.process  # trains for seconds
+
 CPU = torch.device("cpu")
 
 

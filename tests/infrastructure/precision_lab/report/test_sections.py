@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from infrastructure.precision_lab.report import read_results
 from infrastructure.precision_lab.report.sections import Section, all_sections
 from tests.infrastructure.precision_lab.report.results_folder import (
@@ -12,6 +14,8 @@ from tests.infrastructure.precision_lab.report.results_folder import (
     write_json,
     write_sweep,
 )
+
+pytestmark = pytest.mark.process  # trains for seconds
 
 
 def sections(folder: Path) -> dict[str, Section]:
