@@ -49,7 +49,7 @@ def bisect_folder(
         tolerance: Multiple of the noise floor that a result may be off.
 
     Raises:
-        UnknownPresetError: There is no such preset.
+        UnknownPresetError: No preset has this name.
         NothingHalfError: The preset has no half type for a role of *experiment*.
         NotFiniteError: The FP32 result is not finite.
         OSError: The disk refuses.

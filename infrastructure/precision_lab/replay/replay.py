@@ -63,7 +63,7 @@ def chosen_presets(name: str, roles: Mapping[Role, object] | None = None) -> lis
             for any of them, except the FP32 baseline.
 
     Raises:
-        UnknownPresetError: There is no such preset.
+        UnknownPresetError: No preset has this name.
     """
     if name != ALL:
         return [find_preset(name)]
@@ -132,7 +132,7 @@ def replay_folder(
         output: Folder of results; ``replay/<preset>.json`` is replaced.
 
     Raises:
-        UnknownPresetError: There is no such preset; nothing is computed.
+        UnknownPresetError: No preset has this name; nothing is computed.
         OSError: The disk refuses; earlier results are kept.
     """
     presets = chosen_presets(preset_name, experiment.models)

@@ -55,7 +55,7 @@ class SweepPlan:
     """Presets and seeds, and what each cell trains.
 
     Raises:
-        UnknownPresetError: There is no such preset.
+        UnknownPresetError: No preset has this name.
         LabError: There is no preset or seed, one is named twice, or a seed is negative.
     """
 

@@ -25,7 +25,7 @@ class RoleResolver:
         emit: Receives the notices of `precisions`.
 
     Raises:
-        UnknownPresetError: There is no such preset.
+        UnknownPresetError: No preset has this name.
         PurePresetError: The preset has no FP32 master weights.
     """
 
