@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy format clean everything install uninstall drill manifests boot-test torture
+.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab format clean everything install uninstall drill manifests boot-test torture
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -49,7 +49,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy  ## Measure everything that can be measured here: about an hour
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab  ## Measure everything that can be measured here: over an hour
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -63,6 +63,10 @@ bench-se-darwin: $(VENV)/.bench  ## Measure what the world model saves SE-Darwin
 bench-policy: $(STAMP)  ## Measure how far rollout and trainer of a policy disagree, in ten minutes
 	$(BIN)/python -m benchmarks.policy mismatch
 	$(BIN)/python -m benchmarks.policy factorial
+
+bench-precision-lab: $(STAMP)  ## Test document 004's hypotheses and search planted faults, in half an hour
+	$(BIN)/python -m benchmarks.precision_lab hypotheses
+	$(BIN)/python -m benchmarks.precision_lab planted --seed 1
 
 $(VENV)/.bench: $(STAMP)
 	@echo "Installing what the tests and benchmarks use beyond that"

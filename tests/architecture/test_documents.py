@@ -20,6 +20,8 @@ from infrastructure.events.role_precision import PRESETS, RolePrecision
 
 SETTING = re.compile(r"\b(?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9]\b")
 COMMAND = re.compile(r"genesis-fp16((?: +[^\s`#|]+)+)")
+BENCHMARK = re.compile(r"python -m (benchmarks(?:\.\w+)*)((?: +[^\s`#|]+)*)")
+MAKE = re.compile(r"(?:`|^)make ([a-z-]+)(?=`|$| +#| [A-Z]+=)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 ROW = re.compile(r"^\| (?P<cells>.+) \|$", re.MULTILINE)
 
@@ -81,6 +83,34 @@ def test_commands_named_exist(pages: list[Path], root: Path) -> None:
                 wrong.append(f"{page.relative_to(root)}: {match[0]}: {problem}")
     assert seen > 10
     assert wrong == []
+
+
+def test_benchmarks_named_exist(pages: list[Path], root: Path) -> None:
+    """The module, and the command that follows it in the source of what ``python -m`` runs."""
+    wrong, seen = [], 0
+    for page in [*pages, root / "Makefile"]:
+        for module, words in BENCHMARK.findall(page.read_text()):
+            seen += 1
+            path = root / module.replace(".", "/")
+            source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+            command = re.match(r" +([a-z]+)\b", words)
+            if not source.is_file() or (command and f'"{command[1]}"' not in source.read_text()):
+                wrong.append(f"{page.relative_to(root)}: {module}{words}")
+    assert seen > 10
+    assert wrong == []
+
+
+def test_make_targets_named_exist(pages: list[Path], root: Path) -> None:
+    makefile = (root / "Makefile").read_text()
+    targets = {*re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)}
+    named = {name for page in pages for name in MAKE.findall(page.read_text())}
+    assert {"run", "bench-step"} <= named <= targets
+    every = re.search(r"^bench: (.*?) *##", makefile, re.MULTILINE)
+    assert every is not None
+    benchmarks = {name for name in targets if name.startswith("bench-")}
+    assert {*every[1].split()} == benchmarks, "make bench runs every benchmark"
+    page = (root / "docs" / "benchmarks.md").read_text()
+    assert {name for name in benchmarks if f"make {name}`" not in page} == set()
 
 
 def test_links_lead_somewhere(pages: list[Path], root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from benchmarks.precision_lab.planted.flipping import Flipped, flip_one_at_a_tim
 from infrastructure.precision_lab.bisect import Bisection, bisect
 
 COLUMNS = (
-    "fault", "half", "error", "first", "right", "all_right", "culprits", "runs", "seconds",
-    "flipping_first", "flipping_right", "flipping_cures", "flipping_runs", "flipping_seconds",
+    "fault", "half", "error", "first", "right", "all_right", "culprits", "runs",
+    "flipping_first", "flipping_right", "flipping_cures", "flipping_runs",
+    "cpu_seconds", "flipping_cpu_seconds",
 )  # fmt: skip
 
 
@@ -51,8 +53,14 @@ def subjects(seed: int, only: Sequence[str] | None) -> Iterator[Planted]:
 
 def measure(planted: Planted) -> dict[str, str]:
     """A row of the table: the search, and flipping one place at a time."""
+    started = time.process_time()
     found = bisect(planted.experiment, planted.precisions)
-    return _row(planted, found, flip_one_at_a_time(planted))
+    searched = time.process_time()
+    flipped = flip_one_at_a_time(planted)
+    return _row(planted, found, flipped) | {
+        "cpu_seconds": f"{searched - started:.2f}",
+        "flipping_cpu_seconds": f"{time.process_time() - searched:.2f}",
+    }
 
 
 def _row(planted: Planted, found: Bisection, flipped: Flipped) -> dict[str, str]:
@@ -73,12 +81,10 @@ def _row(planted: Planted, found: Bisection, flipped: Flipped) -> dict[str, str]
         "all_right": "yes" if set(places) == planted.places else "no",
         "culprits": str(len(places)),
         "runs": str(found.runs),
-        "seconds": f"{found.seconds:.1f}",
         "flipping_first": str(flipped.place or ""),
         "flipping_right": right(flipped.place),
         "flipping_cures": "yes" if flipped.cures else "no",
         "flipping_runs": str(flipped.runs),
-        "flipping_seconds": f"{flipped.seconds:.1f}",
     }
 
 
@@ -96,6 +102,14 @@ def summary(rows: Sequence[dict[str, str]]) -> str:
     def healthy_ones(column: str) -> str:
         return f"{sum(row[column] == 'no' for row in sound)} of {len(sound)}"
 
+    def cost(prefix: str) -> str:
+        runs = [int(row[f"{prefix}runs"]) for row in searched]
+        seconds = sum(float(row[f"{prefix}cpu_seconds"]) for row in faulty)
+        each = f"{min(runs)} to {max(runs)}" if runs else "no"
+        return f"{each} repetitions where there is something to search, {seconds:.0f} CPU s"
+
+    searched = [row for row in faulty if row["culprits"] != "0"]
+    errors = sorted(float(row["error"]) for row in sound)
     return "\n".join(
         [
             f"bisect: the right place first in {faults('right')}, exactly the right places in "
@@ -103,5 +117,7 @@ def summary(rows: Sequence[dict[str, str]]) -> str:
             f"one at a time: the right place first in {faults('flipping_right')}, cured "
             f"{faults('flipping_cures')}; a false culprit in {healthy_ones('flipping_right')} "
             "healthy models",
+            f"bisect: {cost('')}; one at a time: {cost('flipping_')}",
+            *([f"healthy: {errors[0]:g} to {errors[-1]:g} x the noise floor"] if errors else []),
         ]
     )

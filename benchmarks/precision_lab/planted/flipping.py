@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from benchmarks.precision_lab.planted.faults import Planted
@@ -19,18 +18,15 @@ class Flipped:
         place: The place that brings the outcome nearest to FP32; None if none brings it nearer.
         cures: Whether it brings the outcome within the tolerance.
         runs: Number of repetitions.
-        seconds: Duration.
     """
 
     place: Place | None
     cures: bool
     runs: int
-    seconds: float
 
 
 def flip_one_at_a_time(planted: Planted) -> Flipped:
     """Put each place alone in FP32; judge by the same noise floor and tolerance as the search."""
-    started = time.perf_counter()
     floor = NoiseFloor(planted.experiment, planted.precisions)
     oracle = Oracle(planted.experiment, planted.precisions, floor)
     half = oracle.deviation(()).ratio
@@ -40,5 +36,4 @@ def flip_one_at_a_time(planted: Planted) -> Flipped:
         best = min(ratios, key=lambda each: ratios[each])
         place = best if ratios[best] < half else None
         cures = ratios[best] <= TOLERANCE
-    seconds = time.perf_counter() - started
-    return Flipped(place=place, cures=cures, runs=oracle.runs + 5, seconds=seconds)
+    return Flipped(place=place, cures=cures, runs=oracle.runs + 5)

@@ -38,3 +38,5 @@ def test_a_pair_of_places_is_found_that_flipping_misses():
     assert (sound["right"], sound["culprits"]) == ("yes", "0")
     assert "1 of 1 faults (1 of 1 cases)" in summary([row, sound])
     assert "in 0 of 1 healthy models" in summary([row, sound])
+    assert f"bisect: {row['runs']} to {row['runs']} repetitions" in summary([row, sound])
+    assert f"healthy: {float(sound['error']):g} to" in summary([row, sound])
