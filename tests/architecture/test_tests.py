@@ -19,6 +19,9 @@ TESTED_BY = {
     "genesis_fp16/store/migrations/*.py": "genesis_fp16/store/test_database.py",
     "infrastructure/events/command.py": "infrastructure/events/test_event_log.py",
     "infrastructure/events/precision_state.py": "infrastructure/events/test_event_log.py",
+    "infrastructure/precision_lab/report/sections/section.py": (
+        "infrastructure/precision_lab/report/sections/test_contents.py"
+    ),
     "infrastructure/precision_lab/errors.py": "genesis_fp16/cli/test_lab.py",
     "infrastructure/precision_lab/numerics/*.py": (
         "infrastructure/precision_lab/numerics/test_numerics.py"

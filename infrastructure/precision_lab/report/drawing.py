@@ -95,6 +95,11 @@ def tone_of(preset: str) -> Tone:
     return policy
 
 
+def tone_name(tone: Tone) -> str:
+    """What the legend calls the lines of a tone."""
+    return "both half types" if tone == "mixed" else tone.upper()
+
+
 def draw_lines(lines: Sequence[Line], x: Axis, y: Axis, *, describe: str) -> str:
     """SVG of *lines*; *describe* is its text for people who do not see it."""
     from matplotlib import rc_context

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from infrastructure.events.role_precision import PRESETS
@@ -24,7 +25,9 @@ from infrastructure.precision_lab.results import (
     run_folders,
 )
 
+BASELINE = "fp32_baseline"
 PROBE_ROWS, PROBE_SUMMARY = "probe_results.csv", "summary.json"
+_END_SHARE = 0.2  # of the updates of a cell
 _MOST_BYTES = 256 * 2**20  # of one file
 _VERDICTS = ("hypothesis", "claim", "figure", "interval", "rule", "verdict", "would decide")
 
@@ -58,6 +61,11 @@ class Cell:
     def values(self, name: str) -> list[float]:
         """Finite values of the metric *name*."""
         return [value for _, value in self.series(name) if math.isfinite(value)]
+
+    def at_end(self, name: str) -> float | None:
+        """Median of the metric *name* over the last fifth of the updates; None if it has none."""
+        values = self.values(name)
+        return median(values[-max(1, round(len(values) * _END_SHARE)) :]) if values else None
 
 
 Row = Mapping[str, Any]
@@ -97,11 +105,48 @@ class LabResults:
         """Seeds of the cells."""
         return sorted({cell.seed for cell in self.cells})
 
+    @property
+    def culprits(self) -> list[Row] | None:
+        """Places that the bisection names, the costliest first; None without a bisection."""
+        found = self.bisect.get("culprits")
+        return _objects(found) if isinstance(found, list) else None
+
+    @property
+    def probe_by_length(self) -> list[Row]:
+        """Rows of the probe's summary, the shortest sequences first."""
+        return _objects(self.probe.get("by_length"))
+
 
 def preset_order(name: str) -> tuple[int, str]:
     """Key that sorts presets: FP32 first, then as the library lists them, then others by name."""
-    known = ["fp32_baseline", *PRESETS]
+    known = [BASELINE, *PRESETS]
     return (known.index(name) if name in known else len(known), name)
+
+
+def inner(row: Row, *names: str) -> object:
+    """The value below *names*; None where an object is missing."""
+    value: object = row
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def number(value: object) -> float | None:
+    """A number of a result; None where it is something else."""
+    try:
+        return read_number(value)  # type: ignore[arg-type]  # checked there
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def texts(row: Row, name: str) -> list[str]:
+    """The list *name* as texts; empty where it is something else."""
+    value = row.get(name)
+    return [str(each) for each in value] if isinstance(value, list) else []
+
+
+def _objects(value: object) -> list[Row]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def read_results(folder: Path) -> LabResults:

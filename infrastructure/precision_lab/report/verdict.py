@@ -6,10 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 
-from infrastructure.precision_lab.report.reading import LabResults
-from infrastructure.precision_lab.report.sections import end_of
-
-_BASELINE = "fp32_baseline"
+from infrastructure.precision_lab.report.reading import BASELINE, LabResults, inner
 
 
 def verdict(results: LabResults) -> list[str]:
@@ -53,18 +50,18 @@ def _of_reward(results: LabResults, presets: list[str]) -> Iterator[str]:
         preset: [
             end
             for cell in results.cells
-            if cell.preset == preset and (end := end_of(cell, "task_reward_mean")) is not None
+            if cell.preset == preset and (end := cell.at_end("task_reward_mean")) is not None
         ]
-        for preset in {*presets, _BASELINE}
+        for preset in {*presets, BASELINE}
     }
-    baseline = rewards[_BASELINE]
+    baseline = rewards[BASELINE]
     if not baseline:
-        yield "No reward of fp32_baseline is here, so that no preset can be compared with FP32."
+        yield f"No reward of {BASELINE} is here, so that no preset can be compared with FP32."
         return
     worse = [
         preset
         for preset in presets
-        if preset != _BASELINE and rewards[preset] and median(rewards[preset]) < min(baseline)
+        if preset != BASELINE and rewards[preset] and median(rewards[preset]) < min(baseline)
     ]
     if worse:
         yield (
@@ -79,10 +76,9 @@ def _of_reward(results: LabResults, presets: list[str]) -> Iterator[str]:
 
 
 def _of_bisection(results: LabResults) -> Iterator[str]:
-    culprits = results.bisect.get("culprits")
-    if not isinstance(culprits, list):
+    if results.culprits is None:
         return
-    places = [str(each.get("place", "")) for each in culprits if isinstance(each, dict)]
+    places = [str(each.get("place", "")) for each in results.culprits]
     if places:
         yield f"Half precision loses most at {', '.join(places[:3])}: keep it in FP32."
     else:
@@ -92,9 +88,8 @@ def _of_bisection(results: LabResults) -> Iterator[str]:
 def _of_replay(results: LabResults) -> Iterator[str]:
     errors = {}
     for preset, result in results.replays.items():
-        gradients = result.get("gradients")
-        error = gradients.get("relative_error") if isinstance(gradients, dict) else None
-        if isinstance(error, float) and preset != _BASELINE:
+        error = inner(result, "gradients", "relative_error")
+        if isinstance(error, float) and preset != BASELINE:
             errors[preset] = error
     if len(errors) > 1:
         best, worst = min(errors, key=errors.__getitem__), max(errors, key=errors.__getitem__)
@@ -106,9 +101,8 @@ def _of_replay(results: LabResults) -> Iterator[str]:
 
 def _of_probe(results: LabResults) -> Iterator[str]:
     errors: dict[str, float] = {}
-    rows = results.probe.get("by_length")
-    for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, dict) and row.get("temperature") == 1.0:
+    for row in results.probe_by_length:
+        if row.get("temperature") == 1.0:
             value = row.get("real_logp_error_mean")
             if isinstance(value, float):
                 errors[str(row.get("dtype"))] = value  # the longest is last
