@@ -22,7 +22,7 @@ TESTED_BY = {
     "infrastructure/precision_lab/report/sections/section.py": (
         "infrastructure/precision_lab/report/sections/test_contents.py"
     ),
-    "infrastructure/precision_lab/errors.py": "genesis_fp16/cli/test_lab.py",
+    "infrastructure/precision_lab/errors.py": "genesis_fp16/cli/lab/test_errors.py",
     "infrastructure/precision_lab/numerics/*.py": (
         "infrastructure/precision_lab/numerics/test_numerics.py"
     ),
@@ -33,7 +33,7 @@ TESTED_BY = {
         "infrastructure/precision_lab/freezing/test_agent_jobs.py"
     ),
     "genesis_fp16/daemon/agent_task.py": "genesis_fp16/daemon/test_preflight.py",
-    "genesis_fp16/worker/lab.py": "genesis_fp16/cli/test_lab.py",
+    "genesis_fp16/worker/lab.py": "genesis_fp16/cli/lab/test_freeze.py",
     "infrastructure/precision_lab/frozen/loading.py": (
         "infrastructure/precision_lab/frozen/test_folder.py"
     ),
@@ -68,6 +68,9 @@ TESTED_BY = {
     "genesis_fp16/cli/doctor.py": "genesis_fp16/cli/test_checks.py",
     "genesis_fp16/daemon/startup.py": "genesis_fp16/daemon/test_daemon.py",
     "genesis_fp16/plugins/probe/__main__.py": "genesis_fp16/plugins/probe/test_parent.py",
+    "genesis_fp16/cli/lab/frozen.py": "genesis_fp16/cli/lab/test_freeze.py",
+    "genesis_fp16/cli/lab/options.py": "genesis_fp16/cli/lab/test_freeze.py",
+    "genesis_fp16/cli/lab/replay.py": "genesis_fp16/cli/lab/test_freeze.py",
     # Parts of `train`: each is seen only in a training that goes on.
     "infrastructure/training/loop/baseline.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/loop/boundary.py": "infrastructure/training/loop/test_train.py",

@@ -20,55 +20,11 @@ from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import AgentSettings, Settings, load_settings
 from infrastructure.events.preflight_report import PreflightReport
+from tests.genesis_fp16.line_plugin import FACTORY, line_plugin
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
 PROGRAM = Path(sys.executable).parent / "genesis-fp16"
-
-LINE = """
-import time
-import torch
-from torch import nn
-from infrastructure.agent_contract import *
-from infrastructure.agent_contract.agent import InsufficientDataError
-
-
-class LineAgent:
-    name = "line"
-    contract_version = 1
-
-    def schedule(self):
-        return Schedule(every_seconds=3600)
-
-    def settings_model(self):
-        return None
-
-    def collect(self, context):
-        for number in range(6):
-            yield Transition(group=f"g{number}", observation={"x": float(number)}, action={})
-        LATER
-
-    def build_job(self, context, transitions):
-        if len(transitions) < NEEDED:
-            raise InsufficientDataError("transitions", len(transitions), NEEDED)
-        x = torch.tensor([[t.observation["x"]] for t in transitions])
-        batch = {"x": x, "y": 2 * x}
-
-        def loss(forward, batch):
-            return torch.nn.functional.mse_loss(forward(batch["x"]), batch["y"])
-
-        return TrainingJob(
-            model=nn.Sequential(nn.Linear(1, 8), nn.SiLU(), nn.Linear(8, 1)),
-            optimizer=lambda parameters: torch.optim.AdamW(parameters, fused=True),
-            batches=lambda epoch: [batch] * 4,
-            loss=loss,
-            evaluate=lambda forward: None,
-            epochs=1,
-        )
-
-    def publish(self, context, model, report):
-        raise AssertionError("nothing is published")
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +37,7 @@ def folder(folder: Path) -> Path:
 @pytest.fixture
 def install_line(install_plugin: Callable[..., None]) -> Callable[..., None]:
     def install(needed: int = 4, later: str = "pass") -> None:
-        source = LINE.replace("NEEDED", str(needed)).replace("LATER", later)
-        install_plugin("line", source, factory="LineAgent")
+        install_plugin("line", line_plugin(needed=needed, later=later), factory=FACTORY)
 
     return install
 

@@ -1,0 +1,74 @@
+"""``genesis-fp16 lab replay``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from genesis_fp16.cli.lab.errors import plain_errors
+from genesis_fp16.cli.lab.frozen import repeat
+from genesis_fp16.cli.lab.options import RESULTS, DeviceOrSettingOption, FrozenArgument
+from genesis_fp16.cli.output import print_line, print_table
+
+
+def replay(
+    frozen: FrozenArgument,
+    preset: Annotated[str, typer.Option("--preset", help="Name of a preset, or all.")] = "all",
+    output: Annotated[
+        Path, typer.Option("--output", help="Folder of the results; files go into replay/.")
+    ] = RESULTS,
+    device: DeviceOrSettingOption = None,
+) -> None:
+    """Repeat a frozen experiment under PRESET and measure what differs from FP32."""
+    with plain_errors():
+        from infrastructure.precision_lab.frozen import FrozenFolder
+        from infrastructure.precision_lab.replay import chosen_presets, replay_folder
+        from infrastructure.precision_lab.results import read_object
+
+        folder = FrozenFolder(frozen)
+        presets = chosen_presets(preset, folder.manifest.weights)
+        repeat(
+            folder,
+            "replay",
+            {"preset": preset},
+            output=output,
+            device=device,
+            here=lambda experiment: replay_folder(folder, experiment, preset, output),
+        )
+        found = [read_object(output / "replay" / f"{each.name}.json") for each in presets]
+    _print_results(found)
+    print_line(f"written to {output / 'replay'}")
+
+
+def _print_results(results: Iterable[Mapping[str, Any]]) -> None:
+    columns = ("preset", "loss", "gradient", "log-probs", "KL", "mismatch", "loss scale", "")
+    rows = []
+    for each in results:
+        metrics = each.get("metrics", {})
+        rows.append(
+            (
+                each["preset"],
+                _short(each["errors"]["loss"]["abs_err_mean"]),
+                _short(each["gradients"]["relative_error"]),
+                _short(each["errors"].get("log_probs", {}).get("abs_err_mean")),
+                _short(metrics.get("kl_penalty_mean")),
+                _short(metrics.get("mismatch_k3")),
+                f"{each['loss_scale']:g}",
+                f"not finite: {', '.join(each['not_finite'][:3])}" if each["not_finite"] else "",
+            )
+        )
+    print_table(columns, rows)
+    print_line(
+        "loss and log-probs: mean absolute error against FP32; gradient: relative error; KL: mean "
+        "penalty of a token; mismatch: k3 of rollout and trainer with the same weights, in nats"
+    )
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2e}" if math.isfinite(value) else "not finite"
