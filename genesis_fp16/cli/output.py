@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from genesis_fp16.system.json_text import json_text
 from infrastructure.events.plain_text import plain
+from infrastructure.files import json_text
 
 LONGEST_CELL = 300
 
@@ -22,7 +22,7 @@ JsonFlag = Annotated[bool, JSON_OPTION]
 
 def print_json(value: object) -> None:
     """Print *value* as JSON."""
-    typer.echo(json_text(value))
+    typer.echo(json_text(value, indent=2, default=str))
 
 
 def print_line(text: str) -> None:

@@ -15,10 +15,9 @@ from pydantic_core import from_json
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.guard import GUARD, Decision, GuardSettings
 from genesis_fp16.settings import Settings
-from genesis_fp16.system.json_text import json_text
 from infrastructure.events.mismatch_report import MismatchReport
 from infrastructure.events.plain_text import PlainText, plain
-from infrastructure.files import write_atomically
+from infrastructure.files import json_text, write_atomically
 
 _FOLDER = "guard"
 _LARGEST = 16 << 20  # bytes; a bundle has a few thousand
@@ -72,7 +71,7 @@ def write_evidence(home: Path, decision: Decision, evidence: Mapping[str, object
     named = replace(decision, evidence=str(Path(_FOLDER) / decision.agent / name))
     path = home / named.evidence
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json_text({**asdict(named), **evidence}))
+    write_atomically(path, json_text({**asdict(named), **evidence}, indent=2, default=str))
     return named
 
 

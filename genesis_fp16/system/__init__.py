@@ -1,1 +1,1 @@
-"""Process trees, signals, full disks, JSON text: what is the operating system's."""
+"""Process trees, signals, full disks: what is the operating system's."""

@@ -1,4 +1,4 @@
-"""Atomic file replacement. Imports neither torch nor the daemon."""
+"""Atomic file replacement and strict JSON. Imports neither torch nor the daemon."""
 
 from infrastructure.files.atomic import (
     ABANDONED_SECONDS,
@@ -9,6 +9,7 @@ from infrastructure.files.atomic import (
     remove_abandoned,
     write_atomically,
 )
+from infrastructure.files.strict_json import json_text, write_json
 
 __all__ = [
     "ABANDONED_SECONDS",
@@ -16,6 +17,8 @@ __all__ = [
     "atomic_file",
     "copy_folder",
     "flush_folder",
+    "json_text",
     "remove_abandoned",
     "write_atomically",
+    "write_json",
 ]

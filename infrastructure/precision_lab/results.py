@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from infrastructure.files import write_atomically
+from infrastructure.files import json_text, write_json
 from infrastructure.precision_lab.errors import LabError
 
 FORMAT = 1
@@ -42,15 +42,6 @@ class ResultsError(LabError):
         self.path = path
 
 
-def json_text(value: object, *, indent: int | None = None) -> str:
-    """*value* as strict JSON.
-
-    Raises:
-        TypeError: It holds something that JSON has no form for.
-    """
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
-
-
 def read_number(value: float | str | None) -> float | None:
     """A number of a result, which may be NaN or infinite; None where there was none.
 
@@ -62,16 +53,6 @@ def read_number(value: float | str | None) -> float | None:
             raise ValueError(f"expected a number, or nan, inf or -inf, got {value!r}")
         return _NOT_FINITE[value]
     return None if value is None else float(value)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(name): _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -157,7 +138,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / SUMMARY).unlink(missing_ok=True)
         (self.path / STEPS).write_bytes(b"")
-        write_atomically(self.path / CONFIG, json_text(config, indent=2) + "\n")
+        write_json(self.path / CONFIG, config)
 
     def append(self, metrics: Mapping[str, object]) -> None:
         """Add the line of one step, whole or with an error.
@@ -177,8 +158,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / STEPS).open("ab") as file:
             os.fsync(file.fileno())
-        content = {"format": FORMAT, **asdict(summary)}
-        write_atomically(self.path / SUMMARY, json_text(content, indent=2) + "\n")
+        write_json(self.path / SUMMARY, {"format": FORMAT, **asdict(summary)})
 
     def config(self) -> dict[str, Any]:
         """Content of ``config.json``.
@@ -243,7 +223,7 @@ def write_manifest(output: Path, manifest: Mapping[str, Any]) -> None:
         OSError: The disk refuses.
     """
     output.mkdir(parents=True, exist_ok=True)
-    write_atomically(output / MANIFEST, json_text({"format": FORMAT, **manifest}, indent=2) + "\n")
+    write_json(output / MANIFEST, {"format": FORMAT, **manifest})
 
 
 def read_manifest(output: Path) -> dict[str, Any] | None:

@@ -36,9 +36,9 @@ from benchmarks.precision_lab.hypotheses.material import (
 )
 from benchmarks.precision_lab.hypotheses.verdicts import Claim, intervals, overall
 from infrastructure.events import Role
-from infrastructure.files import write_atomically
+from infrastructure.files import write_json
 from infrastructure.policy.models import PolicyModelError
-from infrastructure.precision_lab.results import json_text, read_number
+from infrastructure.precision_lab.results import read_number
 
 OUTPUT = Path("benchmark_results/precision_lab/hypotheses")
 CLAIMS: tuple[Claim, ...] = (
@@ -139,9 +139,9 @@ class Kept:
             return found
         began = time.process_time()
         figures = make()
-        text = json_text({"settings": self._settings, "figures": figures}, indent=2)
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._folder / f"{name}.json", text + "\n")
+        content = {"settings": self._settings, "figures": figures}
+        write_json(self._folder / f"{name}.json", content)
         print(f"{name}: {time.process_time() - began:.0f} CPU s", flush=True)
         return figures
 

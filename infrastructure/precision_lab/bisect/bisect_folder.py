@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from infrastructure.events.role_precision import find_preset
-from infrastructure.files import write_atomically
+from infrastructure.files import write_json
 from infrastructure.precision_lab.bisect.bisect import Bisection, Culprit, bisect
 from infrastructure.precision_lab.bisect.noise_floor import Deviation
 from infrastructure.precision_lab.environment import describe_environment, fixed_numerics
@@ -15,7 +15,7 @@ from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.experiments import PolicyExperiment, WorldModelExperiment
 from infrastructure.precision_lab.frozen import FrozenFolder
 from infrastructure.precision_lab.replay import repeat_under
-from infrastructure.precision_lab.results import FORMAT, json_text
+from infrastructure.precision_lab.results import FORMAT
 
 BISECT = "bisect.json"
 
@@ -75,7 +75,7 @@ def bisect_folder(
         **_of(found),
     }
     output.mkdir(parents=True, exist_ok=True)
-    write_atomically(output / BISECT, json_text(result, indent=2) + "\n")
+    write_json(output / BISECT, result)
     return found
 
 

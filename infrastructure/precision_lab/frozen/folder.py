@@ -15,7 +15,7 @@ from torch import Tensor
 
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
-from infrastructure.files import atomic_file, write_atomically
+from infrastructure.files import atomic_file, write_json
 from infrastructure.precision_lab.environment import describe_environment
 from infrastructure.precision_lab.frozen.manifest import (
     FORMAT,
@@ -25,7 +25,6 @@ from infrastructure.precision_lab.frozen.manifest import (
     Manifest,
     read_manifest,
 )
-from infrastructure.precision_lab.results import json_text
 from infrastructure.training.checkpoints.checkpoint import describe_load_error
 
 _PARTS = ("weights", "batches", "data")
@@ -121,8 +120,7 @@ class FrozenWriter:
                 **details,
             }
         )
-        content = json_text(manifest.model_dump(mode="json"), indent=2)
-        write_atomically(self.path / MANIFEST, content + "\n")
+        write_json(self.path / MANIFEST, manifest.model_dump(mode="json"))
         return manifest
 
 

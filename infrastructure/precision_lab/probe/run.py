@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from infrastructure.events.role_precision import HalfName, RolePrecision
-from infrastructure.files import write_atomically
+from infrastructure.files import write_atomically, write_json
 from infrastructure.policy import Sampling
 from infrastructure.policy.models import context_length
 from infrastructure.precision_lab.environment import describe_environment, fixed_numerics
@@ -18,7 +18,7 @@ from infrastructure.precision_lab.probe.compare import (
     continuations,
     probe,
 )
-from infrastructure.precision_lab.results import FORMAT, json_text
+from infrastructure.precision_lab.results import FORMAT
 from infrastructure.precision_lab.small_policy import BASE_MODEL, BasePolicy, base_policy
 from infrastructure.training.precision import resolve_device
 
@@ -124,7 +124,7 @@ def run_probe(
     write_atomically(output / FOLDER / ROWS, result.to_csv())
     summary = _summary(request, result)
     summary["environment"] = describe_environment(device)
-    write_atomically(output / FOLDER / SUMMARY, json_text(summary, indent=2) + "\n")
+    write_json(output / FOLDER / SUMMARY, summary)
     return result
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from infrastructure.events import Role
 from infrastructure.events.role_precision import PRESETS, RolePrecisions, find_preset
-from infrastructure.files import write_atomically
+from infrastructure.files import write_json
 from infrastructure.policy import TokenBatch
 from infrastructure.precision_lab import computations
 from infrastructure.precision_lab.environment import describe_environment, fixed_numerics
@@ -24,7 +24,7 @@ from infrastructure.precision_lab.frozen import FrozenFolder
 from infrastructure.precision_lab.frozen.manifest import MANIFEST
 from infrastructure.precision_lab.replay.measured import measured
 from infrastructure.precision_lab.replay.preset_kernels import PresetKernels
-from infrastructure.precision_lab.results import FORMAT, json_text
+from infrastructure.precision_lab.results import FORMAT
 
 ALL = "all"
 TRAINER_LOG_PROBS = "trainer_log_probs"
@@ -158,7 +158,7 @@ def replay_folder(
             **measured(found.outcome, exact, preset),
         }
         path = output / "replay" / f"{preset.name}.json"
-        write_atomically(path, json_text(result, indent=2) + "\n")
+        write_json(path, result)
         results.append(result)
     return results
 

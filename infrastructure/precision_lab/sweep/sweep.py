@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infrastructure.files import write_atomically
+from infrastructure.files import write_json
 from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.failures import FailureKind
 from infrastructure.precision_lab.results import (
@@ -21,7 +21,6 @@ from infrastructure.precision_lab.results import (
     ResultsError,
     RunFolder,
     RunSummary,
-    json_text,
 )
 from infrastructure.precision_lab.sweep.plan import Cell, SweepPlan, has_ended, summary_of
 from infrastructure.precision_lab.sweep.progress import Progress
@@ -308,7 +307,7 @@ class _Call:
             "counts": result.counts,
             "cells": cells,
         }
-        write_atomically(self._output / SWEEP_SUMMARY, json_text(content, indent=2) + "\n")
+        write_json(self._output / SWEEP_SUMMARY, content)
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from typing import Any, TextIO
 import torch
 
 from infrastructure.agent_contract.agent import MisconfiguredError
+from infrastructure.files import json_text
 from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.ppo.settings import CellSettings
-from infrastructure.precision_lab.results import json_text
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:

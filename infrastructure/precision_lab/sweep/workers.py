@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
+from infrastructure.files import json_text
 from infrastructure.precision_lab.errors import LabError
-from infrastructure.precision_lab.results import json_text
 
 MODULE = "infrastructure.precision_lab.sweep.worker"
 _KILLED_AFTER_SECONDS = 30.0  # beyond a cell's own deadline, which it checks between its steps

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infrastructure.files import json_text
 from infrastructure.precision_lab.results import (
     FORMAT,
     ResultsError,
     RunFolder,
     RunSummary,
-    json_text,
     read_manifest,
     read_number,
     run_folders,
