@@ -16,7 +16,6 @@ from infrastructure.events.mismatch_report import MismatchReport, ReferenceRepor
 from infrastructure.events.precision_state import PrecisionName, fp32_reason_of_device
 from infrastructure.events.role_precision import FP32, HalfName, RolePrecision
 from infrastructure.policy.mismatch.attribution import report_mismatch, report_reference
-from infrastructure.policy.mismatch.measures import MismatchError
 from infrastructure.training.inputs import preserved_generators, to_device
 from infrastructure.training.precision import Precision, PrecisionForward, native_half_types
 from infrastructure.training.precision.roles import Role
@@ -98,7 +97,7 @@ class MismatchObserver:
         """What *measure* returns; None if it cannot, which is told once."""
         try:
             return measure()
-        except (MismatchError, ArithmeticError, RuntimeError) as error:
+        except Exception as error:  # of a plugin's code, or of the device: the training goes on
             if not self._noticed:
                 consequence = "training continues; later rounds are tried"
                 self._emit(Notice.warning("mismatch_not_measured", error, consequence=consequence))

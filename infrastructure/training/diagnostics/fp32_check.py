@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.agent_contract import Job
 from infrastructure.training.diagnostics.module_names import RunningModules
+from infrastructure.training.model_copy import copy_model
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.precision.keep_fp32 import find_modules, keep_in_fp32
 from infrastructure.training.rounds import batches_of_each_kind
@@ -52,9 +52,10 @@ def check_fp32_step(job: Job, device: torch.device) -> None:
     Raises:
         HalfPrecisionInModelError: A half tensor appeared; the message names the module.
         UnknownModuleError: The job keeps a module in FP32 that its model does not have.
+        UncopyableModelError: See `copy_model`.
         ValueError: The job yields no batches.
     """
-    model = copy.deepcopy(job.model).to(device).train()
+    model = copy_model(job.model).to(device).train()
     keep_in_fp32(model, job.keep_fp32, device)
     called = _watch_calls(find_modules(model, job.keep_fp32))
     forward = PrecisionForward(model, device, Precision.FP32)

@@ -58,8 +58,8 @@ class Fp32Shadow:
             loss_scale: Loss scale for *precision*.
 
         Raises:
-            RuntimeError: Memory is too small, or the model holds something that cannot be copied,
-                such as a tensor attached to an old graph.
+            UncopyableModelError: See `copy_model`.
+            RuntimeError: Memory is too small.
         """
         passes, batch = self._passes, self._batch
         with preserved_generators(passes.device):

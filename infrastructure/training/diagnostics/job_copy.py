@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.nn import Module
@@ -11,6 +9,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
+from infrastructure.training.model_copy import copy_model
 from infrastructure.training.precision import Precision, PrecisionForward, checked_loss
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.rounds import first_batches
@@ -36,8 +35,12 @@ class JobCopy:
         self.batches = first_batches(job, device, batches)
 
     def model(self) -> Module:
-        """A new copy of the job's model, in training mode, without gradients."""
-        model = copy.deepcopy(self.job.model).to(self.device).train()
+        """A new copy of the job's model, in training mode, without gradients.
+
+        Raises:
+            UncopyableModelError: See `copy_model`.
+        """
+        model = copy_model(self.job.model).to(self.device).train()
         model.zero_grad(set_to_none=True)
         keep_in_fp32(model, self.job.keep_fp32, self.device)
         return model

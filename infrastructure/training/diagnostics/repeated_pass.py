@@ -7,7 +7,6 @@ closure, is not copied.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from infrastructure.training.inputs import (
     restore_random_state,
     same_random_state,
 )
+from infrastructure.training.model_copy import copy_model
 from infrastructure.training.precision import Precision, PrecisionForward, checked_loss
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -103,8 +103,8 @@ class RepeatedPasses:
             dropout: Whether torch's own dropout drops.
 
         Raises:
-            RuntimeError: Memory is too small, or the model holds something that cannot be copied,
-                such as a tensor attached to an old graph.
+            UncopyableModelError: See `copy_model`.
+            RuntimeError: Memory is too small.
         """
         forward = PrecisionForward(self._copy(dropout=dropout), self.device, precision)
         restore_random_state(generators, self.device)
@@ -154,8 +154,7 @@ class RepeatedPasses:
         return self._draws_half
 
     def _copy(self, *, dropout: bool) -> Module:
-        shared: dict[int, Any] = {id(each): each for each in self._model.parameters()}
-        model = copy.deepcopy(self._model, shared)
+        model = copy_model(self._model, shared=self._model.parameters())
         if not dropout:
             disable_dropout(model)
         return model

@@ -7,7 +7,6 @@ Rajbhandari et al. 2020, "ZeRO"; Zhao et al. 2023, "PyTorch FSDP".
 
 from __future__ import annotations
 
-import copy
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from torch.nn import Module, ModuleList
 from torch.nn.parallel import DistributedDataParallel
 
 from infrastructure.training.distributed.ranks import Ranks, control_group
+from infrastructure.training.model_copy import copy_model
 
 Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
 
@@ -103,7 +103,7 @@ def distribute(
     for tensor in model.state_dict().values():
         if isinstance(tensor, Tensor):
             dist.broadcast(tensor, src=0, group=ranks.control)
-    sharded = copy.deepcopy(model)
+    sharded = copy_model(model)
     _shard(sharded, device, compute if parallel == "fsdp2-policy" else torch.float32)
     return DistributedModel(model=sharded, plain=model)
 

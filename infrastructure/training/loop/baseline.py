@@ -50,7 +50,7 @@ class BaselineObserver:
                 precision=trainer.precision,
                 loss_scale=float(trainer.get_stats()["current_scale"]),
             )
-        except RuntimeError as error:  # too little memory, or a model that cannot be copied
+        except Exception as error:  # of a plugin's code, or of the device: the training goes on
             self._shadow = None
             consequence = "training continues without a baseline"
             self._emit(Notice.warning("baseline_not_measured", error, consequence=consequence))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Generator, Iterable
 from itertools import chain, islice
 
@@ -14,6 +13,7 @@ from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.role_precision import FP32
 from infrastructure.training.inputs import to_device
+from infrastructure.training.model_copy import copy_model
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.precision.roles import RoleForward
 from infrastructure.training.rounds.generation import generate
@@ -72,7 +72,7 @@ def _first_epoch(job: Job, device: torch.device) -> Iterable[Batch]:
         return job.batches(0)
     if not isinstance(job, OnPolicyJob):
         raise TypeError(f"a job must be a TrainingJob or an OnPolicyJob, got {type(job).__name__}")
-    model = copy.deepcopy(job.model).to(device)
+    model = copy_model(job.model).to(device)
     roles = untrained_roles(job, model, device)
     rounds = (_generate(job, model, n, roles) for n in range(job.rounds_per_epoch))
     return chain.from_iterable(rounds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -13,6 +12,7 @@ from torch.utils import _pytree
 
 from infrastructure.events.role_precision import FP32, RolePrecision
 from infrastructure.training.distributed.modules import unwrapped, whole_tensor
+from infrastructure.training.model_copy import copy_model
 from infrastructure.training.precision.forward import PrecisionForward
 from infrastructure.training.precision.master_weights import castable_parameters
 from infrastructure.training.precision.precision import Precision
@@ -48,7 +48,7 @@ class RoleForward:
 
     def __init__(self, module: Module, device: torch.device, precision: RolePrecision) -> None:
         self._device = device
-        self.module = copy.deepcopy(unwrapped(module)).to(device).requires_grad_(False).eval()
+        self.module = copy_model(unwrapped(module)).to(device).requires_grad_(False).eval()
         self._weights: dict[Parameter, Tensor] = {}  # float32, on the CPU, of those in half
         self.precision = FP32
         self.set_precision(precision)

@@ -175,9 +175,10 @@ def test_the_first_round_after_a_change_of_precision_is_sampled_at_once() -> Non
     assert events[1].report.k3 == events[1].report.floor_k3 < 1e-9
 
 
-def test_what_cannot_be_measured_is_told_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, TypeError])
+def test_what_cannot_be_measured_is_told_once(tmp_path: Path, error: type[Exception]) -> None:
     def fails(_forward, _batch):
-        raise RuntimeError("too little memory")
+        raise error("too little memory")
 
     job = a_job(epochs=3)
     job = replace(job, log_probs=replace(FUNCTIONS, rollout=fails))
@@ -185,7 +186,7 @@ def test_what_cannot_be_measured_is_told_once(tmp_path: Path) -> None:
     assert not samples(events)
     [notice] = [event for event in events if isinstance(event, Notice)]
     assert notice.event == "mismatch_not_measured"
-    assert notice.fields["error"] == "too little memory"
+    assert "too little memory" in notice.fields["error"]
 
 
 def test_the_reference_is_compared_with_itself_in_fp32(tmp_path: Path) -> None:

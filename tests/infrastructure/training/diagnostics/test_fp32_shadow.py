@@ -12,6 +12,7 @@ from infrastructure.events.event import BaselineCompared, Notice, PrecisionChang
 from infrastructure.training.diagnostics import Fp32Shadow
 from infrastructure.training.precision import Precision
 from tests.infrastructure.training.overflowing import BackwardScaled, Scaled
+from tests.infrastructure.training.uncopyable import UNCOPYABLE
 
 CPU = torch.device("cpu")
 
@@ -196,19 +197,13 @@ def test_comparisons_carry_the_step_and_the_scale_in_force(train_in, make_job, t
     assert first.loss_scale == begun.loss_scale == 256.0
 
 
-def test_a_model_that_cannot_be_copied_costs_a_notice_and_no_training(train_in, make_job, tmp_path):
-    class Remembering(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(4, 1)
-            self.last = None
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.last = self.inner(x)  # attached to the graph: deepcopy refuses it
-            return self.last
-
-    job = make_job(epochs=3, model=Remembering())
+@pytest.mark.parametrize("uncopyable", UNCOPYABLE)
+def test_a_model_that_cannot_be_copied_costs_a_notice_and_no_training(
+    train_in, make_job, tmp_path, uncopyable
+):
+    job = make_job(epochs=3, model=uncopyable())
     result, events = train_in(job, tmp_path, baseline_interval_steps=1)
     assert result.outcome == "done"
-    notices = [e.event for e in events if isinstance(e, Notice)]
-    assert notices == ["baseline_not_measured"]
+    [notice] = [e for e in events if isinstance(e, Notice)]
+    assert notice.event == "baseline_not_measured"
+    assert f"'last' of the model ({uncopyable.__name__})" in notice.fields["error"]
