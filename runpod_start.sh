@@ -15,7 +15,10 @@ if [ -z "$program" ]; then
     [ -x "$here/.venv/bin/genesis-fp16" ] || "$here/setup.sh" --runpod
     program=$here/.venv/bin/genesis-fp16
 fi
-lab() { "$program" lab "$@"; }
+lab() {
+    echo "runpod_start.sh: lab $*" >&2
+    "$program" lab "$@"
+}
 
 probe=()
 for option in "$@"; do

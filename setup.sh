@@ -13,6 +13,7 @@ case "${1:---local}" in
 esac
 python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.version_info >= (3, 11) or sys.exit("setup.sh: genesis-fp16 needs Python 3.11 or newer, got " + sys.version.split()[0] + "; set PYTHON")'
+echo 'setup.sh: installing genesis-fp16 and torch into .venv, which takes minutes'
 [ -x .venv/bin/python ] || "$python" -m venv "${site[@]}" .venv
 .venv/bin/python -m pip install --quiet --upgrade pip
 if [ "${#site[@]}" -gt 0 ] && .venv/bin/python -c 'import torch' 2>/dev/null; then
