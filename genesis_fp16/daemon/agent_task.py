@@ -16,8 +16,10 @@ from genesis_fp16.runs.spec import spec_of_settings
 from genesis_fp16.settings import Settings
 from genesis_fp16.system.permissions import private_umask
 from genesis_fp16.system.signals import Signals
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events import PrecisionState, read_events
-from infrastructure.events.event import BaseEvent, Finished
+from infrastructure.events.event import BaseEvent, Finished, Progress
+from infrastructure.events.event_log import EventTail
 from infrastructure.events.precision_state import PrecisionWish
 
 _POLL_SECONDS = 0.1
@@ -35,10 +37,10 @@ def run_agent_task(
     settings: Settings,
     agent: str,
     task: Task,
-    precision: PrecisionWish,
     *,
     done: str,
     lab: LabRequest | None = None,
+    progress: ReportProgress | None = None,
 ) -> list[BaseEvent]:
     """Have a worker do *task* with the job that *agent* would train now; return its events.
 
@@ -47,9 +49,9 @@ def run_agent_task(
     this call. After a failure its folder stays, with its log.
 
     Args:
-        precision: Precision of the task.
         done: What the task does, in a word that follows "was not".
-        lab: Details of a task of the precision lab.
+        lab: Details of a task of the precision lab, which decides the precision itself.
+        progress: Told what the worker reports.
 
     Raises:
         AgentTaskError: The task was not done.
@@ -60,6 +62,7 @@ def run_agent_task(
     point = installed_agent(agent)
     if point.missing:
         raise AgentTaskError(f"{agent} was not {done}: it needs {point.missing}", os.EX_CONFIG)
+    precision: PrecisionWish = "auto" if lab is None else "fp32"
     run_id = f"{agent}-{uuid4().hex[:12]}"
     folder = settings.home.absolute() / f"{task}s" / run_id
     spec = RunSpec(
@@ -78,16 +81,18 @@ def run_agent_task(
     )
     with private_umask(settings.home.absolute()):
         folder.mkdir(parents=True)
-        status = _run(spec, settings.run_timeout_seconds, done)
+        status = _run(spec, settings.run_timeout_seconds, done, progress)
     events: list[BaseEvent] = list(read_events(spec.events_path))
     _require_success(spec, status, events)
     shutil.rmtree(folder, ignore_errors=True)
     return events
 
 
-def _run(spec: RunSpec, timeout_seconds: float, done: str) -> ExitStatus:
+def _run(
+    spec: RunSpec, timeout_seconds: float, done: str, progress: ReportProgress | None
+) -> ExitStatus:
     """Run the worker to its end; none of its processes outlives this call."""
-    executor = LocalExecutor()
+    executor, tail = LocalExecutor(), EventTail(spec.events_path)
     deadline = time.monotonic() + timeout_seconds
     with Signals() as signals:
         handle = executor.submit(spec)
@@ -101,12 +106,21 @@ def _run(spec: RunSpec, timeout_seconds: float, done: str) -> ExitStatus:
                         f"GENESIS_RUN_TIMEOUT_SECONDS; see {spec.attempt_folder}",
                         1,
                     )
+                if progress is not None:
+                    _tell(progress, tail)
                 time.sleep(_POLL_SECONDS)
         finally:
             executor.kill(handle)
             while executor.poll(handle) is None:
                 time.sleep(_POLL_SECONDS)
     return status
+
+
+def _tell(progress: ReportProgress, tail: EventTail) -> None:
+    """Report what the worker has reported since the last call."""
+    for event in tail.read():
+        if isinstance(event, Progress):
+            progress(event.done, event.total, unit=event.unit)
 
 
 def _require_success(spec: RunSpec, status: ExitStatus, events: list[BaseEvent]) -> None:

@@ -16,7 +16,7 @@ def run_preflight(settings: Settings, agent: str) -> PreflightReport:
         UnknownAgentError: *agent* is not installed.
         ShadowedPackageError: The worker would import another training library.
     """
-    for event in run_agent_task(settings, agent, "preflight", "auto", done="measured"):
+    for event in run_agent_task(settings, agent, "preflight", done="measured"):
         if isinstance(event, PreflightDone):
             return event.report
     raise AgentTaskError(f"{agent} was not measured: its worker has sent no report", 1)

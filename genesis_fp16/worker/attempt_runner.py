@@ -228,15 +228,18 @@ class AttemptRunner:
         from genesis_fp16.worker.lab import freeze_job, repeat_job
 
         self.activity = f"doing the lab's {request.command}"
+        context = replace(self._context, report_progress=self._progress.prompt)
         if request.command == "freeze":
             job, folder, snapshot = self._job_of_now()
-            freeze_job(job, self._spec, request, folder, snapshot, self._device)
+            self._progress.begin("train")
+            freeze_job(job, self._spec, request, folder, snapshot, context)
             return
 
         def build(data: Path, snapshot: BufferSnapshot) -> Job:
             return self._build_job(self._collection.buffer(data).read(snapshot))
 
-        repeat_job(build, self._spec, request, self._device)
+        self._progress.begin("train")
+        repeat_job(build, self._spec, request, context)
 
     def _emit_and_save(self, event: BaseEvent) -> None:
         """Emit *event*; save a pre-flight report in the agent's folder, too."""

@@ -178,12 +178,13 @@ class ProgressReporter:
         self._phase: Phase = "collect"
         self._due = 0.0
         self._held: Progress | None = None
+        self._unit: str | None = None
         self.reports = 0
 
     def begin(self, phase: Phase) -> None:
         """Send the report held back and start *phase*."""
         self.flush()
-        self._phase, self._due, self.reports = phase, 0.0, 0
+        self._phase, self._due, self.reports, self._unit = phase, 0.0, 0, None
 
     def __call__(
         self,
@@ -207,6 +208,19 @@ class ProgressReporter:
             return
         if self._clock() >= self._due:
             self.flush()
+
+    def prompt(
+        self,
+        done: int,
+        total: int | None = None,
+        *,
+        unit: str = "",
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """As a call, but a report of another unit is sent at once: the next may take long."""
+        if unit != self._unit:
+            self._unit, self._due = unit, 0.0
+        self(done, total, unit=unit, metrics=metrics)
 
     def flush(self) -> None:
         """Send the last report, if it was held back."""

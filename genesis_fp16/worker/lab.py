@@ -12,8 +12,9 @@ from types import MappingProxyType
 import torch
 
 from genesis_fp16.domain.run_spec import LabRequest, RunSpec
-from infrastructure.agent_contract import Job, TrainingJob
+from infrastructure.agent_contract import Job, RunContext, TrainingJob
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.precision_lab import LabError
 from infrastructure.precision_lab.bisect import bisect_folder
 from infrastructure.precision_lab.experiments import WorldModelExperiment
@@ -34,17 +35,28 @@ from infrastructure.precision_lab.frozen import (
 from infrastructure.precision_lab.replay import replay_folder
 from infrastructure.trajectories import BufferSnapshot
 
-Repeat = Callable[[FrozenFolder, WorldModelExperiment, LabRequest], None]
+Repeat = Callable[[FrozenFolder, WorldModelExperiment, LabRequest, ReportProgress], None]
 """A command of the lab that repeats a frozen experiment of an agent."""
 
 
-def _replay(folder: FrozenFolder, experiment: WorldModelExperiment, request: LabRequest) -> None:
-    replay_folder(folder, experiment, str(request.options["preset"]), request.results)
+def _replay(
+    folder: FrozenFolder,
+    experiment: WorldModelExperiment,
+    request: LabRequest,
+    progress: ReportProgress,
+) -> None:
+    preset = str(request.options["preset"])
+    replay_folder(folder, experiment, preset, request.results, progress)
 
 
-def _bisect(folder: FrozenFolder, experiment: WorldModelExperiment, request: LabRequest) -> None:
+def _bisect(
+    folder: FrozenFolder,
+    experiment: WorldModelExperiment,
+    request: LabRequest,
+    progress: ReportProgress,
+) -> None:
     preset, tolerance = str(request.options["preset"]), float(str(request.options["tolerance"]))
-    bisect_folder(folder, experiment, preset, request.results, tolerance)
+    bisect_folder(folder, experiment, preset, request.results, tolerance, progress)
 
 
 REPEATS: Mapping[str, Repeat] = MappingProxyType({"bisect": _bisect, "replay": _replay})
@@ -56,7 +68,7 @@ def freeze_job(
     request: LabRequest,
     data: Path,
     snapshot: BufferSnapshot,
-    device: torch.device,
+    context: RunContext,
 ) -> None:
     """Train *job* a little in FP32 and write a frozen experiment.
 
@@ -66,25 +78,26 @@ def freeze_job(
         request: Where to write it, and how much.
         data: Folder of the transitions that *job* was built from.
         snapshot: Which of them.
-        device: Where to compute.
+        context: Where to compute, and whom to tell of the progress.
 
     Raises:
         LabError: The folder is not empty, or the job cannot be frozen.
         OSError: The disk refuses.
     """
     check_new(request.frozen)
+    device, progress = torch.device(context.device), context.report_progress
     options = {each.name: request.options[each.name] for each in fields(FreezeSize)}
     size = FreezeSize(**{name: int(str(value)) for name, value in options.items()})
     source: dict[str, str | int | None] = {"agent": spec.agent, "entry_point": spec.entry_point}
     if isinstance(job, OnPolicyJob):
-        policy = policy_job_experiment(job, device, size, seed=spec.seed)
+        policy = policy_job_experiment(job, device, size, seed=spec.seed, progress=progress)
         save_policy_experiment(
             request.frozen, policy, source={**source, "rounds": size.rounds}, seed=spec.seed
         )
         return
     if not isinstance(job, TrainingJob):
         raise LabError(f"{spec.agent} has a {type(job).__name__}, which the lab cannot freeze")
-    experiment = world_model_experiment(job, device, size)
+    experiment = world_model_experiment(job, device, size, progress)
     agent = AgentSource(
         name=spec.agent,
         seed=spec.seed,
@@ -105,7 +118,7 @@ def repeat_job(
     build_job: Callable[[Path, BufferSnapshot], Job],
     spec: RunSpec,
     request: LabRequest,
-    device: torch.device,
+    context: RunContext,
 ) -> None:
     """Build the job of a frozen experiment again and do the command of *request* with it.
 
@@ -113,7 +126,7 @@ def repeat_job(
         build_job: Function from the folder of the transitions and which of them to the job.
         spec: Specification of this worker.
         request: The command and the folder.
-        device: Where to compute.
+        context: Where to compute, and whom to tell of the progress.
 
     Raises:
         LabError: The folder cannot be used, or the agent or its settings have changed.
@@ -135,8 +148,9 @@ def repeat_job(
     except ValueError as error:
         raise FrozenError(folder.path, f"{error}: freeze again") from error
     job = build_job(folder.path / "data", snapshot)
-    experiment = load_world_model_experiment(folder, job, device)
-    REPEATS[request.command](folder, replace(experiment, keep_fp32=agent.keep_fp32), request)
+    experiment = load_world_model_experiment(folder, job, torch.device(context.device))
+    experiment = replace(experiment, keep_fp32=agent.keep_fp32)
+    REPEATS[request.command](folder, experiment, request, context.report_progress)
 
 
 def _hash_of_settings(spec: RunSpec) -> str:

@@ -16,6 +16,7 @@ from random import Random
 import torch
 from torch.nn import Module
 
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.policy import Sampling, TokenBatch, token_log_probs
 from infrastructure.policy.masked import masked_mean
 from infrastructure.policy.models import (
@@ -27,6 +28,7 @@ from infrastructure.policy.models import (
     special_tokens,
 )
 from infrastructure.policy.tokenizer import CharacterTokenizer, Tokenizer
+from infrastructure.precision_lab.progress import unreported
 from infrastructure.training.precision import Precision, PrecisionForward
 
 BASE_MODEL = "small"
@@ -68,20 +70,24 @@ class BasePolicy:
     prompts: list[list[int]]
 
 
-def small_policy(*, seed: int, prompts: int, steps: int = 250) -> BasePolicy:
+def small_policy(
+    *, seed: int, prompts: int, steps: int = 250, progress: ReportProgress = unreported
+) -> BasePolicy:
     """Train the small local policy in FP32; some seconds on one core of a CPU.
 
     Args:
         seed: Decides weights, text and prompts.
         prompts: Number of prompts, each the beginning of a sum.
         steps: Optimizer steps.
+        progress: Told of each step.
     """
     tokenizer = CharacterTokenizer(_CHARACTERS)
     model = build_policy(small_config(tokenizer, layers=2, context=_CONTEXT), seed=seed)
     forward = PrecisionForward(model, torch.device("cpu"), Precision.FP32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
     sentences = _sentences(Random(f"text {seed}"))
-    for _ in range(steps):
+    for step in range(steps):
+        progress(step, steps, unit="steps of the small policy")
         batch = TokenBatch.from_sequences(
             [[tokenizer.bos_token_id]] * _EXAMPLES,
             [_window(tokenizer, sentences) for _ in range(_EXAMPLES)],
@@ -104,19 +110,22 @@ def small_policy(*, seed: int, prompts: int, steps: int = 250) -> BasePolicy:
     )
 
 
-def base_policy(name: str, *, seed: int, prompts: int) -> BasePolicy:
+def base_policy(
+    name: str, *, seed: int, prompts: int, progress: ReportProgress = unreported
+) -> BasePolicy:
     """The policy in the folder *name*, or the small local one if it is ``small``.
 
     Args:
         name: Folder, folder with a GGUF file as ``FOLDER/FILE.gguf``, or ``small``.
         seed: Of the small policy.
         prompts: Number of prompts. Those of a folder are `BEGINNINGS`, repeated if there are fewer.
+        progress: Told of each step of the small policy.
 
     Raises:
         PolicyModelError: The folder does not hold a causal language model with its tokenizer.
     """
     if name == BASE_MODEL:
-        return small_policy(seed=seed, prompts=prompts)
+        return small_policy(seed=seed, prompts=prompts, progress=progress)
     folder, gguf_file = name, None
     if name.endswith(".gguf"):
         folder, _, gguf_file = name.rpartition("/")

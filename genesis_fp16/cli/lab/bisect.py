@@ -41,7 +41,9 @@ def bisect(
             {"preset": preset, "tolerance": tolerance},
             output=output,
             device=device,
-            here=lambda experiment: bisect_folder(folder, experiment, preset, output, tolerance),
+            here=lambda experiment, progress: bisect_folder(
+                folder, experiment, preset, output, tolerance, progress
+            ),
         )
         result = read_object(output / "bisect.json")
     _print_result(result)

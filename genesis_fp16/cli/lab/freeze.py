@@ -10,6 +10,7 @@ import typer
 from genesis_fp16.cli.lab.errors import LabFailedError, plain_errors
 from genesis_fp16.cli.lab.frozen import resolved_device, run_in_worker, settings_with_device
 from genesis_fp16.cli.lab.options import DeviceOrSettingOption
+from genesis_fp16.cli.lab.progress import progress_lines
 from genesis_fp16.cli.output import print_line
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def _freeze_base_model(
     from infrastructure.precision_lab.small_policy import base_policy
 
     check_new(folder)
-    sizes = BaseModelSize(**size)
-    base = base_policy(base_model, seed=seed, prompts=sizes.batches * sizes.batch_size)
-    experiment = base_model_experiment(base, device, sizes, seed=seed)
+    sizes, progress = BaseModelSize(**size), progress_lines()
+    prompts = sizes.batches * sizes.batch_size
+    base = base_policy(base_model, seed=seed, prompts=prompts, progress=progress)
+    experiment = base_model_experiment(base, device, sizes, seed=seed, progress=progress)
     save_policy_experiment(folder, experiment, source={"base_model": base.name}, seed=seed)

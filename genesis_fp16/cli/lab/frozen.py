@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from genesis_fp16.cli.lab.errors import LabFailedError
+from genesis_fp16.cli.lab.progress import print_progress, progress_lines
 from genesis_fp16.settings import load_settings
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from genesis_fp16.domain.run_spec import LabRequest
     from genesis_fp16.settings import Settings
+    from infrastructure.agent_contract.run_context import ReportProgress
     from infrastructure.precision_lab.experiments import PolicyExperiment
     from infrastructure.precision_lab.frozen import FrozenFolder
 
@@ -47,8 +49,9 @@ def run_in_worker(settings: Settings, agent: str, request: LabRequest) -> None:
     """
     from genesis_fp16.daemon.agent_task import run_agent_task
 
+    print_progress(f"starting a worker with the agent {agent}")
     done = "frozen" if request.command == "freeze" else "repeated"
-    run_agent_task(settings, agent, "lab", "fp32", done=done, lab=request)
+    run_agent_task(settings, agent, "lab", done=done, lab=request, progress=progress_lines())
 
 
 def repeat(
@@ -58,7 +61,7 @@ def repeat(
     *,
     output: Path,
     device: str | None,
-    here: Callable[[PolicyExperiment], object],
+    here: Callable[[PolicyExperiment, ReportProgress], object],
 ) -> None:
     """Repeat the experiment in *folder*.
 
@@ -68,7 +71,7 @@ def repeat(
         options: Options of the command, for the worker that repeats an agent's experiment.
         output: Folder of the results.
         device: Where to compute; None for the setting.
-        here: What repeats a policy, in this process.
+        here: What repeats a policy, in this process, and reports its progress.
 
     Raises:
         LabError: The folder cannot be used.
@@ -80,7 +83,7 @@ def repeat(
     settings, agent = settings_with_device(device), folder.manifest.agent
     if agent is None:
         folder.verify()
-        here(load_policy_experiment(folder, resolved_device(settings.device)))
+        here(load_policy_experiment(folder, resolved_device(settings.device)), progress_lines())
     else:
         request = LabRequest(
             command=command,

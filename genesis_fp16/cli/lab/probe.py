@@ -9,6 +9,7 @@ import typer
 
 from genesis_fp16.cli.lab.errors import plain_errors
 from genesis_fp16.cli.lab.options import RESULTS, SMALL, BaseModelOption, DeviceOption
+from genesis_fp16.cli.lab.progress import progress_lines
 from genesis_fp16.cli.output import print_line, print_table
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def probe(
                 seed=seed,
             ),
             output,
+            progress=progress_lines(),
         )
     _print_result(result)
     print_line(f"written to {output / 'probe'}")

@@ -37,7 +37,9 @@ def replay(
             {"preset": preset},
             output=output,
             device=device,
-            here=lambda experiment: replay_folder(folder, experiment, preset, output),
+            here=lambda experiment, progress: replay_folder(
+                folder, experiment, preset, output, progress
+            ),
         )
         found = [read_object(output / "replay" / f"{each.name}.json") for each in presets]
     _print_results(found)

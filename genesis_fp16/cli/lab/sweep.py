@@ -13,6 +13,7 @@ import typer
 
 from genesis_fp16.cli.lab.errors import plain_errors
 from genesis_fp16.cli.lab.options import RESULTS, SMALL, BaseModelOption, DeviceOption
+from genesis_fp16.cli.lab.progress import print_progress
 from genesis_fp16.cli.output import print_line, print_table
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _run_sweep(output: Path, plan: SweepPlan, *, jobs: int, repeat_failed: bool 
             output,
             jobs=jobs,
             repeat_failed=repeat_failed,
-            emit=lambda line: typer.echo(line, err=True),
+            emit=print_progress,
         )
     print_table(("cells", "number"), result.counts.items())
     if result.interrupted:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events import Role
 from infrastructure.events.role_precision import FP32, TRAINED, RolePrecision
 from infrastructure.precision_lab.bisect.cure import Cure, cure_of
@@ -16,6 +17,7 @@ from infrastructure.precision_lab.bisect.search import minimal_subset
 from infrastructure.precision_lab.experiment import Experiment
 from infrastructure.precision_lab.numerics import Numerics
 from infrastructure.precision_lab.places import Operation, Place
+from infrastructure.precision_lab.progress import unreported
 from infrastructure.training.precision import UnknownModuleError
 from infrastructure.training.precision.keep_fp32 import find_modules
 
@@ -81,6 +83,7 @@ class Oracle:
         experiment: What is repeated.
         precisions: Types of each role.
         floor: Noise floor of the experiment.
+        progress: Told of each repetition.
 
     Attributes:
         places: Places in half precision if none is in FP32.
@@ -92,8 +95,9 @@ class Oracle:
         experiment: Experiment,
         precisions: Mapping[Role, RolePrecision],
         floor: NoiseFloor,
+        progress: ReportProgress = unreported,
     ) -> None:
-        self._experiment, self._floor = experiment, floor
+        self._experiment, self._floor, self._progress = experiment, floor, progress
         self._precisions = dict(precisions)
         self._kept = _kept_places(experiment)
         self._known: dict[frozenset[Place], Deviation] = {}
@@ -132,6 +136,7 @@ class Oracle:
     def _run(
         self, precisions: Mapping[Role, RolePrecision], fp32: Collection[Place]
     ) -> tuple[Deviation, Numerics]:
+        self._progress(self.runs, unit="repetitions of the search")
         self.runs += 1
         fp32 = self._kept.union(fp32)
         with Numerics(self._experiment.models, precisions, fp32) as numerics:
@@ -162,6 +167,7 @@ def bisect(
     *,
     tolerance: float = TOLERANCE,
     seeds: Sequence[int] = range(4),
+    progress: ReportProgress = unreported,
 ) -> Bisection:
     """Find the smallest set of places whose FP32 brings *experiment* to the noise floor.
 
@@ -174,13 +180,14 @@ def bisect(
         precisions: Types of each role, such as a preset.
         tolerance: Multiple of the noise floor that a result may be off.
         seeds: Seeds of the errors from which the noise floor is measured.
+        progress: Told of each repetition.
 
     Raises:
         NotFiniteError: The FP32 result is not finite.
     """
     started = time.perf_counter()
-    floor = NoiseFloor(experiment, precisions, seeds)
-    oracle = Oracle(experiment, precisions, floor)
+    floor = NoiseFloor(experiment, precisions, seeds, progress)
+    oracle = Oracle(experiment, precisions, floor, progress)
     found = _smallest(oracle, tolerance)
     culprits = sorted(
         (_examined(place, found, oracle, tolerance) for place in found),

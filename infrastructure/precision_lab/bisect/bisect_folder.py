@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events.role_precision import find_preset
 from infrastructure.files import write_json
 from infrastructure.precision_lab.bisect.bisect import Bisection, Culprit, bisect
@@ -14,6 +15,7 @@ from infrastructure.precision_lab.environment import describe_environment, fixed
 from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.experiments import PolicyExperiment, WorldModelExperiment
 from infrastructure.precision_lab.frozen import FrozenFolder
+from infrastructure.precision_lab.progress import unreported
 from infrastructure.precision_lab.replay import repeat_under
 from infrastructure.precision_lab.results import FORMAT
 
@@ -36,6 +38,7 @@ def bisect_folder(
     preset_name: str,
     output: Path,
     tolerance: float,
+    progress: ReportProgress = unreported,
 ) -> Bisection:
     """Find the places of *experiment* that lose most under a preset; write ``bisect.json``.
 
@@ -47,6 +50,7 @@ def bisect_folder(
         preset_name: Name of the preset.
         output: Folder of results.
         tolerance: Multiple of the noise floor that a result may be off.
+        progress: Told of each repetition.
 
     Raises:
         UnknownPresetError: No preset has this name.
@@ -60,7 +64,7 @@ def bisect_folder(
         raise NothingHalfError(preset_name)
     with fixed_numerics():
         scaled = replace(experiment, loss_scale=replayed.loss_scale)
-        found = bisect(scaled, preset, tolerance=tolerance)
+        found = bisect(scaled, preset, tolerance=tolerance, progress=progress)
     device = next(next(iter(experiment.models.values())).parameters()).device
     result: dict[str, object] = {
         "format": FORMAT,

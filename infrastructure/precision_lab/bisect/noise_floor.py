@@ -18,11 +18,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events import Role
 from infrastructure.events.role_precision import RolePrecision
 from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.experiment import Experiment, Outcome, in_fp32
 from infrastructure.precision_lab.numerics import OperandNoise, unit_roundoff
+from infrastructure.precision_lab.progress import unreported
 
 
 class NotFiniteError(LabError, ValueError):
@@ -59,6 +61,7 @@ class NoiseFloor:
         precisions: Types of each role; operands of products are disturbed in roles with a half
             type.
         seeds: One FP32 run with other errors for each.
+        progress: Told of each run.
 
     Attributes:
         reference: The FP32 outcome.
@@ -74,21 +77,25 @@ class NoiseFloor:
         experiment: Experiment,
         precisions: Mapping[Role, RolePrecision],
         seeds: Sequence[int] = range(4),
+        progress: ReportProgress = unreported,
     ) -> None:
+        unit = "repetitions for the noise floor"
+        progress(0, len(seeds) + 1, unit=unit)
         self.reference = experiment.run(in_fp32)
         expected = self.reference.quantities
         broken = [name for name, value in expected.items() if not value.isfinite().all()]
         if broken:
             raise NotFiniteError(broken)
         squares = dict.fromkeys(expected, 0.0)
-        for seed in seeds:
+        for number, seed in enumerate(seeds, start=1):
+            progress(number, len(seeds) + 1, unit=unit)
             with OperandNoise(precisions, seed) as noise:
                 found = experiment.run(noise.role).quantities
             for name, value in found.items():
                 squares[name] += _mean_square(value - expected[name]) / len(seeds)
-        unit = max((unit_roundoff(each) for each in precisions.values()), default=0.0)
+        roundoff = max((unit_roundoff(each) for each in precisions.values()), default=0.0)
         self.errors = {
-            name: max(squares[name] ** 0.5, unit * _mean_square(value) ** 0.5)
+            name: max(squares[name] ** 0.5, roundoff * _mean_square(value) ** 0.5)
             for name, value in expected.items()
         }
 

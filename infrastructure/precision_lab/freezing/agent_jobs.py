@@ -13,6 +13,7 @@ from torch.nn import Module
 
 from infrastructure.agent_contract import TrainingJob
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import PrecisionState, Role
 from infrastructure.events.role_precision import FP32
@@ -28,6 +29,7 @@ from infrastructure.precision_lab.experiments import (
 )
 from infrastructure.precision_lab.experiments.policy import model_inputs
 from infrastructure.precision_lab.freezing.assembly import PolicyWeights, assembled_experiment
+from infrastructure.precision_lab.progress import unreported
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
 from infrastructure.training.inputs import to_device
 from infrastructure.training.precision import Precision, PrecisionForward
@@ -58,9 +60,11 @@ class FreezeSize:
 
 
 def world_model_experiment(
-    job: TrainingJob, device: torch.device, size: FreezeSize
+    job: TrainingJob, device: torch.device, size: FreezeSize, progress: ReportProgress = unreported
 ) -> WorldModelExperiment:
     """Train *job* for some steps in FP32 and take its next batches.
+
+    *progress* is told of each step.
 
     Raises:
         LabError: The job yields no batches.
@@ -72,6 +76,7 @@ def world_model_experiment(
             if number >= size.steps + size.batches:
                 break
             if number < size.steps:
+                progress(number, size.steps, unit="steps in FP32")
                 trainer.train_batch(to_device(batch, device), job.loss)
             else:
                 batches.append(to_device(batch, device))
@@ -86,12 +91,17 @@ def world_model_experiment(
 
 
 def policy_job_experiment(
-    job: OnPolicyJob, device: torch.device, size: FreezeSize, *, seed: int
+    job: OnPolicyJob,
+    device: torch.device,
+    size: FreezeSize,
+    *,
+    seed: int,
+    progress: ReportProgress = unreported,
 ) -> PolicyExperiment:
     """Train *job* in FP32 through its warm-up and some rounds, and take the last one.
 
     The reference has the weights after the warm-up, the rollout those that generated the last
-    round, the policy those after the steps on it.
+    round, the policy those after the steps on it. *progress* is told of each round.
 
     Raises:
         LabError: The job's batches hold no tokens, no `REWARDS`, or were not drawn at temperature
@@ -102,6 +112,7 @@ def policy_job_experiment(
     reference = None
     with fixed_numerics():
         for number in range(last + 1):
+            progress(number, last + 1, unit="rounds in FP32")
             if number == job.warm_up_rounds:
                 reference = copy.deepcopy(job.model)
             old = job.model if number < last else copy.deepcopy(job.model)

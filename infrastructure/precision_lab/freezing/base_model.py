@@ -6,12 +6,14 @@ Legend: B sequences, S predicted tokens.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events.role_precision import FP32
 from infrastructure.policy import Sampling, TokenBatch, token_log_probs
 from infrastructure.policy.losses.advantages import whitened
@@ -20,6 +22,7 @@ from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.precision_lab.environment import fixed_numerics
 from infrastructure.precision_lab.experiments import PolicyExperiment, PolicyTraining
 from infrastructure.precision_lab.freezing.assembly import PolicyWeights, assembled_experiment
+from infrastructure.precision_lab.progress import unreported
 from infrastructure.precision_lab.small_policy import BasePolicy
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.precision.roles import RoleForward
@@ -45,7 +48,12 @@ class BaseModelSize:
 
 
 def base_model_experiment(
-    base: BasePolicy, device: torch.device, size: BaseModelSize, *, seed: int
+    base: BasePolicy,
+    device: torch.device,
+    size: BaseModelSize,
+    *,
+    seed: int,
+    progress: ReportProgress = unreported,
 ) -> PolicyExperiment:
     """Generate completions and take a few steps towards completions of different tokens.
 
@@ -58,21 +66,29 @@ def base_model_experiment(
         device: Where to compute.
         size: How much.
         seed: Of the completions.
+        progress: Told of each batch of completions.
     """
     training = PolicyTraining(
         temperature=1.0, pad_token=base.special.pad, stop_tokens=sorted(base.special.stop)
     )
     reference = base.model.to(device).eval()
     with fixed_numerics():
+        total, unit = size.batches + 1, "batches of completions"
+        progress(0, total, unit=unit)
         old = copy.deepcopy(reference)
-        _learn(old, *_generated(base, old, training, size, 1, seed + 1), size)
-        batches, rewards = _generated(base, old, training, size, size.batches, seed)
+        batch = _generated(base, old, training, size, number=0, seed=seed + 1)
+        _learn(old, [batch], size)
+        batches = []
+        for number in range(size.batches):
+            progress(number + 1, total, unit=unit)
+            batches.append(_generated(base, old, training, size, number=number, seed=seed))
+        progress(total, total, unit=unit)
         policy = copy.deepcopy(old)
-        _learn(policy, batches[:1], rewards[:1], size)
+        _learn(policy, batches[:1], size)
         return assembled_experiment(
             PolicyWeights(reference=reference, old=old, policy=policy),
             batches,
-            rewards,
+            [_synthetic_rewards(each) for each in batches],
             training,
             seed=seed,
             frozen_batches=size.batches,
@@ -84,31 +100,23 @@ def _generated(
     model: Module,
     training: PolicyTraining,
     size: BaseModelSize,
-    batches: int,
+    *,
+    number: int,
     seed: int,
-) -> tuple[list[TokenBatch], list[Tensor]]:
-    """Completions of the first prompts, and their rewards."""
-    device = next(model.parameters()).device
+) -> TokenBatch:
+    """Completions of the prompts of batch *number*."""
     engine = TransformersRollout(
-        RoleForward(model, device, FP32),
+        RoleForward(model, next(model.parameters()).device, FP32),
         pad_token=training.pad_token,
         stop_tokens=training.stop_tokens,
     )
-    found = []
-    for number in range(batches):
-        first = number * size.batch_size
-        prompts = [
-            base.prompts[(first + row) % len(base.prompts)] for row in range(size.batch_size)
-        ]
-        found.append(
-            engine.generate(
-                prompts,
-                sampling=Sampling(temperature=training.temperature),
-                max_new_tokens=size.max_new_tokens,
-                seed=seed * 1000 + number,
-            )
-        )
-    return found, [_synthetic_rewards(each) for each in found]
+    first = number * size.batch_size
+    return engine.generate(
+        [base.prompts[(first + row) % len(base.prompts)] for row in range(size.batch_size)],
+        sampling=Sampling(temperature=training.temperature),
+        max_new_tokens=size.max_new_tokens,
+        seed=seed * 1000 + number,
+    )
 
 
 def _synthetic_rewards(batch: TokenBatch) -> Tensor:
@@ -117,16 +125,15 @@ def _synthetic_rewards(batch: TokenBatch) -> Tensor:
     return torch.tensor(shares, device=batch.tokens_BT.device)
 
 
-def _learn(
-    model: Module, batches: list[TokenBatch], rewards: list[Tensor], size: BaseModelSize
-) -> None:
+def _learn(model: Module, batches: Sequence[TokenBatch], size: BaseModelSize) -> None:
     """Take ``updates`` steps by REINFORCE on the batches in turn."""
     device = next(model.parameters()).device
     forward = PrecisionForward(model, device, Precision.FP32)
     optimizer = torch.optim.Adam(model.parameters(), lr=size.learning_rate)
     for step in range(size.updates):
-        batch, rewards_B = batches[step % len(batches)], rewards[step % len(batches)]
+        batch = batches[step % len(batches)]
         mask_BS = batch.response_mask_BS
+        rewards_B = _synthetic_rewards(batch)
         advantages_BS = whitened(rewards_B[:, None].expand(mask_BS.shape), mask_BS)
         log_probs_BS = token_log_probs(forward, batch, Sampling())
         (-masked_mean(advantages_BS * log_probs_BS, mask_BS)).backward()

@@ -26,11 +26,13 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events.role_precision import FP32, HalfName, RolePrecision
 from infrastructure.policy import Sampling, TokenBatch
 from infrastructure.policy.models import SpecialTokens, vocabulary_size
 from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.precision_lab.errors import LabError
+from infrastructure.precision_lab.progress import unreported
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.roles import RoleForward
 
@@ -122,6 +124,7 @@ def probe(
     dtypes: Sequence[HalfName] = ("bf16", "fp16"),
     temperatures: Sequence[float] = (1.0,),
     device: torch.device,
+    progress: ReportProgress = unreported,
 ) -> ProbeResult:
     """Compare *model* in float32 with itself in each half type, on the completions of *sequences*.
 
@@ -134,6 +137,7 @@ def probe(
         dtypes: Half types.
         temperatures: Divisors of the logits, each at least `sampling.LOWEST_TEMPERATURE`.
         device: Where all copies compute.
+        progress: Told of each length.
 
     Raises:
         ProbeError: There is nothing to measure, or the reference is not finite.
@@ -149,7 +153,8 @@ def probe(
         dtype: RoleForward(model, device, RolePrecision(dtype, dtype, "fp32")) for dtype in dtypes
     }
     found = list[tuple[HalfName, float, int, _Errors]]()
-    for length, batch in sorted(sequences.items()):
+    for number, (length, batch) in enumerate(sorted(sequences.items())):
+        progress(number, len(sequences), unit="lengths measured")
         parts = defaultdict[tuple[HalfName, float], list[_Errors]](list)
         for rows in _in_parts(batch.to(device), vocabulary_size(model)):
             for key, errors in _compare(reference, halves, rows, temperatures):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events.role_precision import HalfName, RolePrecision
 from infrastructure.files import write_atomically, write_json
 from infrastructure.policy import Sampling
@@ -18,6 +19,7 @@ from infrastructure.precision_lab.probe.compare import (
     continuations,
     probe,
 )
+from infrastructure.precision_lab.progress import unreported
 from infrastructure.precision_lab.results import FORMAT
 from infrastructure.precision_lab.small_policy import BASE_MODEL, BasePolicy, base_policy
 from infrastructure.training.precision import resolve_device
@@ -77,12 +79,17 @@ def half_types(names: Sequence[str]) -> tuple[HalfName, ...]:
 
 
 def run_probe(
-    request: ProbeRequest, output: Path, *, base: BasePolicy | None = None
+    request: ProbeRequest,
+    output: Path,
+    *,
+    base: BasePolicy | None = None,
+    progress: ReportProgress = unreported,
 ) -> ProbeResult:
     """Measure and write ``probe/probe_results.csv`` and ``probe/summary.json`` below *output*.
 
     Args:
         base: Model and prompts; by default those that *request* names.
+        progress: Told of each length that is generated and measured.
 
     Raises:
         ProbeError: Nothing can be measured.
@@ -91,11 +98,16 @@ def run_probe(
     """
     device = resolve_device(request.device)
     (output / FOLDER).mkdir(parents=True, exist_ok=True)  # a disk that refuses costs no model
-    base = base or base_policy(request.base_model, seed=request.seed, prompts=request.prompts)
+    base = base or base_policy(
+        request.base_model, seed=request.seed, prompts=request.prompts, progress=progress
+    )
     limit = context_length(base.model) or math.inf
     too_long = [each for each in sorted(set(request.lengths)) if each > limit]
-    sequences = {
-        length: continuations(
+    lengths = sorted(set(request.lengths) - set(too_long))
+    sequences = {}
+    for number, length in enumerate(lengths):
+        progress(number, len(lengths), unit="lengths generated")
+        sequences[length] = continuations(
             base.model,
             base.prompts,
             length=length,
@@ -103,8 +115,6 @@ def run_probe(
             device=device,
             seed=request.seed,
         )
-        for length in sorted(set(request.lengths) - set(too_long))
-    }
     if not sequences:
         raise ProbeError(
             f"every length is beyond the model's context of {limit} tokens: choose smaller ones"
@@ -116,6 +126,7 @@ def run_probe(
             dtypes=request.dtypes,
             temperatures=request.temperatures,
             device=device,
+            progress=progress,
         )
     result = replace(
         result,

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events import Role
 from infrastructure.events.role_precision import PRESETS, RolePrecisions, find_preset
 from infrastructure.files import write_json
@@ -22,6 +23,7 @@ from infrastructure.precision_lab.experiments import PolicyExperiment, WorldMode
 from infrastructure.precision_lab.experiments.policy import model_inputs
 from infrastructure.precision_lab.frozen import FrozenFolder
 from infrastructure.precision_lab.frozen.manifest import MANIFEST
+from infrastructure.precision_lab.progress import unreported
 from infrastructure.precision_lab.replay.measured import measured
 from infrastructure.precision_lab.replay.preset_kernels import PresetKernels
 from infrastructure.precision_lab.results import FORMAT
@@ -123,6 +125,7 @@ def replay_folder(
     experiment: PolicyExperiment | WorldModelExperiment,
     preset_name: str,
     output: Path,
+    progress: ReportProgress = unreported,
 ) -> list[dict[str, object]]:
     """Repeat *experiment* under a preset or all; write a result for each and return them.
 
@@ -130,6 +133,7 @@ def replay_folder(
         folder: Where *experiment* comes from.
         preset_name: Name of a preset, or ``all``.
         output: Folder of results; ``replay/<preset>.json`` is replaced.
+        progress: Told of each preset.
 
     Raises:
         UnknownPresetError: No preset has this name; nothing is computed.
@@ -137,11 +141,12 @@ def replay_folder(
     """
     presets = chosen_presets(preset_name, experiment.models)
     (output / "replay").mkdir(parents=True, exist_ok=True)
+    progress(0, len(presets), unit="presets repeated")
     with fixed_numerics():
         exact = experiment.run(in_fp32)
     results = []
     device = next(next(iter(experiment.models.values())).parameters()).device
-    for preset in presets:
+    for number, preset in enumerate(presets, start=1):
         found = repeat_under(experiment, preset)
         result: dict[str, object] = {
             "format": FORMAT,
@@ -160,6 +165,7 @@ def replay_folder(
         path = output / "replay" / f"{preset.name}.json"
         write_json(path, result)
         results.append(result)
+        progress(number, len(presets), unit="presets repeated")
     return results
 
 

@@ -6,10 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from infrastructure.precision_lab.progress import LINE_EVERY_SECONDS, duration
 from infrastructure.precision_lab.results import RunSummary
 from infrastructure.precision_lab.sweep.plan import Cell
-
-_LINE_EVERY_SECONDS = 15.0
 
 
 class Progress:
@@ -48,7 +47,7 @@ class Progress:
         """*cell* has made *number* updates."""
         with self._guard:
             self._steps[cell] = number
-            if self._clock() - self._last_line >= _LINE_EVERY_SECONDS:
+            if self._clock() - self._last_line >= LINE_EVERY_SECONDS:
                 self._say(f"{cell}: update {number} of {self._updates}")
 
     def end(self, cell: Cell, summary: RunSummary) -> None:
@@ -81,11 +80,3 @@ class Progress:
                 known = self._speeds.get(cell.preset, every)
                 seconds += (self._updates - self._steps[cell]) * sum(known) / len(known)
         return seconds / self._jobs
-
-
-def duration(seconds: float) -> str:
-    """*seconds* as people write it: ``45 s``, ``12 min``, ``3 h 05 min``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

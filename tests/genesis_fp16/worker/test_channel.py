@@ -68,6 +68,17 @@ def test_progress_is_bounded_by_time_and_ends_with_the_last() -> None:
     assert events[-1] == Progress(phase="train", done=5)
 
 
+def test_a_prompt_report_of_another_unit_is_sent_at_once() -> None:
+    events: list[BaseEvent] = []
+    report = ProgressReporter(events.append, clock=lambda: 9.0)
+    report.begin("train")
+    for unit in ("steps", "rounds"):
+        for done in range(5):
+            report.prompt(done, 5, unit=unit)
+    sent = [(event.unit, event.done) for event in events if isinstance(event, Progress)]
+    assert sent == [("steps", 0), ("rounds", 0)]
+
+
 def test_log_lines_become_notices_at_a_limited_rate(capfd: pytest.CaptureFixture[str]) -> None:
     events: list[BaseEvent] = []
     logger = run_logger(events.append, "a", "r")

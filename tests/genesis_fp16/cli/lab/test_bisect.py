@@ -12,7 +12,9 @@ def test_a_bisection_prints_what_it_found(ask, tmp_path):
     arguments = ["--preset", "bf16_fp32_value", "--output", str(tmp_path / "results")]
     done = ask("lab", "bisect", str(tmp_path / "frozen"), *arguments, "--device", "cpu")
     assert done.exit_code == 0, done.output
-    assert "no culprit" in done.output
+    assert "no culprit" in done.stdout
+    assert "0 of 5 repetitions for the noise floor" in done.stderr
+    assert "0 repetitions of the search" in done.stderr
     assert (tmp_path / "results" / "bisect.json").is_file()
     wrong = ask("lab", "bisect", str(tmp_path), "--preset", "bf16_pur")
     assert "did you mean bf16_pure" in str(wrong.exception)

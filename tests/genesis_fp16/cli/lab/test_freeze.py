@@ -39,6 +39,10 @@ def test_the_world_model_of_an_agent_is_frozen_and_repeated_in_a_worker(
     install_plugin("line", line_plugin(), factory=FACTORY)
     frozen = ask("lab", "freeze", "frozen", "--agent", "line", "--batches", "2", "--steps", "3")
     assert frozen.exit_code == 0, frozen.exception
+    assert frozen.stdout == "frozen in frozen\n"
+    assert {"starting a worker with the agent line", "0 of 3 steps in FP32"} <= {
+        *frozen.stderr.splitlines()
+    }
     manifest = json.loads((folder / "frozen" / "manifest.json").read_text())
     assert manifest["kind"] == "world-model"
     assert manifest["source"]["agent"] == "line"
@@ -48,6 +52,7 @@ def test_the_world_model_of_an_agent_is_frozen_and_repeated_in_a_worker(
     replayed = ask("lab", "replay", "frozen", "--output", "out", "--preset", "flowrl_bf16")
     assert replayed.exit_code == 0, replayed.exception
     assert replayed.stdout.splitlines()[1].split()[0] == "flowrl_bf16"
+    assert "0 of 1 presets repeated" in replayed.stderr.splitlines()
     result = json.loads((folder / "out" / "replay" / "flowrl_bf16.json").read_text())
     assert 1e-4 < result["gradients"]["relative_error"] < 0.5
     assert result["precision"] == {"world_model": "fp32/bf16/fp32"}

@@ -4,7 +4,7 @@ import pytest
 
 from infrastructure.precision_lab.results import RunSummary
 from infrastructure.precision_lab.sweep.plan import Cell
-from infrastructure.precision_lab.sweep.progress import Progress, duration
+from infrastructure.precision_lab.sweep.progress import Progress
 
 CELLS = [Cell(0, "slow"), Cell(0, "fast"), Cell(1, "slow"), Cell(1, "fast")]
 SUMMARY = RunSummary(
@@ -35,10 +35,3 @@ def test_time_left_follows_the_speed_of_each_preset() -> None:
     failed = replace(SUMMARY, category="nan_loss", reason="step 3: the loss is nan")
     progress.end(CELLS[2], failed)
     assert lines[-1].endswith("slow seed 1: nan_loss in 40.0 s (step 3: the loss is nan)")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(45, "45 s"), (720, "12 min"), (11100, "3 h 05 min")]
-)
-def test_durations_are_readable(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
