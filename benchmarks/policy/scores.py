@@ -137,12 +137,7 @@ def _score(
     samplings: Mapping[str, Sampling],
 ) -> dict[str, Tensor]:
     if way.forward == "full":
-        logits_BTV = forward(
-            input_ids=batch.tokens_BT,
-            attention_mask=batch.attention_mask_BT.long(),
-            position_ids=batch.position_ids_BT,
-            use_cache=False,
-        ).logits
+        logits_BTV = forward(**batch.model_inputs(), use_cache=False).logits
     else:
         decoded = dict(engine(subject, forward).decode(batch))
         rows, columns = batch.tokens_BT.shape

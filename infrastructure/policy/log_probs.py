@@ -28,7 +28,8 @@ def token_log_probs(forward: Forward, batch: TokenBatch, sampling: Sampling) -> 
         batch: Sequences on the model's device.
         sampling: Rule by which the tokens were drawn.
     """
-    return log_probs_of_logits(forward(**_inputs(batch)).logits, batch, sampling)
+    output = forward(**batch.model_inputs(), use_cache=False)
+    return log_probs_of_logits(output.logits, batch, sampling)
 
 
 def log_probs_and_hidden_states(
@@ -38,17 +39,8 @@ def log_probs_and_hidden_states(
 
     Such a network, of values or of FlowRL's Z, is then run by ``forward.method``.
     """
-    output = forward(**_inputs(batch), output_hidden_states=True)
+    output = forward(**batch.model_inputs(), use_cache=False, output_hidden_states=True)
     return log_probs_of_logits(output.logits, batch, sampling), output.hidden_states[-1]
-
-
-def _inputs(batch: TokenBatch) -> dict[str, object]:
-    return {
-        "input_ids": batch.tokens_BT,
-        "attention_mask": batch.attention_mask_BT.long(),
-        "position_ids": batch.position_ids_BT,
-        "use_cache": False,
-    }
 
 
 def log_probs_of_logits(logits_BTV: Tensor, batch: TokenBatch, sampling: Sampling) -> Tensor:

@@ -60,6 +60,11 @@ def masked(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, torch.zeros_like(values))
 
 
+def last_valid(mask_BS: Tensor) -> Tensor:
+    """Return the mask of each row's last valid position; a row without one has none."""
+    return mask_BS & (mask_BS.flip(1).cumsum(dim=1).flip(1) == 1)
+
+
 def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     """Return the mean over valid positions, along *dim* or over all; 0 where none is valid."""
     if dim is None:

@@ -152,6 +152,14 @@ class TokenBatch:
         named = {f"{_PREFIX}{each.name}": getattr(self, each.name) for each in fields(self)}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
+    def model_inputs(self) -> dict[str, Tensor]:
+        """Arguments of a causal language model of transformers for these sequences."""
+        return {
+            "input_ids": self.tokens_BT,
+            "attention_mask": self.attention_mask_BT.long(),
+            "position_ids": self.position_ids_BT,
+        }
+
     def check(self) -> TokenBatch:
         """Check the values of the tensors and return the batch; reads the device.
 

@@ -10,12 +10,12 @@ masked positions are ignored and 0 in results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from infrastructure.policy.masked import last_valid, masked, masked_mean
 from infrastructure.policy.tokens import TokenBatch
 
 
@@ -27,53 +27,7 @@ def log_probs_of(logits_BTV: Tensor, batch: TokenBatch, temperature: float) -> T
     """
     tokens_BS1 = batch.predicted_tokens_BS.unsqueeze(-1)
     log_probs_BSV = (logits_BTV[:, :-1] / temperature).log_softmax(-1)
-    return where(batch.response_mask_BS, log_probs_BSV.gather(-1, tokens_BS1).squeeze(-1))
-
-
-def where(mask: Tensor, values: Tensor) -> Tensor:
-    """*values* with 0 where *mask* is False, in their own type."""
-    return torch.where(mask, values, torch.zeros_like(values))
-
-
-def mean_of(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over valid positions, [], in the type of *values*; 0 where none is valid."""
-    return where(mask, values).sum() / mask.sum().clamp(min=1).to(values.dtype)
-
-
-class Advantages(NamedTuple):
-    """Attributes:
-    advantages_BS: Generalised advantages, not whitened.
-    returns_BS: What the value role learns.
-    """
-
-    advantages_BS: Tensor
-    returns_BS: Tensor
-
-
-def generalized_advantages(
-    rewards_BS: Tensor,
-    values_BS: Tensor,
-    mask_BS: Tensor,
-    *,
-    discount: float = 1.0,
-    gae_lambda: float = 0.95,
-) -> Advantages:
-    """Generalised advantages and returns (arXiv:1506.02438, equation 16), detached.
-
-    As `infrastructure.policy.losses.advantages.generalized_advantages`, in the type of *values_BS*.
-    """
-    values_BS = where(mask_BS, values_BS.detach())
-    rewards_BS = where(mask_BS, rewards_BS.detach().to(values_BS.dtype))
-    advantages_BS = torch.zeros_like(values_BS)
-    advantage_B = next_value_B = torch.zeros_like(values_BS[:, 0])
-    for s in reversed(range(mask_BS.shape[1])):
-        error_B = rewards_BS[:, s] + discount * next_value_B - values_BS[:, s]
-        updated_B = error_B + discount * gae_lambda * advantage_B
-        advantage_B = torch.where(mask_BS[:, s], updated_B, advantage_B)
-        next_value_B = torch.where(mask_BS[:, s], values_BS[:, s], next_value_B)
-        advantages_BS[:, s] = advantage_B
-    advantages_BS = where(mask_BS, advantages_BS)
-    return Advantages(advantages_BS, advantages_BS + values_BS)
+    return masked(log_probs_BSV.gather(-1, tokens_BS1).squeeze(-1), batch.response_mask_BS)
 
 
 def whitened(advantages_BS: Tensor, mask_BS: Tensor, *, epsilon: float = 1e-8) -> Tensor:
@@ -82,7 +36,7 @@ def whitened(advantages_BS: Tensor, mask_BS: Tensor, *, epsilon: float = 1e-8) -
     *epsilon* is added to the standard deviation; FP16 rounds the default to 0, as a training in
     FP16 would.
     """
-    deviation_BS = where(mask_BS, advantages_BS - mean_of(advantages_BS, mask_BS))
+    deviation_BS = masked(advantages_BS - masked_mean(advantages_BS, mask_BS), mask_BS)
     count = (mask_BS.sum() - 1).clamp(min=1).to(advantages_BS.dtype)
     return deviation_BS / ((deviation_BS.square().sum() / count).sqrt() + epsilon)
 
@@ -94,15 +48,15 @@ def shaped_rewards(
 
     In the type of *kl_BS*. The form of arXiv:2203.02155, section 3.5, token by token.
     """
-    last_BS = mask_BS & (mask_BS.flip(1).cumsum(1).flip(1) == 1)
-    final_BS = where(last_BS, rewards_B.to(kl_BS.dtype)[:, None].expand(mask_BS.shape))
-    return where(mask_BS, final_BS - kl_coefficient * kl_BS)
+    rewards_BS = rewards_B.to(kl_BS.dtype)[:, None].expand(mask_BS.shape)
+    final_BS = masked(rewards_BS, last_valid(mask_BS))
+    return masked(final_BS - kl_coefficient * kl_BS, mask_BS)
 
 
 def ratio_of(log_probs_BS: Tensor, old_log_probs_BS: Tensor, mask_BS: Tensor) -> Tensor:
     """Probability ratio of policy and old policy, in the type of *log_probs_BS*; 0 if masked."""
     difference_BS = log_probs_BS - old_log_probs_BS.to(log_probs_BS.dtype)
-    return where(mask_BS, where(mask_BS, difference_BS).exp())
+    return masked(masked(difference_BS, mask_BS).exp(), mask_BS)
 
 
 def clipped_surrogate(
@@ -111,13 +65,13 @@ def clipped_surrogate(
     """PPO's policy loss (arXiv:1707.06347, equation 7), [], in the type of *ratio_BS*."""
     advantages_BS = advantages_BS.detach().to(ratio_BS.dtype)
     clipped_BS = ratio_BS.clamp(1 - clip, 1 + clip) * advantages_BS
-    return mean_of(-torch.minimum(ratio_BS * advantages_BS, clipped_BS), mask_BS)
+    return masked_mean(-torch.minimum(ratio_BS * advantages_BS, clipped_BS), mask_BS)
 
 
 def squared_error(values_BS: Tensor, returns_BS: Tensor, mask_BS: Tensor) -> Tensor:
     """Half the mean squared error of the values, [], in the type of *values_BS*."""
-    errors_BS = where(mask_BS, values_BS - returns_BS.detach().to(values_BS.dtype))
-    return mean_of(errors_BS.square() / 2, mask_BS)
+    errors_BS = masked(values_BS - returns_BS.detach().to(values_BS.dtype), mask_BS)
+    return masked_mean(errors_BS.square() / 2, mask_BS)
 
 
 def stacked(parts: Sequence[Tensor]) -> Tensor:

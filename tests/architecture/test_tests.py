@@ -22,6 +22,9 @@ TESTED_BY = {
     "infrastructure/precision_lab/report/sections/section.py": (
         "infrastructure/precision_lab/report/sections/test_contents.py"
     ),
+    "infrastructure/precision_lab/weights_hash.py": (
+        "infrastructure/precision_lab/probe/test_compare.py"
+    ),
     "infrastructure/precision_lab/errors.py": "genesis_fp16/cli/lab/test_errors.py",
     "infrastructure/precision_lab/numerics/*.py": (
         "infrastructure/precision_lab/numerics/test_numerics.py"

@@ -136,7 +136,9 @@ def _material(seed: int, subject: Subject, effort: Effort, tokens: Sequence[int]
         pad_token=subject.special.pad,
     )
     with torch.no_grad():
-        output = subject.model(**_inputs(completions), output_hidden_states=True)
+        output = subject.model(
+            **completions.model_inputs(), use_cache=False, output_hidden_states=True
+        )
     return Material(
         seed=seed,
         subject=subject,
@@ -156,23 +158,14 @@ def log_probs_in(model: Module, batch: TokenBatch, types: str) -> Tensor:
     """
     forward = RoleForward(model, CPU, RolePrecision.parse(types))
     with torch.no_grad():
-        return log_probs_of(forward(**_inputs(batch)).logits, batch, 1.0)
+        return log_probs_of(forward(**batch.model_inputs(), use_cache=False).logits, batch, 1.0)
 
 
 def features_of(model: Module, batch: TokenBatch) -> Tensor:
     """Features of the last layer of a language model, [B, T, H]."""
-    output = model(**_inputs(batch), output_hidden_states=True)
+    output = model(**batch.model_inputs(), use_cache=False, output_hidden_states=True)
     found_BTH: Tensor = output.hidden_states[-1]
     return found_BTH
-
-
-def _inputs(batch: TokenBatch) -> dict[str, object]:
-    return {
-        "input_ids": batch.tokens_BT,
-        "attention_mask": batch.attention_mask_BT.long(),
-        "position_ids": batch.position_ids_BT,
-        "use_cache": False,
-    }
 
 
 def moved_policies(
@@ -212,7 +205,7 @@ def _direction(material: Material) -> list[Tensor]:
     part = batch.rows(rows)
     model = material.model
     model.requires_grad_(True)
-    log_probs_BS = log_probs_of(model(**_inputs(part)).logits, part, 1.0)
+    log_probs_BS = log_probs_of(model(**part.model_inputs(), use_cache=False).logits, part, 1.0)
     gain = masked_mean(log_probs_BS * signs_B[:, None], part.response_mask_BS)
     found = torch.autograd.grad(gain, list(model.parameters()))
     return [each.sign() for each in found]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from infrastructure.policy.masked import check_token_values, masked, masked_mean
+from infrastructure.policy.masked import check_token_values, last_valid, masked, masked_mean
 
 
 def grpo_advantages(rewards_B: Tensor, groups_B: Tensor, *, epsilon: float = 1e-6) -> Tensor:
@@ -60,8 +60,7 @@ def final_rewards(rewards_B: Tensor, mask_BS: Tensor) -> Tensor:
         mask_BS: Valid tokens, bool. A row without one gets no reward.
     """
     check_token_values(mask_BS, rewards_B=rewards_B)
-    last_BS = mask_BS & (mask_BS.flip(1).cumsum(dim=1).flip(1) == 1)
-    return masked(rewards_B.detach()[:, None].expand(mask_BS.shape), last_BS)
+    return masked(rewards_B.detach()[:, None].expand(mask_BS.shape), last_valid(mask_BS))
 
 
 def generalized_advantages(
@@ -87,10 +86,20 @@ def generalized_advantages(
         gae_lambda: λ. 1: return minus value; 0: one-step error.
     """
     check_token_values(mask_BS, rewards_BS=rewards_BS, values_BS=values_BS)
-    rewards_BS, values_BS = (
-        masked(rewards_BS.detach(), mask_BS),
-        masked(values_BS.detach(), mask_BS),
-    )
+    return gae(rewards_BS, values_BS, mask_BS, discount=discount, gae_lambda=gae_lambda)
+
+
+def gae(
+    rewards_BS: Tensor,
+    values_BS: Tensor,
+    mask_BS: Tensor,
+    *,
+    discount: float = 1.0,
+    gae_lambda: float = 0.95,
+) -> tuple[Tensor, Tensor]:
+    """As `generalized_advantages`, unchecked and in the type of *values_BS*, also a half one."""
+    values_BS = masked(values_BS.detach(), mask_BS)
+    rewards_BS = masked(rewards_BS.detach().to(values_BS.dtype), mask_BS)
     advantages_BS = torch.zeros_like(values_BS)
     advantage_B = next_value_B = torch.zeros_like(values_BS[:, 0])
     for s in reversed(range(mask_BS.shape[1])):

@@ -11,13 +11,12 @@ from infrastructure.events.role_precision import find_preset
 from infrastructure.files import write_json
 from infrastructure.precision_lab.bisect.bisect import Bisection, Culprit, bisect
 from infrastructure.precision_lab.bisect.noise_floor import Deviation
-from infrastructure.precision_lab.environment import describe_environment, fixed_numerics
+from infrastructure.precision_lab.environment import fixed_numerics
 from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.experiments import PolicyExperiment, WorldModelExperiment
 from infrastructure.precision_lab.frozen import FrozenFolder
 from infrastructure.precision_lab.progress import unreported
 from infrastructure.precision_lab.replay import repeat_under
-from infrastructure.precision_lab.results import FORMAT
 
 BISECT = "bisect.json"
 
@@ -67,14 +66,7 @@ def bisect_folder(
         found = bisect(scaled, preset, tolerance=tolerance, progress=progress)
     device = next(next(iter(experiment.models.values())).parameters()).device
     result: dict[str, object] = {
-        "format": FORMAT,
-        "preset": preset.name,
-        "kind": folder.manifest.kind,
-        "seed": folder.manifest.seed,
-        "precision": {role: str(preset[role]) for role in replayed.roles},
-        "loss_scale": replayed.loss_scale,
-        "environment": describe_environment(device),
-        "frozen": {"folder": str(folder.path), "source": folder.manifest.source},
+        **replayed.describe(folder, device),
         "trainer": _deviation(found.floor.deviation(replayed.outcome)),
         **_of(found),
     }

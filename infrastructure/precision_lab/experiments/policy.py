@@ -17,6 +17,8 @@ from torch.nn import Module
 
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
+from infrastructure.policy.losses.advantages import gae
+from infrastructure.policy.masked import masked
 from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.policy.tokens import TokenBatch
 from infrastructure.precision_lab import computations
@@ -111,7 +113,7 @@ class PolicyExperiment:
     def _reference_log_probs(
         self, kernels: Kernels, model: ModelForward, batch: TokenBatch
     ) -> Tensor:
-        logits_BTV = model(**model_inputs(batch), use_cache=False).logits
+        logits_BTV = model(**batch.model_inputs(), use_cache=False).logits
         temperature = self.training.temperature
         return kernels.compute(
             Role.REFERENCE, computations.log_probs_of, logits_BTV, batch, temperature
@@ -145,11 +147,11 @@ class PolicyExperiment:
         """Quantities and loss of one batch."""
         training, batch = self.training, TokenBatch.from_tensors(tensors)
         mask_BS = batch.response_mask_BS
-        output = policy(**model_inputs(batch), use_cache=False, output_hidden_states=True)
+        output = policy(**batch.model_inputs(), use_cache=False, output_hidden_states=True)
         log_probs_BS = kernels.compute(
             Role.POLICY, computations.log_probs_of, output.logits, batch, training.temperature
         )
-        values_BS = computations.where(mask_BS, value(output.hidden_states[-1].detach()))
+        values_BS = masked(value(output.hidden_states[-1].detach()), mask_BS)
         log_ratio_BS, kl_BS = kernels.compute(
             Role.KL, _kl, log_probs_BS.detach(), frozen["reference_log_probs"], mask_BS
         )
@@ -179,32 +181,23 @@ class PolicyExperiment:
         return {**quantities, "loss": total[None]}, total
 
 
-def model_inputs(batch: TokenBatch) -> dict[str, Tensor]:
-    """Arguments of a language model for the sequences of *batch*."""
-    return {
-        "input_ids": batch.tokens_BT,
-        "attention_mask": batch.attention_mask_BT.long(),
-        "position_ids": batch.position_ids_BT,
-    }
-
-
 def _rewards(kernels: Kernels, model: ModelForward, batch: TokenBatch) -> Tensor:
     del kernels
-    rewards_B: Tensor = model(**model_inputs(batch))
+    rewards_B: Tensor = model(**batch.model_inputs())
     return rewards_B
 
 
 def _kl(log_probs_BS: Tensor, reference_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
-    log_ratio_BS = computations.where(mask_BS, log_probs_BS - reference_BS)
-    return log_ratio_BS, computations.where(mask_BS, kl_penalty(log_ratio_BS))
+    log_ratio_BS = masked(log_probs_BS - reference_BS, mask_BS)
+    return log_ratio_BS, masked(kl_penalty(log_ratio_BS), mask_BS)
 
 
 def _advantages(
     rewards_B: Tensor, kl_BS: Tensor, values_BS: Tensor, mask_BS: Tensor, kl_coefficient: float
 ) -> Tensor:
     rewards_BS = computations.shaped_rewards(rewards_B, kl_BS, mask_BS, kl_coefficient)
-    found = computations.generalized_advantages(rewards_BS, values_BS, mask_BS)
-    return computations.whitened(found.advantages_BS, mask_BS)
+    advantages_BS, _ = gae(rewards_BS, values_BS, mask_BS)
+    return computations.whitened(advantages_BS, mask_BS)
 
 
 def _policy_loss(

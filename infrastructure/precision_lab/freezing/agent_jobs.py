@@ -27,7 +27,6 @@ from infrastructure.precision_lab.experiments import (
     PolicyTraining,
     WorldModelExperiment,
 )
-from infrastructure.precision_lab.experiments.policy import model_inputs
 from infrastructure.precision_lab.freezing.assembly import PolicyWeights, assembled_experiment
 from infrastructure.precision_lab.progress import unreported
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
@@ -245,7 +244,7 @@ def _training(old: Module, tokens: TokenBatch) -> PolicyTraining:
         pad_token=getattr(config, "pad_token_id", None) or 0,
         stop_tokens=_stop_tokens(config),
     )
-    logits_BTV = old(**model_inputs(tokens), use_cache=False).logits
+    logits_BTV = old(**tokens.model_inputs(), use_cache=False).logits
     recorded_BS = tokens.log_probs_BS
     found_BS = computations.log_probs_of(logits_BTV, tokens, training.temperature)
     error = (found_BS - recorded_BS).abs().max().item()  # type: ignore[operator]

@@ -15,9 +15,11 @@ from torch.nn import Module
 
 from infrastructure.events import Role
 from infrastructure.policy import TokenBatch
+from infrastructure.policy.losses.advantages import gae
+from infrastructure.policy.masked import masked
 from infrastructure.precision_lab import computations
 from infrastructure.precision_lab.experiments import PolicyExperiment, PolicyTraining
-from infrastructure.precision_lab.experiments.policy import OLD_LOG_PROBS, RETURNS, model_inputs
+from infrastructure.precision_lab.experiments.policy import OLD_LOG_PROBS, RETURNS
 from infrastructure.precision_lab.heads import RewardModel, ValueHead
 from infrastructure.precision_lab.metrics.kl import kl_penalty
 
@@ -67,7 +69,7 @@ def assembled_experiment(
         value = ValueHead(hidden_size).to(device)
         reward = RewardModel(copy.deepcopy(weights.reference), hidden_size).to(device)
     reward.fit(
-        torch.cat([reward.features(**model_inputs(each)) for each in completions]),
+        torch.cat([reward.features(**each.model_inputs()) for each in completions]),
         torch.cat(list(rewards)),
     )
     hidden, masks = _hidden_states(weights.old, completions), _masks(completions)
@@ -80,13 +82,12 @@ def assembled_experiment(
         old_BS = _log_probs(weights.old, batch, training)
         reference_BS = _log_probs(weights.reference, batch, training)
         mask_BS = batch.response_mask_BS
-        kl_BS = computations.where(mask_BS, kl_penalty(old_BS - reference_BS))
+        kl_BS = masked(kl_penalty(old_BS - reference_BS), mask_BS)
         rewards_BS = computations.shaped_rewards(
-            reward(**model_inputs(batch)), kl_BS, mask_BS, training.kl_coefficient
+            reward(**batch.model_inputs()), kl_BS, mask_BS, training.kl_coefficient
         )
-        values_BS = value(hidden_BTH)
-        found = computations.generalized_advantages(rewards_BS, values_BS, mask_BS)
-        batches.append({**batch.to_tensors(), OLD_LOG_PROBS: old_BS, RETURNS: found.returns_BS})
+        _, returns_BS = gae(rewards_BS, value(hidden_BTH), mask_BS)
+        batches.append({**batch.to_tensors(), OLD_LOG_PROBS: old_BS, RETURNS: returns_BS})
     models = {
         Role.POLICY: weights.policy,
         Role.REFERENCE: weights.reference,
@@ -103,7 +104,7 @@ def assembled_experiment(
 
 def _hidden_states(model: Module, completions: Sequence[TokenBatch]) -> list[Tensor]:
     return [
-        model(**model_inputs(each), use_cache=False, output_hidden_states=True).hidden_states[-1]
+        model(**each.model_inputs(), use_cache=False, output_hidden_states=True).hidden_states[-1]
         for each in completions
     ]
 
@@ -113,5 +114,5 @@ def _masks(completions: Sequence[TokenBatch]) -> list[Tensor]:
 
 
 def _log_probs(model: Module, batch: TokenBatch, training: PolicyTraining) -> Tensor:
-    logits_BTV = model(**model_inputs(batch), use_cache=False).logits
+    logits_BTV = model(**batch.model_inputs(), use_cache=False).logits
     return computations.log_probs_of(logits_BTV, batch, training.temperature)

@@ -24,13 +24,12 @@ from torch import Tensor
 from infrastructure.events import Role
 from infrastructure.events.role_precision import FP32, RolePrecisions
 from infrastructure.policy import Sampling, TokenBatch
-from infrastructure.policy.losses.advantages import whitened
+from infrastructure.policy.losses.advantages import gae, whitened
 from infrastructure.policy.mismatch.measures import measure as measure_mismatch
 from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.precision_lab import metrics
 from infrastructure.precision_lab.computations import (
     clipped_surrogate,
-    generalized_advantages,
     log_probs_of,
     ratio_of,
     shaped_rewards,
@@ -43,7 +42,7 @@ from infrastructure.precision_lab.failures import (
     StepFigures,
 )
 from infrastructure.precision_lab.metrics.kl import kl_penalty
-from infrastructure.precision_lab.ppo.initial_weights import CellModels, model_inputs
+from infrastructure.precision_lab.ppo.initial_weights import CellModels
 from infrastructure.precision_lab.ppo.joint_update import JointUpdate, UpdateOutcome
 from infrastructure.precision_lab.ppo.settings import CellSettings
 from infrastructure.precision_lab.ppo.task import Problem, problems, score
@@ -198,7 +197,7 @@ class PPOCell:
             self._logits(Role.ROLLOUT, batch)  # its own results pass through the decoder
             self._require_declared_types()
         exact_BS, exact_reference_BS = (
-            log_probs_of(each(**model_inputs(batch), use_cache=False).logits, batch, _TEMPERATURE)
+            log_probs_of(each(**batch.model_inputs(), use_cache=False).logits, batch, _TEMPERATURE)
             for each in (self._exact_policy, self._exact_reference)
         )
         return _Round(
@@ -236,7 +235,7 @@ class PPOCell:
     def _rewards(self, batch: TokenBatch, scores_B: Tensor) -> Tensor:
         """Reward of each sequence, [B], in the ``out`` of the role ``reward``."""
         if not self._settings.task_reward:
-            rewards_B: Tensor = self._frozen[Role.REWARD](**model_inputs(batch))
+            rewards_B: Tensor = self._frozen[Role.REWARD](**batch.model_inputs())
             self._see(Role.REWARD, rewards_B)
             return rewards_B
         types = self._precisions[Role.REWARD]
@@ -247,14 +246,14 @@ class PPOCell:
         return rewards_B
 
     def _logits(self, role: Role, batch: TokenBatch) -> Tensor:
-        logits_BTV: Tensor = self._frozen[role](**model_inputs(batch), use_cache=False).logits
+        logits_BTV: Tensor = self._frozen[role](**batch.model_inputs(), use_cache=False).logits
         self._see(role, logits_BTV)
         return logits_BTV
 
     def _evaluate(self, batch: TokenBatch) -> _Evaluation:
         """Log-probabilities and values under the weights at hand."""
         output = self._trained[Role.POLICY](
-            **model_inputs(batch), output_hidden_states=True, use_cache=False
+            **batch.model_inputs(), output_hidden_states=True, use_cache=False
         )
         # The value head learns from the policy's features; its gradients do not change them.
         hidden_BTH = output.hidden_states[-1].detach()
@@ -285,11 +284,9 @@ class PPOCell:
         stored = [each.to(dtype_of(types.store)) for each in (rewards_B, kl_BS, old.values_BS)]
         reward_B, penalty_BS, values_BS = (each.to(dtype_of(types.compute)) for each in stored)
         shaped_BS = shaped_rewards(reward_B, penalty_BS, mask_BS, self._settings.kl_coefficient)
-        found = generalized_advantages(
-            shaped_BS, values_BS, mask_BS, gae_lambda=self._settings.gae_lambda
-        )
+        found = gae(shaped_BS, values_BS, mask_BS, gae_lambda=self._settings.gae_lambda)
         advantages_BS, returns_BS = (each.to(dtype_of(types.out)) for each in found)
-        self._see_tensors(Role.ADVANTAGE, stored[0], found.advantages_BS, advantages_BS)
+        self._see_tensors(Role.ADVANTAGE, stored[0], found[0], advantages_BS)
         return advantages_BS, returns_BS
 
     def _step(

@@ -6,7 +6,6 @@ Legend: B sequences, T tokens, H features.
 from __future__ import annotations
 
 import copy
-import hashlib
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from infrastructure.precision_lab.ppo.task import (
     problems,
     score,
 )
+from infrastructure.precision_lab.weights_hash import weights_sha256
 
 _PREPARATION_LEARNING_RATE = 3e-3
 _REFERENCE_AT = 0.9  # of the warm-up: the reference is an earlier policy, not a copy
@@ -82,12 +82,7 @@ class CellModels:
     @property
     def sha256(self) -> str:
         """Hash of every weight and buffer: names, types, shapes and bytes."""
-        found = hashlib.sha256()
-        for role, module in self.named.items():
-            for name, tensor in sorted(module.state_dict().items()):
-                found.update(f"{role}.{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-                found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()
+        return weights_sha256(self.named)
 
     def encode(self, problem: Problem) -> list[int]:
         """Ids of a prompt."""
@@ -166,20 +161,11 @@ def prepare(settings: CellSettings, seed: int) -> CellModels:
         drawn = list(islice(given, settings.preparation_batch))
         answers = [corrupted(each, random) for each in drawn]
         scores = [score(*each) for each in zip(drawn, answers, strict=True)]
-        found_B: Tensor = models.reward(**model_inputs(models.batch(drawn, answers)))
+        found_B: Tensor = models.reward(**models.batch(drawn, answers).model_inputs())
         return (found_B - torch.tensor(scores, device=found_B.device)).square().mean()
 
     _fit(models.reward, scored, settings.reward_model_steps)
     return models
-
-
-def model_inputs(batch: TokenBatch) -> dict[str, Tensor]:
-    """Arguments of a causal language model for the tokens of *batch*."""
-    return {
-        "input_ids": batch.tokens_BT,
-        "attention_mask": batch.attention_mask_BT.long(),
-        "position_ids": batch.position_ids_BT,
-    }
 
 
 def _fit(module: nn.Module, loss_of_step: Callable[[int], Tensor], steps: int) -> None:

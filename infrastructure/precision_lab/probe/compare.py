@@ -15,7 +15,6 @@ Legend: B sequences, T tokens, S = T - 1 predicted tokens, V vocabulary, N valid
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from infrastructure.policy.models import SpecialTokens, vocabulary_size
 from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.progress import unreported
+from infrastructure.precision_lab.weights_hash import weights_sha256
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.roles import RoleForward
 
@@ -147,7 +147,7 @@ def probe(
         Sampling(temperature=temperature)
     if not (dtypes and temperatures and sequences):
         raise ProbeError("name at least one half type, one temperature and one sequence length")
-    before = weights_sha256(model)
+    before = weights_sha256({"policy": model})
     reference = RoleForward(model, device, FP32)
     halves = {
         dtype: RoleForward(model, device, RolePrecision(dtype, dtype, "fp32")) for dtype in dtypes
@@ -160,7 +160,7 @@ def probe(
             for key, errors in _compare(reference, halves, rows, temperatures):
                 parts[key].append(errors)
         found += [(*key, length, _Errors.joined(each)) for key, each in parts.items()]
-    if weights_sha256(model) != before:
+    if weights_sha256({"policy": model}) != before:
         raise ProbeError("the float32 weights changed during the probe: the result is void")
     return ProbeResult(
         by_length=[_row(*each, 1, each[2] - 1) for each in found],
@@ -200,15 +200,6 @@ def continuations(
     forward = RoleForward(model, device, FP32)
     engine = TransformersRollout(forward, pad_token=special.pad, stop_tokens=special.stop)
     return engine.generate(prompts, sampling=Sampling(), max_new_tokens=length - longest, seed=seed)
-
-
-def weights_sha256(model: Module) -> str:
-    """SHA-256 of names, types, shapes and bytes of the weights and buffers of *model*."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,12 +261,7 @@ def _compare(
 
 def _logits(forward: RoleForward, batch: TokenBatch) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH):
-        logits_BTV: Tensor = forward(
-            input_ids=batch.tokens_BT,
-            attention_mask=batch.attention_mask_BT.long(),
-            position_ids=batch.position_ids_BT,
-            use_cache=False,
-        ).logits
+        logits_BTV: Tensor = forward(**batch.model_inputs(), use_cache=False).logits
     return logits_BTV
 
 

@@ -20,7 +20,6 @@ from infrastructure.precision_lab import computations
 from infrastructure.precision_lab.environment import describe_environment, fixed_numerics
 from infrastructure.precision_lab.experiment import Outcome, in_fp32
 from infrastructure.precision_lab.experiments import PolicyExperiment, WorldModelExperiment
-from infrastructure.precision_lab.experiments.policy import model_inputs
 from infrastructure.precision_lab.frozen import FrozenFolder
 from infrastructure.precision_lab.frozen.manifest import MANIFEST
 from infrastructure.precision_lab.progress import unreported
@@ -54,6 +53,30 @@ class Replay:
     loss_scale: float
     roles: tuple[Role, ...]
     seconds: float
+
+    def describe(self, folder: FrozenFolder, device: torch.device) -> dict[str, object]:
+        """What a result in JSON says about its origin: preset, types, frozen data, environment."""
+        manifest = folder.manifest
+        return {
+            "format": FORMAT,
+            "preset": self.preset.name,
+            "pure": self.preset.pure,
+            "kind": manifest.kind,
+            "seed": manifest.seed,
+            "precision": {role: str(self.preset[role]) for role in self.roles},
+            "loss_scale": self.loss_scale,
+            "environment": describe_environment(device),
+            "frozen": {
+                "folder": str(folder.path),
+                "manifest_sha256": hashlib.sha256(
+                    (folder.path / MANIFEST).read_bytes()
+                ).hexdigest(),
+                "source": manifest.source,
+                "weights_sha256": {
+                    role: manifest.files[name].sha256 for role, name in manifest.weights.items()
+                },
+            },
+        }
 
 
 def chosen_presets(name: str, roles: Mapping[Role, object] | None = None) -> list[RolePrecisions]:
@@ -114,7 +137,7 @@ def _trainer_log_probs(experiment: PolicyExperiment, kernels: PresetKernels) -> 
     found = []
     for tensors in experiment.batches:
         batch = TokenBatch.from_tensors(tensors)
-        logits_BTV = model(**model_inputs(batch), use_cache=False).logits
+        logits_BTV = model(**batch.model_inputs(), use_cache=False).logits
         log_probs_BS = computations.log_probs_of(logits_BTV, batch, experiment.training.temperature)
         found.append(log_probs_BS.float().cpu())
     return computations.stacked(found)
@@ -148,18 +171,10 @@ def replay_folder(
     device = next(next(iter(experiment.models.values())).parameters()).device
     for number, preset in enumerate(presets, start=1):
         found = repeat_under(experiment, preset)
-        result: dict[str, object] = {
-            "format": FORMAT,
-            "preset": preset.name,
-            "pure": preset.pure,
-            "kind": folder.manifest.kind,
-            "seed": folder.manifest.seed,
-            "precision": {role: str(preset[role]) for role in found.roles},
-            "loss_scale": found.loss_scale,
+        result = {
+            **found.describe(folder, device),
             "keep_fp32": list(experiment.keep_fp32),
             "seconds": found.seconds,
-            "environment": describe_environment(device),
-            "frozen": _origin(folder),
             **measured(found.outcome, exact, preset),
         }
         path = output / "replay" / f"{preset.name}.json"
@@ -167,16 +182,3 @@ def replay_folder(
         results.append(result)
         progress(number, len(presets), unit="presets repeated")
     return results
-
-
-def _origin(folder: FrozenFolder) -> dict[str, object]:
-    manifest = folder.manifest
-    content = (folder.path / MANIFEST).read_bytes()
-    return {
-        "folder": str(folder.path),
-        "manifest_sha256": hashlib.sha256(content).hexdigest(),
-        "source": manifest.source,
-        "weights_sha256": {
-            role: manifest.files[name].sha256 for role, name in manifest.weights.items()
-        },
-    }

@@ -10,7 +10,7 @@ from infrastructure.policy.models import build_policy, small_config
 from infrastructure.policy.tokenizer import CharacterTokenizer
 from infrastructure.precision_lab import computations
 from infrastructure.precision_lab.experiments import PolicyExperiment, PolicyTraining
-from infrastructure.precision_lab.experiments.policy import OLD_LOG_PROBS, RETURNS, model_inputs
+from infrastructure.precision_lab.experiments.policy import OLD_LOG_PROBS, RETURNS
 from infrastructure.precision_lab.heads import RewardModel, ValueHead
 
 WIDTH = 16
@@ -40,7 +40,7 @@ def policy_batch(old, seed=0):
     completions = [torch.randint(3, 15, (n,), generator=generator).tolist() for n in (4 + seed, 2)]
     batch = TokenBatch.from_sequences(prompts, completions, pad_token=0)
     with torch.no_grad():
-        logits_BTV = old(**model_inputs(batch)).logits
+        logits_BTV = old(**batch.model_inputs()).logits
         old_BS = computations.log_probs_of(logits_BTV, batch, TRAINING.temperature)
     returns_BS = batch.response_mask_BS.float()
     return {**batch.to_tensors(), OLD_LOG_PROBS: old_BS, RETURNS: returns_BS}

@@ -3,7 +3,6 @@
 import torch
 
 from infrastructure.policy import TokenBatch
-from infrastructure.precision_lab.experiments.policy import model_inputs
 from infrastructure.precision_lab.heads import RewardModel, ValueHead
 from tests.infrastructure.precision_lab.small_experiment import TOKENIZER, WIDTH, small_policy
 
@@ -25,9 +24,9 @@ def test_the_reward_depends_on_the_last_token_and_not_on_padding():
     other = [TOKENIZER.encode("12+34="), [4, 5, 6, 2]]
     padded = TokenBatch.from_sequences([prompt, other[0]], [completion, other[1]], pad_token=0)
     with torch.no_grad():
-        one_NH = model.features(**model_inputs(alone))
-        two_NH = model.features(**model_inputs(padded))
+        one_NH = model.features(**alone.model_inputs())
+        two_NH = model.features(**padded.model_inputs())
         torch.testing.assert_close(one_NH[0], two_NH[0])
         model.fit(two_NH, torch.tensor([0.0, 1.0]))
-        rewards_B = model(**model_inputs(padded))
+        rewards_B = model(**padded.model_inputs())
     torch.testing.assert_close(rewards_B, torch.tensor([0.0, 1.0]), atol=0.1, rtol=0)

@@ -9,8 +9,9 @@ import torch
 
 from infrastructure.policy import Sampling, token_log_probs
 from infrastructure.policy.models import PolicyModelError
-from infrastructure.precision_lab.probe.compare import ProbeError, continuations, weights_sha256
+from infrastructure.precision_lab.probe.compare import ProbeError, continuations
 from infrastructure.precision_lab.small_policy import base_policy, small_policy
+from infrastructure.precision_lab.weights_hash import weights_sha256
 from infrastructure.training.precision import Precision, PrecisionForward
 
 pytestmark = pytest.mark.process  # trains for seconds
@@ -20,7 +21,7 @@ CPU = torch.device("cpu")
 
 def test_training_repeats_and_its_text_has_no_end() -> None:
     base, again = (small_policy(seed=1, prompts=3, steps=3) for _ in range(2))
-    assert weights_sha256(base.model) == weights_sha256(again.model)
+    assert weights_sha256({"policy": base.model}) == weights_sha256({"policy": again.model})
     assert base.prompts == again.prompts
     batch = continuations(
         base.model, base.prompts, length=40, special=base.special, device=CPU, seed=0

@@ -8,7 +8,7 @@ from infrastructure.policy import Sampling, TokenBatch, token_log_probs
 from infrastructure.policy.losses.advantages import final_rewards, generalized_advantages, whitened
 from infrastructure.policy.losses.ppo import value_loss
 from infrastructure.precision_lab.experiment import in_fp32
-from infrastructure.precision_lab.experiments.policy import OLD_LOG_PROBS, RETURNS, model_inputs
+from infrastructure.precision_lab.experiments.policy import OLD_LOG_PROBS, RETURNS
 from tests.infrastructure.precision_lab.small_experiment import small_experiment
 
 pytestmark = pytest.mark.process  # trains for seconds
@@ -49,7 +49,7 @@ def test_quantities_are_those_that_the_library_computes():
             expected_BS = token_log_probs(models[role], batch, Sampling())
             torch.testing.assert_close(outcome[name][rows, :10], expected_BS)
         assert torch.equal(outcome["old_log_probs"][rows, :10], tensors[OLD_LOG_PROBS])
-        rewards_B = models[Role.REWARD](**model_inputs(batch))
+        rewards_B = models[Role.REWARD](**batch.model_inputs())
         torch.testing.assert_close(outcome["rewards"][rows], rewards_B)
         rewards_BS = final_rewards(rewards_B, mask_BS)
         rewards_BS = rewards_BS - 0.05 * outcome["kl"][rows, :10]

@@ -19,8 +19,8 @@ from infrastructure.precision_lab.probe.compare import (
     ProbeResult,
     ProbeRow,
     probe,
-    weights_sha256,
 )
+from infrastructure.precision_lab.weights_hash import weights_sha256
 
 pytestmark = pytest.mark.process  # trains for seconds
 
@@ -94,7 +94,7 @@ def test_the_fp32_reference_is_never_touched(model: Module) -> None:
     for name, tensor in model.state_dict().items():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, before[name])
-    assert first.weights_sha256 == weights_sha256(model)
+    assert first.weights_sha256 == weights_sha256({"policy": model})
 
 
 def test_padding_and_prompts_are_not_measured(model: Module) -> None:

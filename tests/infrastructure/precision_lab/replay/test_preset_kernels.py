@@ -8,7 +8,6 @@ from infrastructure.events import Role
 from infrastructure.events.role_precision import PRESETS, RolePrecision
 from infrastructure.policy import TokenBatch
 from infrastructure.precision_lab.experiment import in_fp32
-from infrastructure.precision_lab.experiments.policy import model_inputs
 from infrastructure.precision_lab.replay.preset_kernels import PresetKernels, TrainedForward
 from infrastructure.training.precision.roles import RoleForward
 from tests.infrastructure.precision_lab.small_experiment import small_experiment
@@ -36,9 +35,9 @@ def test_a_pure_preset_has_half_weights_and_half_results_everywhere(name, half):
         assert isinstance(model, TrainedForward if role is Role.POLICY else RoleForward)
         weights = {n: p.dtype for n, p in model.module.named_parameters()}
         assert set(weights.values()) == {half}
-        assert model(**model_inputs(batch)).logits.dtype == half
+        assert model(**batch.model_inputs()).logits.dtype == half
     policy = kernels.model(Role.POLICY)
-    output = policy(**model_inputs(batch), output_hidden_states=True)
+    output = policy(**batch.model_inputs(), output_hidden_states=True)
     output.logits.sum().backward()
     assert policy.module.lm_head.weight.grad.dtype == half
     assert kernels.model(Role.VALUE)(output.hidden_states[-1]).dtype == half
