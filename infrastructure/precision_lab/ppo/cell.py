@@ -42,10 +42,10 @@ from infrastructure.precision_lab.failures import (
     StepFigures,
 )
 from infrastructure.precision_lab.metrics.kl import kl_penalty
-from infrastructure.precision_lab.ppo.initial_weights import CellModels
+from infrastructure.precision_lab.ppo.initial_weights import CellModels, reward_inputs
 from infrastructure.precision_lab.ppo.joint_update import JointUpdate, UpdateOutcome
 from infrastructure.precision_lab.ppo.settings import CellSettings
-from infrastructure.precision_lab.ppo.task import Problem, problems, score
+from infrastructure.precision_lab.ppo.task import Problem, problems
 from infrastructure.precision_lab.ppo.trained_role import (
     SeenTypes,
     TrainedRole,
@@ -187,7 +187,7 @@ class PPOCell:
             copy.update(self._models.policy)
         batch = self._generate(given, self._key(number))
         mask_BS = batch.response_mask_BS
-        scores_B = torch.tensor(self._scores(given, batch), device=self._device)
+        scores_B = torch.tensor(self._models.scores(given, batch), device=self._device)
         rewards_B = self._rewards(batch, scores_B)
         with torch.no_grad():
             old = self._evaluate(batch)
@@ -225,17 +225,10 @@ class PPOCell:
             seed=seed,
         )
 
-    def _scores(self, given: list[Problem], batch: TokenBatch) -> list[float]:
-        stop, decode = self._models.stop_tokens, self._models.tokenizer.decode
-        texts = [
-            decode(tokens[:-1] if tokens[-1] in stop else tokens) for tokens in batch.responses()
-        ]
-        return [score(*each) for each in zip(given, texts, strict=True)]
-
     def _rewards(self, batch: TokenBatch, scores_B: Tensor) -> Tensor:
         """Reward of each sequence, [B], in the ``out`` of the role ``reward``."""
         if not self._settings.task_reward:
-            rewards_B: Tensor = self._frozen[Role.REWARD](**batch.model_inputs())
+            rewards_B: Tensor = self._frozen[Role.REWARD](**reward_inputs(batch))
             self._see(Role.REWARD, rewards_B)
             return rewards_B
         types = self._precisions[Role.REWARD]

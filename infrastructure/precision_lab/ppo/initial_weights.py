@@ -1,6 +1,10 @@
 """The FP32 weights that all cells of a seed begin with: made once, saved, identified by a hash.
 
-Legend: B sequences, T tokens, H features.
+A language model first learns the task from right answers: it is the reward model. The initial
+policy is a copy that then learns from answers with errors. It knows the task and makes the errors
+of its demonstrator, so PPO has something to gain within some dozen updates.
+
+Legend: B sequences, T tokens, S = T - 1 predicted tokens, N valid tokens, H features.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from infrastructure.events.role_precision import FP32
 from infrastructure.files import write_atomically
 from infrastructure.policy import Sampling, TokenBatch, token_log_probs
 from infrastructure.policy.masked import masked_mean
@@ -27,22 +32,27 @@ from infrastructure.policy.models import (
     small_config,
     special_tokens,
 )
+from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.policy.tokenizer import CharacterTokenizer, Tokenizer
 from infrastructure.precision_lab.errors import LabError
-from infrastructure.precision_lab.heads import RewardModel, ValueHead
+from infrastructure.precision_lab.heads import ValueHead
+from infrastructure.precision_lab.ppo.likelihood_reward import LikelihoodReward
 from infrastructure.precision_lab.ppo.settings import CellSettings
 from infrastructure.precision_lab.ppo.task import (
     CHARACTERS,
     Problem,
-    corrupted,
     problems,
     score,
+    with_errors,
 )
 from infrastructure.precision_lab.weights_hash import weights_sha256
+from infrastructure.training.precision.roles import RoleForward
 
-_PREPARATION_LEARNING_RATE = 3e-3
-_REFERENCE_AT = 0.9  # of the warm-up: the reference is an earlier policy, not a copy
+_LEARNING_RATE = 6e-3  # from new weights
+_WARM_UP_LEARNING_RATE = 2e-3  # so that the copy forgets none of the task
+_REFERENCE_AT = 0.5  # of the warm-up: the reference is an earlier policy, not a copy
 _CONTEXT = 64
+_VALUE_SEQUENCES = 256
 
 States = dict[str, dict[str, Tensor]]
 
@@ -55,7 +65,7 @@ class CellModels:
         policy: Causal language model that is trained.
         reference: The policy at an earlier step of its warm-up.
         value: Value head, trained beside the policy.
-        reward: Reward model, frozen.
+        reward: Reward model, frozen: a language model that has learnt from right answers.
         tokenizer: Its ids are those of the policy.
         pad_token: Id at padding.
         stop_tokens: Ids that end a completion.
@@ -64,7 +74,7 @@ class CellModels:
     policy: nn.Module
     reference: nn.Module
     value: ValueHead
-    reward: RewardModel
+    reward: LikelihoodReward
     tokenizer: Tokenizer
     pad_token: int
     stop_tokens: list[int]
@@ -98,6 +108,14 @@ class CellModels:
             [self.encode(each) for each in given], answers, pad_token=self.pad_token
         ).to(next(self.policy.parameters()).device)
 
+    def scores(self, given: list[Problem], batch: TokenBatch) -> list[float]:
+        """The task's score of each completion."""
+        stop, decode = self.stop_tokens, self.tokenizer.decode
+        texts = [
+            decode(tokens[:-1] if tokens[-1] in stop else tokens) for tokens in batch.responses()
+        ]
+        return [score(*each) for each in zip(given, texts, strict=True)]
+
 
 def build_models(settings: CellSettings, seed: int) -> CellModels:
     """The models before any training; the same for the same *seed*.
@@ -120,12 +138,12 @@ def build_models(settings: CellSettings, seed: int) -> CellModels:
     hidden_size = int(policy.config.get_text_config().hidden_size)  # type: ignore[union-attr, operator]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        value, reward = ValueHead(hidden_size), RewardModel(copy.deepcopy(policy), hidden_size)
+        value = ValueHead(hidden_size)
     models = CellModels(
         policy=policy,
         reference=copy.deepcopy(policy),
         value=value,
-        reward=reward,
+        reward=LikelihoodReward(copy.deepcopy(policy)),
         tokenizer=tokenizer,
         pad_token=special.pad,
         stop_tokens=sorted(special.stop),
@@ -136,7 +154,7 @@ def build_models(settings: CellSettings, seed: int) -> CellModels:
 
 
 def prepare(settings: CellSettings, seed: int) -> CellModels:
-    """Train the initial policy on demonstrations, and the reward model; all in FP32.
+    """Train reward model and initial policy on demonstrations, and fit the value head; in FP32.
 
     Raises:
         PolicyModelError: See `build_models`.
@@ -144,37 +162,78 @@ def prepare(settings: CellSettings, seed: int) -> CellModels:
     models = build_models(settings, seed)
     random = Random(f"preparation {seed}")
     given = problems(random)
-    reference_at = int(_REFERENCE_AT * settings.warm_up_steps)
 
-    def demonstrated(step: int) -> Tensor:
-        if step == reference_at:
-            models.reference.load_state_dict(models.policy.state_dict())
+    def demonstrated(model: nn.Module, answer: Callable[[Problem], str]) -> Tensor:
         drawn = list(islice(given, settings.preparation_batch))
-        batch = models.batch(drawn, [each.answer for each in drawn])
-        log_probs_BS = token_log_probs(models.policy, batch, Sampling())  # type: ignore[arg-type]
+        batch = models.batch(drawn, [answer(each) for each in drawn])
+        log_probs_BS = token_log_probs(model, batch, Sampling())  # type: ignore[arg-type]
         return -masked_mean(log_probs_BS, batch.response_mask_BS)
 
-    _fit(models.policy, demonstrated, settings.warm_up_steps)
-    models.reward.backbone.load_state_dict(models.policy.state_dict())
+    expert = models.reward.language_model
+    _fit(
+        expert,
+        lambda _: demonstrated(expert, lambda each: each.answer),
+        settings.reward_model_steps,
+        _LEARNING_RATE,
+    )
+    models.policy.load_state_dict(expert.state_dict())
+    reference_at = int(_REFERENCE_AT * settings.warm_up_steps)
 
-    def scored(_step: int) -> Tensor:
-        drawn = list(islice(given, settings.preparation_batch))
-        answers = [corrupted(each, random) for each in drawn]
-        scores = [score(*each) for each in zip(drawn, answers, strict=True)]
-        found_B: Tensor = models.reward(**models.batch(drawn, answers).model_inputs())
-        return (found_B - torch.tensor(scores, device=found_B.device)).square().mean()
+    def demonstrated_with_errors(step: int) -> Tensor:
+        if step == reference_at:
+            models.reference.load_state_dict(models.policy.state_dict())
+        return demonstrated(
+            models.policy, lambda each: with_errors(each, random, settings.demonstration_errors)
+        )
 
-    _fit(models.reward, scored, settings.reward_model_steps)
+    _fit(models.policy, demonstrated_with_errors, settings.warm_up_steps, _WARM_UP_LEARNING_RATE)
+    _fit_value_head(models, list(islice(given, _VALUE_SEQUENCES)), settings, seed)
     return models
 
 
-def _fit(module: nn.Module, loss_of_step: Callable[[int], Tensor], steps: int) -> None:
+@torch.no_grad()
+def _fit_value_head(
+    models: CellModels, given: list[Problem], settings: CellSettings, seed: int
+) -> None:
+    """Fit the values to the rewards of the initial policy's own completions.
+
+    A head that has not been fitted adds noise to the first advantages as large as the rewards.
+    """
+    engine = TransformersRollout(
+        RoleForward(models.policy, torch.device(settings.device), FP32),
+        pad_token=models.pad_token,
+        stop_tokens=models.stop_tokens,
+    )
+    batch = engine.generate(
+        [models.encode(each) for each in given],
+        sampling=Sampling(),
+        max_new_tokens=settings.max_new_tokens,
+        seed=seed,
+    )
+    if settings.task_reward:
+        rewards_B = torch.tensor(models.scores(given, batch), device=batch.tokens_BT.device)
+    else:
+        rewards_B = models.reward(**reward_inputs(batch))
+    output = models.policy(**batch.model_inputs(), output_hidden_states=True, use_cache=False)
+    mask_BS = batch.response_mask_BS
+    hidden_NH = output.hidden_states[-1][:, :-1][mask_BS]
+    models.value.fit(hidden_NH, rewards_B[:, None].expand(mask_BS.shape)[mask_BS])
+
+
+def reward_inputs(batch: TokenBatch) -> dict[str, Tensor]:
+    """Arguments of the reward model for *batch*."""
+    return {**batch.model_inputs(), "response_mask_BS": batch.response_mask_BS}
+
+
+def _fit(
+    module: nn.Module, loss_of_step: Callable[[int], Tensor], steps: int, learning_rate: float
+) -> None:
     optimizer = torch.optim.AdamW(
-        module.parameters(), lr=_PREPARATION_LEARNING_RATE, weight_decay=0.0, fused=True
+        module.parameters(), lr=learning_rate, weight_decay=0.0, fused=True
     )
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = _PREPARATION_LEARNING_RATE * (1 - 0.9 * step / steps)
+            group["lr"] = learning_rate * (1 - 0.9 * step / steps)
         optimizer.zero_grad()
         loss_of_step(step).backward()
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)

@@ -26,9 +26,10 @@ class CellSettings:
         max_grad_norm: Bound of the norm of all gradients together.
         width: Size of the hidden states; FP16 on a CPU is very slow above 64.
         layers: Number of blocks.
-        warm_up_steps: FP32 steps on demonstrations that make the initial policy.
-        reward_model_steps: FP32 steps that make the reward model.
-        preparation_batch: Sequences in each of these steps.
+        reward_model_steps: FP32 steps on right answers that make the reward model.
+        warm_up_steps: Further FP32 steps, on answers with errors, that make the initial policy.
+        demonstration_errors: Share of wrong digits in these answers.
+        preparation_batch: Sequences in each step of both.
         base_model: Folder of a causal language model to begin with; None for a small new one.
         max_new_tokens: Tokens of a completion, its end included; answers have up to 6 digits.
         task_reward: Reward completions with the task's own score, in the types of the role
@@ -52,9 +53,10 @@ class CellSettings:
     max_grad_norm: float = 1.0
     width: int = 32
     layers: int = 2
-    warm_up_steps: int = 160
-    reward_model_steps: int = 400
-    preparation_batch: int = 64
+    reward_model_steps: int = 500
+    warm_up_steps: int = 60
+    demonstration_errors: float = 0.4
+    preparation_batch: int = 128
     base_model: str | None = None
     max_new_tokens: int = 8
     task_reward: bool = False
@@ -77,6 +79,11 @@ class CellSettings:
         for name in ("learning_rate", "clip", "max_grad_norm", "timeout_seconds"):
             if not getattr(self, name) > 0:
                 raise LabError(f"{name} must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.demonstration_errors < 1:
+            raise LabError(
+                f"demonstration_errors must be at least 0 and below 1, got "
+                f"{self.demonstration_errors}"
+            )
         if self.completions < self.minibatches:
             raise LabError(
                 f"{self.completions} completions of a round cannot be split into "
@@ -85,7 +92,14 @@ class CellSettings:
 
     def quick(self) -> CellSettings:
         """The same in seconds a cell: enough to see that everything works, not to compare."""
-        return replace(self, updates=8, completions=16, warm_up_steps=60, reward_model_steps=40)
+        return replace(
+            self,
+            updates=8,
+            completions=16,
+            reward_model_steps=60,
+            warm_up_steps=20,
+            preparation_batch=32,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The settings by name."""

@@ -39,10 +39,9 @@ def score(problem: Problem, completion: str) -> float:
     return right / max(len(problem.answer), len(completion))
 
 
-def corrupted(problem: Problem, random: Random) -> str:
-    """A completion that is more or less wrong, for teaching a reward model to score."""
-    wrong = random.random()
-    answer = [random.choice(_DIGITS) if random.random() < wrong else c for c in problem.answer]
-    if random.random() < 0.2:
-        answer = answer[: random.randint(1, len(answer))]
-    return "".join(answer)
+def with_errors(problem: Problem, random: Random, rate: float) -> str:
+    """The answer of a demonstrator who replaces each digit by any other with probability *rate*."""
+    return "".join(
+        random.choice(_DIGITS.replace(digit, "")) if random.random() < rate else digit
+        for digit in problem.answer
+    )

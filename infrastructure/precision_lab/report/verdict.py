@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from infrastructure.precision_lab.report.reading import BASELINE, LabResults, inner
+from infrastructure.precision_lab.report.sections.learning import baseline_without_gain
 
 
 def verdict(results: LabResults) -> list[str]:
@@ -58,6 +59,7 @@ def _of_reward(results: LabResults, presets: list[str]) -> Iterator[str]:
     if not baseline:
         yield f"No reward of {BASELINE} is here, so that no preset can be compared with FP32."
         return
+    yield from baseline_without_gain(results)
     worse = [
         preset
         for preset in presets

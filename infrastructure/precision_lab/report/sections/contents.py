@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from infrastructure.precision_lab.report.reading import LabResults
 from infrastructure.precision_lab.report.sections.bisection import bisection
 from infrastructure.precision_lab.report.sections.hypotheses import hypotheses
+from infrastructure.precision_lab.report.sections.learning import learning
 from infrastructure.precision_lab.report.sections.log_probs import accumulated_error, mismatch
 from infrastructure.precision_lab.report.sections.probe import probe
 from infrastructure.precision_lab.report.sections.replay import replay
@@ -23,6 +24,7 @@ from infrastructure.precision_lab.report.sections.training import (
 
 _SECTIONS: Sequence[Callable[[LabResults], Section]] = (
     stability,
+    learning,
     kl_penalty,
     rewards,
     values,

@@ -1,5 +1,6 @@
 import copy
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -115,6 +116,15 @@ def test_an_infinite_value_ends_the_cell_after_its_line(initial: CellModels) -> 
         steps.extend(cell.steps())
     assert raised.value.failure.kind is FailureKind.INF_VALUE_HEAD
     assert cell.skipped == cell.updates == 1
+
+
+def test_fp32_learns_the_task_through_the_reward_model() -> None:
+    settings = CellSettings(
+        updates=24, completions=64, learning_rate=1e-3, reward_model_steps=200, preparation_batch=48
+    )
+    cell = PPOCell(settings, PRESETS["fp32_baseline"], prepare(settings, 11), 11)
+    rewards = [each["task_reward_mean"] for each in cell.steps()][:: settings.epochs * 2]
+    assert fmean(rewards[-2:]) > fmean(rewards[:2]) + 0.1
 
 
 def test_a_cell_that_takes_too_long_has_failed(initial: CellModels) -> None:

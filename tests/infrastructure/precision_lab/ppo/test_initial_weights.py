@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infrastructure.events.role_precision import PRESETS
 from infrastructure.precision_lab import LabError
+from infrastructure.precision_lab.ppo.cell import PPOCell
 from infrastructure.precision_lab.ppo.initial_weights import load, prepare, save
 from infrastructure.precision_lab.ppo.settings import CellSettings
 
@@ -25,6 +28,13 @@ def test_the_reference_is_an_earlier_policy_and_no_copy() -> None:
     models = prepare(TINY, 0)
     policy, reference = models.policy.state_dict(), models.reference.state_dict()
     assert any(not torch.equal(policy[name], reference[name]) for name in policy)
+
+
+def test_the_first_values_are_near_the_rewards() -> None:
+    for tiny in (TINY, replace(TINY, task_reward=True)):
+        first = next(PPOCell(tiny, PRESETS["fp32_baseline"], prepare(tiny, 0), 0).steps())
+        # The best constant would have a squared error of the variance.
+        assert 2 * first["value_loss"] < first["reward_std"] ** 2 + 0.01
 
 
 def test_weights_of_other_settings_are_refused(tmp_path: Path) -> None:

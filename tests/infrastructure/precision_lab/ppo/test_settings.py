@@ -11,6 +11,7 @@ from infrastructure.precision_lab.ppo.settings import CellSettings
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"timeout_seconds": float("nan")}, "timeout_seconds"),
         ({"completions": 1, "minibatches": 2}, "1 completions"),
+        ({"demonstration_errors": 1.0}, "demonstration_errors must be"),
     ],
 )
 def test_settings_out_of_range_are_named(changed: dict[str, float], named: str) -> None:

@@ -7,9 +7,9 @@ from infrastructure.precision_lab.ppo.task import (
     CHARACTERS,
     LONGEST_ANSWER,
     Problem,
-    corrupted,
     problems,
     score,
+    with_errors,
 )
 
 
@@ -29,10 +29,11 @@ def test_the_score_is_the_share_of_right_characters(completion: str, expected: f
     assert score(Problem("123>", "321"), completion) == pytest.approx(expected)
 
 
-def test_corrupted_answers_have_every_degree_of_error() -> None:
+def test_a_demonstrator_errs_in_the_share_of_digits_that_is_asked_for() -> None:
     random = Random(1)
-    given = list(islice(problems(random), 200))
-    scores = [score(each, corrupted(each, random)) for each in given]
-    assert min(scores) < 0.2
-    assert max(scores) == 1.0
-    assert len(set(scores)) > 8
+    given = list(islice(problems(random), 500))
+    assert all(with_errors(each, random, 0.0) == each.answer for each in given)
+    shown = [with_errors(each, random, 0.4) for each in given]
+    assert [len(each) for each in shown] == [len(each.answer) for each in given]
+    mean = sum(map(score, given, shown)) / len(given)
+    assert mean == pytest.approx(0.6, abs=0.03)

@@ -26,7 +26,7 @@ def test_a_sweep_fills_the_sections_of_training(tmp_path: Path) -> None:
     found = sections(tmp_path)
     filled = {anchor for anchor, section in found.items() if not section.absent}
     trained = {"kl", "rewards", "values", "accumulated", "mismatch", "clipping", "gradients"}
-    assert filled == {"stability", "stagnation", *trained}
+    assert filled == {"stability", "learning", "stagnation", *trained}
     assert all(found[anchor].figures for anchor in trained)
 
 
