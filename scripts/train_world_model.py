@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.plugins.discovery import entry_point_of
+from genesis_fp16.plugins.discovery import installed_agent
 from genesis_fp16.plugins.loading import load_agent
 from genesis_fp16.settings import library_precision, load_settings
 from genesis_fp16.worker.config import trainer_config
@@ -25,10 +25,11 @@ from infrastructure.world_model_agent import WorldModelAgent
 
 async def train(agent_name: str, epochs: int, folder: Path | None) -> None:
     """Train, print statistics and metrics, and save the model in *folder*, if given."""
-    agent = load_agent(entry_point_of(agent_name), agent_name)
+    settings, precision = load_settings(), library_precision()
+    point = installed_agent(agent_name, settings.home.absolute())
+    agent = load_agent(point.target, agent_name, definition=point.definition)
     if not isinstance(agent, WorldModelAgent):
         raise SystemExit(f"agent {agent_name!r} does not train a world model")
-    settings, precision = load_settings(), library_precision()
     agent_folder = settings.home / "agents" / agent_name
     model = WorldModel(agent.spec(), seed=settings.seed)
     try:

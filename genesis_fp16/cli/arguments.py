@@ -58,8 +58,9 @@ def check_agent_name(name: str | None, store: Store | None = None) -> str | None
         BadParameter: There is no such agent.
     """
     from genesis_fp16.plugins import agent_entry_points
+    from genesis_fp16.settings import load_settings
 
-    if name is None or name in (names := set(agent_entry_points())):
+    if name is None or name in (names := set(agent_entry_points(load_settings().home.absolute()))):
         return name
     if store is not None:
         if store.runs(name, limit=1) or store.guard.history(name, limit=1):

@@ -234,7 +234,7 @@ def _find_agent(name: str) -> InstalledAgent:
     home = settings.home.absolute()
     return InstalledAgent(
         name=name,
-        entry_point=entry_point_of(name),
+        entry_point=entry_point_of(name, home),
         folder=home / "agents" / name,
         not_writable=_not_writable(home),
         settings=settings.for_agent(name).settings,

@@ -59,7 +59,7 @@ def run_agent_task(
         ShadowedPackageError: The worker would import another training library.
     """
     check_not_shadowed()
-    point = installed_agent(agent)
+    point = installed_agent(agent, settings.home.absolute())
     if point.missing:
         raise AgentTaskError(f"{agent} was not {done}: it needs {point.missing}", os.EX_CONFIG)
     precision: PrecisionWish = "auto" if lab is None else "fp32"

@@ -60,7 +60,7 @@ def run_once(settings: Settings, agent: str) -> int:
     """
     configure_logging(settings)
     check_not_shadowed()
-    entry_point_of(agent)
+    entry_point_of(agent, settings.home.absolute())
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
         close_to_others(settings.home.absolute())

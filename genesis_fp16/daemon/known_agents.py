@@ -47,7 +47,7 @@ def known_agents(
     if daemon is None:
         return probe_agents(settings, {} if again else found, only=only)
     plugins = []
-    for agent in scan_installed().agents:
+    for agent in scan_installed(settings.home.absolute()).agents:
         name, plugin = agent.point.name, unprobed(agent, settings)
         if only not in (None, name):
             continue

@@ -97,6 +97,7 @@ class RunSpec(BaseModel):
         incarnation: Random identity of the attempt.
         agent: Entry-point name.
         entry_point: ``module:attribute``.
+        definition: File that describes a configured agent; None for an installed one.
         agent_folder: Folder that persists across runs: replay buffer, published model.
         run_folder: Folder that persists across attempts: ``checkpoints/``, the data snapshot.
         repeats: Folder of the run that this one repeats in FP32, on the same data and from the same
@@ -128,6 +129,7 @@ class RunSpec(BaseModel):
     incarnation: str
     agent: str
     entry_point: str
+    definition: Path | None = None
     agent_folder: Path
     run_folder: Path
     repeats: Path | None = None

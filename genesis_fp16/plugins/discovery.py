@@ -27,6 +27,10 @@ from infrastructure.events.plain_text import LONGEST, plain
 
 AGENTS_GROUP = "genesis.agents"
 OPTIONAL_AGENTS_GROUP = "genesis.optional_agents"
+CONFIGURED_AGENTS_GROUP = "genesis.configured_agents"
+CONFIGURED_BY = "replay"  # entry point that a file in the folder of definitions configures
+DEFINITIONS_FOLDER = "agents.d"  # in the home: an agent's definition is NAME.toml
+MAX_DEFINITION_BYTES = 1 << 18
 UNREADABLE_REMEDY = (
     "install that distribution again, or delete the folder: torch cannot be imported either"
 )
@@ -70,6 +74,9 @@ class InstalledEntryPoint:
         optional: Whether the agent is off until the operator turns it on.
         missing: Requirement of the extras that it names which is not installed, and the command
             that installs it; empty if there is none.
+        definition: File that describes the agent, if it is configured instead of installed; its
+            factory is called with it.
+        damage: Why the definition cannot be read; empty if it can.
     """
 
     name: str
@@ -82,6 +89,8 @@ class InstalledEntryPoint:
     editable: bool = False
     optional: bool = False
     missing: str = ""
+    definition: Path | None = None
+    damage: str = ""
 
 
 def installed_entry_points(
@@ -109,15 +118,80 @@ def installed_entry_points(
     return sorted(found, key=lambda point: (point.name, point.distribution))
 
 
-def installed_agents(unreadable: list[str] | None = None) -> list[InstalledEntryPoint]:
-    """Entry points of all agents, also of those that are off by default, sorted by name.
+def installed_agents(home: Path, unreadable: list[str] | None = None) -> list[InstalledEntryPoint]:
+    """Entry points of all agents, sorted by name: installed, off by default, configured in *home*.
 
     For *unreadable* see `installed_entry_points`.
     """
     found = installed_entry_points(AGENTS_GROUP, unreadable)
     optional = installed_entry_points(OPTIONAL_AGENTS_GROUP)
     found += [replace(point, optional=True) for point in optional]
+    found += configured_agents(home)
     return sorted(found, key=lambda point: (point.name, point.distribution))
+
+
+def configured_agents(home: Path) -> list[InstalledEntryPoint]:
+    """Agents that the definitions in *home* describe; their content is not checked here."""
+    files = definition_files(home)
+    if not files:
+        return []
+    points = [
+        point
+        for point in installed_entry_points(CONFIGURED_AGENTS_GROUP)
+        if point.name == CONFIGURED_BY
+    ]
+    return [_configured(path, points) for path in files]
+
+
+def definition_files(home: Path) -> list[Path]:
+    """The definitions in *home*, sorted by name; hidden files are left out."""
+    try:
+        names = sorted(os.listdir(home / DEFINITIONS_FOLDER))  # noqa: PTH208 -- of a Path, it is lazy
+    except OSError:
+        return []
+    return [
+        home / DEFINITIONS_FOLDER / name
+        for name in names
+        if name.endswith(".toml") and not name.startswith(".")
+    ]
+
+
+def definition_of(home: Path, agent: str) -> Path | None:
+    """File in *home* that describes *agent*; None if there is none."""
+    path = home / DEFINITIONS_FOLDER / f"{agent}.toml"
+    return path if path.exists() else None
+
+
+def _configured(path: Path, points: Sequence[InstalledEntryPoint]) -> InstalledEntryPoint:
+    """The agent that *path* describes; *points* are the entry points that could load it."""
+    content, damage = _definition_content(path)
+    if len(points) != 1:
+        damage = "genesis-fp16 is installed incompletely: install it again"
+    target = points[0] if len(points) == 1 else None
+    return InstalledEntryPoint(
+        name=plain(path.stem, _LONGEST_NAME),
+        target="" if target is None else target.target,
+        distribution=plain(f"{DEFINITIONS_FOLDER}/{path.name}", 2 * _LONGEST_NAME),
+        version=content[:8],
+        root=None if target is None else target.root,
+        valid_name=AGENT_NAME.fullmatch(path.stem) is not None,
+        record=content,
+        definition=path,
+        damage=damage,
+    )
+
+
+def _definition_content(path: Path) -> tuple[str, str]:
+    """Hash of the file's content, and why it cannot be read, else empty."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            content = file.read(MAX_DEFINITION_BYTES + 1)
+    except (OSError, ValueError) as error:
+        return "", f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+    if len(content) > MAX_DEFINITION_BYTES:
+        return "", f"{path} is larger than {MAX_DEFINITION_BYTES >> 10} KiB: shorten it"
+    return sha256(content).hexdigest(), ""
 
 
 def _describe(point: EntryPoint) -> InstalledEntryPoint:
@@ -176,36 +250,37 @@ def registration_error(
 
     The *kind* of things that the group registers is ``agent`` or ``command``.
     """
-    owners = sorted(other.distribution for other in group if other.name == point.name)
-    if len(owners) > 1:
-        return (
-            f"{' and '.join(owners)} both register the {kind} {point.name!r}; uninstall one of them"
-        )
+    same = [other for other in group if other.name == point.name]
+    if len(same) > 1:
+        owners = " and ".join(sorted(other.distribution for other in same))
+        configured = any(other.definition is not None for other in same)
+        remedy = "rename or remove the file" if configured else "uninstall one of them"
+        return f"{owners} both register the {kind} {point.name!r}; {remedy}"
     if not point.valid_name:
         return f"{point.name!r} is not a valid {kind} name: it must match {AGENT_NAME.pattern}"
-    return ""
+    return point.damage
 
 
-def agent_entry_points() -> dict[str, str]:
-    """``module:attribute`` of every installed agent by name, usable or not."""
-    return {point.name: point.target for point in installed_agents()}
+def agent_entry_points(home: Path) -> dict[str, str]:
+    """``module:attribute`` by name of every agent that is installed or configured in *home*."""
+    return {point.name: point.target for point in installed_agents(home)}
 
 
-def installed_agent(agent: str) -> InstalledEntryPoint:
-    """The installed agent of that name, usable or not.
+def installed_agent(agent: str, home: Path) -> InstalledEntryPoint:
+    """The agent of that name, usable or not.
 
     Raises:
-        UnknownAgentError: No agent of that name is installed.
+        UnknownAgentError: No agent of that name is installed, nor configured in *home*.
     """
-    installed = {point.name: point for point in installed_agents()}
+    installed = {point.name: point for point in installed_agents(home)}
     if agent not in installed:
         raise UnknownAgentError(agent, installed)
     return installed[agent]
 
 
-def entry_point_of(agent: str) -> str:
+def entry_point_of(agent: str, home: Path) -> str:
     """``module:attribute`` of `installed_agent`; see there."""
-    return installed_agent(agent).target
+    return installed_agent(agent, home).target
 
 
 def check_not_shadowed() -> None:

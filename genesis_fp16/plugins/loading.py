@@ -17,7 +17,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.redaction import shown
 from infrastructure.agent_contract import CONTRACT_VERSION, Agent
-from infrastructure.agent_contract.agent import AGENT_NAME
+from infrastructure.agent_contract.agent import AGENT_NAME, MisconfiguredError
 from infrastructure.events.plain_text import plain
 
 AGENT_METHODS = ("schedule", "settings_model", "collect", "build_job", "publish")
@@ -86,13 +86,17 @@ def load_object(target: str, root: Path | None = None) -> object:
         return operator.attrgetter(attribute)(module)
 
 
-def load_agent(entry_point: str, name: str, root: Path | None = None) -> Agent:
+def load_agent(
+    entry_point: str, name: str, root: Path | None = None, definition: Path | None = None
+) -> Agent:
     """Import the plugin, create its agent and check it against the contract.
 
     Args:
-        entry_point: ``module:attribute`` of a factory that takes no arguments.
+        entry_point: ``module:attribute`` of a factory that takes no arguments, or, for a configured
+            agent, the *definition*.
         name: Name of the entry point, which the agent must have too.
         root: Folder below which the module must lie; None to accept any.
+        definition: File that describes a configured agent; None for an installed one.
 
     Raises:
         PluginRefusedError: The agent cannot be imported or created, or breaks the contract.
@@ -101,7 +105,11 @@ def load_agent(entry_point: str, name: str, root: Path | None = None) -> Agent:
     with plugin_code(f"creating the agent by {entry_point}() failed"):
         if not callable(factory):
             raise PluginRefusedError(f"{entry_point} is not callable: name a class or a function")
-        return checked_agent(factory(), name)
+        try:
+            made = factory() if definition is None else factory(definition)
+        except MisconfiguredError as error:  # its message is for the operator
+            raise PluginRefusedError(one_line(str(error))) from error
+        return checked_agent(made, name)
 
 
 def _missing_module(error: ModuleNotFoundError, module_name: str) -> str:

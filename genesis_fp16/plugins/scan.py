@@ -23,7 +23,9 @@ from pydantic import BaseModel, ConfigDict
 
 import genesis_fp16
 from genesis_fp16.plugins.discovery import (
+    DEFINITIONS_FOLDER,
     InstalledEntryPoint,
+    definition_files,
     installed_agents,
     registration_error,
 )
@@ -42,7 +44,7 @@ class FoundAgent(BaseModel):
         fingerprint: Hash of what decides the outcome of its probe, its settings excepted.
         module: Top-level name of its module, a key of `Scan.modules`.
         loose: Whether its files may change while its metadata does not: it is editable, or no
-            installer has recorded it.
+            installer has recorded it. A configured agent is not: its code belongs to us.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,7 +60,8 @@ class Scan(BaseModel):
 
     Attributes:
         agents: Installed agents, sorted by name; a name that two distributions use comes twice.
-        folders: The folders of ``sys.path``, as they were before anything else was read.
+        folders: The folders of ``sys.path`` and the definitions of configured agents, with their
+            folder, as they were before anything else was read.
         environment: Hash of the metadata in *folders*: it changes with any distribution.
         modules: Top-level name of a module to its files.
         unreadable: Distributions whose metadata cannot be read, and why.
@@ -72,11 +75,16 @@ class Scan(BaseModel):
     unreadable: list[str] = []
 
 
-def scan_installed() -> Scan:
-    """Read the metadata of all distributions, and size and time of the files of each agent."""
+def scan_installed(home: Path) -> Scan:
+    """Read the metadata of all distributions, and size and time of the files of each agent.
+
+    The definitions of configured agents are in *home*.
+    """
     folders = marks_of(str(Path(path or ".").absolute()) for path in sys.path)
+    definitions = [home / DEFINITIONS_FOLDER, *definition_files(home)]
+    watched = [*folders, *marks_of(map(str, definitions))]
     unreadable: list[str] = []
-    points = installed_agents(unreadable)
+    points = installed_agents(home, unreadable)
     agents, modules = [], {}
     for point in points:
         top = point.target.partition(":")[0].partition(".")[0]
@@ -88,13 +96,13 @@ def scan_installed() -> Scan:
                 problem=registration_error(point, points, "agent"),
                 fingerprint=_fingerprint(point, modules[top]),
                 module=top,
-                loose=not point.record or point.editable,
+                loose=point.definition is None and (not point.record or point.editable),
             )
         )
     environment = hash_of(_metadata_in(folder for folder, *_ in folders))
     return Scan(
         agents=agents,
-        folders=folders,
+        folders=watched,
         environment=environment,
         modules=modules,
         unreadable=unreadable,

@@ -201,7 +201,7 @@ class PluginWatch:
         """Read what is installed and act on it; return whether it has changed."""
         began = time.time()
         try:
-            scan = scan_in_child(self._processes)
+            scan = scan_in_child(self._processes, self._home)
         except ProbesClosedError:
             return False
         except OSError as error:
@@ -217,7 +217,7 @@ class PluginWatch:
                 found.setdefault(agent.point.name, agent)
             before, self._agents = self._agents, found
             for name in before.keys() - self._agents.keys():
-                self._lose(name)
+                self._lose(name, before[name])
             for name, agent in self._agents.items():
                 self._missing.pop(name, None)
                 self._consider(name, agent, by_hand=by_hand)
@@ -230,18 +230,19 @@ class PluginWatch:
                 log.error("distribution_unreadable", error=what, remedy=UNREADABLE_REMEDY)
         return (scan.agents, scan.environment) != (earlier.agents, earlier.environment)
 
-    def _lose(self, name: str) -> None:
+    def _lose(self, name: str, before: FoundAgent) -> None:
         """Keep an agent that is no longer installed from starting; it may come back."""
         self._missing[name] = self._clock()
         self._waiting.pop(name, None)
         self._retries.pop(name, None)
-        reason = f"its distribution is missing; after {REMOVAL_GRACE_SECONDS:g} s it is removed"
+        what = "distribution" if before.point.definition is None else "file"
+        reason = f"its {what} is missing; after {REMOVAL_GRACE_SECONDS:g} s it is removed"
         self._publish(replace(self._current[name], state="pending", reason=reason, detail=""))
 
     def _finish_removals(self) -> None:
         for name, since in self._missing.items():
             if name in self._current and self._clock() >= since + REMOVAL_GRACE_SECONDS:
-                reason = "its distribution was uninstalled"
+                reason = "it was uninstalled, or its file removed"
                 self._news.append(replace(self._current.pop(name), state="removed", reason=reason))
                 self._results.pop(name, None)
                 self._save_at = self._clock()

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
 from genesis_fp16.domain.run import Run
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.plugins.discovery import definition_of
 from genesis_fp16.settings import Settings
 from infrastructure.events import PrecisionState
 
@@ -51,6 +52,7 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
     """The fields of a `RunSpec` that follow from the settings alone."""
     return {
         "agent_folder": settings.home.absolute() / "agents" / agent,
+        "definition": definition_of(settings.home.absolute(), agent),
         "device": settings.device,
         "threads": settings.worker_threads,
         "trainer": settings.trainer_options(),

@@ -116,7 +116,7 @@ class AttemptRunner:
         spec = self._spec
         if spec.threads:
             torch.set_num_threads(spec.threads)
-        self._agent: Agent = load_agent(spec.entry_point, spec.agent)
+        self._agent: Agent = load_agent(spec.entry_point, spec.agent, definition=spec.definition)
         self._settings = validate_settings(self._agent, spec.settings)
         for folder in (spec.agent_folder, spec.run_folder):
             folder.mkdir(parents=True, exist_ok=True)

@@ -56,12 +56,17 @@ def decode_record(line: bytes) -> Transition:
     if line[len(_HEAD) : _PAYLOAD_AT] != b"%08x%b" % (zlib.crc32(payload), _MIDDLE):
         raise RecordError("checksum does not match: record is torn or altered")
     try:
-        return _transition(json.loads(payload))
+        return parse_transition(json.loads(payload))
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not a valid transition: {error}") from error
 
 
-def _transition(body: object) -> Transition:
+def parse_transition(body: object) -> Transition:
+    """Build the transition that *body*, a JSON object with all of its fields, describes.
+
+    Raises:
+        ValueError: A field is missing, unknown or of the wrong type; the message names it.
+    """
     if not isinstance(body, dict) or set(body) != _FIELDS:
         raise ValueError("the fields differ from those of a transition")
     group, reward, propensity = body["group"], body["reward"], body["propensity"]

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -32,7 +33,7 @@ from infrastructure.events.plain_text import LONGEST
 def probe_agent(entry_point: str, name: str, request: ProbeRequest) -> ProbeAnswer:
     """Load the agent, ask for its schedule and check its settings; never raises."""
     try:
-        agent = load_agent(entry_point, name, request.root)
+        agent = load_agent(entry_point, name, request.root, request.definition)
         with plugin_code("schedule() failed"):
             schedule = agent.schedule()
         if not isinstance(schedule, Schedule):
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("entry_point", nargs="?", help="module:attribute of an agent's factory")
     parser.add_argument("--name", help="name of the entry point")
     parser.add_argument("--hardware", action="store_true", help="ask torch about the device")
-    parser.add_argument("--scan", action="store_true", help="read what is installed")
+    parser.add_argument("--scan", type=Path, metavar="HOME", help="read what is installed")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--answer", type=int, default=1, help="descriptor to answer on")
     parser.add_argument("--trace", type=int, default=2, help="descriptor for tracebacks")
@@ -87,7 +88,7 @@ def main() -> None:
         except ValueError as error:  # no such device: the message names the remedy
             sys.exit(f"{error}")
     elif options.scan:
-        answer = scan_installed().model_dump_json()
+        answer = scan_installed(options.scan).model_dump_json()
     elif options.entry_point and options.name:
         request = ProbeRequest.model_validate_json(sys.stdin.read() or "{}")
         answer = probe_agent(options.entry_point, options.name, request).model_dump_json()

@@ -15,11 +15,13 @@ class ProbeRequest(BaseModel):
 
     Attributes:
         root: Folder below which the plugin's module must lie; None if unknown.
+        definition: File that describes a configured agent; None for an installed one.
         settings: The operator's settings for the agent.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     root: Path | None = None
+    definition: Path | None = None
     settings: dict[str, JsonValue] = {}
 
 

@@ -74,7 +74,8 @@ class Plugin:
     Attributes:
         name: Name of the entry point; the agent's identity.
         entry_point: ``module:attribute``.
-        distribution, version: Distribution that installed it.
+        distribution, version: Distribution that installed it; of a configured agent, its file and
+            the beginning of the hash of its content.
         state: ``ready``; ``quarantined`` (see *reason*); ``disabled`` by the operator or by
             default, or because its extra is not installed; ``pending`` until it has been probed, or
             while its distribution is missing for a moment; ``removed`` when its distribution was
@@ -241,7 +242,7 @@ def probe_agents(
         ProbesClosedError: *processes* was closed.
     """
     processes = processes or ProbeProcesses()
-    scan = scan_installed()
+    scan = scan_installed(settings.home.absolute())
     agents = [agent for agent in scan.agents if only in (None, agent.point.name)]
 
     def examine(agent: FoundAgent) -> Plugin:
@@ -305,7 +306,9 @@ def probe_agent(
         ProbesClosedError: *processes* was closed.
     """
     own = settings.for_agent(plugin.name).settings
-    request = ProbeRequest(root=agent.point.root, settings=own).model_dump_json()
+    request = ProbeRequest(
+        root=agent.point.root, definition=agent.point.definition, settings=own
+    ).model_dump_json()
     arguments = [plugin.entry_point, "--name", plugin.name]
     failed = replace(plugin, state="quarantined", answered=False)
     try:
@@ -356,14 +359,14 @@ def probe_hardware(settings: Settings, processes: ProbeProcesses | None = None) 
         raise HardwareProbeError(one_line(last), final=True) from None
 
 
-def scan_in_child(processes: ProbeProcesses) -> Scan:
-    """Read in a child process what is installed; see `genesis_fp16.plugins.scan`.
+def scan_in_child(processes: ProbeProcesses, home: Path) -> Scan:
+    """Read in a child process what is installed or configured; see `genesis_fp16.plugins.scan`.
 
     Raises:
         OSError: The child could not be started, or failed; the message says how.
         ProbesClosedError: *processes* was closed.
     """
-    child = processes.run(["--scan"], "", SCAN_SECONDS)
+    child = processes.run(["--scan", str(home)], "", SCAN_SECONDS)
     try:
         return Scan.model_validate_json(child.answer)
     except ValidationError:

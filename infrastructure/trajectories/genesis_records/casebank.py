@@ -11,6 +11,7 @@ from infrastructure.agent_contract.transition import Discrete, Text, Transition
 from infrastructure.trajectories.genesis_records.records import (
     Record,
     Score,
+    decode_line,
     distinct_state,
     outcome,
     outcome_spec,
@@ -58,9 +59,19 @@ def read_casebank(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
     Raises:
         OSError: *path* cannot be read.
     """
-    for case in read_lines(path, _Case, on_skip):
-        had = case.metadata.had_past_cases
-        yield Transition(
+    return read_lines(path, decode_case, on_skip)
+
+
+def decode_case(line: bytes) -> list[Transition]:
+    """Decode one case.
+
+    Raises:
+        ValueError: *line* is not a case.
+    """
+    case = decode_line(line, _Case)
+    had = case.metadata.had_past_cases
+    return [
+        Transition(
             group=distinct_state(case.state),
             observation={
                 "state": case.state,
@@ -72,3 +83,4 @@ def read_casebank(path: Path, on_skip: OnSkip) -> Iterator[Transition]:
             next_observation=outcome(case.reward),
             terminated=True,
         )
+    ]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from infrastructure.agent_contract.transition import Box, Discrete, FieldType, TransitionSpec
+from infrastructure.agent_contract.transition import (
+    Box,
+    Discrete,
+    FieldType,
+    Transition,
+    TransitionSpec,
+)
 from infrastructure.trajectories.replay_buffer import OnSkip
 
 SUCCESS_SCORE = 0.7
@@ -57,10 +63,13 @@ def distinct_state(*texts: str) -> str:
     return " | ".join(" ".join(text.casefold().split()) for text in texts) or "(empty)"
 
 
-def read_lines(path: Path, kind: type[AnyRecord], on_skip: OnSkip) -> Iterator[AnyRecord]:
-    """Read one JSON object per line; skip empty lines and a byte order mark silently.
+def read_lines(
+    path: Path, decode: Callable[[bytes], Sequence[Transition]], on_skip: OnSkip
+) -> Iterator[Transition]:
+    """Decode one JSON object per line; skip empty lines and a byte order mark silently.
 
     Args:
+        decode: Function from a line to its transitions; raises ValueError for a damaged line.
         on_skip: Callback for each damaged line: file, line number from 1, reason.
 
     Raises:
@@ -73,9 +82,23 @@ def read_lines(path: Path, kind: type[AnyRecord], on_skip: OnSkip) -> Iterator[A
             if not line.strip():
                 continue
             try:
-                yield kind.model_validate_json(line)
-            except ValidationError as error:
-                on_skip(path, number, describe(error))
+                transitions = decode(line)
+            except ValueError as error:
+                on_skip(path, number, str(error))
+                continue
+            yield from transitions
+
+
+def decode_line(line: bytes, kind: type[AnyRecord]) -> AnyRecord:
+    """Decode a JSON object.
+
+    Raises:
+        ValueError: *line* is not such a record; the message is its first problem, in one line.
+    """
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        raise ValueError(describe(error)) from None
 
 
 def read_document(path: Path, on_skip: OnSkip) -> object:

@@ -12,6 +12,7 @@ from infrastructure.agent_contract.transition import Box, Text, Transition
 from infrastructure.trajectories.genesis_records.records import (
     Record,
     Score,
+    decode_line,
     distinct_state,
     outcome,
     outcome_spec,
@@ -74,12 +75,23 @@ def read_replay_trajectories(path: Path, on_skip: OnSkip) -> Iterator[Transition
     Raises:
         OSError: *path* cannot be read.
     """
-    for trajectory in read_lines(path, _Trajectory, on_skip):
-        state = _as_text(trajectory.initial_state)
-        before = _Step(tool_name="")
-        for number, step in enumerate(trajectory.steps):
-            last = number + 1 == len(trajectory.steps)
-            yield Transition(
+    return read_lines(path, decode_trajectory, on_skip)
+
+
+def decode_trajectory(line: bytes) -> list[Transition]:
+    """Decode the steps of one trajectory; see `read_replay_trajectories`.
+
+    Raises:
+        ValueError: *line* is not a trajectory.
+    """
+    trajectory = decode_line(line, _Trajectory)
+    state = _as_text(trajectory.initial_state)
+    before = _Step(tool_name="")
+    transitions = []
+    for number, step in enumerate(trajectory.steps):
+        last = number + 1 == len(trajectory.steps)
+        transitions.append(
+            Transition(
                 group=distinct_state(trajectory.task_description, state),
                 observation={
                     "task": trajectory.task_description,
@@ -100,7 +112,9 @@ def read_replay_trajectories(path: Path, on_skip: OnSkip) -> Iterator[Transition
                 ),
                 terminated=last,
             )
-            before = step
+        )
+        before = step
+    return transitions
 
 
 def _as_text(value: JsonValue) -> str:

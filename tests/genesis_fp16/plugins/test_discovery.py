@@ -16,17 +16,24 @@ from genesis_fp16.plugins import (
 )
 from genesis_fp16.plugins.discovery import (
     AGENTS_GROUP,
+    MAX_DEFINITION_BYTES,
+    configured_agents,
+    definition_of,
+    installed_agent,
     installed_agents,
     installed_entry_points,
+    registration_error,
 )
 
 
-def test_agents_are_found_without_importing_them(install_plugin: Callable[..., None]) -> None:
+def test_agents_are_found_without_importing_them(
+    install_plugin: Callable[..., None], tmp_path: Path
+) -> None:
     install_plugin("broken", "raise RuntimeError")
-    assert agent_entry_points()["broken"] == "broken_plugin:AnyAgent"
-    assert entry_point_of("se-darwin") == "agents.se_darwin_agent:SEDarwinAgent"
+    assert agent_entry_points(tmp_path)["broken"] == "broken_plugin:AnyAgent"
+    assert entry_point_of("se-darwin", tmp_path) == "agents.se_darwin_agent:SEDarwinAgent"
     with pytest.raises(UnknownAgentError, match=r"'nobody'.*broken, policy, se-darwin"):
-        entry_point_of("nobody")
+        entry_point_of("nobody", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +84,12 @@ def test_an_agent_can_be_off_by_default_and_need_an_extra(
             f"Requires-Dist: {requirement} ; extra == 'more-of'\n"
             "Requires-Dist: not-this ; extra == 'other'\n"
         )
-        (point,) = (each for each in installed_agents() if each.name == "choosy")
+        (point,) = (each for each in installed_agents(tmp_path) if each.name == "choosy")
         assert (point.optional, point.missing) == (True, missing)
         assert point.target == "choosy_plugin:AnyAgent"
-    assert not next(each for each in installed_agents() if each.name == "se-darwin").optional
+    assert not next(
+        each for each in installed_agents(tmp_path) if each.name == "se-darwin"
+    ).optional
 
 
 def test_library_of_ours_is_not_shadowed() -> None:
@@ -108,3 +117,51 @@ def test_shadowed_library_is_refused_with_the_remedy(tmp_path: Path) -> None:
     assert f"found {stranger}" in done.stdout
     assert "unset PYTHONPATH" in done.stdout
     assert issubclass(ShadowedPackageError, ImportError)
+
+
+def test_each_definition_is_an_agent(tmp_path: Path) -> None:
+    folder = tmp_path / "agents.d"
+    assert configured_agents(tmp_path) == []
+    folder.mkdir()
+    (folder / "seo.toml").write_text("[source]\n")
+    for name in (".seo.toml", "seo.toml~", "notes.txt"):
+        (folder / name).write_text("not read")
+    [found] = configured_agents(tmp_path)
+    assert (found.name, found.target) == ("seo", "agents.replay_agent:ReplayAgent")
+    assert (found.distribution, found.definition) == ("agents.d/seo.toml", folder / "seo.toml")
+    before = found.version
+    (folder / "seo.toml").write_text("[source]\nx = 1\n")
+    assert configured_agents(tmp_path)[0].version != before
+    assert installed_agent("seo", tmp_path).definition == definition_of(tmp_path, "seo")
+    assert definition_of(tmp_path, "legal") is None
+
+
+def test_a_definition_cannot_take_the_name_of_an_installed_agent(tmp_path: Path) -> None:
+    folder = tmp_path / "agents.d"
+    folder.mkdir()
+    (folder / "se-darwin.toml").touch()
+    points = installed_agents(tmp_path)
+    problems = {
+        registration_error(point, points, "agent") for point in points if point.name == "se-darwin"
+    }
+    assert problems == {
+        "agents.d/se-darwin.toml and genesis-fp16 both register the agent 'se-darwin'; rename or "
+        "remove the file"
+    }
+
+
+def test_a_definition_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "agents.d"
+    folder.mkdir()
+    (folder / "Big One.toml").touch()
+    (folder / "dir.toml").mkdir()
+    (folder / "large.toml").write_bytes(b"#" * (MAX_DEFINITION_BYTES + 1))
+    (folder / "nowhere.toml").symlink_to(tmp_path / "nowhere")
+    (folder / "seo.toml").touch()
+    points = configured_agents(tmp_path)
+    found = {point.name: registration_error(point, points, "agent") for point in points}
+    assert "is not a valid agent name" in found["Big One"]
+    assert found["dir"].endswith("dir.toml cannot be read: Is a directory")
+    assert "is larger than 256 KiB" in found["large"]
+    assert found["nowhere"].endswith("cannot be read: No such file or directory")
+    assert found["seo"] == ""

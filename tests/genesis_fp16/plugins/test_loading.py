@@ -139,3 +139,18 @@ def test_the_traceback_of_wrong_settings_shows_no_secret() -> None:
     with pytest.raises(PluginRefusedError) as caught:
         validate_settings(Tuned(), wrong)  # a traceback quotes this line
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_configured_agent_is_created_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "agents.d" / "seo.toml"
+    path.parent.mkdir()
+    path.write_text('[source]\npath = "records"\nformat = "casebank"\n')
+    target = "agents.replay_agent:ReplayAgent"
+    assert load_agent(target, "seo", definition=path).name == "seo"
+    path.write_text("[source]\n")
+    with pytest.raises(
+        PluginRefusedError, match=r"^/.*seo\.toml: line 1: source: .* needs a path$"
+    ):
+        load_agent(target, "seo", definition=path)
+    with pytest.raises(PluginRefusedError, match=r"needs its file in agents\.d"):
+        load_agent(target, "seo")

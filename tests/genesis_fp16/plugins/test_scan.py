@@ -7,9 +7,11 @@ import pytest
 
 from genesis_fp16.plugins.scan import FoundAgent, Scan, marks_of, scan_installed
 
+HOME = Path("/nonexistent")  # without definitions of configured agents
+
 
 def find(name: str) -> tuple[FoundAgent, Scan]:
-    scan = scan_installed()
+    scan = scan_installed(HOME)
     [agent] = [agent for agent in scan.agents if agent.point.name == name]
     return agent, scan
 
@@ -48,12 +50,12 @@ def test_a_fingerprint_changes_with_what_decides_a_probe(
 def test_any_distribution_changes_the_environment(
     install_plugin: Callable[..., None], tmp_path: Path
 ) -> None:
-    before = scan_installed()
+    before = scan_installed(HOME)
     (tmp_path / "site" / "notes.txt").touch()
-    assert scan_installed().environment == before.environment
+    assert scan_installed(HOME).environment == before.environment
     assert marks_of(path for path, *_ in before.folders) != before.folders
     install_plugin("tool", group="genesis.commands")
-    assert scan_installed().environment != before.environment
+    assert scan_installed(HOME).environment != before.environment
 
 
 def test_strange_files_hide_no_others(install_plugin: Callable[..., None], tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_strange_files_hide_no_others(install_plugin: Callable[..., None], tmp_p
     assert Scan.model_validate_json(scan.model_dump_json()) == scan
     assert [path for path, *_ in scan.modules["fine_plugin"]] == [str(package / "__init__.py")]
     install_plugin("tool", group="genesis.commands")
-    assert scan_installed().environment != scan.environment
+    assert scan_installed(HOME).environment != scan.environment
     assert agent.problem == ""
 
 
@@ -81,5 +83,23 @@ def test_an_entry_point_without_code_has_no_files(
     install_plugin("odd")
     points = tmp_path / "site" / "odd_plugin-1.5.dist-info" / "entry_points.txt"
     points.write_text(f"[genesis.agents]\nodd = {target}\n")
-    found = [agent for agent in scan_installed().agents if agent.point.name == "odd"]
+    found = [agent for agent in scan_installed(HOME).agents if agent.point.name == "odd"]
     assert all(agent.fingerprint for agent in found)
+
+
+def test_definitions_are_watched(tmp_path: Path) -> None:
+    before = scan_installed(tmp_path)
+    assert (str(tmp_path / "agents.d"), 0, 0) in before.folders
+    (tmp_path / "agents.d").mkdir()
+    path = tmp_path / "agents.d" / "seo.toml"
+    path.write_text("[source]\n")
+    scan = scan_installed(tmp_path)
+    [agent] = [agent for agent in scan.agents if agent.point.definition]
+    assert (agent.point.name, agent.loose, agent.problem) == ("seo", False, "")
+    assert scan.environment == before.environment
+    watched = [mark for mark in scan.folders if mark[0] == str(path)]
+    assert marks_of([str(path)]) == watched
+    path.write_text("[source]\nx = 1\n")
+    assert marks_of([str(path)]) != watched
+    [changed] = [agent for agent in scan_installed(tmp_path).agents if agent.point.definition]
+    assert changed.fingerprint != agent.fingerprint

@@ -30,7 +30,7 @@ class Watched:
             home=folder / "home", device="cpu", agents=BUILT_IN_OFF, **settings
         )
         self.settings.home.mkdir(exist_ok=True)
-        self.ahead, self.news, self._until = 0.0, [], until
+        self.ahead, self.news, self.until = 0.0, [], until
         self.watch = PluginWatch(self.settings, lambda: time.monotonic() + self.ahead)
         self.watch.start(probe_device=False)
 
@@ -44,11 +44,11 @@ class Watched:
             plugin = self.latest(name)
             return plugin is not None and (plugin.state, plugin.version) == (state, version)
 
-        self._until(there, f"{name} to be {state}: {self.news}")
+        self.until(there, f"{name} to be {state}: {self.news}")
         return self.latest(name)
 
     def wait_for_end_of_scan(self, since: float = 0.0) -> None:
-        self._until(lambda: self.watch.scanned_at > since, "the end of the scan")
+        self.until(lambda: self.watch.scanned_at > since, "the end of the scan")
 
 
 @pytest.fixture
@@ -102,6 +102,29 @@ def test_agents_are_installed_upgraded_mended_and_removed(
     assert "good is not installed" in watched.watch.absent("good")
     assert "nosuch is not installed" in watched.watch.absent("nosuch")
     assert watched.watch.names == ["broken", "new", "policy", "se-darwin"]
+
+
+def test_definitions_are_found_mended_and_removed(start) -> None:
+    watched = start()
+    path = watched.settings.home / "agents.d" / "seo.toml"
+    watched.wait_for_end_of_scan()
+    path.parent.mkdir()
+    path.write_text('[source]\npath = "records"\nfromat = "casebank"\n')
+
+    def is_in(state: str) -> bool:
+        plugin = watched.latest("seo")
+        return plugin is not None and plugin.state == state
+
+    watched.until(lambda: is_in("quarantined"), "the wrong definition")
+    assert "line 3: source.fromat" in watched.latest("seo").reason
+    path.write_text('schedule = "every 9h"\n[source]\npath = "records"\nformat = "casebank"\n')
+    watched.until(lambda: is_in("ready"), "the mended definition")
+    assert watched.latest("seo").schedule.every_seconds == 9 * 3600.0
+    path.unlink()
+    watched.until(lambda: is_in("pending"), "the removal")
+    assert "its file is missing" in watched.latest("seo").reason
+    watched.ahead += REMOVAL_GRACE_SECONDS
+    watched.until(lambda: is_in("removed"), "the end of the grace")
 
 
 def test_what_a_probe_found_is_remembered_until_something_changes(
@@ -243,7 +266,7 @@ def test_a_device_that_does_not_exist(start) -> None:
     watch = PluginWatch(settings)
     watch.start()
     try:
-        watched._until(lambda: watch.hardware_error)
+        watched.until(lambda: watch.hardware_error)
     finally:
         watch.close()
     assert isinstance(watch.hardware_error, HardwareProbeError)

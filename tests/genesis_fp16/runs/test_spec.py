@@ -29,8 +29,20 @@ def test_a_specification_holds_run_attempt_and_settings(tmp_path: Path, store: S
     assert spec.run_folder == settings.home / "runs" / run.id
     assert spec.agent_folder == settings.home / "agents" / "a"
     assert spec.repeats is None
+    assert spec.definition is None
     other = make_spec(settings, replace(run, agent="b"), attempt, "module:Agent", FP32)
     assert (other.processes_per_run, other.settings, other.keep_fp32) == (1, {}, ())
+
+
+def test_a_configured_agent_is_described_by_its_file(tmp_path: Path, store: Store) -> None:
+    settings = Settings(home=tmp_path / "home")
+    definition = settings.home / "agents.d" / "a.toml"
+    definition.parent.mkdir(parents=True)
+    definition.touch()
+    run = store.enqueue("a", first_seed=7)
+    attempt = store.begin_attempt(run.id, "i")
+    assert attempt is not None
+    assert make_spec(settings, run, attempt, "module:Agent", FP32).definition == definition
 
 
 def test_a_baseline_run_repeats_its_run(tmp_path: Path, store: Store) -> None:

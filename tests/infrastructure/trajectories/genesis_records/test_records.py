@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from infrastructure.agent_contract import Transition
 from infrastructure.trajectories.genesis_records.records import (
     Record,
+    decode_line,
     distinct_state,
     outcome,
     read_document,
@@ -31,7 +33,11 @@ def test_damaged_lines_are_reported_and_the_others_read(
 ) -> None:
     path = tmp_path / "lines"
     path.write_text('\ufeff{"name": "a", "more": 1}\n\n{"name": 3}\nnonsense\n{"name": "b"}\n')
-    assert [record.name for record in read_lines(path, Named, on_skip)] == ["a", "b"]
+
+    def decode(line: bytes) -> list[Transition]:
+        return [Transition(group=decode_line(line, Named).name, observation={}, action={})]
+
+    assert [each.group for each in read_lines(path, decode, on_skip)] == ["a", "b"]
     assert [line for line, _ in skipped] == [3, 4]
     assert skipped[0][1].startswith("name: ")
 

@@ -1,0 +1,111 @@
+"""An agent without code: a file names the source of its records, its fields and its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from infrastructure.agent_contract import RunContext, Schedule, TrainingJob, Transition
+from infrastructure.agent_contract.agent import RecordedTransitions
+from infrastructure.agent_contract.transition import TransitionSpec
+from infrastructure.files import write_atomically
+from infrastructure.trajectories.record_source import (
+    AgentDefinition,
+    DefinitionError,
+    RecordSource,
+    read_definition,
+)
+from infrastructure.world_model_agent import WorldModelAgent
+
+PINNED_FILE = "definition.json"  # in the run's folder
+REPORT_EVERY = 1000
+
+
+class ReplayAgent(WorldModelAgent):
+    """Gives a world model to any agent whose records arrive in a folder or in the replay buffer.
+
+    Args:
+        definition: The agent's file, ``NAME.toml`` in the folder ``agents.d`` of the home.
+
+    Raises:
+        DefinitionError: The file is missing or wrong; the message names the line.
+    """
+
+    def __init__(self, definition: Path | None = None) -> None:
+        if definition is None:
+            raise DefinitionError(
+                "this agent needs its file in agents.d, which is missing: restore it"
+            )
+        self.name = definition.stem
+        self._home = definition.parent.parent
+        self._definition = read_definition(definition)
+        self._source: RecordSource | None = None
+        given = self._definition.training
+        self.training_steps = given.steps or self.training_steps
+        self.training_passes = given.passes or self.training_passes
+        self.epochs = given.epochs or self.epochs
+        self.batch_size = given.batch_size or self.batch_size
+        self.newest_transitions = given.newest_transitions or self.newest_transitions
+
+    def spec(self) -> TransitionSpec:
+        """The fields that the definition declares."""
+        return self._definition.transition_spec()
+
+    def schedule(self) -> Schedule:
+        """The schedule of the definition; the operator's setting wins."""
+        return Schedule.parse(self._definition.schedule)
+
+    def collect(self, context: RunContext) -> Iterator[Transition]:
+        """Yield the records that have arrived in the folder since the last run, each once.
+
+        Raises:
+            SourceFolderError: The folder is missing or cannot be listed.
+        """
+        path = self._definition.source.path
+        if path is None:  # other programs append to the replay buffer
+            return
+        source = self._source = RecordSource(
+            self._definition, self.name, self._home / path.expanduser(), context.agent_folder
+        )
+        try:
+            for transition in source.new_transitions(context.budget.seconds):
+                yield transition
+                done = source.report.transitions
+                if done % REPORT_EVERY == 0:
+                    context.report_progress(done, unit="transitions")
+        finally:
+            counts = source.report.counts()
+            context.logger.info("records_read", folder=str(source.folder), **counts)
+            for problem in source.report.problems():
+                context.logger.warning("records_incomplete", problem=problem)
+        context.report_progress(
+            counts["transitions"],
+            unit="transitions",
+            metrics={name: float(count) for name, count in counts.items()},
+        )
+
+    def build_job(self, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
+        """Remember how far the folder was read, and plan the training; see `WorldModelAgent`.
+
+        A run keeps the fields that it began with, though the file may change meanwhile.
+
+        Raises:
+            InsufficientDataError: Too few transitions, held-out groups, or targets that vary.
+        """
+        if self._source is not None:
+            self._source.keep_positions()
+        self._definition = self._pinned(context)
+        return super().build_job(context, transitions)
+
+    def _pinned(self, context: RunContext) -> AgentDefinition:
+        """The definition that this run, or the run that it repeats, began with."""
+        path = (context.repeats or context.run_folder) / PINNED_FILE
+        try:
+            pinned = AgentDefinition.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            write_atomically(context.run_folder / PINNED_FILE, self._definition.model_dump_json())
+            return self._definition
+        if pinned != self._definition:
+            consequence = "this run keeps the one that it began with; the next run takes the new"
+            context.logger.info("definition_changed", consequence=consequence)
+        return pinned

@@ -1,0 +1,434 @@
+"""Reads what is new in a folder to which other programs write records, each record once."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import stat
+import time
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from infrastructure.agent_contract.agent import MisconfiguredError
+from infrastructure.agent_contract.transition import FieldValue, Transition
+from infrastructure.trajectories.genesis_records import read_trajectory_pool
+from infrastructure.trajectories.record_source.definition import AgentDefinition, SourceTable
+from infrastructure.trajectories.record_source.formats import (
+    Decode,
+    DecodedRecord,
+    line_decoder,
+)
+from infrastructure.trajectories.record_source.positions import (
+    Position,
+    PositionsFile,
+    resume_at,
+    seam_of,
+)
+from infrastructure.trajectories.replay_buffer import ReplayBuffer
+from infrastructure.trajectories.schema import input_problem, target_problem
+
+RECORD_KEY = "source_record"
+"""Name in `Transition.info` of the identity of the record that a transition was made from."""
+
+MAX_LINE_BYTES = 1 << 20
+POSITIONS_FILE = "source-positions.json"  # in the agent's folder
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_MAX_NAMES = 8  # agents, files and problems that a report names
+_MAX_STARTS = 100  # of records in a torn line
+_BLANK = b" \t\r\n\0"  # a truncated file may begin with zero bytes
+_PASSES = 3  # over the folder, while files are renamed under us
+
+
+class SourceFolderError(MisconfiguredError):
+    """The folder of a source cannot be read; the message names it and the remedy."""
+
+
+@dataclass(kw_only=True, slots=True)
+class SourceReport:
+    """What one reading of the folder found.
+
+    Attributes:
+        files: Files read, also those without new lines.
+        records: New records.
+        transitions: Transitions yielded.
+        duplicates: Records that were known already.
+        incomplete: Files whose last line was not complete yet; it is read next time.
+        others: Records of other agents, by the agent's name.
+        refused: Records that could not be read, by reason; never recorded.
+        misfits: Transitions recorded although the fields in use do not fit them, by reason.
+        unreadable: Files that could not be read, and why.
+        first: First file and line of each reason in `refused` and `misfits`.
+    """
+
+    files: int = 0
+    records: int = 0
+    transitions: int = 0
+    duplicates: int = 0
+    incomplete: int = 0
+    others: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    misfits: Counter[str] = field(default_factory=Counter)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, int]:
+        """The counts, for a log line or a report of progress."""
+        return {
+            "files": self.files,
+            "records": self.records,
+            "transitions": self.transitions,
+            "duplicates": self.duplicates,
+            "incomplete": self.incomplete,
+            "other_agents": self.others.total(),
+            "refused": self.refused.total(),
+            "misfits": self.misfits.total(),
+            "unreadable": len(self.unreadable),
+        }
+
+    def problems(self) -> Iterator[str]:
+        """One sentence for each problem, most frequent first; of many, the first few."""
+        kinds = (
+            (self.refused, "records cannot be read", "correct the lines and append them again"),
+            (
+                self.misfits,
+                "transitions do not fit the agent's fields",
+                "they are recorded, but not trained on; correct the records or the fields",
+            ),
+        )
+        for reasons, what, remedy in kinds:
+            for reason, count in reasons.most_common(_MAX_NAMES):
+                place = self.first[reason]
+                yield f"{count} {what}: {reason} (first: {place}); {remedy}"
+            if (more := len(reasons) - _MAX_NAMES) > 0:
+                yield f"{what} for {more} more reasons"
+        for name, cause in list(self.unreadable.items())[:_MAX_NAMES]:
+            yield f"{name} cannot be read: {cause}; the other files were read"
+        if self.others and not self.records and not self.duplicates:
+            names = ", ".join(name for name, _ in self.others.most_common(_MAX_NAMES))
+            yield (
+                f"all {self.others.total()} records name other agents ({names}): correct 'agents' "
+                "in the definition's source if some of them are this agent's"
+            )
+
+    def refuse(self, reason: str, place: str) -> None:
+        """Count a record that cannot be read."""
+        self.refused[reason] += 1
+        self.first.setdefault(reason, place)
+
+
+@dataclass(slots=True)
+class RecordSource:
+    """The records of one agent in a folder that other programs write to.
+
+    The replay buffer decides which records are known: a record counts as known only if a transition
+    in the buffer was made from it. How far each file was read is merely remembered to save time.
+    So a crash at any moment loses no record and doubles none.
+
+    Args:
+        definition: The agent's definition.
+        name: Name of the agent.
+        folder: Folder of the files.
+        agent_folder: The agent's folder, with its replay buffer in ``replay``.
+        clock: Monotonic seconds.
+    """
+
+    definition: AgentDefinition
+    name: str
+    folder: Path
+    agent_folder: Path
+    clock: Callable[[], float] = time.monotonic
+    report: SourceReport = field(default_factory=SourceReport)
+    _known: set[str] | None = None
+    _read: dict[tuple[int, int], Position] = field(default_factory=dict)
+    _began_at_bytes: int = -1
+
+    def new_transitions(self, seconds: float) -> Iterator[Transition]:
+        """Yield the transitions of new records for at most *seconds*, oldest file first.
+
+        The caller must have recorded a transition in the replay buffer when it asks for the next.
+
+        Raises:
+            SourceFolderError: The folder is missing or cannot be listed.
+        """
+        deadline = self.clock() + seconds
+        self._began_at_bytes = _buffer_bytes(self.agent_folder)
+        self.report = SourceReport()
+        before = self._positions_file().read()
+        for _ in range(_PASSES):
+            vanished = False
+            for path in self._files():
+                try:
+                    with path.open("rb") as file:
+                        yield from self._read_file(path, file, before, deadline)
+                except FileNotFoundError:  # renamed since the folder was listed
+                    vanished = True
+                except OSError as error:
+                    self.report.unreadable[path.name] = error.strerror or str(error)
+                if self.clock() >= deadline:
+                    return
+            if not vanished:
+                return
+
+    def keep_positions(self) -> None:
+        """Remember how far the files were read; call this once the transitions are on the disk.
+
+        Nothing is remembered if the transitions were recorded elsewhere than in the agent's replay
+        buffer, as a measurement does: the next run reads those records again.
+
+        Raises:
+            OSError: The file of positions cannot be written.
+        """
+        elsewhere = _buffer_bytes(self.agent_folder) <= self._began_at_bytes
+        if self._began_at_bytes < 0 or (self.report.transitions and elsewhere):
+            return
+        try:
+            files = self._files()
+        except SourceFolderError:  # the next run says so, and finds its records again
+            return
+        earlier = self._positions_file().read()
+        present = {_identity(status) for path in files if (status := _status(path))}
+        kept = {key: each for key, each in (earlier | self._read).items() if key in present}
+        self._positions_file().write(list(kept.values()))
+        self._began_at_bytes = -1
+
+    @property
+    def _source(self) -> SourceTable:
+        return self.definition.source
+
+    def _positions_file(self) -> PositionsFile:
+        described = f"{self.name} {self.folder} {self._source.model_dump_json()}"
+        source = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
+        return PositionsFile(self.agent_folder / POSITIONS_FILE, source)
+
+    def _files(self) -> list[Path]:
+        """Files of the folder, also rotated ones, in the order of their last change."""
+        pattern = self._source.file_pattern
+        try:
+            names = os.listdir(self.folder)  # noqa: PTH208 -- of a Path, it fails later
+        except OSError as error:
+            raise SourceFolderError(
+                f"the folder of {self.name}'s records, {self.folder}, cannot be read: "
+                f"{error.strerror}; restore it, or correct source.path in the agent's definition. "
+                "What was recorded before is kept"
+            ) from error
+        found = []
+        for name in names:
+            path = self.folder / name
+            rotated = fnmatch.fnmatchcase(name, f"{pattern}.[0-9]*")
+            if name.startswith(".") or not (rotated or fnmatch.fnmatchcase(name, pattern)):
+                continue
+            if name.endswith(_COMPRESSED):
+                self.report.unreadable[name] = "it is compressed; decompress it if it has new lines"
+                continue
+            if (status := _status(path)) is not None and stat.S_ISREG(status.st_mode):
+                found.append((status.st_mtime_ns, name, path))
+        return [path for *_, path in sorted(found)]
+
+    def _read_file(
+        self,
+        path: Path,
+        file: BinaryIO,
+        before: dict[tuple[int, int], Position],
+        deadline: float,
+    ) -> Iterator[Transition]:
+        status = os.fstat(file.fileno())
+        key = _identity(status)
+        if key in self._read:  # in an earlier pass
+            return
+        self.report.files += 1
+        if self._source.format == "trajectory-pool":
+            yield from self._read_whole(path, status, before.get(key))
+            return
+        position = resume_at(file, before.get(key), status)
+        if position.offset == status.st_size:
+            self._read[key] = position
+            return
+        file.seek(position.offset)
+        try:
+            for offset, lines, line in self._lines(path, file, position):
+                yield from self._decode(path, lines, line)
+                if offset >= 0:
+                    position = position.model_copy(update={"offset": offset, "lines": lines})
+                if self.clock() >= deadline:
+                    break
+        finally:
+            seam = seam_of(file, position.offset)
+            self._read[key] = position.model_copy(update={"seam": seam})
+
+    def _lines(
+        self, path: Path, file: BinaryIO, position: Position
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the offset after each line, its number, and the line.
+
+        A last line without its newline is yielded only if it is a whole JSON object, with the
+        offset -1: it is looked at again next time.
+        """
+        offset, number = position.offset, position.lines
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            length, too_long = len(line), False
+            while not line.endswith(b"\n") and len(line) > MAX_LINE_BYTES:
+                too_long = True
+                line = file.readline(MAX_LINE_BYTES + 1)
+                length += len(line)
+            if not line.endswith(b"\n"):
+                if not too_long and _is_object(line):
+                    yield -1, number + 1, line
+                else:
+                    self.report.incomplete += 1
+                return
+            offset, number = offset + length, number + 1
+            if too_long:
+                limit = f"the line is longer than {MAX_LINE_BYTES >> 20} MiB"
+                self.report.refuse(limit, f"{path.name} line {number}")
+                line = b""
+            yield offset, number, line
+
+    def _decode(self, path: Path, number: int, line: bytes) -> Iterator[Transition]:
+        place = f"{path.name} line {number}"
+        decode = line_decoder(self._source.format, self._source)
+        for text in split_objects(line.removeprefix(BOM_UTF8).strip(_BLANK)):
+            try:
+                record = decode(text)
+            except ValueError as error:
+                reason = str(error).partition(", got ")[0]
+                self.report.refuse(reason[:200], place)
+                found = whole_end(text, decode)
+                if found is None:
+                    continue
+                record, rest = found
+                yield from self._take(record, rest, place)
+            else:
+                yield from self._take(record, text, place)
+
+    def _take(self, record: DecodedRecord, text: bytes, place: str) -> Iterator[Transition]:
+        """Yield the transitions of *record*, if they are this agent's and new."""
+        own = self._source.agents or self._default_agents()
+        if record.agent and own and record.agent not in own:
+            self.report.others[record.agent[:80]] += 1
+            return
+        content = b"id " + record.id.encode("utf-8", "replace") if record.id else b"line " + text
+        identity = hashlib.blake2b(content, digest_size=8).hexdigest()
+        known, is_new = self._known_records(), False
+        for number, transition in enumerate(record.transitions):
+            mark = f"{identity}/{number}" if number else identity
+            if mark in known:
+                continue
+            known.add(mark)
+            is_new = True
+            self.report.transitions += 1
+            spec = self.definition.transition_spec()
+            problem = input_problem(spec, transition.observation, transition.action)
+            if problem := problem or target_problem(spec, transition):
+                reason = problem.partition(", got ")[0]
+                self.report.misfits[reason] += 1
+                self.report.first.setdefault(reason, place)
+            yield replace(transition, info={**transition.info, RECORD_KEY: mark})
+        self.report.records += is_new
+        self.report.duplicates += not is_new
+
+    def _default_agents(self) -> tuple[str, ...]:
+        return (self.name,) if self._source.format in ("transitions", "records") else ()
+
+    def _read_whole(
+        self, path: Path, status: os.stat_result, before: Position | None
+    ) -> Iterator[Transition]:
+        """Read a file that its writer replaces whole, if it has changed."""
+        now = Position(
+            device=status.st_dev,
+            inode=status.st_ino,
+            modified_ns=status.st_mtime_ns,
+            size=status.st_size,
+        )
+        if before != now:
+            problems = self.report.refused.total()
+            for transition in read_trajectory_pool(path, self._refuse):
+                parts = [dict(part) for part in _parts(transition)]
+                text = json.dumps([transition.group, *parts]).encode()
+                record = DecodedRecord(transitions=[transition])
+                yield from self._take(record, text, path.name)
+            if self.report.refused.total() > problems:  # perhaps it is being written: look again
+                return
+        self._read[_identity(status)] = now
+
+    def _refuse(self, path: Path, line: int, reason: str) -> None:
+        self.report.refuse(reason, f"{path.name} line {line}")
+
+    def _known_records(self) -> set[str]:
+        """Identities of the records in the replay buffer; the first call reads it."""
+        if self._known is None:
+            buffer = ReplayBuffer(self.agent_folder / "replay")
+            self._known = {str(each.info.get(RECORD_KEY, "")) for each in buffer.read()}
+        return self._known
+
+
+def split_objects(line: bytes) -> list[bytes]:
+    """Split a line into its JSON objects; several are there if two writers shared a file.
+
+    A line that is not a sequence of JSON objects is returned whole.
+    """
+    if b"}{" not in line and b"} {" not in line:
+        return [line] if line else []
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        return [line]
+    decoder, found, start = json.JSONDecoder(), [], 0
+    while start < len(text):
+        try:
+            _, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            return [line]
+        found.append(text[start:end].encode())
+        while end < len(text) and text[end].isspace():
+            end += 1
+        start = end
+    return found
+
+
+def whole_end(line: bytes, decode: Decode) -> tuple[DecodedRecord, bytes] | None:
+    """Find the whole record at the end of a torn line, as a killed writer leaves it.
+
+    Returns:
+        The record and its bytes; None if *line* is JSON, or does not end with a record.
+    """
+    if _is_object(line):
+        return None
+    start = 0
+    for _ in range(_MAX_STARTS):
+        if (start := line.find(b'{"', start + 1)) < 0:
+            return None
+        with suppress(ValueError):
+            return decode(line[start:]), line[start:]
+    return None
+
+
+def _is_object(line: bytes) -> bool:
+    with suppress(ValueError, RecursionError):
+        return isinstance(json.loads(line), dict)
+    return False
+
+
+def _parts(transition: Transition) -> tuple[Mapping[str, FieldValue], ...]:
+    return transition.observation, transition.action, transition.next_observation
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:  # a link to nowhere, or renamed since
+        return None
+
+
+def _buffer_bytes(agent_folder: Path) -> int:
+    return sum(ReplayBuffer(agent_folder / "replay").snapshot().lengths.values())

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from agents.replay_agent import ReplayAgent
+from infrastructure.agent_contract import RunContext, Schedule
+from infrastructure.agent_contract.agent import InsufficientDataError
+from infrastructure.agent_contract.run_context import Budget
+from infrastructure.trajectories import ReplayBuffer
+from infrastructure.trajectories.record_source import DefinitionError
+from infrastructure.trajectories.record_source.source import POSITIONS_FILE
+
+DEFINITION = """
+schedule = "every 30m"
+
+[source]
+path = "records/desk"
+
+[spec.observation]
+x = { type = "box" }
+
+[spec.targets]
+y = { type = "box" }
+
+[training]
+steps = 20
+epochs = 2
+"""
+
+
+@pytest.fixture
+def definition(tmp_path: Path) -> Path:
+    path = tmp_path / "agents.d" / "desk.toml"
+    path.parent.mkdir()
+    path.write_text(DEFINITION)
+    (tmp_path / "records" / "desk").mkdir(parents=True)
+    return path
+
+
+class Reports(list[dict[str, object]]):
+    def __call__(self, done: int, total: int | None = None, **more: object) -> None:
+        self.append({"done": done, "total": total, **more})
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RunContext:
+    home = tmp_path
+    for folder in ("agents/desk", "runs/1"):
+        (home / folder).mkdir(parents=True)
+    return RunContext(
+        run_id="1",
+        attempt=1,
+        agent="desk",
+        device="cpu",
+        seed=0,
+        agent_folder=home / "agents" / "desk",
+        run_folder=home / "runs" / "1",
+        budget=Budget(seconds=60.0, transitions=10_000),
+        settings=None,
+        logger=structlog.get_logger(),
+        report_progress=Reports(),
+    )
+
+
+def write(home: Path, groups: range) -> None:
+    with (home / "records" / "desk" / "a.jsonl").open("a") as file:
+        for group in groups:
+            for step in range(5):
+                x = (group * 7 + step) % 11 / 11
+                body = {"group": f"g{group}", "observation": {"x": x}, "id": f"{group}-{step}"}
+                file.write(json.dumps({**body, "next_observation": {"y": 2 * x}}) + "\n")
+
+
+def collect(agent: ReplayAgent, context: RunContext) -> ReplayBuffer:
+    buffer = ReplayBuffer(context.agent_folder / "replay")
+    for transition in agent.collect(context):
+        buffer.append(transition)
+    buffer.close()
+    return buffer
+
+
+def test_records_of_a_folder_become_a_training_job(
+    definition: Path, context: RunContext, tmp_path: Path
+) -> None:
+    agent = ReplayAgent(definition)
+    assert (agent.name, agent.schedule()) == ("desk", Schedule(every_seconds=1800.0))
+    assert (agent.training_steps, agent.epochs, agent.batch_size) == (20, 2, 256)
+    write(tmp_path, range(4))
+    with structlog.testing.capture_logs() as logs:
+        buffer = collect(agent, context)
+    [read] = [line for line in logs if line["event"] == "records_read"]
+    assert (read["records"], read["refused"]) == (20, 0)
+    with pytest.raises(InsufficientDataError):
+        agent.build_job(context, buffer.read())
+    assert (context.agent_folder / POSITIONS_FILE).exists()  # also though it could not train
+    write(tmp_path, range(4, 80))
+    buffer = collect(agent, context)
+    job = agent.build_job(context, buffer.read())
+    assert job.epochs == 2
+    assert len(buffer.read()) == 400
+
+
+def test_a_run_keeps_the_fields_that_it_began_with(
+    definition: Path, context: RunContext, tmp_path: Path
+) -> None:
+    write(tmp_path, range(80))
+    agent = ReplayAgent(definition)
+    transitions = collect(agent, context).read()
+    agent.build_job(context, transitions)
+    definition.write_text(DEFINITION.replace("x = {", "gone = {"))
+    resumed = ReplayAgent(definition)
+    assert list(resumed.spec().observation) == ["gone"]
+    with structlog.testing.capture_logs() as logs:
+        resumed.build_job(context, transitions)
+    assert "definition_changed" in [line["event"] for line in logs]
+    assert list(resumed.spec().observation) == ["x"]
+
+
+def test_problems_of_records_are_logged(
+    definition: Path, context: RunContext, tmp_path: Path
+) -> None:
+    (tmp_path / "records" / "desk" / "a.jsonl").write_text('{"group": "g"}\n')
+    with structlog.testing.capture_logs() as logs:
+        collect(ReplayAgent(definition), context)
+    [problem] = [line["problem"] for line in logs if line["event"] == "records_incomplete"]
+    assert "the key 'observation' is missing (first: a.jsonl line 1)" in problem
+
+
+def test_an_agent_may_be_fed_through_its_replay_buffer(
+    definition: Path, context: RunContext
+) -> None:
+    definition.write_text(DEFINITION.replace('path = "records/desk"', 'kind = "buffer"'))
+    agent = ReplayAgent(definition)
+    transitions: Iterator[object] = agent.collect(context)
+    assert list(transitions) == []
+
+
+def test_an_agent_needs_its_file(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match=r"needs its file in agents\.d"):
+        ReplayAgent()
+    with pytest.raises(DefinitionError, match=r"desk\.toml does not exist any more: restore it"):
+        ReplayAgent(tmp_path / "agents.d" / "desk.toml")

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infrastructure.agent_contract.transition import Box, Discrete, Text
+from infrastructure.trajectories.genesis_records.casebank import SPEC
+from infrastructure.trajectories.record_source import DefinitionError, read_definition
+from infrastructure.trajectories.record_source.definition import MAX_BYTES, parse_definition
+
+WHOLE = """\
+description = "Answers customers"
+schedule = "cron 0 3 * * mon"
+
+[source]
+path = "records/support"
+agents = ["support", "support-agent"]
+
+[spec]
+success = ["solved", "true"]
+improvement = "score"
+
+[spec.observation]
+load = { type = "box", shape = [3] }
+topic = { type = "discrete", values = ["billing", "login"] }
+
+[spec.action]
+"reply.text" = { type = "text", buckets = 512 }
+
+[spec.targets]
+solved = { type = "discrete", values = ["false", "true"] }
+score = { type = "box" }
+
+[training]
+steps = 100
+"""
+
+
+def test_a_definition_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "support.toml"
+    path.write_text(WHOLE)
+    definition = read_definition(path)
+    spec = definition.transition_spec()
+    assert spec.observation == {
+        "load": Box(shape=(3,)),
+        "topic": Discrete(values=("billing", "login")),
+    }
+    assert spec.action == {"reply.text": Text(buckets=512)}
+    assert (spec.success, spec.improvement) == (("solved", "true"), "score")
+    assert definition.training.steps == 100
+    assert definition.model_validate_json(definition.model_dump_json()) == definition
+
+
+def test_genesis_formats_bring_their_fields() -> None:
+    text = b'[source]\npath = "x"\nformat = "casebank"\n'
+    assert parse_definition(text, Path("x.toml")).transition_spec() == SPEC
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "schedule =",
+            "shedule =",
+            "line 2: shedule: there is no such key; did you mean schedule?",
+        ),
+        ("cron 0 3 * * mon", "daily", "line 2: schedule: write a schedule as 'every 30m'"),
+        ('path = "records/support"', "", "line 4: source: a source of kind 'folder' needs a path"),
+        ("agents =", "agent =", "line 6: source.agent: Input should be a valid string"),
+        ("agents =", "pattren =", "line 6: source.pattren: there is no such key; did you mean pat"),
+        ("[source]", '[source]\nformat = "xml"', "line 5: source.format: Input should be 'transit"),
+        ("[source]", '[source]\nformat = "records"', "needs group: the key of the episode"),
+        ("[source]", '[source]\ngroup = "x"', "group: only the format 'records' takes keys"),
+        ("[source]", '[source]\npattern = "a/b"', "pattern is the name of files, not a path"),
+        (
+            '"discrete", values = ["billing", "login"]',
+            '"discrte"',
+            "line 14: spec.observation.topi",
+        ),
+        ('values = ["billing", "login"]', 'values = ["a"]', "Discrete needs two or more distinct"),
+        ("shape = [3]", "shpe = [3]", "line 13: spec.observation.load.shpe: there is no such key"),
+        ("buckets = 512", "buckets = 1", "Text needs two or more buckets"),
+        ('"solved", "true"]', '"solved", "yes"]', "must name a label of a Discrete target"),
+        ("steps = 100", "steps = 0", "line 24: training.steps: Input should be greater"),
+        ("[training]", "[training", "is not TOML: "),
+    ],
+)
+def test_a_wrong_definition_names_line_and_remedy(old: str, new: str, message: str) -> None:
+    assert old in WHOLE
+    with pytest.raises(DefinitionError) as caught:
+        parse_definition(WHOLE.replace(old, new).encode(), Path("support.toml"))
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("support.toml")
+    assert "\n" not in str(caught.value)
+
+
+def test_fields_are_needed_unless_the_format_knows_them() -> None:
+    with pytest.raises(DefinitionError, match=r"'transitions' needs the tables spec\.observation"):
+        parse_definition(b'[source]\npath = "x"\n', Path("x.toml"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "does not exist any more: restore it"),
+        (lambda path: path.mkdir(), "cannot be read: Is a directory|is not a regular file"),
+        (os.mkfifo, "is not a regular file: move it away"),
+        (lambda path: path.write_bytes(b" " * (MAX_BYTES + 1)), "larger than 256 KiB: shorten it"),
+        (lambda path: path.write_bytes(b'description = "\xff"'), "not UTF-8 at byte 15"),
+    ],
+)
+def test_what_is_no_definition_is_refused(
+    make: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "a.toml")
+    with pytest.raises(DefinitionError, match=message):
+        read_definition(tmp_path / "a.toml")
+
+
+@given(st.text() | st.binary().map(lambda each: each.decode("latin-1")))
+def test_any_text_is_a_definition_or_a_definition_error(text: str) -> None:
+    with pytest.raises(DefinitionError):
+        parse_definition(text.encode(), Path("x.toml"))
