@@ -9,21 +9,30 @@ from typing import Annotated
 
 import typer
 
+from genesis_fp16.cli import configured_agents
 from genesis_fp16.cli.output import JsonFlag, print_json, print_table, print_warning
 from genesis_fp16.settings import load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
 _MODULES_SHOWN = 12
 
+app = typer.Typer(help="Installed and configured agents, and new ones without code.")
+app.command("add")(configured_agents.add)
+app.command("enable")(configured_agents.enable)
 
+
+@app.callback(invoke_without_command=True)
 def agents(
+    context: typer.Context,
     rescan: Annotated[
         bool,
         typer.Option("--rescan", help="Look again, and probe again what has changed or failed."),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show which installed agents are usable: as the daemon has found them, or probed here."""
+    """Show which agents are usable: as the daemon has found them, or probed here."""
+    if context.invoked_subcommand is not None:
+        return
     settings = load_settings()
     from genesis_fp16.daemon import known_agents
     from genesis_fp16.domain.schedule import effective_schedule

@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 app.command("serve")(daemon.serve)
 app.command("run")(daemon.run)
-app.command("agents")(agents.agents)
+app.add_typer(agents.app, name="agents")
 app.command("preflight")(agents.preflight)
 app.command("doctor")(doctor)
 app.command("verl-overrides")(verl_overrides)

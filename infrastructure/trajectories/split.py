@@ -13,6 +13,10 @@ CALIBRATION_SHARE = 0.2
 """Share of calibration groups; the rest are test groups. With these shares, thirty groups nearly
 always give at least two of each part."""
 
+MIN_TRAINING_TRANSITIONS = 100
+MIN_HELD_OUT_GROUPS = 2
+"""Needed of calibration groups and of test groups; a spread between groups takes two."""
+
 
 def part_of(group: str, seed: int = 0) -> Part:
     """Assign *group* to a part by a hash of its name and *seed*, alike in every run.

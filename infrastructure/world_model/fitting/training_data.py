@@ -14,11 +14,8 @@ from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.trajectories import Part, split_by_group
 from infrastructure.trajectories.encoding import FeatureEncoder, Features, Outcomes, TargetCodec
 from infrastructure.trajectories.schema import input_problem, target_problem
+from infrastructure.trajectories.split import MIN_HELD_OUT_GROUPS, MIN_TRAINING_TRANSITIONS
 from infrastructure.world_model.fitting.ranking_loss import number_states
-
-MIN_TRAINING_TRANSITIONS = 100
-MIN_HELD_OUT_GROUPS = 2
-"""Needed of calibration groups and of test groups; a spread between groups takes two."""
 
 MAX_REASONS = 5
 

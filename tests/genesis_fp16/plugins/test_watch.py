@@ -158,7 +158,7 @@ def test_what_a_probe_found_is_remembered_until_something_changes(
     fourth = PluginWatch(third.settings)
     fourth.start(probe_device=False)
     try:
-        third._until(lambda: fourth.scanned_at)
+        third.until(lambda: fourth.scanned_at)
     finally:
         fourth.close()
     results = read_results(third.settings.home)

@@ -1,0 +1,109 @@
+"""``genesis-fp16 agents add`` and ``enable``, as an operator calls them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from genesis_fp16.cli.app import app
+from genesis_fp16.cli.configured_agents import GENESIS_AGENTS
+from genesis_fp16.plugins.loading import load_agent
+
+
+@pytest.fixture
+def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("GENESIS_HOME", str(folder / "home"))
+    return lambda *arguments: CliRunner().invoke(app, ["agents", *arguments])
+
+
+@pytest.fixture
+def sample(folder: Path) -> Path:
+    path = folder / "records" / "a.jsonl"
+    path.parent.mkdir()
+    rows = [
+        {"task": f"t{number // 4}", "size": number, "solved": number % 3 == 0}
+        for number in range(40)
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def test_add_writes_a_definition_that_loads(
+    call: Callable[..., Result], sample: Path, folder: Path
+) -> None:
+    path = folder / "home" / "agents.d" / "fixer.toml"
+    shown = call("add", "fixer", "--from", str(sample), "--dry-run")
+    assert (shown.exit_code, path.exists()) == (0, False)
+    answer = call("add", "fixer", "--from", str(sample), "--schedule", "every 2h")
+    assert answer.exit_code == 0, answer.output
+    assert f"written to {path}" in answer.stdout
+    assert "not enough to train on" in answer.stdout
+    assert path.stat().st_mode & 0o077 == 0
+    agent = load_agent("agents.replay_agent:ReplayAgent", "fixer", definition=path)
+    assert str(agent.schedule()) == "every 2h"
+    again = call("add", "fixer", "--from", str(sample))
+    assert again.exit_code == 2
+    assert "exists: edit or remove it" in " ".join(again.output.split())
+
+
+def test_add_says_what_is_missing_and_writes_nothing(
+    call: Callable[..., Result], sample: Path, folder: Path
+) -> None:
+    sample.write_text('{"a": 1, "b": 2}\n{"a": 2, "b": 3}\n')
+    answer = call("add", "fixer", "--from", str(sample), "--json")
+    assert answer.exit_code == 65
+    said = json.loads(answer.stdout)
+    assert not said["written"]
+    assert len(said["missing"]) == 2
+    assert not (folder / "home").exists()
+    told = call("add", "fixer", "--from", str(sample))
+    assert "missing: the group (episode, task, conversation)" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["add", "Fixer"], "must match"),
+        (["add", "se-darwin"], "is installed: choose another name"),
+        (["add", "fixer", "--schedule", "daily"], "write a schedule as 'every 30m'"),
+        (["enable", "gensis"], "the only one is genesis"),
+        (["enable", "genesis", "--format", "xml"], "is not one of replay-trajectories, casebank"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    call: Callable[..., Result], sample: Path, arguments: list[str], message: str
+) -> None:
+    more = ["--from", str(sample)] if arguments[0] == "add" else []
+    answer = call(*arguments, *more)
+    assert answer.exit_code == 2
+    assert message in " ".join(answer.output.replace("│", "").split())
+
+
+@pytest.mark.parametrize("content", [None, b"no record\n"])
+def test_a_sample_that_cannot_be_read_is_named(
+    call: Callable[..., Result], sample: Path, content: bytes | None
+) -> None:
+    sample.unlink()
+    if content is not None:
+        sample.write_bytes(content)
+    answer = call("add", "fixer", "--from", str(sample))
+    assert type(answer.exception).__name__ == "DefinitionNotWrittenError"
+    assert str(sample) in str(answer.exception)
+
+
+def test_the_preset_is_off_until_asked_for(call: Callable[..., Result], folder: Path) -> None:
+    definitions = folder / "home" / "agents.d"
+    answer = call("enable", "genesis", "--json")
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["written"] == list(GENESIS_AGENTS)
+    assert sorted(path.stem for path in definitions.iterdir()) == sorted(GENESIS_AGENTS)
+    assert len(GENESIS_AGENTS) == len(set(GENESIS_AGENTS)) == 15
+    assert (folder / "home" / "records" / "genesis").is_dir()
+    for path in definitions.iterdir():
+        load_agent("agents.replay_agent:ReplayAgent", path.stem, definition=path)
+    (definitions / "seo.toml").write_text("mine")
+    again = call("enable", "genesis")
+    assert "0 definitions written" in again.stdout
+    assert (definitions / "seo.toml").read_text() == "mine"
