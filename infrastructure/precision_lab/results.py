@@ -73,7 +73,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSummary:
+class CellSummary:
     """How a cell ended; the content of ``run_summary.json``.
 
     Attributes:
@@ -114,7 +114,7 @@ class RunSummary:
         return self.category not in (COMPLETED, INTERRUPTED)
 
 
-class RunFolder:
+class CellFolder:
     """The folder of one cell.
 
     Args:
@@ -125,7 +125,7 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def of(cls, output: Path, preset: str, seed: int) -> RunFolder:
+    def of(cls, output: Path, preset: str, seed: int) -> CellFolder:
         """The folder of a cell in the folder of an experiment."""
         return cls(output / "runs" / f"{preset}_seed{seed}")
 
@@ -149,7 +149,7 @@ class RunFolder:
         with (self.path / STEPS).open("ab") as file:  # unbuffered, a full disk cuts it silently
             file.write(f"{json_text(metrics)}\n".encode())
 
-    def finish(self, summary: RunSummary) -> None:
+    def finish(self, summary: CellSummary) -> None:
         """Write ``run_summary.json``, after the steps are on the disk.
 
         Raises:
@@ -168,7 +168,7 @@ class RunFolder:
         """
         return read_object(self.path / CONFIG)
 
-    def summary(self) -> RunSummary | None:
+    def summary(self) -> CellSummary | None:
         """How the cell ended; None if it has not.
 
         Raises:
@@ -183,12 +183,12 @@ class RunFolder:
             raise ResultsError(
                 path, f"has the format {version!r}, this version reads {FORMAT}: use a newer one"
             )
-        names = {each.name for each in fields(RunSummary)}
+        names = {each.name for each in fields(CellSummary)}
         try:
             for name in ("metrics", "totals"):
                 values = found.get(name, {})
                 found[name] = {each: read_number(value) for each, value in values.items()}
-            return RunSummary(**{name: each for name, each in found.items() if name in names})
+            return CellSummary(**{name: each for name, each in found.items() if name in names})
         except (TypeError, ValueError, AttributeError) as error:
             raise ResultsError(path, f"is not the summary of a cell ({error}): delete it") from None
 
@@ -244,11 +244,11 @@ def read_manifest(output: Path) -> dict[str, Any] | None:
     return found
 
 
-def run_folders(output: Path) -> Iterator[tuple[str, int, RunFolder]]:
+def cell_folders(output: Path) -> Iterator[tuple[str, int, CellFolder]]:
     """Preset, seed and folder of each cell in the folder of an experiment, sorted."""
     found = []
     for path in (output / "runs").glob("*_seed*"):
         match = _CELL.fullmatch(path.name)
         if match and path.is_dir():
-            found.append((match["preset"], int(match["seed"]), RunFolder(path)))
+            found.append((match["preset"], int(match["seed"]), CellFolder(path)))
     yield from sorted(found, key=lambda each: each[:2])

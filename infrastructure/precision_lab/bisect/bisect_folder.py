@@ -16,7 +16,7 @@ from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.experiments import PolicyExperiment, WorldModelExperiment
 from infrastructure.precision_lab.frozen import FrozenFolder
 from infrastructure.precision_lab.progress import unreported
-from infrastructure.precision_lab.replay import repeat_under
+from infrastructure.precision_lab.replay import replay_under
 
 BISECT = "bisect.json"
 
@@ -58,7 +58,7 @@ def bisect_folder(
         OSError: The disk refuses.
     """
     preset = find_preset(preset_name)
-    replayed = repeat_under(experiment, preset)
+    replayed = replay_under(experiment, preset)
     if not any(preset[role].is_half for role in replayed.roles):
         raise NothingHalfError(preset_name)
     with fixed_numerics():

@@ -8,8 +8,8 @@ from infrastructure.precision_lab.replay.replay import (
     ALL,
     Replay,
     chosen_presets,
-    repeat_under,
     replay_folder,
+    replay_under,
 )
 
 __all__ = [
@@ -18,6 +18,6 @@ __all__ = [
     "Replay",
     "TrainedForward",
     "chosen_presets",
-    "repeat_under",
     "replay_folder",
+    "replay_under",
 ]

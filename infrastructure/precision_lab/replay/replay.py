@@ -99,7 +99,7 @@ def chosen_presets(name: str, roles: Mapping[Role, object] | None = None) -> lis
     ]
 
 
-def repeat_under(
+def replay_under(
     experiment: PolicyExperiment | WorldModelExperiment, preset: RolePrecisions
 ) -> Replay:
     """Repeat *experiment* under *preset*.
@@ -170,7 +170,7 @@ def replay_folder(
     results = []
     device = next(next(iter(experiment.models.values())).parameters()).device
     for number, preset in enumerate(presets, start=1):
-        found = repeat_under(experiment, preset)
+        found = replay_under(experiment, preset)
         result = {
             **found.describe(folder, device),
             "keep_fp32": list(experiment.keep_fp32),

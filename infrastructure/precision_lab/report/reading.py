@@ -17,12 +17,12 @@ from typing import Any
 from infrastructure.events.role_precision import PRESETS
 from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.results import (
+    CellSummary,
     ResultsError,
-    RunSummary,
+    cell_folders,
     read_manifest,
     read_number,
     read_object,
-    run_folders,
 )
 
 BASELINE = "fp32_baseline"
@@ -37,7 +37,7 @@ class ReportError(LabError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class CellResult:
     """Attributes:
     preset: Name of the preset.
     seed: Seed of the cell.
@@ -47,7 +47,7 @@ class Cell:
 
     preset: str
     seed: int
-    summary: RunSummary | None
+    summary: CellSummary | None
     steps: list[dict[str, float | None]]
 
     def series(self, name: str) -> list[tuple[float, float]]:
@@ -87,7 +87,7 @@ class LabResults:
 
     folder: Path
     manifest: Row = field(default_factory=dict)
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[CellResult] = field(default_factory=list)
     probe_rows: list[Row] = field(default_factory=list)
     probe: Row = field(default_factory=dict)
     replays: Mapping[str, Row] = field(default_factory=dict)
@@ -199,8 +199,8 @@ class _Reader:
             self.problems.append(str(error))
             return {}
 
-    def cells(self) -> Iterator[Cell]:
-        for preset, seed, run in run_folders(self.folder):
+    def cells(self) -> Iterator[CellResult]:
+        for preset, seed, run in cell_folders(self.folder):
             try:
                 summary = run.summary()
                 if summary is not None:
@@ -216,7 +216,7 @@ class _Reader:
             except ResultsError as error:
                 self.problems.append(str(error))
                 steps = []
-            yield Cell(preset=preset, seed=seed, summary=summary, steps=steps)
+            yield CellResult(preset=preset, seed=seed, summary=summary, steps=steps)
 
     def optional(self, path: Path) -> Row:
         """The object in *path*; empty if there is no such file, or it cannot be read."""
@@ -258,7 +258,7 @@ def _check_size(path: Path) -> None:
         raise ResultsError(path, f"is larger than {_MOST_BYTES >> 20} MiB: not a result of the lab")
 
 
-def _check_summary(summary: RunSummary, path: Path) -> None:
+def _check_summary(summary: CellSummary, path: Path) -> None:
     texts = (summary.preset, summary.category, summary.reason)
     numbers = (summary.updates, summary.planned_updates, summary.seconds)
     if not all(isinstance(each, str) for each in texts) or not all(

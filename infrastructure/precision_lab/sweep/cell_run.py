@@ -15,7 +15,7 @@ from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.failures import Failure, failure_of
 from infrastructure.precision_lab.ppo import CellSettings, PPOCell, load, prepare, save
 from infrastructure.precision_lab.ppo.cell import CELL_ROLES
-from infrastructure.precision_lab.results import COMPLETED, RunFolder, RunSummary
+from infrastructure.precision_lab.results import COMPLETED, CellFolder, CellSummary
 
 
 def prepare_seed(path: Path, settings: CellSettings, seed: int) -> str:
@@ -50,7 +50,7 @@ class CellTask:
     initial_weights: str
 
 
-def run_cell(task: CellTask, settings: CellSettings, on_step: Callable[[int], None]) -> RunSummary:
+def run_cell(task: CellTask, settings: CellSettings, on_step: Callable[[int], None]) -> CellSummary:
     """Train one cell; its failures are results, so they are written and not raised.
 
     Args:
@@ -62,7 +62,7 @@ def run_cell(task: CellTask, settings: CellSettings, on_step: Callable[[int], No
         LabError: The initial weights are not those of the sweep.
         OSError: The disk refuses; the cell has not ended.
     """
-    precisions, folder = find_preset(task.preset), RunFolder(task.folder)
+    precisions, folder = find_preset(task.preset), CellFolder(task.folder)
     environment = describe_environment(torch.device(settings.device))
     declared = {role.value: str(precisions[role]) for role in CELL_ROLES}
     folder.begin(
@@ -81,7 +81,7 @@ def run_cell(task: CellTask, settings: CellSettings, on_step: Callable[[int], No
     with fixed_numerics():
         cell, failure = _new_cell(task, settings)
         last, failure = ({}, failure) if cell is None else _trained(cell, folder, on_step)
-    summary = RunSummary(
+    summary = CellSummary(
         preset=task.preset,
         seed=task.seed,
         category=COMPLETED if failure is None else failure.kind.value,
@@ -114,7 +114,7 @@ def _new_cell(task: CellTask, settings: CellSettings) -> tuple[PPOCell | None, F
 
 
 def _trained(
-    cell: PPOCell, folder: RunFolder, on_step: Callable[[int], None]
+    cell: PPOCell, folder: CellFolder, on_step: Callable[[int], None]
 ) -> tuple[dict[str, float], Failure | None]:
     """Train and write each step; the last value of each metric, and the failure, if any."""
     steps, last = cell.steps(), dict[str, float]()

@@ -14,8 +14,8 @@ from infrastructure.precision_lab.results import (
     COMPLETED,
     INTERRUPTED,
     MANIFEST,
-    RunFolder,
-    RunSummary,
+    CellFolder,
+    CellSummary,
     read_manifest,
     write_manifest,
 )
@@ -141,13 +141,13 @@ def _require_distinct(name: str, values: Collection[object]) -> None:
         raise LabError(f"{name} {', '.join(twice)} is named twice")
 
 
-def has_ended(summary: RunSummary | None, *, repeat_failed: bool) -> bool:
+def has_ended(summary: CellSummary | None, *, repeat_failed: bool) -> bool:
     """Whether a cell need not be run, again."""
     if summary is None or summary.category == INTERRUPTED:
         return False
     return summary.category == COMPLETED or not repeat_failed
 
 
-def summary_of(output: Path, cell: Cell) -> RunSummary | None:
+def summary_of(output: Path, cell: Cell) -> CellSummary | None:
     """How *cell* ended; None if it has not."""
-    return RunFolder.of(output, cell.preset, cell.seed).summary()
+    return CellFolder.of(output, cell.preset, cell.seed).summary()

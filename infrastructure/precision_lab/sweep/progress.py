@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from infrastructure.precision_lab.progress import LINE_EVERY_SECONDS, duration
-from infrastructure.precision_lab.results import RunSummary
+from infrastructure.precision_lab.results import CellSummary
 from infrastructure.precision_lab.sweep.plan import Cell
 
 
@@ -39,7 +39,7 @@ class Progress:
         self._speeds: dict[str, list[float]] = {}  # seconds an update, by preset
         self._guard, self._last_line = threading.Lock(), clock()
 
-    def keep(self, cell: Cell, summary: RunSummary) -> None:
+    def keep(self, cell: Cell, summary: CellSummary) -> None:
         """Count *cell*, which an earlier call of the command has run."""
         self._end(cell, summary)
 
@@ -50,14 +50,14 @@ class Progress:
             if self._clock() - self._last_line >= LINE_EVERY_SECONDS:
                 self._say(f"{cell}: update {number} of {self._updates}")
 
-    def end(self, cell: Cell, summary: RunSummary) -> None:
+    def end(self, cell: Cell, summary: CellSummary) -> None:
         """*cell* has ended."""
         with self._guard:
             self._end(cell, summary)
             reason = f" ({summary.reason})" if summary.reason else ""
             self._say(f"{cell}: {summary.category} in {summary.seconds:.1f} s{reason}")
 
-    def _end(self, cell: Cell, summary: RunSummary) -> None:
+    def _end(self, cell: Cell, summary: CellSummary) -> None:
         self._ended[cell] = True
         if summary.updates and summary.seconds > 0:
             self._speeds.setdefault(cell.preset, []).append(summary.seconds / summary.updates)

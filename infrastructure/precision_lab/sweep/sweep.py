@@ -18,9 +18,9 @@ from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.failures import FailureKind
 from infrastructure.precision_lab.results import (
     INTERRUPTED,
+    CellFolder,
+    CellSummary,
     ResultsError,
-    RunFolder,
-    RunSummary,
 )
 from infrastructure.precision_lab.sweep.plan import Cell, SweepPlan, has_ended, summary_of
 from infrastructure.precision_lab.sweep.progress import Progress
@@ -42,7 +42,7 @@ class SweepResult:
         interrupted: Whether it was interrupted.
     """
 
-    summaries: Mapping[Cell, RunSummary | None]
+    summaries: Mapping[Cell, CellSummary | None]
     seconds: float
     interrupted: bool
 
@@ -60,7 +60,7 @@ class SweepResult:
 
 def cells_to_run(
     plan: SweepPlan, output: Path, *, repeat_failed: bool = False
-) -> dict[Cell, RunSummary | None]:
+) -> dict[Cell, CellSummary | None]:
     """Cells that have not ended, in the order in which they run, with what an attempt has left.
 
     Raises:
@@ -132,7 +132,7 @@ class _Call:
         plan: SweepPlan,
         output: Path,
         manifest: dict[str, Any],
-        summaries: dict[Cell, RunSummary | None],
+        summaries: dict[Cell, CellSummary | None],
         progress: Progress,
     ) -> None:
         self._plan, self._output, self._manifest = plan, output, manifest
@@ -230,7 +230,7 @@ class _Call:
             self._changed.notify_all()
 
     def _run_cell(self, worker: Worker, cell: Cell) -> None:
-        folder = RunFolder.of(self._output, cell.preset, cell.seed)
+        folder = CellFolder.of(self._output, cell.preset, cell.seed)
         request = {
             "task": "cell",
             "preset": cell.preset,
@@ -256,7 +256,9 @@ class _Call:
                 self._plan.write_manifest(self._output, self._manifest)
         self._progress.end(cell, summary)
 
-    def _of_dead_worker(self, cell: Cell, folder: RunFolder, error: WorkerDiedError) -> RunSummary:
+    def _of_dead_worker(
+        self, cell: Cell, folder: CellFolder, error: WorkerDiedError
+    ) -> CellSummary:
         kind, reason = FailureKind.UNKNOWN, str(error)
         if error.timed_out:
             kind = FailureKind.TIMEOUT
@@ -266,11 +268,13 @@ class _Call:
             reason += ": the kernel was killing processes for lack of memory"
         return self._unfinished(cell, folder, kind.value, reason)
 
-    def _unfinished(self, cell: Cell, folder: RunFolder, category: str, reason: str) -> RunSummary:
+    def _unfinished(
+        self, cell: Cell, folder: CellFolder, category: str, reason: str
+    ) -> CellSummary:
         updates = 0
         with suppress(ResultsError):
             updates = len(folder.steps())
-        return RunSummary(
+        return CellSummary(
             preset=cell.preset,
             seed=cell.seed,
             category=category,
@@ -284,7 +288,7 @@ class _Call:
 
     def _mark_interrupted(self) -> None:
         for cell in list(self._running):
-            folder = RunFolder.of(self._output, cell.preset, cell.seed)
+            folder = CellFolder.of(self._output, cell.preset, cell.seed)
             if folder.summary() is None:
                 reason = "interrupted by the user; it runs again in the next call"
                 folder.finish(self._unfinished(cell, folder, INTERRUPTED, reason))

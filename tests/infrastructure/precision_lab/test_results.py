@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from infrastructure.files import json_text
 from infrastructure.precision_lab.results import (
     FORMAT,
+    CellFolder,
+    CellSummary,
     ResultsError,
-    RunFolder,
-    RunSummary,
+    cell_folders,
     read_manifest,
     read_number,
-    run_folders,
     write_manifest,
 )
 
@@ -38,7 +38,7 @@ def _refusal(read: Callable[[], object], otherwise: str) -> str:
     return otherwise
 
 
-def _summary(**changed: object) -> RunSummary:
+def _summary(**changed: object) -> CellSummary:
     given: dict[str, object] = {
         "preset": "bf16_pure",
         "seed": 3,
@@ -48,7 +48,7 @@ def _summary(**changed: object) -> RunSummary:
         "seconds": 1.5,
         "cpu_seconds": 1.25,
     }
-    return RunSummary(**{**given, **changed})  # type: ignore[arg-type]
+    return CellSummary(**{**given, **changed})  # type: ignore[arg-type]
 
 
 @given(st.floats() | st.none())
@@ -65,7 +65,7 @@ def test_text_that_is_no_number_is_refused() -> None:
 
 
 def test_a_cell_has_ended_when_its_summary_is_there(tmp_path: Path) -> None:
-    folder = RunFolder.of(tmp_path, "bf16_pure", 3)
+    folder = CellFolder.of(tmp_path, "bf16_pure", 3)
     folder.begin({"preset": "bf16_pure"})
     folder.append({"step": 1, "loss": 0.5})
     folder.append({"step": 2, "loss": math.nan})
@@ -80,11 +80,11 @@ def test_a_cell_has_ended_when_its_summary_is_there(tmp_path: Path) -> None:
             path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
         ):
             _strict(line)
-    assert [(preset, seed) for preset, seed, _ in run_folders(tmp_path)] == [("bf16_pure", 3)]
+    assert [(preset, seed) for preset, seed, _ in cell_folders(tmp_path)] == [("bf16_pure", 3)]
 
 
 def test_a_new_attempt_leaves_nothing_of_the_last_one(tmp_path: Path) -> None:
-    folder = RunFolder.of(tmp_path, "bf16_pure", 0)
+    folder = CellFolder.of(tmp_path, "bf16_pure", 0)
     folder.begin({})
     folder.append({"step": 1})
     folder.finish(_summary())
@@ -94,7 +94,7 @@ def test_a_new_attempt_leaves_nothing_of_the_last_one(tmp_path: Path) -> None:
 
 
 def test_the_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = CellFolder(tmp_path)
     folder.begin({})
     folder.append({"step": 1})
     with (tmp_path / "step_metrics.jsonl").open("ab") as file:
@@ -104,7 +104,7 @@ def test_the_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=200))
 def test_damaged_files_are_named(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    folder = RunFolder(tmp_path_factory.mktemp("cell"))
+    folder = CellFolder(tmp_path_factory.mktemp("cell"))
     for name, read in (
         ("config.json", folder.config),
         ("run_summary.json", folder.summary),
@@ -124,7 +124,7 @@ def test_results_of_a_newer_version_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="format 2"):
         read_manifest(tmp_path)
     with pytest.raises(ResultsError, match="format 2"):
-        RunFolder(tmp_path).summary()
+        CellFolder(tmp_path).summary()
 
 
 def test_a_folder_without_a_manifest_has_none(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_folder_without_a_manifest_has_none(tmp_path: Path) -> None:
 
 
 def test_a_summary_that_does_not_fit_on_the_disk_changes_nothing(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = CellFolder(tmp_path)
     folder.begin({})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
@@ -146,7 +146,7 @@ def test_a_summary_that_does_not_fit_on_the_disk_changes_nothing(tmp_path: Path)
 
 
 def test_a_line_that_does_not_fit_on_the_disk_is_an_error(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = CellFolder(tmp_path)
     folder.begin({})
     folder.append({"step": 0})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from infrastructure.precision_lab.report.reading import Cell, LabResults
+from infrastructure.precision_lab.report.reading import CellResult, LabResults
 from infrastructure.precision_lab.report.sections.metric_figures import MetricFigure, no_cells
 from infrastructure.precision_lab.report.sections.section import Section, Table
 
@@ -48,7 +48,7 @@ def stability(results: LabResults) -> Section:
     return section
 
 
-def _ending(cell: Cell | None) -> tuple[str, str]:
+def _ending(cell: CellResult | None) -> tuple[str, str]:
     """How a cell ended, and the class of its field in the table."""
     if cell is None:
         return "not run", "none"

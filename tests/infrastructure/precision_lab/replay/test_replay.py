@@ -15,7 +15,7 @@ from infrastructure.precision_lab.frozen import (
     load_policy_experiment,
     save_policy_experiment,
 )
-from infrastructure.precision_lab.replay import chosen_presets, repeat_under, replay_folder
+from infrastructure.precision_lab.replay import chosen_presets, replay_folder, replay_under
 from tests.infrastructure.precision_lab.small_experiment import small_experiment
 
 pytestmark = pytest.mark.process  # trains for seconds
@@ -96,7 +96,7 @@ def test_the_loss_scale_backs_off_until_the_gradients_are_finite(size, scale):
         batches=[{"x": torch.ones(2, 4)}],
         loss=lambda forward, batch: size * forward(batch["x"]).sum(),
     )
-    found = repeat_under(experiment, PRESETS["flowrl_fp16"])
+    found = replay_under(experiment, PRESETS["flowrl_fp16"])
     assert found.loss_scale == scale
     gradient = found.outcome.gradients()["world_model.weight"]
     torch.testing.assert_close(gradient, torch.full((1, 4), 2 * size), rtol=1e-3, atol=0)

@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from infrastructure.precision_lab.results import RunFolder, RunSummary, write_manifest
+from infrastructure.precision_lab.results import CellFolder, CellSummary, write_manifest
 
 
 def write_cell(
@@ -19,9 +19,9 @@ def write_cell(
     kl: float = 1e-2,
     updates: int = 20,
     reason: str = "",
-) -> RunFolder:
+) -> CellFolder:
     """One cell of a sweep with every metric that the report shows."""
-    run = RunFolder.of(output, preset, seed)
+    run = CellFolder.of(output, preset, seed)
     run.begin({"preset": preset, "seed": seed})
     for step in range(1, updates + 1):
         run.append(
@@ -45,7 +45,7 @@ def write_cell(
             }
         )
     run.finish(
-        RunSummary(
+        CellSummary(
             preset=preset,
             seed=seed,
             category=category,

@@ -7,7 +7,7 @@ import torch
 
 from infrastructure.precision_lab import LabError
 from infrastructure.precision_lab.ppo import CellSettings, load, save
-from infrastructure.precision_lab.results import RunFolder
+from infrastructure.precision_lab.results import CellFolder
 from infrastructure.precision_lab.sweep.cell_run import CellTask, prepare_seed, run_cell
 
 pytestmark = pytest.mark.process  # trains for seconds
@@ -39,7 +39,7 @@ def test_a_cell_leaves_configuration_steps_and_summary(tmp_path: Path) -> None:
     task = _task(tmp_path)
     assert prepare_seed(task.weights, TINY, 0) == task.initial_weights  # those that are there
     summary = run_cell(task, TINY, numbers.append)
-    folder = RunFolder(task.folder)
+    folder = CellFolder(task.folder)
     assert folder.summary() == summary
     assert numbers == [1, 2, 3]
     assert [each["step"] for each in folder.steps()] == [0, 1, 2]
@@ -59,7 +59,7 @@ def test_a_failure_is_a_result(tmp_path: Path) -> None:
     assert summary.category == "inf_value_head"
     assert summary.reason.startswith("step 0: the value head predicts inf")
     assert summary.totals["inf_value_head_steps"] == 1
-    assert len(RunFolder(task.folder).steps()) == 1
+    assert len(CellFolder(task.folder).steps()) == 1
 
 
 def test_memory_that_does_not_suffice_is_a_category(tmp_path: Path) -> None:
@@ -90,4 +90,4 @@ def test_a_disk_that_refuses_is_no_failure_of_the_cell(tmp_path: Path) -> None:
             run_cell(task, TINY, lambda _: None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert RunFolder(task.folder).summary() is None
+    assert CellFolder(task.folder).summary() is None

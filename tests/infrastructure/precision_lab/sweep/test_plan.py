@@ -5,7 +5,7 @@ import pytest
 from infrastructure.events.role_precision import UnknownPresetError
 from infrastructure.precision_lab import LabError
 from infrastructure.precision_lab.ppo.settings import CellSettings
-from infrastructure.precision_lab.results import RunSummary, write_manifest
+from infrastructure.precision_lab.results import CellSummary, write_manifest
 from infrastructure.precision_lab.sweep.plan import ForeignFolderError, SweepPlan, has_ended
 
 
@@ -68,7 +68,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     [("completed", True, True), ("nan_loss", True, False), ("interrupted", False, False)],
 )
 def test_what_has_ended(category: str, ended: bool, ended_when_repeating: bool) -> None:
-    summary = RunSummary(
+    summary = CellSummary(
         preset="bf16_pure",
         seed=0,
         category=category,

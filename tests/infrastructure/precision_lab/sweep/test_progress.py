@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from infrastructure.precision_lab.results import RunSummary
+from infrastructure.precision_lab.results import CellSummary
 from infrastructure.precision_lab.sweep.plan import Cell
 from infrastructure.precision_lab.sweep.progress import Progress
 
 CELLS = [Cell(0, "slow"), Cell(0, "fast"), Cell(1, "slow"), Cell(1, "fast")]
-SUMMARY = RunSummary(
+SUMMARY = CellSummary(
     preset="slow",
     seed=0,
     category="completed",

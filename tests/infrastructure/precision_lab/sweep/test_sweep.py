@@ -12,7 +12,7 @@ import pytest
 
 from infrastructure.precision_lab import LabError
 from infrastructure.precision_lab.ppo import CellSettings
-from infrastructure.precision_lab.results import RunFolder
+from infrastructure.precision_lab.results import CellFolder
 from infrastructure.precision_lab.sweep import RefusedError, SweepPlan, cells_to_run, run_sweep
 from tests.patience import wait_until
 
@@ -45,12 +45,12 @@ def _start(output: Path) -> subprocess.Popen[bytes]:
 
 
 def _steps(output: Path, preset: str) -> bytes:
-    path = RunFolder.of(output, preset, 0).path / "step_metrics.jsonl"
+    path = CellFolder.of(output, preset, 0).path / "step_metrics.jsonl"
     return path.read_bytes() if path.exists() else b""
 
 
 def _results(output: Path) -> dict[str, list[dict[str, object]]]:
-    found = {name: RunFolder.of(output, name, 0).steps() for name in PLAN.presets}
+    found = {name: CellFolder.of(output, name, 0).steps() for name in PLAN.presets}
     return {name: [{**each, "seconds": 0} for each in steps] for name, steps in found.items()}
 
 
@@ -64,7 +64,7 @@ def test_a_sweep_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
     wait_until(lambda: _steps(output, PLAN.presets[1]).count(b"\n") > 3, "the second cell")
     sweep.kill()  # its worker notices
     sweep.wait()
-    kept = RunFolder.of(output, first, 0).summary()
+    kept = CellFolder.of(output, first, 0).summary()
     assert kept is not None
     assert [each.preset for each in cells_to_run(PLAN, output)] == list(PLAN.presets[1:])
 
@@ -82,7 +82,7 @@ def test_a_sweep_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
     assert [line.split("] ")[1].split(":")[0] for line in lines if "completed" in line] == [
         "flowrl_bf16 seed 0"
     ]
-    assert RunFolder.of(output, first, 0).summary() == kept
+    assert CellFolder.of(output, first, 0).summary() == kept
     assert _results(output) == _results(whole)  # also the cells that were killed in between
 
 
@@ -105,7 +105,7 @@ def test_a_dead_worker_costs_its_cell_and_a_full_folder_the_rest(tmp_path: Path)
     failed = cells_to_run(plan, tmp_path, repeat_failed=True)
     assert [each.preset for each in failed] == ["fp32_baseline"]
 
-    folder = RunFolder.of(tmp_path, "bf16_fp32_kl", 1).path
+    folder = CellFolder.of(tmp_path, "bf16_fp32_kl", 1).path
     folder.write_text("in the way")
     with pytest.raises(RefusedError, match="cells that have ended are kept"):
         run_sweep(replace(plan, seeds=(1,)), tmp_path)
