@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from infrastructure.events.precision_state import PrecisionName
-from infrastructure.precision_lab.metrics.valid import mean_of, rounded, valid_values
+from infrastructure.precision_lab.metrics.valid import mean_of, valid_values
 
 POSITIONS = (64, 256, 512)
 
@@ -78,19 +77,6 @@ def accumulated_error(log_probs_BS: Tensor, exact_log_probs_BS: Tensor, mask_BS:
     difference_BS = torch.where(mask_BS, difference_BS, 0.0)
     first_BS = torch.sort((~mask_BS).to(torch.int8), dim=1, stable=True).indices  # valid ones first
     return difference_BS.gather(1, first_BS).cumsum(1).abs()
-
-
-def running_sum(log_probs_BS: Tensor, mask_BS: Tensor, precision: PrecisionName) -> Tensor:
-    """Sum of the valid log-probabilities, added one by one in *precision*; [B] in its dtype.
-
-    Each addition is rounded to *precision*, unlike `torch.cumsum`, which may keep float32
-    accumulators: what a loop in half precision returns.
-    """
-    terms_BS = rounded(torch.where(mask_BS, log_probs_BS, 0.0), precision)
-    total_B = torch.zeros_like(terms_BS[:, 0])
-    for term_B in terms_BS.unbind(1):
-        total_B = total_B + term_B
-    return total_B
 
 
 def _error_after(error_BS: Tensor, length_B: Tensor, tokens: int) -> float | None:

@@ -7,9 +7,6 @@ from collections.abc import Iterable
 import torch
 from torch.nn import Parameter
 
-GRADIENT_SPIKE = 100.0
-"""Norm from which dtype-rlhf counts a step as a spike."""
-
 
 def gradient_norm(parameters: Iterable[Parameter], *, scale: float = 1.0) -> float:
     """Euclidean norm of all gradients, divided by *scale*; float64, waits for the device.

@@ -107,7 +107,6 @@ class PPOCell:
 
     Attributes:
         effective_precision: Types of each role as seen in its tensors; filled by the first round.
-        initial_weights: Hash of the models before training.
         updates: Updates attempted.
         skipped: Those that changed nothing, because a gradient was not finite.
         watch: Failures seen so far.
@@ -118,7 +117,6 @@ class PPOCell:
     ) -> None:
         self._settings, self._precisions, self._seed = settings, precisions, seed
         self._models, self._device = models, torch.device(settings.device)
-        self.initial_weights = models.sha256
         self.effective_precision: dict[str, str] = {}
         self.updates = self.skipped = 0
         self._exact_policy = RoleForward(models.policy, self._device, FP32)  # both only measure

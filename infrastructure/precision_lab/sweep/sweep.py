@@ -52,11 +52,6 @@ class SweepResult:
         found = Counter("not_run" if s is None else s.category for s in self.summaries.values())
         return dict(sorted(found.items()))
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every cell has ended, with or without a failure."""
-        return all(has_ended(each, repeat_failed=False) for each in self.summaries.values())
-
 
 def cells_to_run(
     plan: SweepPlan, output: Path, *, repeat_failed: bool = False

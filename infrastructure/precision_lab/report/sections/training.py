@@ -8,7 +8,7 @@ from infrastructure.precision_lab.report.reading import LabResults
 from infrastructure.precision_lab.report.sections.metric_figures import MetricFigure, metric_section
 from infrastructure.precision_lab.report.sections.section import Section, Table
 
-_SPIKE = 100  # gradient norm above which an update counts as a spike
+_SPIKE = 100  # gradient norm above which dtype-rlhf counts an update as a spike
 
 
 def kl_penalty(results: LabResults) -> Section:
