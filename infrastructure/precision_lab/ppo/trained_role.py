@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module
-from torch.utils import _pytree
 
 from infrastructure.events.precision_state import PrecisionName
 from infrastructure.events.role_precision import RolePrecision
@@ -15,6 +14,7 @@ from infrastructure.precision_lab.errors import LabError
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.forward import PrecisionForward
 from infrastructure.training.precision.master_weights import castable_parameters
+from infrastructure.training.precision.outputs import cast_floats
 
 _NAMES: dict[torch.dtype, PrecisionName] = {
     torch.float32: "fp32",
@@ -67,10 +67,7 @@ class TrainedRole:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module; floating-point tensors in its result have the type ``out``."""
-        result = self._forward(*args, **kwargs)
-        return _pytree.tree_map_only(
-            Tensor, lambda each: each.to(self._out) if each.is_floating_point() else each, result
-        )
+        return cast_floats(self._forward(*args, **kwargs), self._out)
 
 
 class SeenTypes:

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 from torch.nn import Module
-from torch.utils import _pytree
 
 from infrastructure.events import Role
 from infrastructure.events.role_precision import TRAINED, RolePrecision, RolePrecisions
@@ -17,6 +15,7 @@ from infrastructure.precision_lab.kernels import ModelForward
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.precision.master_weights import castable_parameters
+from infrastructure.training.precision.outputs import cast_floats
 from infrastructure.training.precision.roles import RoleForward
 
 T = TypeVar("T")
@@ -60,8 +59,8 @@ class PresetKernels:
             return function(*values)
         types = self._precisions[role]
         store, compute, out = (Precision(each).compute for each in _names(types))
-        cast = [_cast(_cast(value, store), compute) for value in values]
-        return _cast(function(*cast), out)
+        cast = [cast_floats(cast_floats(value, store), compute) for value in values]
+        return cast_floats(function(*cast), out)
 
 
 class TrainedForward:
@@ -101,23 +100,14 @@ class TrainedForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run ``forward``; floating-point arguments are cast to ``store``, results to ``out``."""
-        return _cast(
-            self._forward(*_cast(args, self._store), **_cast(kwargs, self._store)), self._out
-        )
+        args, kwargs = cast_floats((args, kwargs), self._store)
+        return cast_floats(self._forward(*args, **kwargs), self._out)
 
     def method(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Run the module's method *name* in the same types."""
-        args, kwargs = _cast(args, self._store), _cast(kwargs, self._store)
-        return _cast(self._forward.method(name, *args, **kwargs), self._out)
+        args, kwargs = cast_floats((args, kwargs), self._store)
+        return cast_floats(self._forward.method(name, *args, **kwargs), self._out)
 
 
 def _names(precision: RolePrecision) -> tuple[str, str, str]:
     return precision.store, precision.compute, precision.out
-
-
-def _cast(value: T, dtype: torch.dtype) -> T:
-    """*value* with floating-point tensors in *dtype*; a model's output keeps its class."""
-    cast: T = _pytree.tree_map_only(
-        Tensor, lambda each: each.to(dtype) if each.is_floating_point() else each, value
-    )
-    return cast

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache, partial
 from types import MemberDescriptorType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 import torch
@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform
 from torch.nn import Module
 from torch.utils import _pytree
+
+T = TypeVar("T")
 
 _HALF = (torch.float16, torch.bfloat16)
 _LEAVES = (bool, int, float, complex, str, bytes, type, Module, torch.Size, torch.dtype)
@@ -49,6 +51,14 @@ def to_float32(result: Any, *, in_use: Callable[[object], bool] = lambda _: Fals
         return caster.cast(result)
     except RecursionError:
         return caster.passed(result)
+
+
+def cast_floats(value: T, dtype: torch.dtype) -> T:
+    """Cast the floating-point tensors of the pytree *value*; a model's output keeps its class."""
+    cast: T = _pytree.tree_map_only(
+        Tensor, lambda each: each.to(dtype) if each.is_floating_point() else each, value
+    )
+    return cast
 
 
 class _Caster:

@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from torch.nn import GroupNorm, LayerNorm, Module, Parameter
-from torch.utils import _pytree
 
 from infrastructure.events.role_precision import FP32, RolePrecision
 from infrastructure.training.distributed.modules import unwrapped, whole_tensor
 from infrastructure.training.model_copy import copy_model
 from infrastructure.training.precision.forward import PrecisionForward
 from infrastructure.training.precision.master_weights import castable_parameters
+from infrastructure.training.precision.outputs import cast_floats
 from infrastructure.training.precision.precision import Precision
 
 _NORMS = (LayerNorm, GroupNorm)
@@ -110,10 +110,7 @@ class RoleForward:
     def _cast(self, result: Any) -> Any:
         if self.precision.out == "fp32":
             return result
-        out = Precision(self.precision.out).compute
-        return _pytree.tree_map_only(
-            Tensor, lambda each: each.to(out) if each.is_floating_point() else each, result
-        )
+        return cast_floats(result, Precision(self.precision.out).compute)
 
     def _store(self) -> None:
         if self.precision.store == "fp32":
