@@ -160,14 +160,6 @@ class CellFolder:
             os.fsync(file.fileno())
         write_json(self.path / SUMMARY, {"format": FORMAT, **asdict(summary)})
 
-    def config(self) -> dict[str, Any]:
-        """Content of ``config.json``.
-
-        Raises:
-            ResultsError: It cannot be read.
-        """
-        return read_object(self.path / CONFIG)
-
     def summary(self) -> CellSummary | None:
         """How the cell ended; None if it has not.
 

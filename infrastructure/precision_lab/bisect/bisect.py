@@ -166,7 +166,6 @@ def bisect(
     precisions: Mapping[Role, RolePrecision],
     *,
     tolerance: float = TOLERANCE,
-    seeds: Sequence[int] = range(4),
     progress: ReportProgress = unreported,
 ) -> Bisection:
     """Find the smallest set of places whose FP32 brings *experiment* to the noise floor.
@@ -179,14 +178,13 @@ def bisect(
         experiment: What is repeated, a few dozen times.
         precisions: Types of each role, such as a preset.
         tolerance: Multiple of the noise floor that a result may be off.
-        seeds: Seeds of the errors from which the noise floor is measured.
         progress: Told of each repetition.
 
     Raises:
         NotFiniteError: The FP32 result is not finite.
     """
     started = time.perf_counter()
-    floor = NoiseFloor(experiment, precisions, seeds, progress)
+    floor = NoiseFloor(experiment, precisions, progress)
     oracle = Oracle(experiment, precisions, floor, progress)
     found = _smallest(oracle, tolerance)
     culprits = sorted(
@@ -202,7 +200,7 @@ def bisect(
         cure=cure,
         with_cure=with_cure,
         places=tuple(oracle.places),
-        runs=oracle.runs + len(seeds) + 1,
+        runs=oracle.runs + floor.runs,
         seconds=time.perf_counter() - started,
         time_ratio=time_ratio,
         floor=floor,

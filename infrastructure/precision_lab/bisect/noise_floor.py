@@ -13,7 +13,7 @@ floor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -25,6 +25,8 @@ from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.experiment import Experiment, Outcome, in_fp32
 from infrastructure.precision_lab.numerics import OperandNoise, unit_roundoff
 from infrastructure.precision_lab.progress import unreported
+
+_SEEDS = range(4)  # of the errors
 
 
 class NotFiniteError(LabError, ValueError):
@@ -60,10 +62,10 @@ class NoiseFloor:
         experiment: What is repeated.
         precisions: Types of each role; operands of products are disturbed in roles with a half
             type.
-        seeds: One FP32 run with other errors for each.
         progress: Told of each run.
 
     Attributes:
+        runs: Number of repetitions: one in FP32, and four with other errors each.
         reference: The FP32 outcome.
         errors: Floor of each quantity, in its own unit. At least half a unit in the last place of
             its largest root mean square, since the result itself may be stored in half.
@@ -76,23 +78,23 @@ class NoiseFloor:
         self,
         experiment: Experiment,
         precisions: Mapping[Role, RolePrecision],
-        seeds: Sequence[int] = range(4),
         progress: ReportProgress = unreported,
     ) -> None:
         unit = "repetitions for the noise floor"
-        progress(0, len(seeds) + 1, unit=unit)
+        self.runs = 1 + len(_SEEDS)
+        progress(0, self.runs, unit=unit)
         self.reference = experiment.run(in_fp32)
         expected = self.reference.quantities
         broken = [name for name, value in expected.items() if not value.isfinite().all()]
         if broken:
             raise NotFiniteError(broken)
         squares = dict.fromkeys(expected, 0.0)
-        for number, seed in enumerate(seeds, start=1):
-            progress(number, len(seeds) + 1, unit=unit)
+        for number, seed in enumerate(_SEEDS, start=1):
+            progress(number, self.runs, unit=unit)
             with OperandNoise(precisions, seed) as noise:
                 found = experiment.run(noise.role).quantities
             for name, value in found.items():
-                squares[name] += _mean_square(value - expected[name]) / len(seeds)
+                squares[name] += _mean_square(value - expected[name]) / len(_SEEDS)
         roundoff = max((unit_roundoff(each) for each in precisions.values()), default=0.0)
         self.errors = {
             name: max(squares[name] ** 0.5, roundoff * _mean_square(value) ** 0.5)

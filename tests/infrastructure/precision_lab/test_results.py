@@ -17,6 +17,7 @@ from infrastructure.precision_lab.results import (
     cell_folders,
     read_manifest,
     read_number,
+    read_object,
     write_manifest,
 )
 
@@ -73,7 +74,7 @@ def test_a_cell_has_ended_when_its_summary_is_there(tmp_path: Path) -> None:
     summary = _summary(metrics={"loss": math.inf, "value_max": None}, totals={"skipped": 1.0})
     folder.finish(summary)
     assert folder.summary() == summary
-    assert folder.config() == {"preset": "bf16_pure"}
+    assert json.loads((folder.path / "config.json").read_text()) == {"preset": "bf16_pure"}
     assert folder.steps() == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": "nan"}]
     for path in folder.path.iterdir():
         for line in (
@@ -106,7 +107,7 @@ def test_the_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
 def test_damaged_files_are_named(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     folder = CellFolder(tmp_path_factory.mktemp("cell"))
     for name, read in (
-        ("config.json", folder.config),
+        ("config.json", lambda: read_object(folder.path / "config.json")),
         ("run_summary.json", folder.summary),
         ("step_metrics.jsonl", folder.steps),
     ):

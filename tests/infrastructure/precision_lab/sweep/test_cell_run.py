@@ -1,3 +1,4 @@
+import json
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,7 @@ def test_a_cell_leaves_configuration_steps_and_summary(tmp_path: Path) -> None:
     assert summary.precision == summary.effective_precision
     assert summary.initial_weights == task.initial_weights
     assert summary.environment["attention"] == "math"
-    assert folder.config()["pure"]
+    assert json.loads((folder.path / "config.json").read_text())["pure"]
 
 
 def test_a_failure_is_a_result(tmp_path: Path) -> None:
