@@ -6,4 +6,4 @@ from infrastructure.agent_contract.agent import MisconfiguredError
 
 
 class LabError(MisconfiguredError, ValueError):
-    """The lab cannot do what it was asked to; the message says why and what to do."""
+    """The lab cannot do what it was asked to; the message has the reason and the remedy."""

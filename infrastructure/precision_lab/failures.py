@@ -136,7 +136,7 @@ class FailureWatch:
         return found
 
     def require_healthy(self, step: int, figures: StepFigures) -> None:
-        """As `see`, for a training that shall end at a failure from which it cannot recover.
+        """As `see`, for a training that ends at a failure from which it cannot recover.
 
         Raises:
             TrainingFailureError: *step* has such a failure.
@@ -220,7 +220,7 @@ def failure_of(error: Exception, *, step: int | None = None) -> Failure:
 
     Args:
         error: What ended the training.
-        step: Step in which it was raised, if it does not say itself.
+        step: Step in which it was raised, unless *error* names it.
     """
     if isinstance(error, TrainingFailureError):
         return error.failure

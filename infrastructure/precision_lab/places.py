@@ -17,7 +17,7 @@ class Operation(StrEnum):
 
 
 class PlaceError(ValueError):
-    """A text that names no place; the message says which part is wrong."""
+    """A text that names no place; the message names the part that is wrong."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -1,4 +1,4 @@
-"""Hash of weights, by which a result says what it was computed with."""
+"""Hash of weights: a result records which ones it was computed with."""
 
 from __future__ import annotations
 

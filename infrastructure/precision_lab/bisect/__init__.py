@@ -1,7 +1,7 @@
 """Bisection: the smallest set of places whose FP32 brings a result to the noise floor.
 
-`bisect` searches by role, module and operation; `NoiseFloor` says what half precision must lose;
-`Cure` is what to write into a training.
+`bisect` searches by role, module and operation; `NoiseFloor` measures what half precision must
+lose; `Cure` has the settings to write into a training.
 """
 
 from infrastructure.precision_lab.bisect.bisect import TOLERANCE, Bisection, Culprit, bisect

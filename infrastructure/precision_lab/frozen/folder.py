@@ -62,7 +62,7 @@ class FrozenWriter:
         try:
             with atomic_file(self.path / name) as file:
                 torch.save(kept, file)
-        except RuntimeError as error:  # torch's word for a full disk
+        except RuntimeError as error:  # what torch raises when the disk is full
             raise FrozenError(
                 self.path / name,
                 f"could not be written ({error}): free some space and freeze again",

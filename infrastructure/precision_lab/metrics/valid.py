@@ -14,7 +14,7 @@ from infrastructure.training.precision import Precision
 
 
 class MetricError(LabError):
-    """A metric was asked for tensors that it is not defined for; the message says which."""
+    """A metric was asked for tensors that it is not defined for; the message names them."""
 
 
 def valid_values(mask: Tensor, **values: Tensor) -> list[Tensor]:

@@ -60,7 +60,7 @@ _TEMPERATURE = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Evaluation:
-    """What the trained roles say of a batch.
+    """What the trained roles compute for a batch.
 
     Attributes:
         log_probs_BS: In the policy's ``out``.

@@ -40,7 +40,7 @@ _MOST_LOGITS = 2**25  # of one forward pass: 128 MiB in float32, and a few times
 
 
 class ProbeError(LabError):
-    """The probe cannot measure what was asked for; says why and what to do."""
+    """The probe cannot measure what was asked for; the message has reason and remedy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

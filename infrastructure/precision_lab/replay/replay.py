@@ -55,7 +55,7 @@ class Replay:
     seconds: float
 
     def describe(self, folder: FrozenFolder, device: torch.device) -> dict[str, object]:
-        """What a result in JSON says about its origin: preset, types, frozen data, environment."""
+        """Origin of a result, for JSON: preset, types, frozen data, environment."""
         manifest = folder.manifest
         return {
             "format": FORMAT,
@@ -132,7 +132,10 @@ def replay_under(
 
 @torch.no_grad()
 def _trainer_log_probs(experiment: PolicyExperiment, kernels: PresetKernels) -> Tensor:
-    """What the trainer says of the rollout's weights: its mismatch with ``rollout_log_probs``."""
+    """Log-probabilities of the rollout's weights, computed as the trainer computes them.
+
+    Their difference from ``rollout_log_probs`` is the mismatch.
+    """
     model = kernels.model_as(experiment.models[Role.ROLLOUT], Role.POLICY)
     found = []
     for tensors in experiment.batches:

@@ -33,7 +33,7 @@ _VERDICTS = ("hypothesis", "claim", "figure", "interval", "rule", "verdict", "wo
 
 
 class ReportError(LabError):
-    """A report cannot be made; says why and what to do."""
+    """A report cannot be made; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """A sweep: one training for each preset and seed, resumable after a kill, each cell compared.
 
-`SweepPlan` says what runs, `run_sweep` runs what has not ended, in worker processes.
+`SweepPlan` lists the cells; `run_sweep` trains those that have not ended, in worker processes.
 """
 
 from infrastructure.precision_lab.sweep.plan import Cell, ForeignFolderError, SweepPlan

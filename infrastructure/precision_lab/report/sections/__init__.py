@@ -1,4 +1,4 @@
-"""Sections of the report: each says in a sentence what it shows and what good looks like.
+"""Sections of the report: each explains what it shows and what good looks like.
 
 A section without data names the command that makes them. One module for each group of sections;
 `contents` puts them in order. Imports no torch.

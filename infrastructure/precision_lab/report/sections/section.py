@@ -63,7 +63,7 @@ class Section:
     absent: str = ""
 
     def needs(self, what: str, command: str) -> Section:
-        """This section; without figures and tables it says that *command* makes *what*."""
+        """Return the section; an empty one names *what* is absent and the *command* for it."""
         if not (self.figures or self.tables):
             self.absent = f"This folder has no result of {what}: {command} makes it."
         return self
