@@ -58,8 +58,10 @@ class TimedTelemetry:
         )
         self.events: list[BaseEvent] = []
         interval = Settings.model_fields["telemetry_interval_steps"].default
-        passes = RepeatedPasses(model, squared_error, device)
-        self._observer = TelemetryObserver(passes, interval, self.events.append, clock=self._clock)
+        self._passes = RepeatedPasses(model, squared_error, device)
+        self._observer = TelemetryObserver(
+            self._passes, interval, self.events.append, clock=self._clock
+        )
         self.steps, self.step_seconds = 0, 0.0
 
     def train(self, windows: int) -> None:
@@ -88,11 +90,12 @@ class TimedTelemetry:
         return self._now() - begun - (self._observer.seconds - spent)
 
     def idle_seconds(self) -> float:
-        """Return the seconds that a step which is not measured spends in the observer."""
+        """Return the mean seconds that a step spends in the observer while none is affordable."""
+        observer = TelemetryObserver(self._passes, 1, self.events.append)  # knows no step's time
         begun = self._clock()
         for _ in range(_IDLE_CALLS):
-            self._observer.before_step(self._trainer, self._batch)
-            self._observer.observe(self._trainer)
+            observer.before_step(self._trainer, self._batch)
+            observer.observe(self._trainer)
         return (self._clock() - begun) / _IDLE_CALLS
 
     def diagnose(self) -> float:

@@ -136,6 +136,7 @@ def test_repeated_steps_are_the_same_steps(make_trainer, loss_fn, precision, opt
 
 def test_telemetry_beside_graphs_changes_no_step(make_trainer, loss_fn, monkeypatch):
     monkeypatch.setattr(telemetry, "_COST_SHARE", math.inf)
+    monkeypatch.setattr(telemetry, "_PAUSE_STEPS", 1)
     trainers = [make_trainer(loss_scale=2.0**15, growth_interval=4) for _ in "ab"]
     events = []
     for trainer, observed in zip(trainers, (True, False), strict=True):
