@@ -6,11 +6,11 @@
 #
 # It probes, freezes and replays a policy, sweeps, and ends with results/report.html. OPTIONS reach
 # lab sweep, such as --preset bf16_pure or --updates 500. Start it again to resume the sweep.
-# RESULTS names the folder; GENESIS_LAB the program, where it is installed elsewhere.
+# RESULTS names the folder; LAB_PROGRAM the program, where it is installed elsewhere.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 results=${RESULTS:-results}
-program=${GENESIS_LAB:-}
+program=${LAB_PROGRAM:-}
 if [ -z "$program" ]; then
     [ -x "$here/.venv/bin/genesis-fp16" ] || "$here/setup.sh" --runpod
     program=$here/.venv/bin/genesis-fp16

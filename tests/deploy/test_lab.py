@@ -31,7 +31,7 @@ def start(
 ) -> tuple[int, list[list[str]]]:
     """Exit status of ``runpod_start.sh``, and the arguments of each command it ran."""
     results = str(recorder.parent / "results")
-    environment = {**os.environ, "GENESIS_LAB": str(recorder), "RESULTS": results, "FAILS": fails}
+    environment = {**os.environ, "LAB_PROGRAM": str(recorder), "RESULTS": results, "FAILS": fails}
     done = subprocess.run(
         [root / "runpod_start.sh", *options], env=environment, check=False, capture_output=True
     )
