@@ -32,7 +32,7 @@ overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods 
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
 policy_needs_restart auto go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
 keep_fp32 policy_flip policy_stop_for_one policy_go_on_from_one
-policy_networks
+policy_networks telemetry
 """
 
 
@@ -422,3 +422,25 @@ def test_a_network_beside_the_policy_trains_on_both_ranks(results, loss, paralle
     assert (first["weights"] == second["weights"]) == (parallel == "ddp")  # else rank 0 has all
     assert math.isfinite(first["weights"])
     assert all(each["overflow"] == 0 for each in of(first, "step_stats"))
+
+
+def test_rank_zero_alone_measures_lost_updates_and_the_training_stays_the_same(results) -> None:
+    (first, first_without), (second, _) = (
+        (each["ddp-1"], each["ddp-0"]) for each in results("telemetry")
+    )
+    assert first["steps"] == second["steps"] == 8
+    assert first["weights"] == second["weights"] == first_without["weights"]
+    assert first["next_random"] == first_without["next_random"]
+    assert [each["step"] for each in of(first, "lost_updates_measured")] == [2, 4, 5, 6, 7, 8]
+    [diagnosis] = of(first, "overflow_diagnosed")
+    assert (diagnosis["step"], diagnosis["cause"]) == (3, "backward")
+    assert second["events"] == []
+
+
+def test_a_sharded_model_trains_without_telemetry_and_says_so(results) -> None:
+    first, second = (each["fsdp2-1"] for each in results("telemetry"))
+    assert first["outcome"] == second["outcome"] == "done"
+    [notice] = [each for each in of(first, "notice") if each["event"] == "telemetry_not_measured"]
+    assert "sharded" in notice["fields"]["error"]
+    assert not of(first, "lost_updates_measured")
+    assert not of(second, "notice")

@@ -14,9 +14,16 @@ from torch import Tensor
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.training.distributed import ranks
 from infrastructure.training.loop import statistics
+from infrastructure.training.loop import telemetry as loop_telemetry
 from tests.infrastructure.training.distributed.scenarios.jobs import job, once, run
 from tests.infrastructure.training.distributed.scenarios.registry import scenario
-from tests.infrastructure.training.distributed.scenarios.trainers import FP32, mse, sgd, spread
+from tests.infrastructure.training.distributed.scenarios.trainers import (
+    FP32,
+    micro_batch,
+    mse,
+    sgd,
+    spread,
+)
 
 
 @scenario
@@ -120,3 +127,28 @@ def go_back_together(folder: Path) -> Any:
         stats_interval_steps=1,
         checkpoint_interval_seconds=0.0,
     )
+
+
+@scenario
+def telemetry(folder: Path) -> Any:
+    """Every step is measured; the gradient of each rank's third batch overflows."""
+    statistics._SHORTEST_WINDOW_SECONDS = 0.0
+    loop_telemetry._COST_SHARE, loop_telemetry._PAUSE_STEPS = math.inf, 1
+    overflowing = [micro_batch(number)["x"] for number in (4, 5)]
+
+    def loss(forward: Any, batch: Any) -> Tensor:
+        value = mse(forward, batch)
+        if any(torch.equal(batch["x"], each) for each in overflowing):
+            return (value - value.detach()) * 1e10
+        return value
+
+    return {
+        f"{parallel}-{interval}": run(
+            job(loss=loss, dropout=0.2),
+            folder / f"telemetry-{parallel}-{interval}",
+            parallel=parallel,
+            stats_interval_steps=1,
+            telemetry_interval_steps=interval,
+        )
+        for parallel, interval in (("ddp", 0), ("ddp", 1), ("fsdp2", 1))
+    }
