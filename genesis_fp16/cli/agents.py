@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from genesis_fp16.cli import configured_agents
+from genesis_fp16.cli import configured_agents, new_agent
 from genesis_fp16.cli.output import JsonFlag, print_json, print_table, print_warning
 from genesis_fp16.settings import load_settings
 from infrastructure.events.preflight_report import PreflightReport
@@ -19,6 +19,7 @@ _MODULES_SHOWN = 12
 app = typer.Typer(help="Installed and configured agents, and new ones without code.")
 app.command("add")(configured_agents.add)
 app.command("enable")(configured_agents.enable)
+app.command("new")(new_agent.new)
 
 
 @app.callback(invoke_without_command=True)

@@ -49,6 +49,18 @@ class ShadowedPackageError(GenesisError, ImportError):
         )
 
 
+class DefinitionsUnreadableError(GenesisError, OSError):
+    """The folder of definitions exists and cannot be listed."""
+
+    exit_code = os.EX_CONFIG
+
+    def __init__(self, folder: Path, cause: OSError) -> None:
+        super().__init__(
+            f"{folder} cannot be read: {cause.strerror}; it must be a folder that this user may "
+            "read, or not exist"
+        )
+
+
 class UnknownAgentError(GenesisError, LookupError):
     """No agent of this name is installed."""
 
@@ -144,16 +156,19 @@ def configured_agents(home: Path) -> list[InstalledEntryPoint]:
 
 
 def definition_files(home: Path) -> list[Path]:
-    """The definitions in *home*, sorted by name; hidden files are left out."""
+    """The definitions in *home*, sorted by name; hidden files are left out.
+
+    Raises:
+        DefinitionsUnreadableError: Their folder exists and cannot be listed.
+    """
+    folder = home / DEFINITIONS_FOLDER
     try:
-        names = sorted(os.listdir(home / DEFINITIONS_FOLDER))  # noqa: PTH208 -- of a Path, it is lazy
-    except OSError:
+        names = sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
         return []
-    return [
-        home / DEFINITIONS_FOLDER / name
-        for name in names
-        if name.endswith(".toml") and not name.startswith(".")
-    ]
+    except OSError as error:
+        raise DefinitionsUnreadableError(folder, error) from error
+    return [folder / name for name in names if name.endswith(".toml") and not name.startswith(".")]
 
 
 def definition_of(home: Path, agent: str) -> Path | None:
@@ -176,7 +191,7 @@ def _configured(path: Path, points: Sequence[InstalledEntryPoint]) -> InstalledE
         root=None if target is None else target.root,
         valid_name=AGENT_NAME.fullmatch(path.stem) is not None,
         record=content,
-        definition=path,
+        definition=path.with_name(plain(path.name)),  # the same, if the name is text
         damage=damage,
     )
 

@@ -82,7 +82,7 @@ def scan_installed(home: Path) -> Scan:
     """
     folders = marks_of(str(Path(path or ".").absolute()) for path in sys.path)
     definitions = [home / DEFINITIONS_FOLDER, *definition_files(home)]
-    watched = [*folders, *marks_of(map(str, definitions))]
+    watched = [*folders, *marks_of(filter(_is_text, map(str, definitions)))]
     unreadable: list[str] = []
     points = installed_agents(home, unreadable)
     agents, modules = [], {}

@@ -1,5 +1,6 @@
 """``run`` where no daemon serves: exit codes, and what is refused."""
 
+import json
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from genesis_fp16.domain.run import RunState
 from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from infrastructure.trajectories import ReplayBuffer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
@@ -43,3 +45,31 @@ def test_an_agent_that_is_not_there_or_not_usable(settings: Settings, install_pl
     with pytest.raises(AgentNotReadyError, match=r"'broken' is quarantined: .*worn out"):
         run_once(settings, "broken")
     assert not (settings.home / "genesis.db").exists()
+
+
+def test_an_agent_without_code_records_trains_and_decides(settings: Settings) -> None:
+    definition = settings.home / "agents.d" / "desk.toml"
+    definition.parent.mkdir(parents=True)
+    definition.write_text(
+        '[source]\npath = "records"\n[spec.observation]\nx = { type = "box" }\n'
+        '[spec.targets]\ny = { type = "box" }\n[training]\nsteps = 40\nepochs = 2\n'
+    )
+    records = settings.home / "records"
+    with pytest.raises(UnknownAgentError, match="there are desk"):
+        run_once(settings, "dask")
+    assert run_once(settings, "desk") == 78  # there is no folder yet
+    records.mkdir()
+    rows = [(number // 5, number * 7 % 11 / 11) for number in range(400)]
+    lines = [
+        {"group": f"g{group}", "id": number, "observation": {"x": x}, "next_observation": {"y": x}}
+        for number, (group, x) in enumerate(rows)
+    ]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (records / "a.jsonl").write_text(text + text)
+    assert run_once(settings, "desk") == 0
+    with closing(Store.open(settings)) as store:
+        done, failed = store.runs()
+    assert done.published is not None, done
+    assert str(records) in str(failed.error)
+    recorded = ReplayBuffer(settings.home / "agents" / "desk" / "replay").read()
+    assert len(recorded) == len(lines)

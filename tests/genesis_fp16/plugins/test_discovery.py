@@ -17,6 +17,7 @@ from genesis_fp16.plugins import (
 from genesis_fp16.plugins.discovery import (
     AGENTS_GROUP,
     MAX_DEFINITION_BYTES,
+    DefinitionsUnreadableError,
     configured_agents,
     definition_of,
     installed_agent,
@@ -165,3 +166,9 @@ def test_a_definition_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> 
     assert "is larger than 256 KiB" in found["large"]
     assert found["nowhere"].endswith("cannot be read: No such file or directory")
     assert found["seo"] == ""
+
+
+def test_a_folder_of_definitions_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "agents.d").touch()
+    with pytest.raises(DefinitionsUnreadableError, match=r"agents\.d cannot be read: Not a dir"):
+        installed_agents(tmp_path)

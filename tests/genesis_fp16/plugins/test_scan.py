@@ -93,13 +93,16 @@ def test_definitions_are_watched(tmp_path: Path) -> None:
     (tmp_path / "agents.d").mkdir()
     path = tmp_path / "agents.d" / "seo.toml"
     path.write_text("[source]\n")
+    (path.parent / "name-of-other-bytes-\udcff.toml").touch()
     scan = scan_installed(tmp_path)
-    [agent] = [agent for agent in scan.agents if agent.point.definition]
+    assert Scan.model_validate_json(scan.model_dump_json()) == scan
+    wrong, agent = [agent for agent in scan.agents if agent.point.definition]
+    assert "is not a valid agent name" in wrong.problem
     assert (agent.point.name, agent.loose, agent.problem) == ("seo", False, "")
     assert scan.environment == before.environment
     watched = [mark for mark in scan.folders if mark[0] == str(path)]
     assert marks_of([str(path)]) == watched
     path.write_text("[source]\nx = 1\n")
     assert marks_of([str(path)]) != watched
-    [changed] = [agent for agent in scan_installed(tmp_path).agents if agent.point.definition]
+    _, changed = [agent for agent in scan_installed(tmp_path).agents if agent.point.definition]
     assert changed.fingerprint != agent.fingerprint
