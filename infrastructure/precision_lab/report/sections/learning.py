@@ -39,7 +39,7 @@ def learning(results: LabResults) -> Section:
         figures = [_interval(starts), _interval(ends), _interval(gained), difference]
         rows.append([preset, f"{len(found)}", *figures])
         tones.append([""] * 5 + [tone])
-    head = ["preset", "seeds", "at the start", "at the end", "gained", f"minus {BASELINE}"]
+    head = ["preset", "seeds", "at the start", "at the end", "gained", f"end minus {BASELINE}"]
     section.tables.append(Table(head=head, rows=rows, tones=tones))
     section.notes.append(
         "Means over the seeds with Student's 95 % interval. Ends are medians over the last fifth "
