@@ -1,4 +1,4 @@
-"""Atomic file replacement and strict JSON. Imports neither torch nor the daemon."""
+"""Atomic file replacement, regular files and strict JSON. Imports neither torch nor the daemon."""
 
 from infrastructure.files.atomic import (
     ABANDONED_SECONDS,
@@ -6,6 +6,7 @@ from infrastructure.files.atomic import (
     atomic_file,
     copy_folder,
     flush_folder,
+    open_regular,
     remove_abandoned,
     write_atomically,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "copy_folder",
     "flush_folder",
     "json_text",
+    "open_regular",
     "remove_abandoned",
     "write_atomically",
     "write_json",

@@ -6,6 +6,7 @@ over the old file (``rename(2)`` is atomic within a file system); the folder is 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -85,6 +86,19 @@ def _copy_file(source: str, target: str) -> None:
         shutil.copyfileobj(read, written)
         written.flush()
         os.fsync(written.fileno())
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read; a pipe, which would wait for a writer, is refused.
+
+    Raises:
+        OSError: *path* cannot be opened, or is something else.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def flush_folder(folder: Path) -> None:

@@ -74,6 +74,14 @@ class RewardModel(nn.Module):
         _fit(self.output, features_NH, rewards_N)
 
 
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    """Whether both have the same parameters and buffers, bit for bit."""
+    first, second = one.state_dict(), other.state_dict()
+    return first.keys() == second.keys() and all(
+        torch.equal(value, second[name]) for name, value in first.items()
+    )
+
+
 def _fit(layer: nn.Linear, features_NH: Tensor, targets_N: Tensor) -> None:
     """Weights and bias of least squares with a penalty on the weights, solved in float64."""
     features_NH, targets_N = features_NH.double(), targets_N.double()

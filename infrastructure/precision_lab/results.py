@@ -15,9 +15,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
-from infrastructure.files import json_text, write_json
+from infrastructure.files import json_text, open_regular, write_json
 from infrastructure.precision_lab.errors import LabError
 
 FORMAT = 1
@@ -62,7 +63,8 @@ def read_object(path: Path) -> dict[str, Any]:
         ResultsError: The file cannot be read, or does not hold a JSON object.
     """
     try:
-        found = json.loads(path.read_text("utf-8"))
+        with open_regular(path) as file:
+            found = json.loads(file.read().decode("utf-8"))
     except OSError as error:
         raise ResultsError(path, f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -180,7 +182,9 @@ class CellFolder:
             for name in ("metrics", "totals"):
                 values = found.get(name, {})
                 found[name] = {each: read_number(value) for each, value in values.items()}
-            return CellSummary(**{name: each for name, each in found.items() if name in names})
+            summary = CellSummary(**{name: each for name, each in found.items() if name in names})
+            _check_types(summary)
+            return summary
         except (TypeError, ValueError, AttributeError) as error:
             raise ResultsError(path, f"is not the summary of a cell ({error}): delete it") from None
 
@@ -192,7 +196,8 @@ class CellFolder:
         """
         path = self.path / STEPS
         try:
-            content = path.read_bytes()
+            with open_regular(path) as file:
+                content = file.read()
         except OSError as error:
             raise ResultsError(path, f"cannot be read: {error.strerror}") from error
         lines = content.split(b"\n")[:-1]  # what follows the last newline was torn
@@ -206,6 +211,38 @@ class CellFolder:
                 raise ResultsError(path, f"line {number} is not a JSON object")
             found.append(step)
         return found
+
+
+def require_own(summary: CellSummary, preset: str, seed: int, folder: Path) -> None:
+    """Check that *summary*, of the cell in *folder*, is not that of another cell.
+
+    Raises:
+        ResultsError: It is; the folder was copied.
+    """
+    if (summary.preset, summary.seed) != (preset, seed):
+        raise ResultsError(
+            folder / SUMMARY,
+            f"is the summary of {summary.preset} seed {summary.seed}: restore it, or delete the "
+            "folder, and the cell runs again",
+        )
+
+
+def _check_types(summary: CellSummary) -> None:
+    """Check the values that programs compute with; a person may have edited the file.
+
+    Raises:
+        TypeError: One has another type.
+    """
+    types: dict[str, type | UnionType] = {
+        **dict.fromkeys(("preset", "category", "reason", "initial_weights"), str),
+        **dict.fromkeys(("seed", "updates", "planned_updates"), int),
+        **dict.fromkeys(("seconds", "cpu_seconds"), int | float),
+        **dict.fromkeys(("precision", "effective_precision", "environment"), Mapping),
+    }
+    for name, expected in types.items():
+        value = getattr(summary, name)
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise TypeError(f"{name} is a {type(value).__name__}")
 
 
 def write_manifest(output: Path, manifest: Mapping[str, Any]) -> None:

@@ -56,7 +56,9 @@ def _print_result(result: Mapping[str, Any]) -> None:
         f"half precision: {_times(half)}; by the trainer's own forward passes: {_times(trainer)}"
     )
     if not culprits:
-        print_line(f"no culprit: up to {result['tolerance']:g} times the noise floor is expected")
+        print_line(
+            f"no culprit: up to {float(result['tolerance']):g} times the noise floor is expected"
+        )
     else:
         columns = ("place", "share of the error", "alone in half", "only together with")
         rows = [

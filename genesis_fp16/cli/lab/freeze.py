@@ -49,7 +49,9 @@ def freeze(
     learning_rate: Annotated[
         float, typer.Option("--learning-rate", min=0.0, help="Of these updates.")
     ] = 1e-5,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of everything that is drawn.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**53, help="Of everything that is drawn.")
+    ] = 0,
     device: DeviceOrSettingOption = None,
 ) -> None:
     """Freeze weights, batches and everything else that a repetition in any precision needs.

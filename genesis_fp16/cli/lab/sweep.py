@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from genesis_fp16.cli.lab.errors import plain_errors
+from genesis_fp16.cli.lab.frozen import resolved_device
 from genesis_fp16.cli.lab.options import RESULTS, SMALL, BaseModelOption, DeviceOption
 from genesis_fp16.cli.lab.progress import print_progress
 from genesis_fp16.cli.output import print_line, print_table
@@ -102,10 +103,9 @@ def _plan(presets: list[str], seeds: list[int], options: _CellOptions) -> SweepP
     with plain_errors():
         from infrastructure.precision_lab.ppo.settings import CellSettings
         from infrastructure.precision_lab.sweep import SweepPlan
-        from infrastructure.training.precision import resolve_device
 
         settings = CellSettings(
-            device=str(resolve_device(options.device)), task_reward=options.task_reward
+            device=str(resolved_device(options.device)), task_reward=options.task_reward
         )
         if options.quick:
             settings = settings.quick()

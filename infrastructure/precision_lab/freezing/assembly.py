@@ -18,9 +18,10 @@ from infrastructure.policy import TokenBatch
 from infrastructure.policy.losses.advantages import gae
 from infrastructure.policy.masked import masked
 from infrastructure.precision_lab import computations
+from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.experiments import PolicyExperiment, PolicyTraining
 from infrastructure.precision_lab.experiments.policy import OLD_LOG_PROBS, RETURNS
-from infrastructure.precision_lab.heads import RewardModel, ValueHead
+from infrastructure.precision_lab.heads import RewardModel, ValueHead, same_weights
 from infrastructure.precision_lab.metrics.kl import kl_penalty
 
 
@@ -59,9 +60,13 @@ def assembled_experiment(
         seed: Of the value head's random features.
         frozen_batches: The first batches, which the experiment repeats; the others only help to
             fit the two heads.
+
+    Raises:
+        LabError: Two of the policies have the same weights.
     """
     for model in (weights.reference, weights.old, weights.policy):
         model.eval()
+    _require_moved(weights)
     hidden_size = int(weights.policy.config.get_text_config(decoder=True).hidden_size)  # type: ignore[union-attr, operator]
     device = completions[0].tokens_BT.device
     with torch.random.fork_rng(devices=[]):
@@ -100,6 +105,19 @@ def assembled_experiment(
         batches=batches,
         training=training,
     )
+
+
+def _require_moved(weights: PolicyWeights) -> None:
+    for one, other, consequence in (
+        (weights.reference, weights.old, "the KL would be 0"),
+        (weights.old, weights.policy, "every ratio would be 1"),
+    ):
+        if same_weights(one, other):
+            raise LabError(
+                f"the updates did not change the policy, so that {consequence}: its completions "
+                "have equal rewards, or the learning rate is too small. Freeze more or longer "
+                "completions, after more rounds, or with another seed or learning rate"
+            )
 
 
 def _hidden_states(model: Module, completions: Sequence[TokenBatch]) -> list[Tensor]:

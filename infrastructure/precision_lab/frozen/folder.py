@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,8 @@ from torch import Tensor
 
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
-from infrastructure.files import atomic_file, write_json
+from infrastructure.events.plain_text import plain
+from infrastructure.files import atomic_file, open_regular, write_json
 from infrastructure.precision_lab.environment import describe_environment
 from infrastructure.precision_lab.frozen.manifest import (
     FORMAT,
@@ -191,7 +191,7 @@ class FrozenFolder:
             try:
                 found = torch.load(file, map_location="cpu", weights_only=True)
             except Exception as error:  # torch raises many types of exceptions for hostile bytes
-                why = describe_load_error(error)
+                why = plain(" ".join(describe_load_error(error).split()), 200)
                 raise FrozenError(path, f"holds no tensors ({why}): freeze again") from None
         if not isinstance(found, dict) or not found:
             raise FrozenError(path, "does not hold tensors by name: freeze again")
@@ -206,18 +206,15 @@ class FrozenFolder:
         """The file *name*, open at its beginning, with the size and hash of the manifest."""
         path, expected = self.path / name, self.manifest.files[name]
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            file = open_regular(path)
         except OSError as error:
             raise FrozenError(path, f"cannot be read ({error.strerror}): freeze again") from error
-        file = os.fdopen(descriptor, "rb")
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise FrozenError(path, "is not a regular file: freeze again")
-            if status.st_size != expected.bytes:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected.bytes:
                 raise FrozenError(
                     path,
-                    f"has {status.st_size} bytes, the manifest says {expected.bytes}: it is "
+                    f"has {size} bytes, the manifest says {expected.bytes}: it is "
                     "truncated or belongs to another freeze; restore it, or freeze again",
                 )
             if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:

@@ -13,8 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
+from infrastructure.events.plain_text import plain
 from infrastructure.policy import TokenBatch, TokenBatchError
 from infrastructure.policy.models import PolicyModelError, build_policy, vocabulary_size
+from infrastructure.policy.rollout.engine import RolloutRequestError, check_special_tokens
 from infrastructure.precision_lab.experiments import (
     PolicyExperiment,
     PolicyTraining,
@@ -51,6 +53,10 @@ def load_policy_experiment(folder: FrozenFolder, device: torch.device) -> Policy
     _load(folder, value, folder.weights(Role.VALUE), "value head")
     models = {**language_models, Role.REWARD: reward, Role.VALUE: value}
     vocabulary = vocabulary_size(language_models[Role.POLICY])
+    try:
+        check_special_tokens(details.pad_token, details.stop_tokens, vocabulary=vocabulary)
+    except RolloutRequestError as error:
+        raise FrozenError(folder.path, f"{error}; freeze again") from error
     return PolicyExperiment(
         models={role: model.to(device).eval() for role, model in models.items()},
         batches=[
@@ -98,19 +104,37 @@ def _config(folder: FrozenFolder, details: PolicyDetails) -> PretrainedConfig:
         if not key.startswith("_") and key not in _NO_SIZES
     }
     name = architecture.pop("model_type", None)
+    _check_layers(folder, architecture)
     try:
         config = AutoConfig.for_model(name, **architecture)
         with torch.device("meta"):
             shapes = AutoModelForCausalLM.from_config(config, dtype=torch.float32).state_dict()
     except Exception as error:  # contradictory sizes raise anything
+        detail = plain(" ".join(str(error).split()), 200)
         raise FrozenError(
             folder.path,
             f"transformers cannot build its model of type {str(name)[:40]!r} "
-            f"({type(error).__name__}: {str(error)[:200]}): freeze again",
+            f"({type(error).__name__}: {detail}): freeze again",
         ) from error
     for role in _POLICIES:
         _check_shapes(folder, shapes, folder.weights(role), f"model of the role {role}")
     return config
+
+
+def _check_layers(folder: FrozenFolder, architecture: Mapping[str, object]) -> None:
+    """Check that no number of layers exceeds that of the tensors, before modules are made.
+
+    Raises:
+        FrozenError: One does.
+    """
+    tensors = len(folder.weights(Role.POLICY))
+    for key, value in architecture.items():
+        if "layer" in key and isinstance(value, int) and value > tensors:
+            raise FrozenError(
+                folder.path,
+                f"its architecture has {key} {value} but its policy {tensors} tensors: "
+                "freeze again",
+            )
 
 
 def _language_model(folder: FrozenFolder, config: PretrainedConfig, role: Role) -> Module:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints,
 from infrastructure.events import Role
 from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import RoleTypes
+from infrastructure.files import open_regular
 from infrastructure.precision_lab.errors import LabError
 
 MANIFEST = "manifest.json"
@@ -134,7 +135,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         remedy = "freeze one with genesis-fp16 lab freeze"
@@ -174,6 +175,8 @@ def _check_references(path: Path, manifest: Manifest) -> None:
     missing = sorted({each for each in named if each not in manifest.files})
     if missing:
         raise FrozenError(path, f"names {missing[0]} but has no hash of it: freeze again")
+    if len(set(manifest.batches)) < len(manifest.batches):
+        raise FrozenError(path, "names a batch twice: freeze again")
     details = manifest.policy if manifest.kind == "policy" else manifest.agent
     if details is None:
         raise FrozenError(path, f"has no details of a {manifest.kind}: freeze again")

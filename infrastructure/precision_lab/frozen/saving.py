@@ -15,7 +15,7 @@ from infrastructure.events.role_precision import FP32
 from infrastructure.precision_lab.experiments import PolicyExperiment, WorldModelExperiment
 from infrastructure.precision_lab.frozen.folder import FrozenWriter
 from infrastructure.precision_lab.frozen.manifest import AgentSource, Manifest, PolicyDetails
-from infrastructure.precision_lab.heads import RewardModel
+from infrastructure.precision_lab.heads import RewardModel, same_weights
 
 
 def save_policy_experiment(
@@ -36,7 +36,9 @@ def save_policy_experiment(
     """
     models, training = experiment.models, experiment.training
     reward = models[Role.REWARD]
-    if not isinstance(reward, RewardModel) or not _same(reward.backbone, models[Role.REFERENCE]):
+    if not isinstance(reward, RewardModel) or not same_weights(
+        reward.backbone, models[Role.REFERENCE]
+    ):
         raise ValueError("the reward model must have the weights of the reference")
     parts = {**models, Role.REWARD: reward.output}
     return _save(
@@ -114,11 +116,4 @@ def _save(
         device=device,
         precision={role: str(FP32) for role in modules},
         **details,
-    )
-
-
-def _same(one: Module, other: Module) -> bool:
-    first, second = one.state_dict(), other.state_dict()
-    return first.keys() == second.keys() and all(
-        torch.equal(value, second[name]) for name, value in first.items()
     )

@@ -18,7 +18,10 @@ from infrastructure.precision_lab.metrics.valid import MetricError, mean_of, qua
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardResolution:
-    """Gaps between sorted distinct rewards; computed in float64, infinite below two distinct ones.
+    """Gaps between sorted distinct finite rewards; computed in float64.
+
+    Gaps are infinite below two distinct rewards. Without a finite reward all figures are NaN and
+    the count is 0.
 
     Attributes:
         reward_resolution_median: Median gap (the mean of the two middle ones of an even number).
@@ -40,11 +43,16 @@ def measure_reward_resolution(rewards: Tensor) -> RewardResolution:
 
     Pass the rewards in the type in which the reward role returned them: every half number is
     exact in float64, so the cast there adds nothing. Non-finite rewards are left out.
-
-    Raises:
-        MetricError: No reward is finite.
     """
-    rewards_N = finite_values(rewards, "reward")
+    rewards_N = _finite_of(rewards)
+    if not rewards_N.numel():
+        return RewardResolution(
+            reward_resolution_median=math.nan,
+            reward_resolution_p10=math.nan,
+            reward_resolution_min=math.nan,
+            reward_unique_count=0,
+            reward_range=math.nan,
+        )
     gaps = gaps_of(rewards_N)
     return RewardResolution(
         reward_resolution_median=_gap(gaps, 0.5),
@@ -75,8 +83,7 @@ def finite_values(values: Tensor, name: str) -> Tensor:
     Raises:
         MetricError: There are none; the message uses *name*.
     """
-    values_N = values.detach().cpu().double().flatten()
-    values_N = values_N[values_N.isfinite()]
+    values_N = _finite_of(values)
     if not values_N.numel():
         raise MetricError(f"no {name} is finite, so that they have no resolution")
     return values_N
@@ -132,6 +139,11 @@ def order_kept(values: Tensor, exact: Tensor) -> float:
     if not distinct.any():
         raise MetricError("only one distinct value: there is nothing to order")
     return mean_of(signs[distinct] == exact_signs[distinct])
+
+
+def _finite_of(values: Tensor) -> Tensor:
+    values_N = values.detach().cpu().double().flatten()
+    return values_N[values_N.isfinite()]
 
 
 def _gap(gaps: Tensor, share: float) -> float:

@@ -7,6 +7,8 @@ from typing import Any
 
 from infrastructure.precision_lab.errors import LabError
 
+_LONGEST_SECONDS = 1e9  # a timer of Python takes a little more
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellSettings:
@@ -83,6 +85,10 @@ class CellSettings:
             raise LabError(
                 f"demonstration_errors must be at least 0 and below 1, got "
                 f"{self.demonstration_errors}"
+            )
+        if self.timeout_seconds > _LONGEST_SECONDS:
+            raise LabError(
+                f"timeout_seconds must be at most {_LONGEST_SECONDS:g}, got {self.timeout_seconds}"
             )
         if self.completions < self.minibatches:
             raise LabError(

@@ -23,6 +23,7 @@ from infrastructure.precision_lab.results import (
     read_manifest,
     read_number,
     read_object,
+    require_own,
 )
 
 BASELINE = "fp32_baseline"
@@ -204,7 +205,7 @@ class _Reader:
             try:
                 summary = run.summary()
                 if summary is not None:
-                    _check_summary(summary, run.path)
+                    require_own(summary, preset, seed, run.path)
             except ResultsError as error:
                 self.problems.append(str(error))
                 summary = None
@@ -254,17 +255,10 @@ class _Reader:
 
 
 def _check_size(path: Path) -> None:
+    if not path.is_file():
+        raise ResultsError(path, "is not a regular file: delete it")
     if path.stat().st_size > _MOST_BYTES:
         raise ResultsError(path, f"is larger than {_MOST_BYTES >> 20} MiB: not a result of the lab")
-
-
-def _check_summary(summary: CellSummary, path: Path) -> None:
-    texts = (summary.preset, summary.category, summary.reason)
-    numbers = (summary.updates, summary.planned_updates, summary.seconds)
-    if not all(isinstance(each, str) for each in texts) or not all(
-        isinstance(each, int | float) for each in numbers
-    ):
-        raise ResultsError(path / "run_summary.json", "has values of wrong types: delete it")
 
 
 def _numbers(step: Mapping[str, Any], path: Path, line: int) -> dict[str, float | None]:

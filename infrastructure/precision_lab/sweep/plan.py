@@ -17,10 +17,12 @@ from infrastructure.precision_lab.results import (
     CellFolder,
     CellSummary,
     read_manifest,
+    require_own,
     write_manifest,
 )
 
 KIND = "ppo-sweep"
+MOST_SEEDS = 2**63  # as many as torch takes
 _OF_THE_MACHINE = ("timeout_seconds",)  # changes no result
 
 
@@ -56,7 +58,7 @@ class SweepPlan:
 
     Raises:
         UnknownPresetError: No preset has this name.
-        LabError: There is no preset or seed, one is named twice, or a seed is negative.
+        LabError: There is no preset or seed, one is named twice, or a seed is out of range.
     """
 
     presets: tuple[str, ...]
@@ -69,8 +71,8 @@ class SweepPlan:
         for name in self.presets:
             find_preset(name)
         for seed in self.seeds:
-            if seed < 0:
-                raise LabError(f"a seed must be 0 or more, got {seed}")
+            if not 0 <= seed < MOST_SEEDS:
+                raise LabError(f"a seed must be an integer from 0 to 2**63 - 1, got {seed}")
 
     @property
     def cells(self) -> list[Cell]:
@@ -98,6 +100,12 @@ class SweepPlan:
         found, own = manifest.get("settings"), self._identity
         if not isinstance(found, Mapping):
             raise ForeignFolderError(output, "its manifest names no settings")
+        for name, kind in (("presets", str), ("seeds", int)):
+            if not _is_list_of(kind, manifest.get(name, [])):
+                raise ForeignFolderError(output, f"its manifest has no list of {name}")
+        for name in ("initial_weights", "environment"):
+            if not isinstance(manifest.get(name, {}), Mapping):
+                raise ForeignFolderError(output, f"its manifest has no object {name}")
         differing = [
             f"{name} is {found.get(name)!r} there and {own.get(name)!r} here"
             for name in sorted(own.keys() | found.keys())
@@ -141,6 +149,10 @@ def _require_distinct(name: str, values: Collection[object]) -> None:
         raise LabError(f"{name} {', '.join(twice)} is named twice")
 
 
+def _is_list_of(kind: type, value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+
+
 def has_ended(summary: CellSummary | None, *, repeat_failed: bool) -> bool:
     """Whether a cell need not be run, again."""
     if summary is None or summary.category == INTERRUPTED:
@@ -149,5 +161,13 @@ def has_ended(summary: CellSummary | None, *, repeat_failed: bool) -> bool:
 
 
 def summary_of(output: Path, cell: Cell) -> CellSummary | None:
-    """How *cell* ended; None if it has not."""
-    return CellFolder.of(output, cell.preset, cell.seed).summary()
+    """How *cell* ended; None if it has not.
+
+    Raises:
+        ResultsError: The summary cannot be read, or is that of another cell.
+    """
+    folder = CellFolder.of(output, cell.preset, cell.seed)
+    summary = folder.summary()
+    if summary is not None:
+        require_own(summary, cell.preset, cell.seed, folder.path)
+    return summary

@@ -1,8 +1,10 @@
 import json
 import math
+import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -114,6 +116,28 @@ def test_damaged_files_are_named(tmp_path_factory: pytest.TempPathFactory, conte
         path = folder.path / name
         path.write_bytes(content)
         assert str(path) in _refusal(read, str(path))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"category": []}, {"updates": "8"}, {"updates": True}, {"seconds": "inf"}, {"environment": 1}],
+)
+def test_a_summary_with_other_types_is_named(changed: dict[str, Any], tmp_path: Path) -> None:
+    folder = CellFolder(tmp_path)
+    folder.finish(_summary())
+    written = read_object(tmp_path / "run_summary.json")
+    (tmp_path / "run_summary.json").write_text(json_text(written | changed))
+    with pytest.raises(ResultsError, match=f"{next(iter(changed))} is a"):
+        folder.summary()
+
+
+def test_a_pipe_in_place_of_a_result_does_not_block(tmp_path: Path) -> None:
+    for name in ("run_summary.json", "step_metrics.jsonl"):
+        os.mkfifo(tmp_path / name)
+    folder = CellFolder(tmp_path)
+    for read in (folder.summary, folder.steps):
+        with pytest.raises(ResultsError, match="cannot be read: is not a regular file"):
+            read()
 
 
 def test_results_of_a_newer_version_are_refused(tmp_path: Path) -> None:

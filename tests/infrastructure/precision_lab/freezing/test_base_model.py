@@ -5,6 +5,7 @@ import torch
 
 from infrastructure.events import Role
 from infrastructure.policy.models import special_tokens
+from infrastructure.precision_lab import LabError
 from infrastructure.precision_lab.experiment import in_fp32
 from infrastructure.precision_lab.freezing import BaseModelSize, base_model_experiment
 from infrastructure.precision_lab.small_policy import BasePolicy
@@ -41,3 +42,16 @@ def test_three_policies_differ_and_the_same_seed_gives_the_same_experiment():
     assert not torch.equal(weights[Role.POLICY], weights[Role.ROLLOUT])
     assert not torch.equal(weights[Role.REFERENCE], weights[Role.ROLLOUT])
     assert outcome.quantities["rewards"].std() > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "named"),
+    [
+        ({"max_new_tokens": 1, "learning_rate": 1e-3}, "the KL would be 0"),  # equal rewards
+        ({"max_new_tokens": 5, "learning_rate": 0.0}, "the KL would be 0.*learning rate"),
+    ],
+)
+def test_policies_that_did_not_move_are_refused(size, named):
+    sizes = BaseModelSize(batches=1, batch_size=3, updates=1, **size)
+    with pytest.raises(LabError, match=named):
+        base_model_experiment(_base(), torch.device("cpu"), sizes, seed=4)

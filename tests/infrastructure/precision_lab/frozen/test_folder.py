@@ -132,6 +132,22 @@ def test_a_huge_architecture_is_refused_without_building_it(copied):
         load_policy_experiment(FrozenFolder(copied), CPU)
 
 
+def test_more_layers_than_tensors_are_refused_without_building_them(copied):
+    _edit(copied, lambda m: m["policy"]["architecture"].update(num_hidden_layers=1 << 40))
+    with pytest.raises(FrozenError, match=r"has num_hidden_layers \d+ but its policy \d+ tensors"):
+        load_policy_experiment(FrozenFolder(copied), CPU)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [({"pad_token": 1 << 70}, "pad_token is"), ({"stop_tokens": [-1]}, "none of the stop_tokens")],
+)
+def test_special_tokens_that_the_model_lacks_are_refused(copied, tokens, message):
+    _edit(copied, lambda m: m["policy"].update(tokens))
+    with pytest.raises(FrozenError, match=message):
+        load_policy_experiment(FrozenFolder(copied), CPU)
+
+
 def test_code_that_an_architecture_names_is_ignored(copied):
     names = {
         "auto_map": {"AutoConfig": "evil--Config"},

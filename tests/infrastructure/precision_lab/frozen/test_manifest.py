@@ -1,6 +1,7 @@
 """Any text in place of a manifest is a clear error; paths never leave the folder."""
 
 import json
+import os
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -54,6 +55,7 @@ def test_a_valid_manifest_is_read(tmp_path):
         ({"batches": ["/etc/passwd"]}, "batches.0: String should match pattern"),
         ({"batches": ["batches/../../x"]}, "batches.0: String should match pattern"),
         ({"batches": ["batches/00001.pt"]}, "names batches/00001.pt but has no hash of it"),
+        ({"batches": ["batches/00000.pt"] * 2}, "names a batch twice"),
         ({"files": {"weights/a": {"bytes": -1, "sha256": HASH}}}, "bytes"),
         ({"precision": {"policy": "fp64/fp32/fp32"}}, "precision.policy"),
         ({"unknown": 1}, "unknown: Extra inputs"),
@@ -75,6 +77,12 @@ def test_a_folder_or_nothing_in_its_place_is_named(tmp_path):
         read_manifest(tmp_path / "nowhere")
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(FrozenError, match="cannot be read"):
+        read_manifest(tmp_path)
+
+
+def test_a_pipe_in_its_place_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(FrozenError, match="cannot be read: is not a regular file"):
         read_manifest(tmp_path)
 
 

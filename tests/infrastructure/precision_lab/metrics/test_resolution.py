@@ -40,8 +40,15 @@ def test_equal_rewards_have_an_infinite_resolution() -> None:
     assert found.reward_resolution_p10 == math.inf
     assert found.reward_resolution_min == math.inf
     assert found.reward_unique_count == 1
-    with pytest.raises(MetricError, match="no reward is finite"):
-        measure_reward_resolution(torch.tensor([math.nan]))
+
+
+def test_rewards_that_all_overflowed_have_no_resolution() -> None:
+    found = measure_reward_resolution(torch.tensor([math.nan, math.inf]))
+    assert math.isnan(found.reward_resolution_median)
+    assert math.isnan(found.reward_range)
+    assert found.reward_unique_count == 0
+    with pytest.raises(MetricError, match="no value is finite"):
+        quant_step_median(torch.tensor([math.nan]))
 
 
 def test_lost_distinctions_count_pairs() -> None:

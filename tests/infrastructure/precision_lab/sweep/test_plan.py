@@ -1,12 +1,20 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infrastructure.events.role_precision import UnknownPresetError
 from infrastructure.precision_lab import LabError
 from infrastructure.precision_lab.ppo.settings import CellSettings
-from infrastructure.precision_lab.results import CellSummary, write_manifest
-from infrastructure.precision_lab.sweep.plan import ForeignFolderError, SweepPlan, has_ended
+from infrastructure.precision_lab.results import CellSummary, ResultsError, write_manifest
+from infrastructure.precision_lab.sweep.plan import (
+    Cell,
+    ForeignFolderError,
+    SweepPlan,
+    has_ended,
+    summary_of,
+)
+from tests.infrastructure.precision_lab.report.results_folder import write_cell
 
 
 def _plan(
@@ -34,8 +42,9 @@ def test_wrong_plans_are_refused() -> None:
         _plan(seeds=(1, 1))
     with pytest.raises(LabError, match="at least one preset"):
         _plan(())
-    with pytest.raises(LabError, match="0 or more, got -1"):
-        _plan(seeds=(-1,))
+    for seed in (-1, 2**63):
+        with pytest.raises(LabError, match=f"from 0 to 2.*63 - 1, got {seed}"):
+            _plan(seeds=(seed,))
 
 
 def test_a_folder_can_be_continued_with_more_presets_and_seeds(tmp_path: Path) -> None:
@@ -61,6 +70,24 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"kind": "probe"})
     with pytest.raises(ForeignFolderError, match="'probe'"):
         _plan().check_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"seeds": ["0"]}, {"presets": 1}, {"initial_weights": []}, {"environment": "cpu"}]
+)
+def test_a_manifest_with_other_types_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
+    written = _plan().write_manifest(tmp_path, {})
+    write_manifest(tmp_path, written | changed)
+    with pytest.raises(ForeignFolderError, match=f"its manifest has no .* {next(iter(changed))}"):
+        _plan().check_folder(tmp_path)
+
+
+def test_the_summary_of_another_cell_is_refused(tmp_path: Path) -> None:
+    write_cell(tmp_path, "fp32_baseline", 0)
+    runs = tmp_path / "runs"
+    (runs / "fp32_baseline_seed0").rename(runs / "bf16_pure_seed1")
+    with pytest.raises(ResultsError, match="is the summary of fp32_baseline seed 0"):
+        summary_of(tmp_path, Cell(1, "bf16_pure"))
 
 
 @pytest.mark.parametrize(
