@@ -15,6 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -88,7 +89,7 @@ def _copy_file(source: str, target: str) -> None:
         os.fsync(written.fileno())
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file to read; a pipe, which would wait for a writer, is refused.
 
     Raises:

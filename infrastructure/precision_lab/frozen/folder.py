@@ -6,8 +6,8 @@ import hashlib
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -202,7 +202,7 @@ class FrozenFolder:
                 raise FrozenError(path, f"{problem}: freeze again")
         return found
 
-    def _verified(self, name: str) -> BinaryIO:
+    def _verified(self, name: str) -> BufferedReader:
         """The file *name*, open at its beginning, with the size and hash of the manifest."""
         path, expected = self.path / name, self.manifest.files[name]
         try:

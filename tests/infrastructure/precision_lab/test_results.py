@@ -96,6 +96,23 @@ def test_a_new_attempt_leaves_nothing_of_the_last_one(tmp_path: Path) -> None:
     assert folder.steps() == []
 
 
+def test_the_steps_are_on_the_disk_before_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, flushed = RunFolder(tmp_path), list[str]()
+    folder.begin({})
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        assert not (tmp_path / "run_summary.json").exists() or "step_metrics.jsonl" in flushed
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    folder.finish(_summary())
+    assert flushed[0] == "step_metrics.jsonl"
+
+
 def test_the_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path)
     folder.begin({})

@@ -126,6 +126,14 @@ def test_weights_of_another_model_are_refused_even_with_their_hash(copied, tmp_p
         load_policy_experiment(FrozenFolder(copied), CPU)
 
 
+def test_weights_of_another_type_are_refused_even_with_their_hash(copied, tmp_path):
+    weights = {n: each.double() for n, each in FrozenFolder(copied).weights(Role.POLICY).items()}
+    torch.save(weights, tmp_path / "other.pt")
+    _replace(copied, "weights/policy.pt", (tmp_path / "other.pt").read_bytes())
+    with pytest.raises(FrozenError, match="differ in name, shape or type"):
+        load_policy_experiment(FrozenFolder(copied), CPU)
+
+
 def test_a_huge_architecture_is_refused_without_building_it(copied):
     _edit(copied, lambda m: m["policy"]["architecture"].update(hidden_size=1 << 20))
     with pytest.raises(FrozenError, match=r"transformers cannot build|not those of the model"):

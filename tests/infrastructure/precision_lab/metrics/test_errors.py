@@ -35,3 +35,4 @@ def test_signs_are_compared_without_a_product_that_may_underflow() -> None:
 def test_a_number_below_the_range_of_fp16_becomes_zero() -> None:
     exact = torch.tensor([1e-8, 1.0])
     assert measure_error(exact.half(), exact).zero_rounding_rate == 0.5
+    assert measure_error(torch.zeros(2), torch.zeros(2)).zero_rounding_rate == 0.0  # exact ones

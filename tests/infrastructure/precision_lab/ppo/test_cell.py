@@ -68,6 +68,29 @@ def test_one_round_serves_several_updates_with_old_log_probs_computed_once(
     assert steps[2]["value_stagnation_rate"] < 1
 
 
+def test_ratios_meet_whitened_advantages(initial: CellModels) -> None:
+    whole_rounds = replace(TINY, minibatches=1, updates=2)
+    first, second = _cell(initial, "fp32_baseline", whole_rounds).steps()
+    assert first["policy_loss"] == pytest.approx(0, abs=1e-6)  # ratios of 1, advantages of mean 0
+    assert second["policy_loss"] < -1e-3  # the first update has moved the ratios
+
+
+def test_the_value_loss_does_not_reach_the_policy(initial: CellModels) -> None:
+    small, large = (
+        next(iter(_cell(initial, "fp32_baseline", replace(TINY, value_coefficient=c)).steps()))
+        for c in (0.1, 100.0)
+    )
+    assert large["value_grad_norm"] == pytest.approx(1000 * small["value_grad_norm"], rel=1e-3)
+    assert large["policy_grad_norm"] == pytest.approx(small["policy_grad_norm"], rel=1e-6)
+
+
+def test_each_round_is_generated_with_the_weights_of_its_first_update(initial: CellModels) -> None:
+    steps = list(_cell(initial, "fp32_baseline").steps())
+    assert steps[-1]["round"] == 1
+    assert steps[-1]["log_prob_abs_err_max"] == 0
+    assert abs(steps[-1]["mismatch_k3"]) < 1e-9
+
+
 def test_the_reference_is_not_the_policy(initial: CellModels) -> None:
     first = next(iter(_cell(initial, "fp32_baseline").steps()))
     assert first["kl_penalty_mean"] > 0

@@ -35,10 +35,13 @@ def test_float32_weights_move_as_under_torchs_own_optimizer_and_clip() -> None:
     assert update.has_masters
 
 
-def test_a_loss_scale_changes_nothing_but_is_reported() -> None:
+@pytest.mark.parametrize("size", [1.0, 1e-9])  # below AdamW's epsilon, a scale would show
+def test_a_loss_scale_changes_nothing_but_is_reported(size: float) -> None:
     plain, (one,) = _update(torch.float32)
     scaled, (other,) = _update(torch.float32, scaled=True)
-    first, second = plain.step((one**2).sum()), scaled.step((other**2).sum())
+    first, second = (
+        update.step(size * (weight**2).sum()) for update, weight in ((plain, one), (scaled, other))
+    )
     assert (first.loss_scale, second.loss_scale) == (1.0, 65536.0)
     assert first.gradient_norm == pytest.approx(second.gradient_norm)
     torch.testing.assert_close(one.detach(), other.detach())

@@ -60,6 +60,10 @@ def test_a_folder_of_another_sweep_is_refused_with_the_difference(tmp_path: Path
     with pytest.raises(ForeignFolderError, match="updates is 60 there and 8 here"):
         _plan(updates=8).check_folder(tmp_path)
     _plan(updates=60, timeout_seconds=5.0).check_folder(tmp_path)  # it changes no result
+    settings = {name: n for name, n in _plan().settings.as_dict().items() if name != "clip"}
+    write_manifest(tmp_path, {"kind": "ppo-sweep", "settings": settings})
+    with pytest.raises(ForeignFolderError, match=r"clip is None there and 0\.2 here"):
+        _plan().check_folder(tmp_path)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
