@@ -88,11 +88,15 @@ def _of_bisection(results: LabResults) -> Iterator[str]:
 
 
 def _of_replay(results: LabResults) -> Iterator[str]:
-    errors = {}
+    errors, broken = {}, []
     for preset, result in results.replays.items():
         error = inner(result, "gradients", "relative_error")
-        if isinstance(error, float) and preset != BASELINE:
+        if error in ("nan", "inf"):
+            broken.append(preset)
+        elif isinstance(error, float) and preset != BASELINE:
             errors[preset] = error
+    if broken:
+        yield f"On the frozen batches the gradient of {', '.join(broken)} is not finite."
     if len(errors) > 1:
         best, worst = min(errors, key=errors.__getitem__), max(errors, key=errors.__getitem__)
         yield (

@@ -49,6 +49,8 @@ def test_quantities_are_those_that_the_library_computes():
             expected_BS = token_log_probs(models[role], batch, Sampling())
             torch.testing.assert_close(outcome[name][rows, :10], expected_BS)
         assert torch.equal(outcome["old_log_probs"][rows, :10], tensors[OLD_LOG_PROBS])
+        log_ratio_BS = outcome["log_probs"] - outcome["reference_log_probs"]
+        assert torch.equal(outcome["log_ratio"], log_ratio_BS)
         rewards_B = models[Role.REWARD](**batch.model_inputs())
         torch.testing.assert_close(outcome["rewards"][rows], rewards_B)
         rewards_BS = final_rewards(rewards_B, mask_BS)

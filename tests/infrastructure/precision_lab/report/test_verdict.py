@@ -52,3 +52,7 @@ def test_the_gradients_of_a_replay_are_compared(tmp_path: Path) -> None:
         write_json(tmp_path / "replay" / f"{preset}.json", {"gradients": gradients})
     (sentence,) = verdict(read_results(tmp_path))
     assert "the gradient of bf16_pure is off by 0.25 of its norm, that of fp16_pure by" in sentence
+    write_json(tmp_path / "replay" / "fp16_pure.json", {"gradients": {"relative_error": "nan"}})
+    assert verdict(read_results(tmp_path)) == [
+        "On the frozen batches the gradient of fp16_pure is not finite."
+    ]

@@ -161,6 +161,16 @@ def test_weights_that_are_not_trained_do_not_stagnate(train_in, make_job, tmp_pa
 
 
 @pytest.mark.usefixtures("_unlimited")
+def test_weights_with_a_gradient_of_zero_do_not_stagnate(train_in, make_job, tmp_path: Path):
+    def optimizer(parameters):
+        return torch.optim.SGD(parameters, lr=1e-2, fused=True)
+
+    job = replace(make_job(epochs=1, model=net(Scaled(0.0))), optimizer=optimizer)
+    _, events = train_in(job, tmp_path, **EVERY_STEP)
+    assert measurements(events)[0].stagnation == 0.0  # only the last bias has a gradient
+
+
+@pytest.mark.usefixtures("_unlimited")
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 def test_a_training_ends_bitwise_the_same_with_telemetry_and_without(
