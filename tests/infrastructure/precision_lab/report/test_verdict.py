@@ -23,6 +23,13 @@ def test_failures_and_lost_reward_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_a_preset_within_the_seeds_of_fp32_is_not_blamed(tmp_path: Path) -> None:
+    for preset, rewards in (("fp32_baseline", (0.8, 0.9)), ("bf16_pure", (0.85,))):
+        for seed, reward in enumerate(rewards):
+            write_cell(tmp_path, preset, seed, reward=reward)
+    assert verdict(read_results(tmp_path))[-1].startswith("No preset that ended has a reward")
+
+
 def test_without_fp32_nothing_is_compared(tmp_path: Path) -> None:
     write_cell(tmp_path, "fp16_pure", 0)
     assert verdict(read_results(tmp_path))[-1].startswith("No reward of fp32_baseline is here")
