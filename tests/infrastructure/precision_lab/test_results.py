@@ -99,7 +99,7 @@ def test_a_new_attempt_leaves_nothing_of_the_last_one(tmp_path: Path) -> None:
 def test_the_steps_are_on_the_disk_before_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, flushed = RunFolder(tmp_path), list[str]()
+    folder, flushed = CellFolder(tmp_path), list[str]()
     folder.begin({})
     fsync = os.fsync
 
