@@ -74,7 +74,6 @@ TESTED_BY = {
     "genesis_fp16/cli/lab/frozen.py": "genesis_fp16/cli/lab/test_freeze.py",
     "genesis_fp16/cli/lab/options.py": "genesis_fp16/cli/lab/test_freeze.py",
     "genesis_fp16/cli/lab/progress.py": "genesis_fp16/cli/lab/test_freeze.py",
-    "genesis_fp16/cli/lab/replay.py": "genesis_fp16/cli/lab/test_freeze.py",
     # Parts of `train`: each is seen only in a training that goes on.
     "infrastructure/training/loop/baseline.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/loop/boundary.py": "infrastructure/training/loop/test_train.py",

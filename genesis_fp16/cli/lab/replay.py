@@ -70,7 +70,9 @@ def _print_results(results: Iterable[Mapping[str, Any]]) -> None:
     )
 
 
-def _short(value: float | None) -> str:
+def _short(value: float | str | None) -> str:
+    """A figure of a result, where those that are not finite are text."""
     if value is None:
         return ""
-    return f"{value:.2e}" if math.isfinite(value) else "not finite"
+    number = float(value)
+    return f"{number:.2e}" if math.isfinite(number) else "not finite"
