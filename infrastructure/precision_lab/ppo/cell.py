@@ -44,14 +44,10 @@ from infrastructure.precision_lab.failures import (
 from infrastructure.precision_lab.metrics.kl import kl_penalty
 from infrastructure.precision_lab.ppo.initial_weights import CellModels, reward_inputs
 from infrastructure.precision_lab.ppo.joint_update import JointUpdate, UpdateOutcome
+from infrastructure.precision_lab.ppo.seen_types import SeenTypes, dtype_of, name_of
 from infrastructure.precision_lab.ppo.settings import CellSettings
 from infrastructure.precision_lab.ppo.task import Problem, problems
-from infrastructure.precision_lab.ppo.trained_role import (
-    SeenTypes,
-    TrainedRole,
-    dtype_of,
-    name_of,
-)
+from infrastructure.precision_lab.trained_forward import TrainedForward
 from infrastructure.training.precision.roles import RoleForward
 
 CELL_ROLES = tuple(role for role in Role if role is not Role.WORLD_MODEL)
@@ -127,8 +123,8 @@ class PPOCell:
             Role.REWARD: RoleForward(models.reward, self._device, precisions[Role.REWARD]),
         }
         self._trained = {
-            Role.POLICY: TrainedRole(models.policy, self._device, precisions[Role.POLICY]),
-            Role.VALUE: TrainedRole(models.value, self._device, precisions[Role.VALUE]),
+            Role.POLICY: TrainedForward(models.policy, self._device, precisions[Role.POLICY]),
+            Role.VALUE: TrainedForward(models.value, self._device, precisions[Role.VALUE]),
         }
         self._seen = {
             **{role: SeenTypes(forward.module) for role, forward in self._frozen.items()},

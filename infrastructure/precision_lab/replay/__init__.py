@@ -3,7 +3,7 @@
 A result is one JSON object a preset, in ``replay/<preset>.json`` of the output folder.
 """
 
-from infrastructure.precision_lab.replay.preset_kernels import PresetKernels, TrainedForward
+from infrastructure.precision_lab.replay.preset_kernels import PresetKernels
 from infrastructure.precision_lab.replay.replay import (
     ALL,
     Replay,
@@ -16,7 +16,6 @@ __all__ = [
     "ALL",
     "PresetKernels",
     "Replay",
-    "TrainedForward",
     "chosen_presets",
     "replay_folder",
     "replay_under",

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from torch import nn
 
 from infrastructure.events import Role
-from infrastructure.events.role_precision import PRESETS, RolePrecision
+from infrastructure.events.role_precision import PRESETS
 from infrastructure.policy import TokenBatch
 from infrastructure.precision_lab.experiment import in_fp32
-from infrastructure.precision_lab.replay.preset_kernels import PresetKernels, TrainedForward
+from infrastructure.precision_lab.replay.preset_kernels import PresetKernels
+from infrastructure.precision_lab.trained_forward import TrainedForward
 from infrastructure.training.precision.roles import RoleForward
 from tests.infrastructure.precision_lab.small_experiment import small_experiment
 
@@ -68,13 +68,3 @@ def test_masters_stay_fp32_and_the_frozen_models_do_not_change():
     assert 1e-4 < difference < 0.2
     for role, model in experiment.models.items():
         assert all(map(torch.equal, before[role], model.parameters()))
-
-
-def test_modules_kept_in_fp32_keep_their_weights_in_a_pure_preset():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    types = RolePrecision("bf16", "bf16", "bf16")
-    forward = TrainedForward(model, CPU, types, keep_fp32=["1"])
-    assert [p.dtype for p in forward.module.parameters()] == [torch.bfloat16] * 2 + [
-        torch.float32
-    ] * 2
-    assert forward(torch.ones(1, 2)).dtype == torch.bfloat16
