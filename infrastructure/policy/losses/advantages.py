@@ -112,6 +112,38 @@ def gae(
     return advantages_BS, advantages_BS + values_BS
 
 
+def reinforce_plus_plus_advantages(
+    rewards_B: Tensor,
+    old_log_probs_BS: Tensor,
+    reference_log_probs_BS: Tensor,
+    mask_BS: Tensor,
+    *,
+    kl_coefficient: float = 0.01,
+) -> Tensor:
+    """Return REINFORCE++'s advantages of tokens, ``[B, S]``: no group, no learned value.
+
+    ``A_t = r - β Σ_{i≥t} KL_i`` with ``KL_t = log π_old - log π_ref``, then whitened over all
+    tokens of the batch: arXiv:2501.03262, the variant with one completion for each prompt. To be
+    used with `ppo_loss`.
+
+    Args:
+        rewards_B: Reward of each completion, float32 or float64.
+        old_log_probs_BS: Log-probabilities of the policy that is about to be updated.
+        reference_log_probs_BS: Those of the policy that training began with.
+        mask_BS: Valid tokens, bool.
+        kl_coefficient: β.
+    """
+    check_token_values(
+        mask_BS,
+        old_log_probs_BS=old_log_probs_BS,
+        reference_log_probs_BS=reference_log_probs_BS,
+    )
+    kl_BS = masked((old_log_probs_BS - reference_log_probs_BS).detach(), mask_BS)
+    rewards_BS = final_rewards(rewards_B, mask_BS) - kl_coefficient * kl_BS
+    remaining_BS = rewards_BS.flip(1).cumsum(dim=1).flip(1)
+    return whitened(remaining_BS, mask_BS)
+
+
 def whitened(advantages_BS: Tensor, mask_BS: Tensor, *, epsilon: float = 1e-8) -> Tensor:
     """Return advantages with mean 0 and variance 1 over all valid tokens of the batch.
 

@@ -8,6 +8,7 @@ from infrastructure.policy.losses.advantages import (
     final_rewards,
     generalized_advantages,
     grpo_advantages,
+    reinforce_plus_plus_advantages,
     rloo_advantages,
     whitened,
 )
@@ -116,3 +117,19 @@ def test_whitening_without_variance_is_zero():
     mask_BS = torch.tensor([[True, False]])
     assert whitened(torch.full((1, 2), 3.0), mask_BS).tolist() == [[0.0, 0.0]]
     assert whitened(torch.full((1, 2), 3.0), ~mask_BS & False).tolist() == [[0.0, 0.0]]
+
+
+def test_reinforce_plus_plus_subtracts_the_divergence_that_is_still_to_come():
+    """With β = 1/2: 1 - 0.6/2 and 1 - 0.4/2 in the first row, twice 0 - 0.8/2 in the second.
+
+    0.7, 0.8, -0.4, -0.4 have the mean 0.175 and the variance 1.3275 / 3 = 0.4425.
+    """
+    mask_BS = torch.tensor([[True, True, False], [False, True, True]])
+    old_BS = torch.tensor([[-1.0, -1.0, torch.nan], [torch.inf, -1.0, -1.0]])
+    reference_BS = torch.tensor([[-1.2, -1.4, 0.0], [0.0, -1.0, -1.8]])
+    advantages_BS = reinforce_plus_plus_advantages(
+        torch.tensor([1.0, 0.0]), old_BS, reference_BS, mask_BS, kl_coefficient=0.5
+    )
+    root = 0.4425**0.5
+    assert advantages_BS[0].tolist() == pytest.approx([0.525 / root, 0.625 / root, 0.0], abs=1e-6)
+    assert advantages_BS[1].tolist() == pytest.approx([0.0, -0.575 / root, -0.575 / root], abs=1e-6)
