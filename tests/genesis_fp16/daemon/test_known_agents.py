@@ -78,6 +78,8 @@ def test_a_command_shows_what_the_daemon_has_found(
         ("good", "ready"),
         ("policy", "disabled"),
         ("se-darwin", "disabled"),
+        ("waltzrl-conversation", "disabled"),
+        ("waltzrl-feedback", "disabled"),
     ]
     assert (tmp_path / "imports").read_text() == "x", "the command has probed nothing"
     with pytest.raises(AgentNotReadyError, match=r"'broken' is quarantined: .*worn out"):
@@ -91,9 +93,7 @@ def test_a_command_shows_what_the_daemon_has_found(
     assert "the daemon has not yet probed it" in pending.reason
     shutil.rmtree(tmp_path / "site" / "good_plugin-1.5.dist-info")
     rescan(settings, pytest.fail)
-    until(
-        lambda: [each.state for each in known_agents(settings)] == ["ready", "disabled", "disabled"]
-    )
+    until(lambda: [each.state for each in known_agents(settings)] == ["ready", *["disabled"] * 4])
 
 
 def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(

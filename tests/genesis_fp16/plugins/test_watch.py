@@ -101,7 +101,8 @@ def test_agents_are_installed_upgraded_mended_and_removed(
     watched.wait_for("good", "removed", "2.0")
     assert "good is not installed" in watched.watch.absent("good")
     assert "nosuch is not installed" in watched.watch.absent("nosuch")
-    assert watched.watch.names == ["broken", "new", "policy", "se-darwin"]
+    ours = ["policy", "se-darwin", "waltzrl-conversation", "waltzrl-feedback"]
+    assert watched.watch.names == ["broken", "new", *ours]
 
 
 def test_definitions_are_found_mended_and_removed(start) -> None:

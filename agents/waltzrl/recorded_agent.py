@@ -1,0 +1,201 @@
+"""What the two agents share: a world model of recorded conversations."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+from torch.nn import Module
+
+from agents.waltzrl.conversations import Conversation, read_conversations
+from infrastructure.agent_contract import EvaluationReport, Publication, RunContext, TrainingJob
+from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
+from infrastructure.agent_contract.transition import (
+    Discrete,
+    FieldType,
+    FieldValue,
+    Transition,
+)
+from infrastructure.trajectories import ReplayBuffer
+from infrastructure.world_model import WorldModel
+from infrastructure.world_model.distributions import (
+    DiscreteDistribution,
+    predictive_distributions,
+)
+from infrastructure.world_model.distributions.metrics import clustered_standard_error
+from infrastructure.world_model.fitting import TrainingData, fit_linear
+from infrastructure.world_model.fitting.scoring import row_nll
+from infrastructure.world_model.fitting.training_data import encode_split
+from infrastructure.world_model_agent import WorldModelAgent
+
+NEEDED_CONVERSATIONS = 200
+NEEDED_POSITIVES = 30
+"""Of the label that is to be predicted; both limits are our judgement, not the paper's."""
+
+
+class RecordedConversationSettings(BaseModel):
+    """Attributes:
+    folder: Folder with the files; by default ``conversations`` in the agent's folder.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    folder: Path | None = None
+
+
+class RecordedConversationAgent(WorldModelAgent):
+    """A world model of recorded conversations, judged against a model that reads no feedback.
+
+    Subclasses say what a transition is; the feedback is its input ``feedback``.
+    """
+
+    @abstractmethod
+    def transitions_of(self, conversation: Conversation) -> Iterator[Transition]:
+        """Transitions of one line of a file."""
+
+    def settings_model(self) -> type[BaseModel]:
+        """See `RecordedConversationSettings`."""
+        return RecordedConversationSettings
+
+    def collect(self, context: RunContext) -> Iterator[Transition]:
+        """Yield the records that earlier runs have not recorded; damaged lines are logged.
+
+        Raises:
+            OSError: The folder of the settings, or a file in it, cannot be read.
+        """
+        settings = context.settings
+        folder = settings.folder if isinstance(settings, RecordedConversationSettings) else None
+        if folder is None:
+            folder = context.agent_folder / "conversations"
+            folder.mkdir(parents=True, exist_ok=True)
+
+        def warn(path: Path, line: int, reason: str) -> None:
+            context.logger.warning("conversation_skipped", file=str(path), line=line, reason=reason)
+
+        known = {
+            str(each.info.get("record"))
+            for each in ReplayBuffer(context.agent_folder / "replay").read()
+        }
+        for recorded in read_conversations(folder, warn):
+            for number, transition in enumerate(self.transitions_of(recorded.conversation)):
+                record = f"{recorded.digest}/{number}"  # a run may end between two of one line
+                if record not in known:
+                    yield replace(transition, info={"record": record})
+
+    def build_job(self, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
+        """As for every world model, if there are enough conversations.
+
+        Raises:
+            InsufficientDataError: There are fewer than `NEEDED_CONVERSATIONS`, or fewer than
+                `NEEDED_POSITIVES` transitions with the label to predict; or as for every one.
+        """
+        conversations, positives = set[str](), 0
+        name, label = self._success
+        for each in transitions:
+            conversations.add(each.group)
+            positives += each.next_observation.get(name) == label
+        where = "add files to the folder of conversations"
+        if len(conversations) < NEEDED_CONVERSATIONS:
+            raise InsufficientDataError(
+                "conversations", len(conversations), NEEDED_CONVERSATIONS, where
+            )
+        if positives < NEEDED_POSITIVES:
+            raise InsufficientDataError(
+                f"transitions with {name} {label}", positives, NEEDED_POSITIVES, where
+            )
+        return super().build_job(context, transitions)
+
+    def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
+        """As for every world model; the metrics also say what the feedback contributes."""
+        publication = super().publish(context, model, report)
+        if self._data is None:
+            return publication
+        return replace(publication, metrics={**publication.metrics, **self.ablation(self._data)})
+
+    def evaluate(self, model: WorldModel, transitions: Sequence[Transition]) -> Mapping[str, float]:
+        """Uplift of choosing the best of several recorded actions; see `best_of_k`."""
+        fitted = model.fitted_model
+        name, label = self._success
+        target = self.spec().targets[name]
+        if fitted is None or not isinstance(target, Discrete):
+            return {}
+        predicted = fitted.predict_transitions(transitions)[name]
+        if not isinstance(predicted, DiscreteDistribution):
+            return {}
+        scores = predicted.probabilities[:, target.values.index(label)].tolist()
+        return best_of_k(transitions, scores)
+
+    def ablation(self, data: TrainingData) -> dict[str, float]:
+        """What feedback contributes on the test groups, measured by the linear model.
+
+        Returns:
+            ``feedback_gain``: gain in nats per transition over a model that is fitted without
+            feedback; with its standard error over conversations.
+        """
+        spec = self.spec()
+        blind_spec = replace(
+            spec,
+            observation=_without_feedback(spec.observation),
+            action=_without_feedback(spec.action),
+        )
+        split = {part: each.transitions for part, each in data.parts.items()}
+        gain_N = _linear_nll(encode_split(blind_spec, split)) - _linear_nll(data)
+        return {
+            "feedback_gain": float(gain_N.mean()),
+            "feedback_gain_standard_error": clustered_standard_error(gain_N, data.test.groups),
+        }
+
+    @property
+    def _success(self) -> tuple[str, str]:
+        success = self.spec().success
+        if success is None:
+            raise TypeError(f"the spec of {self.name} must name a success label")
+        return success
+
+
+def best_of_k(transitions: Sequence[Transition], scores: Sequence[float]) -> dict[str, float]:
+    """What it gains to take the best-scored of the actions that one observation has.
+
+    Args:
+        transitions: Held-out transitions; their reward is what counts.
+        scores: Score of each; the higher, the better.
+
+    Returns:
+        ``best_of_k.uplift``: reward of the action with the highest score (of the first, if several
+        have it) minus the mean reward of all actions of that observation; ``best_of_k.possible``:
+        the same for the best action; ``best_of_k.states``: number of observations with several
+        actions. Means over these; without any, only the number.
+    """
+    states = defaultdict[tuple[tuple[str, FieldValue], ...], list[tuple[float, float]]](list)
+    for transition, score in zip(transitions, scores, strict=True):
+        states[tuple(sorted(transition.observation.items()))].append((score, transition.reward))
+    several = [each for each in states.values() if len(each) > 1]
+    if not several:
+        return {"best_of_k.states": 0.0}
+    means = [fmean(reward for _, reward in each) for each in several]
+    chosen = [max(each, key=lambda pair: pair[0])[1] for each in several]
+    best = [max(reward for _, reward in each) for each in several]
+    return {
+        "best_of_k.states": float(len(several)),
+        "best_of_k.uplift": fmean(chosen) - fmean(means),
+        "best_of_k.possible": fmean(best) - fmean(means),
+    }
+
+
+def _linear_nll(data: TrainingData) -> Tensor:
+    """Negative log-likelihood of each test transition under a linear model, [N] float64."""
+    model = fit_linear(data)
+    with torch.no_grad():
+        raw = model(data.test.features.inputs())
+    predicted = predictive_distributions(raw, data.codec, len(data.test.features))
+    return row_nll(predicted, data.test.outcomes, data.codec)
+
+
+def _without_feedback(fields: Mapping[str, FieldType]) -> dict[str, FieldType]:
+    return {name: field for name, field in fields.items() if name != "feedback"}

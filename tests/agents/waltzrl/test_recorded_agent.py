@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import structlog
+
+from agents.waltzrl.recorded_agent import RecordedConversationSettings, best_of_k
+from agents.waltzrl_conversation_agent import WaltzRLConversationAgent
+from agents.waltzrl_feedback_agent import WaltzRLFeedbackAgent
+from infrastructure.agent_contract import RunContext, Transition
+from infrastructure.agent_contract.agent import InsufficientDataError
+from infrastructure.trajectories import ReplayBuffer
+from infrastructure.world_model.fitting import prepare_training_data
+
+Conversations = Callable[[int], list[dict[str, object]]]
+
+
+def write(path: Path, records: list[dict[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(each) + "\n" for each in records))
+
+
+def record(context: RunContext) -> list[Transition]:
+    """What the worker does with collected transitions."""
+    buffer = ReplayBuffer(context.agent_folder / "replay")
+    found = list(WaltzRLFeedbackAgent().collect(context))
+    for each in found:
+        buffer.append(each)
+    buffer.close()
+    return found
+
+
+def test_each_run_records_what_is_new(
+    waltzrl_context: RunContext, conversations: Conversations
+) -> None:
+    assert record(waltzrl_context) == []
+    folder = waltzrl_context.agent_folder / "conversations"
+    assert folder.is_dir()  # so that its place is seen
+    records = conversations(30)
+    write(folder / "a.jsonl", records[:20])
+    first = record(waltzrl_context)
+    write(folder / "b.jsonl", records[10:])
+    later = record(waltzrl_context)
+    assert record(waltzrl_context) == []
+    assert len({each.group for each in first + later}) == 30
+
+
+def test_a_run_that_ends_between_two_transitions_of_a_line_loses_none(
+    waltzrl_context: RunContext, conversations: Conversations
+) -> None:
+    write(waltzrl_context.agent_folder / "conversations" / "a.jsonl", conversations(1))
+    buffer = ReplayBuffer(waltzrl_context.agent_folder / "replay")
+    first, second = WaltzRLConversationAgent().collect(waltzrl_context)
+    buffer.append(first)
+    buffer.close()
+    assert list(WaltzRLConversationAgent().collect(waltzrl_context)) == [second]
+
+
+def test_damage_is_logged_and_another_folder_can_be_chosen(
+    waltzrl_context: RunContext, conversations: Conversations, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    write(elsewhere / "a.jsonl", [{"conversation_id": 1}, *conversations(1)])
+    settings = RecordedConversationSettings(folder=elsewhere)
+    with structlog.testing.capture_logs() as logs:
+        assert len(record(replace(waltzrl_context, settings=settings))) == 1
+    assert [(each["event"], each["line"]) for each in logs] == [("conversation_skipped", 1)]
+    missing = RecordedConversationSettings(folder=tmp_path / "missing")
+    with pytest.raises(FileNotFoundError, match="missing"):
+        record(replace(waltzrl_context, settings=missing))
+
+
+def test_too_few_conversations_or_positives_are_refused(
+    waltzrl_context: RunContext, conversations: Conversations
+) -> None:
+    agent = WaltzRLFeedbackAgent()
+    write(waltzrl_context.agent_folder / "conversations" / "a.jsonl", conversations(900))
+    transitions = record(waltzrl_context)
+    with pytest.raises(InsufficientDataError, match="199 conversations recorded, 200 needed"):
+        agent.build_job(waltzrl_context, transitions[:199])
+    improving = [each for each in transitions if each.reward > 0]
+    others = [each for each in transitions if each.reward <= 0]
+    with pytest.raises(InsufficientDataError, match="29 transitions with improvement 1 recorded"):
+        agent.build_job(waltzrl_context, others[:250] + improving[:29])
+
+
+def test_the_ablation_tells_feedback_that_matters_from_feedback_that_does_not(
+    waltzrl_context: RunContext, conversations: Conversations
+) -> None:
+    agent = WaltzRLFeedbackAgent()
+    records = conversations(1500)
+    write(waltzrl_context.agent_folder / "conversations" / "a.jsonl", records)
+    found = agent.ablation(prepare_training_data(agent.spec(), agent.collect(waltzrl_context)))
+    assert found["feedback_gain"] > 3 * found["feedback_gain_standard_error"] > 0.0
+    advice = [each["feedback"] for each in records]
+    Random(0).shuffle(advice)
+    shuffled = [{**each, "feedback": text} for each, text in zip(records, advice, strict=True)]
+    write(waltzrl_context.agent_folder / "conversations" / "a.jsonl", shuffled)
+    found = agent.ablation(prepare_training_data(agent.spec(), agent.collect(waltzrl_context)))
+    assert abs(found["feedback_gain"]) < 3 * found["feedback_gain_standard_error"]
+
+
+def test_best_of_k_by_hand() -> None:
+    """States a and b have several actions: chosen 1 and -1, means 1/3 and 0, best 1 and 1."""
+
+    def step(state: str, reward: float) -> Transition:
+        return Transition(group=state, observation={"s": state}, action={}, reward=reward)
+
+    transitions = [step("a", 0), step("a", 1), step("b", 1), step("c", 1), step("a", 0)]
+    transitions.append(step("b", -1))
+    found = best_of_k(transitions, [0.1, 0.9, 0.2, 0.5, 0.3, 0.4])
+    assert found == {
+        "best_of_k.states": 2.0,
+        "best_of_k.uplift": pytest.approx((1 - 1) / 2 - (1 / 3 + 0) / 2),
+        "best_of_k.possible": pytest.approx((1 + 1) / 2 - (1 / 3 + 0) / 2),
+    }
+    assert best_of_k(transitions[3:4], [0.5]) == {"best_of_k.states": 0.0}
