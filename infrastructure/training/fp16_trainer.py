@@ -239,8 +239,7 @@ class FP16Trainer:
         total = norm + loss  # finite exactly if both are
         found_inf = self.last_step_skipped = total.sub_(total).ne_(0.0)  # x - x is NaN, or 0
         self._optimizer_step(norm, divisor, found_inf)
-        if self.precision.scales_loss:
-            self._loss_scale.update(found_inf, loss.sub(loss).ne_(0.0))
+        self.update_loss_scale(loss, found_inf)
         self.record.add(norm, loss)
 
     def backward_and_step(self, loss: Tensor) -> bool:
@@ -250,7 +249,7 @@ class FP16Trainer:
             False if this call's optimizer step was skipped; True otherwise, also where the
             micro-batch was only accumulated.
         """
-        scale = self._scale_in_force().clone()
+        scale = self.scale_in_force.clone()
         self.step(loss)
         skipped = self.last_step_skipped if self.at_step_boundary else None
         if skipped is None or not skipped.item():
@@ -264,7 +263,7 @@ class FP16Trainer:
         totals = self.record.state_dict()
         step, overflow = totals["training_steps"], totals["overflow_steps"]
         self._overflow_log.observe(step=step - 1, overflow_steps=overflow - 1, scale=scale)
-        after = self._scale_in_force().item()
+        after = self.scale_in_force.item()
         self._overflow_log.observe(step=step, overflow_steps=overflow, scale=after)
 
     @property
@@ -272,7 +271,7 @@ class FP16Trainer:
         """Whether the last optimizer step had gradients; it may have been applied or skipped."""
         return self.last_step_skipped is not None
 
-    # For code that takes the trainer's steps in another way, such as CUDA graphs.
+    # For code that takes the trainer's steps in another way, such as CUDA graphs and fleets.
 
     @property
     def fused_step_unavailable_reason(self) -> str | None:
@@ -304,6 +303,34 @@ class FP16Trainer:
             self._micro_batches, self._replays, self._window_loss = 0, 0, None
             for parameter in self.model.parameters():
                 parameter.grad = None
+
+    @property
+    def scale_in_force(self) -> Tensor:
+        """What the loss is multiplied by, float32 ``[]`` on the device; 1 without a loss scale."""
+        return self._loss_scale.scale if self.precision.scales_loss else self._one
+
+    def step_with_gradients(self, loss: Tensor) -> None:
+        """Attempt an optimizer step with the gradients that the caller has put into ``.grad``.
+
+        Args:
+            loss: float32 ``[]``, detached and not scaled.
+
+        Raises:
+            RuntimeError: Inside an accumulation window.
+        """
+        self._require_step_boundary("gradients of the caller can be used")
+        self._window_loss, self._micro_batches = loss, 1
+        self.finish_window()
+
+    def update_loss_scale(self, loss: Tensor, found_inf: Tensor) -> None:
+        """Let the loss scale, if one is in force, react to an attempted optimizer step.
+
+        Args:
+            loss: float32 ``[]``.
+            found_inf: float32 ``[]``: 1 where the gradient norm or *loss* is not finite, else 0.
+        """
+        if self.precision.scales_loss:
+            self._loss_scale.update(found_inf, loss.sub(loss).ne_(0.0))
 
     def count_step(self, norm: Tensor, loss: Tensor, *, skipped: Tensor) -> None:
         """Count an optimizer step that was taken without calling `step`.
@@ -401,7 +428,7 @@ class FP16Trainer:
         Returns:
             A function that returns the reading, or None until it has arrived.
         """
-        poll, step = self.record.start_reading(self._scale_in_force()), self.training_steps
+        poll, step = self.record.start_reading(self.scale_in_force), self.training_steps
 
         def poll_and_log() -> StepReading | None:
             reading = poll()
@@ -418,7 +445,7 @@ class FP16Trainer:
         ``training_steps`` counts attempts, ``applied_steps`` those that changed the parameters;
         ``overflow_rate`` is overflows divided by attempts.
         """
-        totals, scale = self.record.stats(), self._scale_in_force().item()
+        totals, scale = self.record.stats(), self.scale_in_force.item()
         overflow = int(totals["overflow_steps"])
         self._overflow_log.observe(step=self.training_steps, overflow_steps=overflow, scale=scale)
         return {
@@ -429,9 +456,6 @@ class FP16Trainer:
             "precision_effective": self.precision_state.effective,
             "precision_reason": self.precision_state.reason,
         }
-
-    def _scale_in_force(self) -> Tensor:
-        return self._loss_scale.scale if self.precision.scales_loss else self._one
 
     # Saving and loading, between two optimizer steps.
 

@@ -221,7 +221,7 @@ def direct_step(optimizer: Optimizer) -> None:
         optimizer: Fused optimizer over float32 parameters on one device, with ``grad_scale`` and
             ``found_inf`` set.
     """
-    if _is_observed(optimizer):
+    if is_observed(optimizer):
         optimizer.step()
         return
     fused = cast("Any", optimizer)
@@ -242,7 +242,8 @@ def _plain_step(optimizer: Optimizer) -> None:
     inspect.unwrap(type(optimizer).step)(optimizer)
 
 
-def _is_observed(optimizer: Optimizer) -> bool:
+def is_observed(optimizer: Optimizer) -> bool:
+    """Whether hooks or a profiler expect that ``optimizer.step()`` is called."""
     replaced = optimizer.__dict__.get("step")
     return bool(
         optimizer._optimizer_step_pre_hooks
@@ -281,28 +282,59 @@ def _call_adam_kernel(optimizer: Optimizer, grad_scale: Tensor | None, found_inf
             calls.append((group, parameters, states))
     applied = 1.0 - found_inf
     for group, parameters, states in calls:
-        decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
-        kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
         steps = [state["step"] for state in states]
         torch._foreach_add_(steps, [applied] * len(steps))
-        kernel(
-            parameters,
-            [p.grad for p in parameters],
+        adam_kernel(
+            optimizer,
+            group,
+            list(parameters),
+            [p.grad for p in parameters if p.grad is not None],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
-            [],
             steps,
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=group["maximize"],
             grad_scale=grad_scale,
             found_inf=found_inf,
         )
     return True
+
+
+def adam_kernel(  # noqa: PLR0913, PLR0917 as torch's
+    optimizer: Optimizer,
+    group: Mapping[str, Any],
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    steps: list[Tensor],
+    *,
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+) -> None:
+    """Call torch's fused kernel of *optimizer*, an Adam or AdamW, under ``torch.no_grad()``.
+
+    Args:
+        group: Parameter group with the hyperparameters.
+        steps: Step counts, this step included.
+    """
+    decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
+    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    kernel(
+        parameters,
+        gradients,
+        means,
+        squares,
+        [],
+        steps,
+        lr=group["lr"],
+        beta1=group["betas"][0],
+        beta2=group["betas"][1],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=group["maximize"],
+        grad_scale=grad_scale,
+        found_inf=found_inf,
+    )
 
 
 class AdaptiveClip:

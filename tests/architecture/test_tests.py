@@ -90,6 +90,10 @@ TESTED_BY = {
     "infrastructure/training/diagnostics/job_copy.py": (
         "infrastructure/training/diagnostics/preflight/test_preflight.py"
     ),
+    # Parts of a fleet's step.
+    "infrastructure/fleet/adam.py": "infrastructure/fleet/test_fleet.py",
+    "infrastructure/fleet/forms.py": "infrastructure/fleet/test_sequential.py",
+    "infrastructure/fleet/parameters.py": "infrastructure/fleet/test_fleet.py",
     "infrastructure/training/cuda_graphs/*.py": (
         "infrastructure/training/cuda_graphs/test_graphed_trainer.py"
     ),

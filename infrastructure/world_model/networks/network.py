@@ -11,14 +11,19 @@ dimensions, L labels, B varying dimensions of all `Box` targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from infrastructure.fleet.agreement import elementwise_agrees, is_aligned, runs_agree
+from infrastructure.fleet.forms import Call, NotStackableError, StackedForm, dropout
 from infrastructure.trajectories.encoding.encoder import FeatureEncoder
 from infrastructure.trajectories.encoding.targets import TargetCodec
 
@@ -110,14 +115,27 @@ class EnsembleNetwork(nn.Module):
             embedded = table(inputs[f"{name}.buckets"], inputs[f"{name}.offsets"])
             embedded = functional.dropout(embedded, self.dropout, self.training)
             parts.append(embedded.unflatten(1, (self.members, self.embedding)).transpose(0, 1))
-        (first, middle, last), (first_bias, middle_bias, last_bias) = self.weights, self.biases
-        with torch.autocast(first.device.type, enabled=False):
-            hidden_MNH = _affine(torch.cat(parts, dim=2), first, first_bias)
-        hidden_MNH = functional.silu(hidden_MNH).to(middle.dtype)
-        hidden_MNH = _affine_in_half(hidden_MNH, middle, middle_bias)
-        with torch.autocast(first.device.type, enabled=False):
-            output_MNO = _affine(functional.silu(hidden_MNH.float()), last, last_bias)
-        return _split_heads(self.shape, output_MNO)
+        output_MNO = run_layers(torch.cat(parts, dim=2), *self.weights, *self.biases)
+        return split_heads(self.shape, output_MNO)
+
+    def stacked_form(self) -> StackedForm:
+        """How several networks of this shape compute together in a fleet."""
+        return StackedEnsemble(self)
+
+
+def run_layers(input_MNI: Tensor, *parameters: Tensor) -> Tensor:
+    """Raw outputs ``[M, N, O]`` of the three layers.
+
+    Args:
+        parameters: Weights ``[M, I, O]`` of the layers, then their biases ``[M, 1, O]``.
+    """
+    first, middle, last, first_bias, middle_bias, last_bias = parameters
+    with torch.autocast(first.device.type, enabled=False):
+        hidden_MNH = _affine(input_MNI, first, first_bias)
+    hidden_MNH = functional.silu(hidden_MNH).to(middle.dtype)
+    hidden_MNH = _affine_in_half(hidden_MNH, middle, middle_bias)
+    with torch.autocast(first.device.type, enabled=False):
+        return _affine(functional.silu(hidden_MNH.float()), last, last_bias)
 
 
 def _affine(input_MNI: Tensor, weight_MIO: Tensor, bias_M1O: Tensor) -> Tensor:
@@ -175,7 +193,120 @@ class LinearNetwork(nn.Module):
         boxes = len(self.log_variance)
         variance_NB = self.log_variance.expand(len(output_NO), boxes)
         moments_NO = _interleave(self.shape, output_NO[:, :boxes], variance_NB)
-        return _split_heads(self.shape, torch.cat([moments_NO, output_NO[:, boxes:]], 1)[None])
+        return split_heads(self.shape, torch.cat([moments_NO, output_NO[:, boxes:]], 1)[None])
+
+
+class StackedEnsemble:
+    """`StackedForm` of `EnsembleNetwork`: the layers of all networks in one batched product each.
+
+    Text is embedded per network. Shapes: F networks, M members of each.
+    """
+
+    def __init__(self, network: EnsembleNetwork) -> None:
+        self._shape, self._sizes = network.shape, network.sizes
+        self._dropout = network.dropout
+
+    @property
+    def key(self) -> Hashable:
+        """Names and sizes of inputs, heads and layers."""
+        parts = (self._shape.texts, self._shape.boxes, self._shape.labels, self._sizes)
+        return ("ensemble", self._dropout, *(tuple(part.items()) for part in parts))
+
+    @property
+    def draws(self) -> bool:
+        """Whether embedded text is dropped in training."""
+        return bool(self._shape.texts) and self._dropout > 0.0
+
+    def signature(self, model: nn.Module, arguments: tuple[Any, ...]) -> Hashable:
+        """Number of rows, and whether dropout is on."""
+        if len(arguments) != 1 or not isinstance(arguments[0], Mapping):
+            raise NotStackableError("its network is not called with a mapping of inputs")
+        return (arguments[0]["dense"].shape, model.training)
+
+    def forward(
+        self, parameters: Mapping[str, Tensor], calls: Sequence[Call]
+    ) -> list[dict[str, Tensor]]:
+        """Return the raw head outputs of every network."""
+        layers = [parameters[f"{kind}.{i}"] for kind in ("weights", "biases") for i in range(3)]
+        _, members, width, _ = layers[0].shape
+        dense = [call.arguments[0]["dense"] for call in calls]
+        shapes = ((members, len(dense[0]), width), *(layer.shape[1:] for layer in layers))
+        half = _autocast_dtype(layers[0].device)
+        networks, device, threads = len(calls), layers[0].device, torch.get_num_threads()
+        if _layers_agree(shapes, networks, half, device, threads):
+            if self._shape.texts:
+                input_XNI = torch.cat(self._inputs(parameters, calls))
+            else:
+                input_FNI = torch.stack(dense)
+                input_XNI = input_FNI.repeat_interleave(members, dim=0)
+            outputs = _run_stacked_layers(input_XNI, *layers).unbind()
+        else:
+            alone = zip(
+                self._inputs(parameters, calls), *(each.unbind() for each in layers), strict=True
+            )
+            outputs = tuple(run_layers(*each) for each in alone)
+        return [split_heads(self._shape, output_MNO) for output_MNO in outputs]
+
+    def _inputs(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> list[Tensor]:
+        """Inputs of the first layer, ``[M, N, I]`` for every network."""
+        members, width = self._sizes["members"], self._sizes["embedding"]
+        parts = [[call.arguments[0]["dense"].expand(members, -1, -1)] for call in calls]
+        for i, name in enumerate(self._shape.texts):
+            tables = parameters[f"embeddings.{i}.bag.weight"].unbind()
+            for call, table, own in zip(calls, tables, parts, strict=True):
+                inputs = call.arguments[0]
+                embedded = embed_text(table, inputs[f"{name}.buckets"], inputs[f"{name}.offsets"])
+                if call.training:
+                    embedded = dropout(embedded, self._dropout, call.generator)
+                own.append(embedded.unflatten(1, (members, width)).transpose(0, 1))
+        return [torch.cat(own, dim=2) for own in parts]
+
+
+def _run_stacked_layers(input_XNI: Tensor, *layers: Tensor) -> Tensor:
+    """`run_layers` of all networks, ``[F, M, N, O]``; *input_XNI* has F times M matrices."""
+    output_XNO = run_layers(input_XNI, *(layer.flatten(0, 1) for layer in layers))
+    stacked: Tensor = output_XNO.unflatten(0, (len(layers[0]), -1))
+    return stacked
+
+
+@cache
+def _layers_agree(
+    shapes: tuple[tuple[int, ...], ...],
+    networks: int,
+    half: torch.dtype | None,
+    device: torch.device,
+    threads: int,  # noqa: ARG001 the kernels depend on it
+) -> bool:
+    """Whether stacked layers give the bits of those of one network, of *shapes*."""
+    (members, rows, fan_in), first, middle, last, *_ = shapes
+    sizes = [rows * fan_in, rows * last[2], *(math.prod(shape[1:]) for shape in (first, last))]
+    half_size = math.prod(middle[1:])
+    if not (
+        elementwise_agrees(members * rows * first[2], networks)
+        and all(is_aligned(members * size) for size in sizes)
+        and is_aligned(members * half_size, half or torch.float32)
+    ):
+        return False
+
+    def under_autocast(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def run(*arguments: Tensor) -> Tensor:
+            with torch.autocast(device.type, dtype=half, enabled=half is not None):
+                return function(*arguments)
+
+        return run
+
+    return runs_agree(
+        under_autocast(lambda x, *layers: _run_stacked_layers(x.flatten(0, 1), *layers)),
+        under_autocast(run_layers),
+        shapes,
+        members=networks,
+        device=device,
+    )
+
+
+def _autocast_dtype(device: torch.device) -> torch.dtype | None:
+    on = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if on else None
 
 
 class TextEmbedding(nn.Module):
@@ -191,12 +322,18 @@ class TextEmbedding(nn.Module):
 
     def forward(self, buckets_T: Tensor, offsets_N: Tensor) -> Tensor:
         """Embed rows of tokens: ``[N, width]`` float32."""
-        ends_N = torch.cat([offsets_N[1:], offsets_N.new_tensor([len(buckets_T)])])
-        embedded: Tensor = self.bag(buckets_T, offsets_N)
-        return embedded * (ends_N - offsets_N).float().sqrt()[:, None]
+        return embed_text(self.bag.weight, buckets_T, offsets_N)
 
 
-def _split_heads(shape: NetworkShape, output_MNO: Tensor) -> dict[str, Tensor]:
+def embed_text(table: Tensor, buckets_T: Tensor, offsets_N: Tensor) -> Tensor:
+    """`TextEmbedding` with the weights *table*, ``[buckets, width]``."""
+    ends_N = torch.cat([offsets_N[1:], offsets_N.new_tensor([len(buckets_T)])])
+    embedded: Tensor = functional.embedding_bag(buckets_T, table, offsets_N, mode="mean")
+    return embedded * (ends_N - offsets_N).float().sqrt()[:, None]
+
+
+def split_heads(shape: NetworkShape, output_MNO: Tensor) -> dict[str, Tensor]:
+    """Name the raw head outputs in *output_MNO*, target by target."""
     heads, start = {}, 0
     for name, size in shape.boxes.items():
         heads[f"{name}.mean"] = output_MNO[..., start : start + size]
@@ -209,7 +346,7 @@ def _split_heads(shape: NetworkShape, output_MNO: Tensor) -> dict[str, Tensor]:
 
 
 def _interleave(shape: NetworkShape, means_NB: Tensor, variances_NB: Tensor) -> Tensor:
-    """Order means and variances target by target, as `_split_heads` reads them."""
+    """Order means and variances target by target, as `split_heads` reads them."""
     sizes = list(shape.boxes.values())
     parts = zip(means_NB.split(sizes, 1), variances_NB.split(sizes, 1), strict=True)
     return torch.cat([means_NB[:, :0], *(part for pair in parts for part in pair)], dim=1)

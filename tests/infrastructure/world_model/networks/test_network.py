@@ -2,13 +2,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from infrastructure.fleet import Fleet, FleetMember
+from infrastructure.training import FP16Trainer, FP16TrainingConfig
 from infrastructure.trajectories.encoding.features import Features, Tokens
 from infrastructure.world_model import EnsembleNetwork, NetworkShape
+from infrastructure.world_model.networks import ensemble_loss
 from infrastructure.world_model.networks.network import LinearNetwork, TextEmbedding, build_seeded
 
 SHAPE = NetworkShape(
     dense=3, texts={"action.code": 16}, boxes={"state": 2, "reward": 1}, labels={"outcome": 4}
 )
+
+TEXTS = NetworkShape(dense=8, texts={"code": 16}, boxes={"state": 2}, labels={"outcome": 4})
 
 
 @pytest.fixture
@@ -146,3 +151,45 @@ def test_rows_without_any_token_train():
     assert output.tolist() == [[0, 0], [0, 0]]
     output.sum().backward()
     assert embedding.bag.weight.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("rows", "hidden"), [(32, 16), (5, 8)])
+def test_a_fleet_of_networks_has_the_bits_of_each(precision, rows, hidden):
+    """With 32 rows the layers of all networks are stacked, with 5 they are not."""
+
+    def trainer(seed):
+        network = build_seeded(
+            lambda shape: EnsembleNetwork(shape, members=2, hidden=hidden, embedding=8), TEXTS, seed
+        )
+        optimizer = torch.optim.AdamW(network.parameters(), fused=True)
+        return FP16Trainer(network, optimizer, FP16TrainingConfig(precision=precision))
+
+    generator = torch.Generator().manual_seed(0)
+    batches = [
+        {
+            "dense": torch.randn(rows, 8, generator=generator),
+            "code.buckets": torch.randint(16, (2 * rows,), generator=generator),
+            "code.offsets": torch.arange(0, 2 * rows, 2),
+            "target.state": torch.randn(rows, 2, generator=generator),
+            "target.outcome": torch.randint(4, (rows,), generator=generator),
+        }
+        for _ in range(6)
+    ]
+    alone, together = ([trainer(seed) for seed in range(2)] for _ in range(2))
+    fleet = Fleet()
+    for seed, each in enumerate(together):
+        torch.manual_seed(seed)
+        member = FleetMember(
+            trainer=each, loss=ensemble_loss, generator=torch.Generator().manual_seed(seed)
+        )
+        fleet.join(str(seed), member)
+        for step in range(3):
+            alone[seed].train_batch(batches[2 * step + seed], ensemble_loss)
+    for step in range(3):
+        assert fleet.step({str(seed): batches[2 * step + seed] for seed in range(2)}) == {}
+    assert fleet.alone == {}
+    for one, other in zip(alone, together, strict=True):
+        pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+        assert all(torch.equal(first, second) for first, second in pairs)
+        assert one.get_stats() == other.get_stats()

@@ -1,0 +1,110 @@
+"""The loops that are compared: one after the other, a fleet, and ``torch.vmap``.
+
+Shapes: F members, B rows, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state
+
+from benchmarks.fleet.models import Batch, Subject
+from infrastructure.fleet import Fleet, FleetMember
+from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
+
+_LEARNING_RATE = 1e-3
+
+
+class Loop(Protocol):
+    """Trains all members."""
+
+    def step(self) -> None:
+        """Take one step of every member."""
+
+
+class OneByOne:
+    """`FP16Trainer`, one member after the other."""
+
+    def __init__(self, subject: Subject, members: int, precision: Precision) -> None:
+        self._loss = subject.loss
+        self.trainers = [_trainer(subject, i, precision) for i in range(members)]
+        self._batches = _cycles(subject, members)
+
+    def step(self) -> None:
+        """Take one step of every member."""
+        for trainer, batches in zip(self.trainers, self._batches, strict=True):
+            trainer.train_batch(next(batches), self._loss)
+
+
+class InAFleet:
+    """The same trainers in a `Fleet`."""
+
+    def __init__(self, subject: Subject, members: int, precision: Precision) -> None:
+        self.trainers = [_trainer(subject, i, precision) for i in range(members)]
+        self._batches = _cycles(subject, members)
+        self.fleet = Fleet()
+        for i, trainer in enumerate(self.trainers):
+            self.fleet.join(str(i), FleetMember(trainer=trainer, loss=subject.loss))
+
+    def step(self) -> None:
+        """Take one step of every member.
+
+        Raises:
+            RuntimeError: A member failed, or trains alone.
+        """
+        batches = {str(i): next(each) for i, each in enumerate(self._batches)}
+        if failed := {**self.fleet.step(batches), **self.fleet.alone}:
+            raise RuntimeError(f"not trained together: {failed}")
+
+
+class WithVmap:
+    """What one would write with ``torch.func``: perceptrons in FP32, clipped one by one.
+
+    One fused AdamW holds the stacks of all parameters. Nothing checks for overflows, and all
+    members share one learning rate and one step count.
+    """
+
+    def __init__(self, subject: Subject, members: int) -> None:
+        models = [subject.build(i) for i in range(members)]
+        skeleton = subject.build(0).to("meta")
+        stacks, _ = stack_module_state(models)
+        self._stacks = {name: stack.detach().requires_grad_() for name, stack in stacks.items()}
+        self._optimizer = torch.optim.AdamW(self._stacks.values(), lr=_LEARNING_RATE, fused=True)
+        self._batches = _cycles(subject, members)
+
+        def run(parameters: dict[str, Tensor], x_BF: Tensor) -> Tensor:
+            result: Tensor = functional_call(skeleton, parameters, (x_BF,))
+            return result
+
+        self._run = torch.vmap(run)
+
+    def step(self) -> None:
+        """Take one step of every member."""
+        batches = [next(each) for each in self._batches]
+        x_FBO, y_FBO = (torch.stack([batch[name] for batch in batches]) for name in "xy")
+        output_FBO = self._run(self._stacks, x_FBO)
+        loss_F = nn.functional.mse_loss(output_FBO, y_FBO, reduction="none").mean((1, 2))
+        loss_F.sum().backward()
+        gradients = [stack.grad for stack in self._stacks.values() if stack.grad is not None]
+        norms = [torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients]
+        norm_F = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        clip_F = (1.0 / (norm_F + 1e-6)).clamp(max=1.0)
+        for each in gradients:
+            each.mul_(clip_F.view(-1, *[1] * (each.dim() - 1)))
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+def _trainer(subject: Subject, member: int, precision: Precision) -> FP16Trainer:
+    model = subject.build(member)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, fused=True)
+    return FP16Trainer(model, optimizer, FP16TrainingConfig(precision=precision))
+
+
+def _cycles(subject: Subject, members: int) -> Sequence[Iterator[Batch]]:
+    return [cycle(subject.batches(i)) for i in range(members)]

@@ -1,0 +1,76 @@
+"""How a kind of network computes for several members at once.
+
+Shapes: F members, B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+
+class NotStackableError(ValueError):
+    """A model, or one call of it, cannot be computed together with others.
+
+    Args:
+        reason: Why, as the second half of "it trains alone: ".
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"it trains alone: {reason}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One member's call of its model.
+
+    Attributes:
+        arguments: Positional arguments.
+        training: Whether the model is in training mode.
+        generator: Generator of the member's dropout; None where it has none.
+    """
+
+    arguments: tuple[Any, ...]
+    training: bool
+    generator: torch.Generator | None
+
+
+class StackedForm(Protocol):
+    """A network that can compute for several members; every member's bits are those of its own."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for networks whose parameters can be stacked."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether the network draws random numbers in training."""
+
+    def signature(self, model: Module, arguments: tuple[Any, ...]) -> Hashable:
+        """Equal for calls that can be computed together.
+
+        Raises:
+            NotStackableError: The call cannot be computed together with another.
+        """
+
+    def forward(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> list[Any]:
+        """Compute *calls* under the autocast in force; return the output of each.
+
+        Args:
+            parameters: Stacks by parameter name, ``[F, *shape]``, in the order of *calls*.
+            calls: Calls of equal signature, F of them.
+        """
+
+
+def dropout(value: Tensor, probability: float, generator: torch.Generator | None) -> Tensor:
+    """Drop as ``torch.nn.functional.dropout`` does on a CPU, with numbers of *generator*."""
+    if probability >= 1.0:
+        return value * torch.zeros((), dtype=value.dtype, device=value.device)
+    kept = torch.empty_like(value).bernoulli_(1.0 - probability, generator=generator)
+    return value * kept.div_(1.0 - probability)

@@ -1,0 +1,86 @@
+"""The parameters of all members, each a slice of one stack.
+
+A member's model keeps its own parameters as objects; only their memory is a slice. So evaluation,
+checkpoints and a step alone work on a member as if it were not in a fleet.
+
+Shapes: F members.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from infrastructure.fleet.agreement import ALIGNMENT_BYTES
+from infrastructure.training import FP16Trainer
+
+_PADDING = ALIGNMENT_BYTES // torch.float32.itemsize
+
+
+class StackedParameters:
+    """Moves the parameters of *trainers* into stacks, one for each parameter.
+
+    Args:
+        trainers: Trainers whose models have the same parameters.
+
+    Attributes:
+        names: Names of the parameters.
+        stacks: float32 ``[F, *shape]`` each; every slice is aligned, rows may be padded.
+        slices: ``slices[k][i]`` is parameter k of member i.
+    """
+
+    def __init__(self, trainers: Sequence[FP16Trainer]) -> None:
+        self._trainers = trainers
+        self._own = [list(trainer.model.parameters()) for trainer in trainers]
+        self.names = [name for name, _ in trainers[0].model.named_parameters()]
+        self.stacks = [_aligned_stack(len(trainers), p) for p in self._own[0]]
+        self.slices = [list(stack.unbind()) for stack in self.stacks]
+        rows = zip(*self.slices, strict=True)
+        self._addresses = [[each.data_ptr() for each in row] for row in rows]
+        self._leaves = [stack.detach().requires_grad_() for stack in self.stacks]
+        for i in range(len(trainers)):
+            self.adopt(i)
+
+    def adopt(self, i: int) -> None:
+        """Move to the stack what of member *i* is not there, such as weights set by ``.data``."""
+        if [own.data_ptr() for own in self._own[i]] == self._addresses[i]:
+            return
+        for own, slices, address in zip(self._own[i], self.slices, self._addresses[i], strict=True):
+            if own.data_ptr() != address:
+                own.data = slices[i].copy_(own.data)
+
+    def release(self, i: int) -> None:
+        """Give member *i* memory of its own."""
+        for own in self._own[i]:
+            own.data = own.data.clone()
+
+    def own(self, i: int) -> list[Parameter]:
+        """Parameters of member *i*."""
+        return self._own[i]
+
+    def leaves(self, chosen: Sequence[int]) -> list[Tensor]:
+        """Stacks of the *chosen* members that collect gradients, in their order.
+
+        The whole fleet computes on the stacks themselves, a part of it on a copy.
+        """
+        if len(chosen) == len(self._trainers):
+            for leaf in self._leaves:
+                leaf.grad = None
+            return self._leaves
+        rows = torch.tensor(chosen, device=self.stacks[0].device)
+        return [
+            _aligned_stack(len(chosen), stack[0]).copy_(stack[rows]).requires_grad_()
+            for stack in self.stacks
+        ]
+
+
+def _aligned_stack(members: int, like: Tensor) -> Tensor:
+    """Return an empty stack ``[members, *like.shape]`` whose slices are aligned."""
+    count = like.numel()
+    padded = math.ceil(count / _PADDING) * _PADDING
+    flat = torch.zeros(members, padded, dtype=like.dtype, device=like.device)
+    return flat[:, :count].unflatten(1, like.shape) if like.dim() else flat[:, 0]

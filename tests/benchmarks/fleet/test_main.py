@@ -1,0 +1,36 @@
+"""The benchmark of fleets, with few members and steps."""
+
+import pytest
+import torch
+
+from benchmarks.fleet.__main__ import measure, require_equal
+from benchmarks.fleet.loops import InAFleet, OneByOne, WithVmap
+from benchmarks.fleet.models import subjects
+from infrastructure.training import Precision
+
+PLAIN, *_, WORLD = subjects()[:4]
+
+
+@pytest.mark.parametrize("subject", [PLAIN, WORLD])
+def test_it_measures_what_gives_the_same_bits(subject):
+    gains = measure(subject, 2, Precision.FP32, rounds=2, steps=1)
+    versus = ["one by one", "torch.vmap"] if subject.is_plain else ["one by one"]
+    assert [gain.versus for gain in gains] == versus
+    assert all(gain.ratio.median > 0 for gain in gains)
+
+
+def test_vmap_trains_the_same_models():
+    alone, vmap = OneByOne(PLAIN, 2, Precision.FP32), WithVmap(PLAIN, 2)
+    for _ in range(3):
+        alone.step()
+        vmap.step()
+    for i, trainer in enumerate(alone.trainers):
+        for name, parameter in trainer.model.named_parameters():
+            torch.testing.assert_close(vmap._stacks[name][i], parameter, rtol=1e-3, atol=1e-4)
+
+
+def test_a_bit_that_differs_is_an_error():
+    alone, together = OneByOne(PLAIN, 2, Precision.FP32), InAFleet(PLAIN, 2, Precision.FP32)
+    alone.step()
+    with pytest.raises(RuntimeError, match="member 0 differs"):
+        require_equal(alone, together)
