@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab format clean everything install uninstall drill manifests boot-test torture
+.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet format clean everything install uninstall drill manifests boot-test torture
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -49,7 +49,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab  ## Measure everything that can be measured here: over an hour
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet  ## Measure everything that can be measured here: over an hour
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -59,6 +59,9 @@ bench-many-agents: $(STAMP)  ## Measure the daemon with 1,000 agents, in a minut
 
 bench-se-darwin: $(VENV)/.bench  ## Measure what the world model saves SE-Darwin, beside rivals
 	$(BIN)/python -m benchmarks.se_darwin --parallel 2
+
+bench-fleet: $(STAMP)  ## Measure what training many small models in one step saves, in two minutes
+	$(BIN)/python -m benchmarks.fleet
 
 bench-policy: $(STAMP)  ## Measure how far rollout and trainer of a policy disagree, in ten minutes
 	$(BIN)/python -m benchmarks.policy mismatch

@@ -103,7 +103,7 @@ class WithVmap:
 def _trainer(subject: Subject, member: int, precision: Precision) -> FP16Trainer:
     model = subject.build(member)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, fused=True)
-    return FP16Trainer(model, optimizer, FP16TrainingConfig(precision=precision))
+    return FP16Trainer(model, optimizer, FP16TrainingConfig(precision=precision, cpu_half=True))
 
 
 def _cycles(subject: Subject, members: int) -> Sequence[Iterator[Batch]]:

@@ -5,6 +5,15 @@
 
 from infrastructure.fleet.fleet import Fleet, FleetMember
 from infrastructure.fleet.forms import NotStackableError, StackedForm
+from infrastructure.fleet.gain import Gain, measure_gain
 from infrastructure.fleet.stackable import stackable
 
-__all__ = ["Fleet", "FleetMember", "NotStackableError", "StackedForm", "stackable"]
+__all__ = [
+    "Fleet",
+    "FleetMember",
+    "Gain",
+    "NotStackableError",
+    "StackedForm",
+    "measure_gain",
+    "stackable",
+]

@@ -22,7 +22,7 @@ from infrastructure.trajectories.schema import target_problem
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE, AUTHORS = DOCS / "fp16-training.md", DOCS / "writing-an-agent.md"
-POLICIES = DOCS / "policies.md"
+POLICIES, FLEET = DOCS / "policies.md", DOCS / "fleet.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -169,3 +169,11 @@ def test_every_symptom_has_a_cause_and_a_remedy() -> None:
     table = rows("Troubleshooting")
     assert len(table) > 8
     assert all(len(row) == 3 and all(row) for row in table)
+
+
+def test_the_example_of_a_fleet_trains_all_members_together() -> None:
+    names: dict[str, Any] = {}
+    ((place, source),) = blocks(FLEET)
+    run(source, place, names)
+    assert names["failed"] == {}
+    assert dict(names["fleet"].alone) == {}

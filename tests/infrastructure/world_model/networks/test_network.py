@@ -163,7 +163,9 @@ def test_a_fleet_of_networks_has_the_bits_of_each(precision, rows, hidden):
             lambda shape: EnsembleNetwork(shape, members=2, hidden=hidden, embedding=8), TEXTS, seed
         )
         optimizer = torch.optim.AdamW(network.parameters(), fused=True)
-        return FP16Trainer(network, optimizer, FP16TrainingConfig(precision=precision))
+        return FP16Trainer(
+            network, optimizer, FP16TrainingConfig(precision=precision, cpu_half=True)
+        )
 
     generator = torch.Generator().manual_seed(0)
     batches = [
