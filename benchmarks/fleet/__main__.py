@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write ``fleet.csv``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("--members", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=8, help="steps in a timed block")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of fleet.csv")
