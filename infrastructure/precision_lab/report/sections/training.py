@@ -31,7 +31,7 @@ def kl_penalty(results: LabResults) -> Section:
         by_preset=[
             MetricFigure(
                 metric="log_ratio_near_zero_frac",
-                label="share of tokens with a log-ratio of 0 (below 1e-6)",
+                label="share of tokens with a log-ratio within 1e-6 of 0",
                 name="kl-near-zero",
             )
         ],
