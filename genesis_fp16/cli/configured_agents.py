@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,7 +102,7 @@ def enable(
     ] = GENESIS_FORMATS[0],
     as_json: JsonFlag = False,
 ) -> None:
-    """Write the definitions of Genesis' fifteen business agents; the WaltzRL pair is named."""
+    """Write definitions of Genesis' fifteen business agents; print how to enable WaltzRL's."""
     if preset != "genesis":
         raise typer.BadParameter(f"there is no preset {preset!r}: the only one is genesis")
     if record_format not in GENESIS_FORMATS:
@@ -120,8 +121,7 @@ def enable(
             _write(_path_of(name, home), _preset(name, records, record_format), home)
             written.append(name)
     pair = [name for name in WALTZRL_AGENTS if name in taken]
-    switches = [f"{AGENTS_PREFIX}{name}__enabled=true".replace("-", "_") for name in pair]
-    switches = [switch.upper().replace("=TRUE", "=true") for switch in switches]
+    switches = [f"{AGENTS_PREFIX}{name.upper().replace('-', '_')}__ENABLED=true" for name in pair]
     if as_json:
         print_json(
             {
@@ -141,12 +141,13 @@ def enable(
 
 
 def _preset(name: str, records: Path, record_format: str) -> str:
+    quoted = json.dumps(str(records), ensure_ascii=False)
     names = ", ".join(f'"{each}"' for each in (name, f"{name}_agent", f"{name}-agent"))
     return (
         f'description = "Genesis\' agent {name}"\n'
         'schedule = "every 6h"\n\n'
         "[source]\n"
-        f'path = "{records}"  # shared by the agents: each takes its own records\n'
+        f"path = {quoted}  # shared by the agents: each takes its own records\n"
         f'format = "{record_format}"\n'
         f"agents = [{names}]\n"
     )

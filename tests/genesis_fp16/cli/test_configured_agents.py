@@ -107,3 +107,12 @@ def test_the_preset_is_off_until_asked_for(call: Callable[..., Result], folder: 
     again = call("enable", "genesis")
     assert "0 definitions written" in again.stdout
     assert (definitions / "seo.toml").read_text() == "mine"
+
+
+def test_any_name_of_the_folder_of_records_makes_definitions_that_load(
+    call: Callable[..., Result], folder: Path
+) -> None:
+    answer = call("enable", "genesis", "--records", 'records/"of Genesis" \U0001f600\\')
+    assert answer.exit_code == 0, answer.output
+    path = folder / "home" / "agents.d" / "seo.toml"
+    load_agent("agents.replay_agent:ReplayAgent", "seo", definition=path)
