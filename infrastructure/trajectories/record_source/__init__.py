@@ -1,6 +1,7 @@
-"""Agents described by a file: its form, and the records that such an agent reads from a folder.
+"""Agents described by a file: the file's content, and the records that are read from a folder.
 
-`definition` is the file; `formats` decodes records; `folder` finds those not read before.
+`definition` reads the file; `proposal` proposes one from a sample of records; `formats` decodes
+records; `source` reads those that are new; `positions` remembers how far each file was read.
 """
 
 from infrastructure.trajectories.record_source.definition import (

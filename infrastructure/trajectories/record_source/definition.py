@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +27,7 @@ from infrastructure.agent_contract.transition import (
     Text,
     TransitionSpec,
 )
+from infrastructure.files import open_regular
 from infrastructure.trajectories.record_source.formats import GENESIS_SPECS, RecordFormat
 
 MAX_BYTES = 1 << 18
@@ -228,15 +227,15 @@ def parse_definition(content: bytes, path: Path) -> AgentDefinition:
 
 def _read(path: Path) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DefinitionError(f"{path} is not a regular file: move it away")
+        with open_regular(path) as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise DefinitionError(f"{path} does not exist any more: restore it") from None
     except OSError as error:
-        raise DefinitionError(f"{path} cannot be read: {error.strerror}") from None
+        raise DefinitionError(
+            f"{path} cannot be read ({error.strerror}): it must be a regular file that this user "
+            "may read"
+        ) from None
     if len(content) > MAX_BYTES:
         raise DefinitionError(f"{path} is larger than {MAX_BYTES >> 10} KiB: shorten it")
     return content

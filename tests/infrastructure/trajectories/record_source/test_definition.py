@@ -108,8 +108,8 @@ def test_fields_are_needed_unless_the_format_knows_them() -> None:
     ("make", "message"),
     [
         (lambda path: None, "does not exist any more: restore it"),
-        (lambda path: path.mkdir(), "cannot be read: Is a directory|is not a regular file"),
-        (os.mkfifo, "is not a regular file: move it away"),
+        (lambda path: path.mkdir(), r"cannot be read \(is not a regular file\): it must be"),
+        (os.mkfifo, r"cannot be read \(is not a regular file\): it must be"),
         (lambda path: path.write_bytes(b" " * (MAX_BYTES + 1)), "larger than 256 KiB: shorten it"),
         (lambda path: path.write_bytes(b'description = "\xff"'), "not UTF-8 at byte 15"),
     ],
