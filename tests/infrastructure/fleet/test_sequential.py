@@ -37,8 +37,10 @@ def test_an_unusual_call_trains_alone(arguments):
 @pytest.mark.parametrize("bias", [True, False])
 def test_outputs_are_those_of_the_models(fan_in, bias):
     torch.manual_seed(0)
-    layers = (nn.Linear(fan_in, 32, bias=bias), nn.Tanh(), nn.Linear(32, 5, bias=bias))
-    models = [nn.Sequential(*layers) for _ in range(3)]
+    models = [
+        nn.Sequential(nn.Linear(fan_in, 32, bias=bias), nn.Tanh(), nn.Linear(32, 5, bias=bias))
+        for _ in range(3)
+    ]
     rows = [torch.randn(32, fan_in) for _ in models]
     parameters = {
         name: torch.stack([model.get_parameter(name).detach() for model in models])
