@@ -70,6 +70,8 @@ bench-policy: $(STAMP)  ## Measure how far rollout and trainer of a policy disag
 bench-precision-lab: $(STAMP)  ## Test document 004's hypotheses and search planted faults, in half an hour
 	$(BIN)/python -m benchmarks.precision_lab hypotheses
 	$(BIN)/python -m benchmarks.precision_lab planted --seed 1
+	$(BIN)/python -m benchmarks.precision_lab planted --seed 2
+	$(BIN)/python -m benchmarks.precision_lab planted --seed 3
 
 $(VENV)/.bench: $(STAMP)
 	@echo "Installing what the tests and benchmarks use beyond that"
