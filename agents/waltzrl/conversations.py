@@ -73,7 +73,7 @@ class Conversation(BaseModel):
 
 class Recorded(NamedTuple):
     """Attributes:
-    digest: Of the line; equal lines are one record.
+    digest: Hash of the line; equal lines are one record.
     conversation: What the line says.
     """
 

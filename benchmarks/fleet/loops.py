@@ -1,6 +1,6 @@
 """The loops that are compared: one after the other, a fleet, and ``torch.vmap``.
 
-Shapes: F members, B rows, O outputs.
+Shapes: F members, B rows, I inputs, O outputs.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class WithVmap:
         self._optimizer = torch.optim.AdamW(self._stacks.values(), lr=_LEARNING_RATE, fused=True)
         self._batches = _cycles(subject, members)
 
-        def run(parameters: dict[str, Tensor], x_BF: Tensor) -> Tensor:
-            result: Tensor = functional_call(skeleton, parameters, (x_BF,))
+        def run(parameters: dict[str, Tensor], x_BI: Tensor) -> Tensor:
+            result: Tensor = functional_call(skeleton, parameters, (x_BI,))
             return result
 
         self._run = torch.vmap(run)
@@ -86,8 +86,8 @@ class WithVmap:
     def step(self) -> None:
         """Take one step of every member."""
         batches = [next(each) for each in self._batches]
-        x_FBO, y_FBO = (torch.stack([batch[name] for batch in batches]) for name in "xy")
-        output_FBO = self._run(self._stacks, x_FBO)
+        x_FBI, y_FBO = (torch.stack([batch[name] for batch in batches]) for name in "xy")
+        output_FBO = self._run(self._stacks, x_FBI)
         loss_F = nn.functional.mse_loss(output_FBO, y_FBO, reduction="none").mean((1, 2))
         loss_F.sum().backward()
         gradients = [stack.grad for stack in self._stacks.values() if stack.grad is not None]

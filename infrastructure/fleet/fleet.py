@@ -83,8 +83,8 @@ class Fleet:
     """Steps its members together where that gives the same bits, else one after the other.
 
     Members whose models have one shape are stacked; others train alone, and `alone` has the reason.
-    Between two steps members may join and leave, and everything may be done with a member's trainer
-    that may be done between its own steps.
+    Between two steps members may join and leave, and a member's trainer may be used as if it were
+    alone: evaluated, saved, loaded, moved to another precision.
     """
 
     def __init__(self) -> None:

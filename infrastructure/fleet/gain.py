@@ -77,7 +77,7 @@ def measure_gain(
         ratio=ratio,
         pays=ratio >= WORTHWHILE,
         reason=f"{stacked} of {len(alone)} members are stacked, {ratio:.2f} times as fast as one "
-        f"after the other; {WORTHWHILE} are worthwhile",
+        f"after the other; from {WORTHWHILE} on a fleet pays",
     )
 
 

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Module, functional
 
-from infrastructure.fleet.agreement import elementwise_agrees, is_aligned, runs_agree
+from infrastructure.fleet.agreement import (
+    ALIGNMENT_BYTES,
+    elementwise_agrees,
+    is_aligned,
+    runs_agree,
+)
 from infrastructure.fleet.forms import Call, NotStackableError, dropout
 
 _EXACT = (nn.Identity, nn.ReLU, nn.LeakyReLU)  # exact, so that vector and remainder agree
@@ -68,7 +73,7 @@ class SequentialForm:
             raise NotStackableError(
                 "the input of its model is not a float32 tensor [rows, features] without gradient"
             )
-        own_memory = rows.is_contiguous() and rows.data_ptr() % 64 == 0
+        own_memory = rows.is_contiguous() and rows.data_ptr() % ALIGNMENT_BYTES == 0
         mode = tuple(model.get_submodule(name).training for name in self._dropouts)
         return (rows.shape, own_memory, mode)
 
@@ -76,7 +81,7 @@ class SequentialForm:
         """Return ``[B, O]`` float32 for every call."""
         rows = [cast("Tensor", call.arguments[0]) for call in calls]
         value: _Value = rows
-        if rows[0].data_ptr() % 64 == 0 and is_aligned(rows[0].numel()):
+        if rows[0].data_ptr() % ALIGNMENT_BYTES == 0 and is_aligned(rows[0].numel()):
             value = torch.stack(rows)
         for name, layer, _ in self._steps:
             if isinstance(layer, nn.Linear):

@@ -34,7 +34,7 @@ class TrainedForward:
         precision: As given.
 
     Raises:
-        LabError: Weights in half precision are to be computed with in FP32.
+        LabError: ``store`` is a half type and ``compute`` another type.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class TrainedForward:
         pure = precision.store != "fp32"
         if pure and precision.compute != precision.store:
             raise LabError(
-                f"{precision} would train weights stored in {precision.store} with FP32 "
-                "operations, which refuse them: compute in the type they are stored in"
+                f"{precision} would train weights stored in {precision.store} operations "
+                f"in {precision.compute}, which refuse them: compute in the type they are stored in"
             )
         self.module, self.precision = module, precision
         self._store, self._out = (

@@ -48,10 +48,10 @@ class LearningRule:
     """How an agent learns from reward.
 
     Attributes:
-        learning_rate: Of demonstrations at their beginning, falling linearly; then a constant.
-        reward_learning_rate: Of rewards.
+        learning_rate: Learning rate of the first step on demonstrations; it falls linearly to 0.
+        reward_learning_rate: Constant learning rate of the steps on rewards.
         steps_per_round: Optimizer steps that share the samples of a round.
-        kl_coefficient: Weight of the divergence from the untrained agent; that of Genesis' trainer.
+        kl_coefficient: Weight of the divergence from the untrained agent, as in Genesis' trainer.
         clip: Range of the ratio, PPO's.
     """
 
@@ -67,7 +67,7 @@ class Actor:
 
     Args:
         seed: Seed of the weights and of what is drawn.
-        precision: That of trainer and rollout; a half type needs a patient person on a CPU.
+        precision: Precision of trainer and rollout; a half type is slow on a CPU.
         rule: How it learns.
 
     Attributes:

@@ -41,16 +41,17 @@ def freeze(
         int, typer.Option("--rounds", min=0, help="Rounds of a policy after its warm-up.")
     ] = 5,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="Of a completion of the base model.")
+        int,
+        typer.Option("--max-new-tokens", min=1, help="Tokens of a base model's completion."),
     ] = 32,
     updates: Annotated[
         int, typer.Option("--updates", min=1, help="Updates of the base model between its weights.")
     ] = 2,
     learning_rate: Annotated[
-        float, typer.Option("--learning-rate", min=0.0, help="Of these updates.")
+        float, typer.Option("--learning-rate", min=0.0, help="Learning rate of these updates.")
     ] = 1e-5,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=2**53, help="Of everything that is drawn.")
+        int, typer.Option("--seed", min=0, max=2**53, help="Seed of everything that is drawn.")
     ] = 0,
     device: DeviceOrSettingOption = None,
 ) -> None:

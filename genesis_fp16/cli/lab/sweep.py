@@ -66,10 +66,10 @@ def ppo_sweep(
 def sweep(
     output: OutputOption = RESULTS,
     presets: Annotated[
-        list[str] | None, typer.Option("--preset", help="One of several; by default all.")
+        list[str] | None, typer.Option("--preset", help="Preset; may be repeated; by default all.")
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option("--seed", help="One of several; by default 0 to 4.")
+        list[int] | None, typer.Option("--seed", help="Seed; may be repeated; by default 0 to 4.")
     ] = None,
     updates: UpdatesOption = None,
     batch_size: BatchSizeOption = None,
