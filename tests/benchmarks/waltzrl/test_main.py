@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ def test_it_measures_each_stage_and_keeps_what_it_has_measured(
     stages = ["conversation agent alone", "untrained pair", "oracle feedback"]
     stages += ["after stage 1", "after stage 2", "without feedback, stage 2"]
     for stage in stages:
-        assert f"fp32, seed 4, {stage}: attack success 0." in first or "1.0" in first
+        measured = (
+            rf"fp32, seed 4, {stage}: attack success [01]\.\d{{3}}, over-refusal [01]\.\d{{3}},"
+        )
+        assert re.search(measured, first)
         assert first.count(stage) >= 2  # once when it was measured, once in the table
     assert main(arguments) == 0
     again = capsys.readouterr().out
