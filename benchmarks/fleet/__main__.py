@@ -25,7 +25,7 @@ _COLUMNS = ("model", "batch", "precision", "members", "versus", "low", "median",
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gain:
+class Comparison:
     """A loop's processor time divided by the fleet's.
 
     Attributes:
@@ -41,7 +41,7 @@ class Gain:
 
 def measure(
     subject: Subject, members: int, precision: Precision, *, rounds: int, steps: int
-) -> list[Gain]:
+) -> list[Comparison]:
     """Time a fleet of *members* beside the other loops, a block of *steps* each per round.
 
     Raises:
@@ -62,7 +62,7 @@ def measure(
     require_equal(alone, together)
     targets = {"one by one": subject.target, "torch.vmap": 1.1}
     return [
-        Gain(
+        Comparison(
             versus=name,
             ratio=Spread.of([cost[name] / cost["fleet"] for cost in costs]),
             target=targets[name] if precision is Precision.FP32 else None,
