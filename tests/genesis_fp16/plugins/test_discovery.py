@@ -25,6 +25,7 @@ from genesis_fp16.plugins.discovery import (
     installed_entry_points,
     registration_error,
 )
+from infrastructure.trajectories.record_source.definition import MAX_BYTES
 
 
 def test_agents_are_found_without_importing_them(
@@ -172,3 +173,7 @@ def test_a_folder_of_definitions_that_cannot_be_listed_is_an_error(tmp_path: Pat
     (tmp_path / "agents.d").touch()
     with pytest.raises(DefinitionsUnreadableError, match=r"agents\.d cannot be read: Not a dir"):
         installed_agents(tmp_path)
+
+
+def test_the_agent_reads_as_much_of_a_definition_as_the_scan() -> None:
+    assert MAX_DEFINITION_BYTES == MAX_BYTES
