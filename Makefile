@@ -49,7 +49,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet  ## Measure everything that can be measured here: over an hour
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet  ## All of the measurements below, in over an hour
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step

@@ -16,7 +16,11 @@ from torch.nn import Module
 
 from agents.waltzrl.conversations import Conversation, read_conversations
 from infrastructure.agent_contract import EvaluationReport, Publication, RunContext, TrainingJob
-from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
+from infrastructure.agent_contract.agent import (
+    InsufficientDataError,
+    MisconfiguredError,
+    RecordedTransitions,
+)
 from infrastructure.agent_contract.transition import (
     Discrete,
     FieldType,
@@ -67,13 +71,19 @@ class RecordedConversationAgent(WorldModelAgent):
         """Yield the records that earlier runs have not recorded; damaged lines are logged.
 
         Raises:
-            OSError: The folder of the settings, or a file in it, cannot be read.
+            MisconfiguredError: The folder of the settings is missing.
+            OSError: The folder, or a file in it, cannot be read.
         """
         settings = context.settings
         folder = settings.folder if isinstance(settings, RecordedConversationSettings) else None
         if folder is None:
             folder = context.agent_folder / "conversations"
             folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.is_dir():
+            raise MisconfiguredError(
+                f"the folder of {self.name}'s conversations, {folder}, is missing: create it, or "
+                "correct the agent's setting FOLDER. What was recorded before is kept"
+            )
 
         def warn(path: Path, line: int, reason: str) -> None:
             context.logger.warning("conversation_skipped", file=str(path), line=line, reason=reason)

@@ -13,7 +13,7 @@ from agents.waltzrl.recorded_agent import RecordedConversationSettings, best_of_
 from agents.waltzrl_conversation_agent import WaltzRLConversationAgent
 from agents.waltzrl_feedback_agent import WaltzRLFeedbackAgent
 from infrastructure.agent_contract import RunContext, Transition
-from infrastructure.agent_contract.agent import InsufficientDataError
+from infrastructure.agent_contract.agent import InsufficientDataError, MisconfiguredError
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.world_model.fitting import prepare_training_data
 
@@ -71,7 +71,7 @@ def test_damage_is_logged_and_another_folder_can_be_chosen(
         assert len(record(replace(waltzrl_context, settings=settings))) == 1
     assert [(each["event"], each["line"]) for each in logs] == [("conversation_skipped", 1)]
     missing = RecordedConversationSettings(folder=tmp_path / "missing")
-    with pytest.raises(FileNotFoundError, match="missing"):
+    with pytest.raises(MisconfiguredError, match="FOLDER"):
         record(replace(waltzrl_context, settings=missing))
 
 
