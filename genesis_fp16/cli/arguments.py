@@ -56,11 +56,15 @@ def check_agent_name(name: str | None, store: Store | None = None) -> str | None
 
     Raises:
         BadParameter: There is no such agent.
+        SettingsError: Home or database are wrong.
     """
+    from genesis_fp16.cli.settings import load_location
     from genesis_fp16.plugins import agent_entry_points
-    from genesis_fp16.settings import load_settings
 
-    if name is None or name in (names := set(agent_entry_points(load_settings().home.absolute()))):
+    if name is None:
+        return None
+    names = set(agent_entry_points(load_location().home.absolute()))
+    if name in names:
         return name
     if store is not None:
         if store.runs(name, limit=1) or store.guard.history(name, limit=1):

@@ -54,6 +54,15 @@ class CommandSettings:
         return self.in_force.differences(self.local)
 
 
+def load_location() -> Settings:
+    """Settings whose home and database are valid; other wrong ones are left unread.
+
+    Raises:
+        SettingsError: Home or database are wrong.
+    """
+    return load_settings(only=_LOCATION)
+
+
 def load_command_settings() -> CommandSettings:
     """Read the settings for a command that needs only the location of the store.
 
@@ -68,7 +77,7 @@ def load_command_settings() -> CommandSettings:
         wrong = error
     else:
         return _with_daemon(settings, settings)
-    found = _with_daemon(load_settings(only=_LOCATION), None)
+    found = _with_daemon(load_location(), None)
     if found.daemon is None:
         from genesis_fp16.store.database import database_exists
 
