@@ -113,6 +113,8 @@ def _run(
             executor.kill(handle)
             while executor.poll(handle) is None:
                 time.sleep(_POLL_SECONDS)
+    if progress is not None:
+        _tell(progress, tail)  # what it reported last
     return status
 
 
