@@ -89,6 +89,7 @@ def test_too_few_conversations_or_positives_are_refused(
         agent.build_job(waltzrl_context, others[:250] + improving[:29])
 
 
+@pytest.mark.process  # fits for a second
 def test_the_ablation_tells_feedback_that_matters_from_feedback_that_does_not(
     waltzrl_context: RunContext, conversations: Conversations
 ) -> None:

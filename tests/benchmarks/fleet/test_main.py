@@ -11,6 +11,7 @@ from infrastructure.training import Precision
 PLAIN, *_, WORLD = subjects()[:4]
 
 
+@pytest.mark.process  # trains for a second
 @pytest.mark.parametrize("subject", [PLAIN, WORLD])
 def test_it_measures_what_gives_the_same_bits(subject):
     gains = measure(subject, 2, Precision.FP32, rounds=2, steps=1)

@@ -6,6 +6,7 @@ import pytest
 from benchmarks.waltzrl.__main__ import main
 
 
+@pytest.mark.process  # trains for seconds
 def test_it_measures_each_stage_and_keeps_what_it_has_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

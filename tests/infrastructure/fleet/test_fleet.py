@@ -39,6 +39,7 @@ def two(widths: list[int] | None = None, **config: Any) -> Twins:
     return twins
 
 
+@pytest.mark.process  # trains for seconds
 @settings(max_examples=25)
 @given(data=st.data())
 def test_every_member_has_the_bits_of_a_training_of_its_own(data: st.DataObject) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.process  # repeats a training for seconds
 def test_a_bisection_prints_what_it_found(ask, tmp_path):
     pytest.importorskip("transformers")
     from infrastructure.precision_lab.frozen import save_policy_experiment

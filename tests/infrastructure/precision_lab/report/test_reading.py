@@ -90,6 +90,7 @@ _JSON = st.recursive(
 _NAMES = ("by_length", "not_measured", "culprits", "environment", "tokens", "runs", "seconds")
 
 
+@pytest.mark.process  # reads for a second
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(
     path=st.sampled_from(["bisect.json", "probe/summary.json", "replay/x.json", SUMMARY, STEPS]),
