@@ -104,7 +104,7 @@ def enable(
 ) -> None:
     """Write definitions of Genesis' fifteen business agents; print how to enable WaltzRL's."""
     if preset != "genesis":
-        raise typer.BadParameter(f"there is no preset {preset!r}: the only one is genesis")
+        raise typer.BadParameter(f"the preset {preset!r} is unknown: the only one is genesis")
     if record_format not in GENESIS_FORMATS:
         raise typer.BadParameter(
             f"{record_format!r} is not one of {', '.join(GENESIS_FORMATS)}", param_hint="--format"

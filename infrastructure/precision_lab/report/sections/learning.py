@@ -66,7 +66,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and Student's 95 % interval; an infinite one for a single value.
 
     Raises:
-        ValueError: There is no value.
+        ValueError: *values* is empty.
     """
     if not values:
         raise ValueError("no values to average")
