@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -80,6 +79,7 @@ def add(
                 "file": str(path),
                 "written": not (dry_run or proposal.missing),
                 "definition": text,
+                "records": proposal.records,
                 "transitions": proposal.transitions,
                 "groups": proposal.groups,
                 "notes": proposal.notes,
@@ -141,13 +141,14 @@ def enable(
 
 
 def _preset(name: str, records: Path, record_format: str) -> str:
-    quoted = json.dumps(str(records), ensure_ascii=False)
+    from infrastructure.trajectories.record_source.proposal import toml_string
+
     names = ", ".join(f'"{each}"' for each in (name, f"{name}_agent", f"{name}-agent"))
     return (
         f'description = "Genesis\' agent {name}"\n'
         'schedule = "every 6h"\n\n'
         "[source]\n"
-        f"path = {quoted}  # shared by the agents: each takes its own records\n"
+        f"path = {toml_string(str(records))}  # shared by the agents: each takes its own records\n"
         f'format = "{record_format}"\n'
         f"agents = [{names}]\n"
     )
@@ -188,7 +189,11 @@ def _print_proposal(proposal: Proposal, text: str, path: Path, *, written: bool)
         print_line(f"note: {note}")
     print_table(
         ["sample", ""],
-        [["transitions", proposal.transitions], ["groups", proposal.groups]],
+        [
+            ["records", proposal.records],
+            ["transitions", proposal.transitions],
+            ["groups", proposal.groups],
+        ],
     )
     for what in proposal.missing:
         print_line(f"missing: {what}")

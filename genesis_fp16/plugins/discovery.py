@@ -24,6 +24,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from genesis_fp16.domain.errors import GenesisError
 from infrastructure.agent_contract.agent import AGENT_NAME
 from infrastructure.events.plain_text import LONGEST, plain
+from infrastructure.files import open_regular
 
 AGENTS_GROUP = "genesis.agents"
 OPTIONAL_AGENTS_GROUP = "genesis.optional_agents"
@@ -199,11 +200,12 @@ def _configured(path: Path, points: Sequence[InstalledEntryPoint]) -> InstalledE
 def _definition_content(path: Path) -> tuple[str, str]:
     """Hash of the file's content, and why it cannot be read, else empty."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_DEFINITION_BYTES + 1)
     except (OSError, ValueError) as error:
-        return "", f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        cause = getattr(error, "strerror", None) or error
+        remedy = "make it a file that this user may read, or remove it"
+        return "", f"{path} cannot be read: {cause}; {remedy}"
     if len(content) > MAX_DEFINITION_BYTES:
         return "", f"{path} is larger than {MAX_DEFINITION_BYTES >> 10} KiB: shorten it"
     return sha256(content).hexdigest(), ""

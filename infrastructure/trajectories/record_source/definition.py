@@ -102,8 +102,8 @@ class SourceTable(_Table):
         kind: ``folder`` for files that are read as they grow; ``buffer`` if another program appends
             to the agent's replay buffer itself.
         path: Folder of the files; relative to the home of the daemon.
-        pattern: Names of the files, with ``*`` and ``?``; rotated files (``x.jsonl.1``) are read,
-            too.
+        pattern: Names of the files, with ``*`` and ``?``; rotated files (``x.jsonl.1``,
+            ``x.jsonl-20261122.gz``) are read, too.
         format: Form of the records.
         agents: Names that mark a record as the agent's own, if the record names an agent; empty
             for the agent's own name with ``transitions`` and ``records``, any with Genesis' own.

@@ -83,7 +83,7 @@ class Proposal:
     def to_toml(self, path: Path, schedule: str) -> str:
         """The definition's text, for records in the folder *path*."""
         source = {"path": str(path), **self.source}
-        lines = [f"schedule = {_quoted(schedule)}", "", "[source]"]
+        lines = [f"schedule = {toml_string(schedule)}", "", "[source]"]
         lines += [f"{key} = {_value(value)}" for key, value in source.items()]
         if self.success is not None:
             lines += ["", "[spec]", f"success = {_value(list(self.success))}"]
@@ -366,13 +366,13 @@ def _field(kind: FieldType) -> str:
 def _value(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
-    return _quoted(str(value))
+    return toml_string(str(value))
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_string(name)
 
 
-def _quoted(text: str) -> str:
+def toml_string(text: str) -> str:
     """*text* as a basic string of TOML."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
 import fnmatch
+import gzip
 import hashlib
 import json
+import lzma
 import os
 import stat
 import time
+import zlib
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.agent_contract.transition import FieldValue, Transition
@@ -39,7 +43,12 @@ RECORD_KEY = "source_record"
 
 MAX_LINE_BYTES = 1 << 20
 POSITIONS_FILE = "source-positions.json"  # in the agent's folder
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_DECOMPRESS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+_OTHER_COMPRESSED = (".zst", ".zip", ".lz4", ".Z")
 _MAX_NAMES = 8  # agents, files and problems that a report names
 _MAX_STARTS = 100  # of records in a torn line
 _BLANK = b" \t\r\n\0"  # a truncated file may begin with zero bytes
@@ -171,6 +180,9 @@ class RecordSource:
                     vanished = True
                 except OSError as error:
                     self.report.unreadable[path.name] = error.strerror or str(error)
+                except (EOFError, lzma.LZMAError, zlib.error) as error:  # or it is being written
+                    cause = f"it is damaged, or not complete yet ({error})"
+                    self.report.unreadable[path.name] = cause
                 if self.clock() >= deadline:
                     return
             if not vanished:
@@ -221,11 +233,13 @@ class RecordSource:
         found = []
         for name in names:
             path = self.folder / name
-            rotated = fnmatch.fnmatchcase(name, f"{pattern}.[0-9]*")
+            rotated = fnmatch.fnmatchcase(name, f"{pattern}[.-][0-9]*")
             if name.startswith(".") or not (rotated or fnmatch.fnmatchcase(name, pattern)):
                 continue
-            if name.endswith(_COMPRESSED):
-                self.report.unreadable[name] = "it is compressed; decompress it if it has new lines"
+            if name.endswith(_OTHER_COMPRESSED):
+                known = ", ".join(_DECOMPRESS)
+                cause = f"of the compressed files only {known} are read; decompress it"
+                self.report.unreadable[name] = cause
                 continue
             if (status := _status(path)) is not None and stat.S_ISREG(status.st_mode):
                 found.append((status.st_mtime_ns, name, path))
@@ -246,6 +260,9 @@ class RecordSource:
         if self._source.format == "trajectory-pool":
             yield from self._read_whole(path, status, before.get(key))
             return
+        if path.suffix in _DECOMPRESS:
+            yield from self._read_compressed(path, file, before.get(key), deadline)
+            return
         position = resume_at(file, before.get(key), status)
         if position.offset == status.st_size:
             self._read[key] = position
@@ -261,6 +278,20 @@ class RecordSource:
         finally:
             seam = seam_of(file, position.offset)
             self._read[key] = position.model_copy(update={"seam": seam})
+
+    def _read_compressed(
+        self, path: Path, file: BinaryIO, before: Position | None, deadline: float
+    ) -> Iterator[Transition]:
+        """Read a compressed file, which no longer grows, from its beginning, if it has changed."""
+        status = os.fstat(file.fileno())
+        now = _whole_position(status)
+        if before != now:
+            with _DECOMPRESS[path.suffix](file) as lines:
+                for _, number, line in self._lines(path, lines, now):
+                    yield from self._decode(path, number, line)
+                    if self.clock() >= deadline:
+                        return
+        self._read[_identity(status)] = now
 
     def _lines(
         self, path: Path, file: BinaryIO, position: Position
@@ -340,12 +371,7 @@ class RecordSource:
         self, path: Path, status: os.stat_result, before: Position | None
     ) -> Iterator[Transition]:
         """Read a file that its writer replaces whole, if it has changed."""
-        now = Position(
-            device=status.st_dev,
-            inode=status.st_ino,
-            modified_ns=status.st_mtime_ns,
-            size=status.st_size,
-        )
+        now = _whole_position(status)
         if before != now:
             problems = self.report.refused.total()
             for transition in read_trajectory_pool(path, self._refuse):
@@ -417,6 +443,16 @@ def _is_object(line: bytes) -> bool:
 
 def _parts(transition: Transition) -> tuple[Mapping[str, FieldValue], ...]:
     return transition.observation, transition.action, transition.next_observation
+
+
+def _whole_position(status: os.stat_result) -> Position:
+    """Position in a file that was read to its end and does not grow."""
+    return Position(
+        device=status.st_dev,
+        inode=status.st_ino,
+        modified_ns=status.st_mtime_ns,
+        size=status.st_size,
+    )
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -163,9 +163,10 @@ def test_a_definition_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> 
     points = configured_agents(tmp_path)
     found = {point.name: registration_error(point, points, "agent") for point in points}
     assert "is not a valid agent name" in found["Big One"]
-    assert found["dir"].endswith("dir.toml cannot be read: Is a directory")
+    remedy = "make it a file that this user may read, or remove it"
+    assert found["dir"].endswith(f"dir.toml cannot be read: is not a regular file; {remedy}")
     assert "is larger than 256 KiB" in found["large"]
-    assert found["nowhere"].endswith("cannot be read: No such file or directory")
+    assert found["nowhere"].endswith(f"cannot be read: No such file or directory; {remedy}")
     assert found["seo"] == ""
 
 
