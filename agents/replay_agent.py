@@ -13,12 +13,12 @@ from infrastructure.trajectories.record_source import (
     AgentDefinition,
     DefinitionError,
     RecordSource,
+    collect_records,
     read_definition,
 )
 from infrastructure.world_model_agent import WorldModelAgent
 
 PINNED_FILE = "definition.json"  # in the run's folder
-REPORT_EVERY = 1000
 
 
 class ReplayAgent(WorldModelAgent):
@@ -64,25 +64,10 @@ class ReplayAgent(WorldModelAgent):
         path = self._definition.source.path
         if path is None:  # other programs append to the replay buffer
             return
-        source = self._source = RecordSource(
+        self._source = RecordSource.of_definition(
             self._definition, self.name, self._home / path.expanduser(), context.agent_folder
         )
-        try:
-            for transition in source.new_transitions(context.budget.seconds):
-                yield transition
-                done = source.report.transitions
-                if done % REPORT_EVERY == 0:
-                    context.report_progress(done, unit="transitions")
-        finally:
-            counts = source.report.counts()
-            context.logger.info("records_read", folder=str(source.folder), **counts)
-            for problem in source.report.problems():
-                context.logger.warning("records_incomplete", problem=problem)
-        context.report_progress(
-            counts["transitions"],
-            unit="transitions",
-            metrics={name: float(count) for name, count in counts.items()},
-        )
+        yield from collect_records(self._source, context)
 
     def build_job(self, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
         """Remember how far the folder was read, and plan the training; see `WorldModelAgent`.

@@ -1,22 +1,10 @@
-"""Recorded conversations: lines of JSON in a folder, as records of one line each.
-
-The file format is documented in ``docs/waltzrl.md``.
-"""
+"""A recorded conversation: one line of JSON, whose format is documented in ``docs/waltzrl.md``."""
 
 from __future__ import annotations
-
-import hashlib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agents.waltzrl.rewards import Labels
-from infrastructure.trajectories.replay_buffer import OnSkip
-
-LONGEST_LINE = 1 << 20
-"""Bytes of a line; a longer one is skipped."""
 
 
 class Conversation(BaseModel):
@@ -71,50 +59,15 @@ class Conversation(BaseModel):
         return Labels(self.revised_unsafe, self.revised_overrefuse)
 
 
-class Recorded(NamedTuple):
-    """Attributes:
-    digest: Hash of the line; equal lines are one record.
-    conversation: What the line says.
-    """
-
-    digest: str
-    conversation: Conversation
-
-
-def read_conversations(folder: Path, on_skip: OnSkip) -> Iterator[Recorded]:
-    """Read the complete lines of ``*.jsonl`` in *folder*, each distinct line once.
-
-    A last line without its end is left for a later call: its writer may not be done.
-
-    Args:
-        folder: Folder of the files, which are read in the order of their names.
-        on_skip: Callback for each damaged line: file, line number from 1, reason.
+def decode_conversation(line: bytes) -> Conversation:
+    """Decode one line.
 
     Raises:
-        OSError: The folder or a file in it cannot be read.
+        ValueError: It is not a conversation; the message names the field.
     """
-    seen = set[str]()
-    for path in sorted(each for each in folder.iterdir() if each.suffix == ".jsonl"):
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
-                if not line.endswith(b"\n"):
-                    if len(line) <= LONGEST_LINE:
-                        break
-                    on_skip(path, number, f"longer than {LONGEST_LINE} bytes")
-                    while line and not line.endswith(b"\n"):
-                        line = file.readline(LONGEST_LINE)
-                    continue
-                digest = hashlib.sha256(line.strip()).hexdigest()[:32]
-                if not line.strip() or digest in seen:
-                    continue
-                seen.add(digest)
-                try:
-                    conversation = Conversation.model_validate_json(line)
-                except ValidationError as error:
-                    first = error.errors(include_url=False, include_input=False)[0]
-                    where = "".join(f"{each}: " for each in first["loc"])
-                    on_skip(path, number, f"{where}{first['msg']}")
-                    continue
-                yield Recorded(digest, conversation)
+    try:
+        return Conversation.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = "".join(f"{each}: " for each in first["loc"])
+        raise ValueError(f"{where}{first['msg'].removeprefix('Value error, ')}") from None

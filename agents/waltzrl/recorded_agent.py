@@ -14,20 +14,20 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from torch.nn import Module
 
-from agents.waltzrl.conversations import Conversation, read_conversations
+from agents.waltzrl.conversations import Conversation, decode_conversation
 from infrastructure.agent_contract import EvaluationReport, Publication, RunContext, TrainingJob
-from infrastructure.agent_contract.agent import (
-    InsufficientDataError,
-    MisconfiguredError,
-    RecordedTransitions,
-)
+from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
 from infrastructure.agent_contract.transition import (
     Discrete,
     FieldType,
     FieldValue,
     Transition,
 )
-from infrastructure.trajectories import ReplayBuffer
+from infrastructure.trajectories.record_source import (
+    DecodedRecord,
+    RecordSource,
+    collect_records,
+)
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.distributions import (
     DiscreteDistribution,
@@ -59,6 +59,8 @@ class RecordedConversationAgent(WorldModelAgent):
     Subclasses say what a transition is; the feedback is its input ``feedback``.
     """
 
+    _source: RecordSource | None = None
+
     @abstractmethod
     def transitions_of(self, conversation: Conversation) -> Iterator[Transition]:
         """Transitions of one line of a file."""
@@ -68,43 +70,39 @@ class RecordedConversationAgent(WorldModelAgent):
         return RecordedConversationSettings
 
     def collect(self, context: RunContext) -> Iterator[Transition]:
-        """Yield the records that earlier runs have not recorded; damaged lines are logged.
+        """Yield the transitions of lines that earlier runs have not read; see `collect_records`.
 
         Raises:
-            MisconfiguredError: The folder of the settings is missing.
-            OSError: The folder, or a file in it, cannot be read.
+            SourceFolderError: The folder is missing or cannot be listed.
         """
         settings = context.settings
         folder = settings.folder if isinstance(settings, RecordedConversationSettings) else None
         if folder is None:
             folder = context.agent_folder / "conversations"
             folder.mkdir(parents=True, exist_ok=True)
-        elif not folder.is_dir():
-            raise MisconfiguredError(
-                f"the folder of {self.name}'s conversations, {folder}, is missing: create it, or "
-                "correct the agent's setting FOLDER. What was recorded before is kept"
-            )
+        self._source = RecordSource(
+            name=self.name,
+            folder=folder,
+            agent_folder=context.agent_folder,
+            spec=self.spec(),
+            decode=self._decode,
+            format="conversations",
+            folder_setting="the agent's setting FOLDER",
+        )
+        yield from collect_records(self._source, context)
 
-        def warn(path: Path, line: int, reason: str) -> None:
-            context.logger.warning("conversation_skipped", file=str(path), line=line, reason=reason)
-
-        known = {
-            str(each.info.get("record"))
-            for each in ReplayBuffer(context.agent_folder / "replay").read()
-        }
-        for recorded in read_conversations(folder, warn):
-            for number, transition in enumerate(self.transitions_of(recorded.conversation)):
-                record = f"{recorded.digest}/{number}"  # a run may end between two of one line
-                if record not in known:
-                    yield replace(transition, info={"record": record})
+    def _decode(self, line: bytes) -> DecodedRecord:
+        return DecodedRecord(transitions=[*self.transitions_of(decode_conversation(line))])
 
     def build_job(self, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
-        """As for every world model, if there are enough conversations.
+        """Remember how far the folder was read, and plan the training if there is enough.
 
         Raises:
             InsufficientDataError: There are fewer than `NEEDED_CONVERSATIONS`, or fewer than
                 `NEEDED_POSITIVES` transitions with the label to predict; or as for every one.
         """
+        if self._source is not None:
+            self._source.keep_positions()
         conversations, positives = set[str](), 0
         name, label = self._success
         for each in transitions:

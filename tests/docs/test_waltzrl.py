@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.waltzrl.conversations import LONGEST_LINE, Conversation
+from agents.waltzrl.conversations import Conversation
 from agents.waltzrl.game.actor import LearningRule
 from agents.waltzrl.game.prompts import ACTS, Prompt
 from agents.waltzrl.recorded_agent import NEEDED_CONVERSATIONS, NEEDED_POSITIVES
 from agents.waltzrl.rewards import STAGE_1, STAGE_2
+from infrastructure.trajectories.record_source.source import MAX_LINE_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_the_limits_are_those_of_the_agents(page: str) -> None:
         f"fewer than {NEEDED_CONVERSATIONS} conversations, or fewer than {NEEDED_POSITIVES} "
         in page
     )
-    assert f"over {LONGEST_LINE >> 20} MiB" in page
+    assert f"over {MAX_LINE_BYTES >> 20} MiB" in page
 
 
 def test_the_examples_of_prompts_are_what_the_page_says(page: str) -> None:

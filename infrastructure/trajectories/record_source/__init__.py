@@ -1,20 +1,25 @@
 """Agents described by a file: the file's content, and the records that are read from a folder.
 
 `definition` reads the file; `proposal` proposes one from a sample of records; `formats` decodes
-records; `source` reads those that are new; `positions` remembers how far each file was read.
+records; `source` reads those that are new, `collection` for a run; `positions` remembers how far
+each file was read.
 """
 
+from infrastructure.trajectories.record_source.collection import collect_records
 from infrastructure.trajectories.record_source.definition import (
     AgentDefinition,
     DefinitionError,
     read_definition,
 )
+from infrastructure.trajectories.record_source.formats import DecodedRecord
 from infrastructure.trajectories.record_source.source import RecordSource, SourceFolderError
 
 __all__ = [
     "AgentDefinition",
+    "DecodedRecord",
     "DefinitionError",
     "RecordSource",
     "SourceFolderError",
+    "collect_records",
     "read_definition",
 ]

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from infrastructure.agent_contract.agent import MisconfiguredError
-from infrastructure.agent_contract.transition import FieldValue, Transition
+from infrastructure.agent_contract.transition import FieldValue, Transition, TransitionSpec
 from infrastructure.trajectories.genesis_records import read_trajectory_pool
-from infrastructure.trajectories.record_source.definition import AgentDefinition, SourceTable
+from infrastructure.trajectories.record_source.definition import AgentDefinition
 from infrastructure.trajectories.record_source.formats import (
     Decode,
     DecodedRecord,
@@ -132,7 +132,7 @@ class SourceReport:
         self.first.setdefault(reason, place)
 
 
-@dataclass(slots=True)
+@dataclass(kw_only=True, slots=True)
 class RecordSource:
     """The records of one agent in a folder that other programs write to.
 
@@ -141,22 +141,52 @@ class RecordSource:
     So a crash at any moment loses no record and doubles none.
 
     Args:
-        definition: The agent's definition.
         name: Name of the agent.
         folder: Folder of the files.
         agent_folder: The agent's folder, with its replay buffer in ``replay``.
+        spec: Fields that the agent's transitions should have.
+        decode: Decoder of one line; None if each file is a whole trajectory pool.
+        pattern: Names of the files; see `SourceTable`.
+        agents: Names that mark a record as the agent's own, if it names an agent; empty for any.
+        format: Description of how records are read. After a change, every file is read again.
+        folder_setting: Setting that names the folder, for messages.
         clock: Monotonic seconds.
     """
 
-    definition: AgentDefinition
     name: str
     folder: Path
     agent_folder: Path
+    spec: TransitionSpec
+    decode: Decode | None
+    pattern: str = "*.jsonl"
+    agents: tuple[str, ...] = ()
+    format: str
+    folder_setting: str
     clock: Callable[[], float] = time.monotonic
     report: SourceReport = field(default_factory=SourceReport)
     _known: set[str] | None = None
     _read: dict[tuple[int, int], Position] = field(default_factory=dict)
     _began_at_bytes: int = -1
+
+    @classmethod
+    def of_definition(
+        cls, definition: AgentDefinition, name: str, folder: Path, agent_folder: Path
+    ) -> RecordSource:
+        """Return the source that the definition of the agent *name* describes."""
+        table = definition.source
+        own_format = table.format in ("transitions", "records")
+        whole_file = table.format == "trajectory-pool"
+        return cls(
+            name=name,
+            folder=folder,
+            agent_folder=agent_folder,
+            spec=definition.transition_spec(),
+            decode=None if whole_file else line_decoder(table.format, table),
+            pattern=table.file_pattern,
+            agents=table.agents or ((name,) if own_format else ()),
+            format=table.model_dump_json(),
+            folder_setting="source.path in the agent's definition",
+        )
 
     def new_transitions(self, seconds: float) -> Iterator[Transition]:
         """Yield the transitions of new records for at most *seconds*, oldest file first.
@@ -210,31 +240,26 @@ class RecordSource:
         self._positions_file().write(list(kept.values()))
         self._began_at_bytes = -1
 
-    @property
-    def _source(self) -> SourceTable:
-        return self.definition.source
-
     def _positions_file(self) -> PositionsFile:
-        described = f"{self.name} {self.folder} {self._source.model_dump_json()}"
+        described = f"{self.name} {self.folder} {self.format}"
         source = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
         return PositionsFile(self.agent_folder / POSITIONS_FILE, source)
 
     def _files(self) -> list[Path]:
         """Files of the folder, also rotated ones, in the order of their last change."""
-        pattern = self._source.file_pattern
         try:
             names = os.listdir(self.folder)  # noqa: PTH208 -- of a Path, it fails later
         except OSError as error:
             raise SourceFolderError(
                 f"the folder of {self.name}'s records, {self.folder}, cannot be read: "
-                f"{error.strerror}; restore it, or correct source.path in the agent's definition. "
-                "What was recorded before is kept"
+                f"{error.strerror}; restore it, or correct {self.folder_setting}. What was "
+                "recorded before is kept"
             ) from error
         found = []
         for name in names:
             path = self.folder / name
-            rotated = fnmatch.fnmatchcase(name, f"{pattern}[.-][0-9]*")
-            if name.startswith(".") or not (rotated or fnmatch.fnmatchcase(name, pattern)):
+            rotated = fnmatch.fnmatchcase(name, f"{self.pattern}[.-][0-9]*")
+            if name.startswith(".") or not (rotated or fnmatch.fnmatchcase(name, self.pattern)):
                 continue
             if name.endswith(_OTHER_COMPRESSED):
                 known = ", ".join(_DECOMPRESS)
@@ -257,11 +282,12 @@ class RecordSource:
         if key in self._read:  # in an earlier pass
             return
         self.report.files += 1
-        if self._source.format == "trajectory-pool":
+        if self.decode is None:
             yield from self._read_whole(path, status, before.get(key))
             return
         if path.suffix in _DECOMPRESS:
-            yield from self._read_compressed(path, file, before.get(key), deadline)
+            for number, line in self._decompressed(path, file, before.get(key), deadline):
+                yield from self._decode_line(line, f"{path.name} line {number}", self.decode)
             return
         position = resume_at(file, before.get(key), status)
         if position.offset == status.st_size:
@@ -270,7 +296,7 @@ class RecordSource:
         file.seek(position.offset)
         try:
             for offset, lines, line in self._lines(path, file, position):
-                yield from self._decode(path, lines, line)
+                yield from self._decode_line(line, f"{path.name} line {lines}", self.decode)
                 if offset >= 0:
                     position = position.model_copy(update={"offset": offset, "lines": lines})
                 if self.clock() >= deadline:
@@ -279,16 +305,19 @@ class RecordSource:
             seam = seam_of(file, position.offset)
             self._read[key] = position.model_copy(update={"seam": seam})
 
-    def _read_compressed(
+    def _decompressed(
         self, path: Path, file: BinaryIO, before: Position | None, deadline: float
-    ) -> Iterator[Transition]:
-        """Read a compressed file, which no longer grows, from its beginning, if it has changed."""
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of each line and the line of a compressed file, if it has changed.
+
+        Such a file no longer grows, so it is read from its beginning.
+        """
         status = os.fstat(file.fileno())
         now = _whole_position(status)
         if before != now:
             with _DECOMPRESS[path.suffix](file) as lines:
                 for _, number, line in self._lines(path, lines, now):
-                    yield from self._decode(path, number, line)
+                    yield number, line
                     if self.clock() >= deadline:
                         return
         self._read[_identity(status)] = now
@@ -321,9 +350,7 @@ class RecordSource:
                 line = b""
             yield offset, number, line
 
-    def _decode(self, path: Path, number: int, line: bytes) -> Iterator[Transition]:
-        place = f"{path.name} line {number}"
-        decode = line_decoder(self._source.format, self._source)
+    def _decode_line(self, line: bytes, place: str, decode: Decode) -> Iterator[Transition]:
         for text in split_objects(line.removeprefix(BOM_UTF8).strip(_BLANK)):
             try:
                 record = decode(text)
@@ -340,8 +367,7 @@ class RecordSource:
 
     def _take(self, record: DecodedRecord, text: bytes, place: str) -> Iterator[Transition]:
         """Yield the transitions of *record*, if they are this agent's and new."""
-        own = self._source.agents or self._default_agents()
-        if record.agent and own and record.agent not in own:
+        if record.agent and self.agents and record.agent not in self.agents:
             self.report.others[record.agent[:80]] += 1
             return
         content = b"id " + record.id.encode("utf-8", "replace") if record.id else b"line " + text
@@ -354,18 +380,14 @@ class RecordSource:
             known.add(mark)
             is_new = True
             self.report.transitions += 1
-            spec = self.definition.transition_spec()
-            problem = input_problem(spec, transition.observation, transition.action)
-            if problem := problem or target_problem(spec, transition):
+            problem = input_problem(self.spec, transition.observation, transition.action)
+            if problem := problem or target_problem(self.spec, transition):
                 reason = problem.partition(", got ")[0]
                 self.report.misfits[reason] += 1
                 self.report.first.setdefault(reason, place)
             yield replace(transition, info={**transition.info, RECORD_KEY: mark})
         self.report.records += is_new
-        self.report.duplicates += not is_new
-
-    def _default_agents(self) -> tuple[str, ...]:
-        return (self.name,) if self._source.format in ("transitions", "records") else ()
+        self.report.duplicates += not is_new and len(record.transitions) > 0
 
     def _read_whole(
         self, path: Path, status: os.stat_result, before: Position | None

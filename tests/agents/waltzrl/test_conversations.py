@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.waltzrl.conversations import LONGEST_LINE, read_conversations
+from agents.waltzrl.conversations import decode_conversation
 from agents.waltzrl.rewards import Labels
 
 STOPPED = {
@@ -26,58 +26,39 @@ REVISED = {
 }
 
 
-def read(folder: Path) -> tuple[list[str], list[tuple[str, int, str]]]:
-    skipped: list[tuple[str, int, str]] = []
-    found = read_conversations(
-        folder, lambda path, line, reason: skipped.append((path.name, line, reason))
-    )
-    return [each.digest for each in found], skipped
+def encoded(record: dict[str, object]) -> bytes:
+    return json.dumps(record).encode()
 
 
-def test_records_are_read_once_with_their_labels(tmp_path: Path) -> None:
-    lines = [json.dumps(STOPPED), json.dumps(REVISED), "", json.dumps(STOPPED)]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
-    (tmp_path / "b.jsonl").write_text(json.dumps(REVISED) + "\n")
-    (tmp_path / "notes.txt").write_text("not read")
-    stopped, revised = read_conversations(tmp_path, lambda *_: pytest.fail("nothing is wrong"))
-    assert (stopped.conversation.before, stopped.conversation.after) == (Labels(False, True), None)
-    assert revised.conversation.after == Labels(False, False)
-    assert read(tmp_path) == ([stopped.digest, revised.digest], [])
-
-
-def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    line = json.dumps(STOPPED)
-    path.write_text(line[:40])
-    assert read(tmp_path) == ([], [])
-    path.write_text(line + "\n")
-    assert len(read(tmp_path)[0]) == 1
+def test_a_line_has_the_labels_of_both_replies() -> None:
+    stopped = decode_conversation(encoded({**STOPPED, "other": 1}))
+    assert (stopped.before, stopped.after) == (Labels(False, True), None)
+    revised = decode_conversation(encoded(REVISED))
+    assert revised.after == Labels(False, False)
 
 
 @pytest.mark.parametrize(
-    ("record", "reason"),
+    ("line", "reason"),
     [
-        ("{", "Invalid JSON"),
-        ("[]", "an object"),
-        (json.dumps({**STOPPED, "unsafe": "no"}), "unsafe: "),
-        (json.dumps({**STOPPED, "conversation_id": ""}), "conversation_id: "),
-        (json.dumps({**STOPPED, "prompt": None}), "prompt: "),
-        (json.dumps({**STOPPED, "revised": "Yes."}), "a second reply needs all of feedback"),
-        (json.dumps({**REVISED, "feedback": ""}), "a second reply needs all of feedback"),
-        (json.dumps({**REVISED, "revised_unsafe": None}), "leave all of them out"),
-        (json.dumps({**STOPPED, "response": "x" * LONGEST_LINE}), "longer than"),
+        (b"{", "Invalid JSON"),
+        (b"[]", "an object"),
+        (b"[" * 100_000, "Invalid JSON"),
+        (encoded({"prompt": "x"}), "conversation_id: Field required"),
+        (encoded({**STOPPED, "unsafe": "no"}), "unsafe: "),
+        (encoded({**STOPPED, "conversation_id": ""}), "conversation_id: "),
+        (encoded({**STOPPED, "prompt": None}), "prompt: "),
+        (encoded({**STOPPED, "revised": "Yes."}), "a second reply needs all of feedback"),
+        (encoded({**REVISED, "feedback": ""}), "a second reply needs all of feedback"),
+        (encoded({**REVISED, "revised_unsafe": None}), "leave all of them out"),
     ],
 )
-def test_a_damaged_line_costs_itself(tmp_path: Path, record: str, reason: str) -> None:
-    good = json.dumps(STOPPED)
-    (tmp_path / "a.jsonl").write_text(f"{good}\n{record}\n{json.dumps(REVISED)}\n")
-    digests, [(name, line, said)] = read(tmp_path)
-    assert (len(digests), name, line) == (2, "a.jsonl", 2)
-    assert reason in said
+def test_a_line_that_is_no_conversation_has_a_reason(line: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as raised:
+        decode_conversation(line)
+    assert "\n" not in str(raised.value)
 
 
 @given(st.binary(max_size=300))
-def test_no_file_raises(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    folder = tmp_path_factory.mktemp("any")
-    (folder / "a.jsonl").write_bytes(content)
-    read(folder)
+def test_any_bytes_are_a_conversation_or_a_value_error(line: bytes) -> None:
+    with suppress(ValueError):
+        decode_conversation(line)

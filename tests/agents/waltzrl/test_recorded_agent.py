@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -9,12 +10,17 @@ from random import Random
 import pytest
 import structlog
 
-from agents.waltzrl.recorded_agent import RecordedConversationSettings, best_of_k
+from agents.waltzrl.recorded_agent import (
+    RecordedConversationAgent,
+    RecordedConversationSettings,
+    best_of_k,
+)
 from agents.waltzrl_conversation_agent import WaltzRLConversationAgent
 from agents.waltzrl_feedback_agent import WaltzRLFeedbackAgent
 from infrastructure.agent_contract import RunContext, Transition
-from infrastructure.agent_contract.agent import InsufficientDataError, MisconfiguredError
+from infrastructure.agent_contract.agent import InsufficientDataError
 from infrastructure.trajectories import ReplayBuffer
+from infrastructure.trajectories.record_source import SourceFolderError
 from infrastructure.world_model.fitting import prepare_training_data
 
 Conversations = Callable[[int], list[dict[str, object]]]
@@ -25,13 +31,16 @@ def write(path: Path, records: list[dict[str, object]]) -> None:
     path.write_text("".join(json.dumps(each) + "\n" for each in records))
 
 
-def record(context: RunContext) -> list[Transition]:
-    """What the worker does with collected transitions."""
+def record(context: RunContext, agent: RecordedConversationAgent | None = None) -> list[Transition]:
+    """What the worker does with collected transitions, if there are too few to train on."""
+    agent = agent or WaltzRLFeedbackAgent()
     buffer = ReplayBuffer(context.agent_folder / "replay")
-    found = list(WaltzRLFeedbackAgent().collect(context))
+    found = list(agent.collect(context))
     for each in found:
         buffer.append(each)
     buffer.close()
+    with suppress(InsufficientDataError):
+        agent.build_job(context, found[:100])
     return found
 
 
@@ -44,9 +53,11 @@ def test_each_run_records_what_is_new(
     records = conversations(30)
     write(folder / "a.jsonl", records[:20])
     first = record(waltzrl_context)
-    write(folder / "b.jsonl", records[10:])
+    (folder / "a.jsonl").rename(folder / "a.jsonl.1")
+    write(folder / "a.jsonl", records[10:])
     later = record(waltzrl_context)
     assert record(waltzrl_context) == []
+    assert (len(first), len(later)) == (20, 10)
     assert len({each.group for each in first + later}) == 30
 
 
@@ -61,17 +72,34 @@ def test_a_run_that_ends_between_two_transitions_of_a_line_loses_none(
     assert list(WaltzRLConversationAgent().collect(waltzrl_context)) == [second]
 
 
-def test_damage_is_logged_and_another_folder_can_be_chosen(
+def test_damage_is_told_once_and_costs_itself(
     waltzrl_context: RunContext, conversations: Conversations, tmp_path: Path
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    write(elsewhere / "a.jsonl", [{"conversation_id": 1}, *conversations(1)])
-    settings = RecordedConversationSettings(folder=elsewhere)
+    """A record without an id, two writers in one line, a torn line, and one being written."""
+    records = conversations(5)
+    stopped = {key: each for key, each in records[0].items() if "revised" not in key}
+    lines = [json.dumps(each) for each in (*records, {**stopped, "feedback": ""})]
+    text = [json.dumps({"conversation_id": 1}), lines[0] + lines[1], lines[2][:30] + lines[3]]
+    (tmp_path / "a.jsonl").write_text("\n".join([*text, lines[5], lines[4][:40]]))
+    context = replace(waltzrl_context, settings=RecordedConversationSettings(folder=tmp_path))
     with structlog.testing.capture_logs() as logs:
-        assert len(record(replace(waltzrl_context, settings=settings))) == 1
-    assert [(each["event"], each["line"]) for each in logs] == [("conversation_skipped", 1)]
+        assert [each.group for each in record(context)] == ["c0", "c1", "c3"]
+    [read] = [each for each in logs if each["event"] == "records_read"]
+    counts = [read[name] for name in ("records", "duplicates", "refused", "incomplete", "misfits")]
+    assert counts == [3, 0, 2, 1, 0]  # a line without feedback is nothing to the feedback agent
+    problems = [each["problem"] for each in logs if each["event"] == "records_incomplete"]
+    assert any("conversation_id: Input should be a valid string" in each for each in problems)
+    assert any("first: a.jsonl line 1" in each for each in problems)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write(lines[4][40:] + "\n")
+    with structlog.testing.capture_logs() as logs:
+        assert [each.group for each in record(context)] == ["c4"]
+    assert [each["event"] for each in logs] == ["records_read"]
+
+
+def test_a_missing_folder_names_the_setting(waltzrl_context: RunContext, tmp_path: Path) -> None:
     missing = RecordedConversationSettings(folder=tmp_path / "missing")
-    with pytest.raises(MisconfiguredError, match="FOLDER"):
+    with pytest.raises(SourceFolderError, match=r"missing, cannot be read.*setting FOLDER"):
         record(replace(waltzrl_context, settings=missing))
 
 

@@ -38,7 +38,7 @@ class Desk:
 
     def new_source(self) -> RecordSource:
         definition = parse_definition(self.text.encode(), Path("desk.toml"))
-        return RecordSource(definition, "desk", self.folder, self.agent_folder)
+        return RecordSource.of_definition(definition, "desk", self.folder, self.agent_folder)
 
     def write(self, name: str, *records: object, end: str = "\n") -> Path:
         path = self.folder / name

@@ -7,6 +7,7 @@ import lzma
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ def test_time_is_a_limit_also_while_nothing_is_new(desk: Any, make_record: Make)
         now[0] += 1.0
         return now[0]
 
-    source = RecordSource(desk.source.definition, "desk", desk.folder, desk.agent_folder, clock)
+    source = replace(desk.source, clock=clock)
     assert [each.group for each in source.new_transitions(2.5)] == ["0", "1", "2"]
 
 
