@@ -1,6 +1,23 @@
 """The training loop: epochs, step boundary, statistics, divergence, held-out evaluation."""
 
 from infrastructure.training.loop.divergence import TrainingDivergedError
-from infrastructure.training.loop.train import LoopOptions, TrainingResult, train
+from infrastructure.training.loop.train import (
+    LoopOptions,
+    StepRequest,
+    Steps,
+    TrainingResult,
+    take_steps,
+    train,
+    training_steps,
+)
 
-__all__ = ["LoopOptions", "TrainingDivergedError", "TrainingResult", "train"]
+__all__ = [
+    "LoopOptions",
+    "StepRequest",
+    "Steps",
+    "TrainingDivergedError",
+    "TrainingResult",
+    "take_steps",
+    "train",
+    "training_steps",
+]

@@ -7,10 +7,11 @@ decides and evaluates; all ranks carry out its decisions after the same step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch.nn import Module
@@ -57,6 +58,8 @@ from infrastructure.training.rounds import (
     Rounds,
     first_batches,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +144,49 @@ def train(
         ValueError: The job yields no batches, `FP16Trainer` refuses its model or optimizer, or
             ``keep_fp32`` names a module that the model does not have.
     """
-    return _TrainingLoop(
+    return take_steps(
+        training_steps(
+            job,
+            device=device,
+            precision=precision,
+            config=config,
+            options=options,
+            folder=folder,
+            emit=emit,
+            commands=commands,
+            observe_round=observe_round,
+            best_epoch=best_epoch,
+        )
+    )
+
+
+def training_steps(
+    job: Job,
+    *,
+    device: torch.device,
+    precision: PrecisionState,
+    config: FP16TrainingConfig,
+    options: LoopOptions,
+    folder: Path,
+    emit: Callable[[BaseEvent], None],
+    commands: Callable[[], Iterable[Command]],
+    observe_round: Callable[[GeneratedRound, int], None] | None = None,
+    best_epoch: BestEpoch | None = None,
+) -> Steps[TrainingResult]:
+    """Do what `train` does, but leave each step to the caller, who may train several jobs in turn.
+
+    Everything happens while the caller advances the generator, also what comes before the first
+    step. When it yields a `StepRequest`, the caller must take that step, by `StepRequest.take` or
+    in a way that gives the same result, before advancing it again; an error of the step belongs
+    into the generator, by ``throw``. While it runs, and in its steps, the global random generators
+    must be as this training left them.
+
+    Args and Raises: See `train`.
+
+    Returns:
+        A generator whose value is the result.
+    """
+    loop = TrainingLoop(
         job=job,
         device=device,
         precision=precision,
@@ -152,10 +197,65 @@ def train(
         commands=commands,
         observe_round=observe_round,
         best_epoch=best_epoch,
-    ).run()
+    )
+    return (yield from loop.steps())
 
 
-class _TrainingLoop:
+class StepRequest(NamedTuple):
+    """A batch that a training is to be trained on before it continues.
+
+    Attributes:
+        loop: Training that asks.
+        batch: Batch on the training's device.
+        replay: See `FP16Trainer.step`.
+    """
+
+    loop: TrainingLoop
+    batch: Batch
+    replay: bool
+
+    def take(self) -> None:
+        """Train on the batch."""
+        self.loop.stepper.train_batch(self.batch, self.loop.loss, replay=self.replay)
+
+
+Steps: TypeAlias = Generator[StepRequest, None, T]
+"""A training, and perhaps what surrounds it, that asks for each of its steps."""
+
+
+def take_steps(steps: Steps[T]) -> T:
+    """Take every step that *steps* asks for; return its value.
+
+    Raises:
+        BaseException: What *steps* raised; errors of a step pass through it.
+    """
+    advance: Callable[[], StepRequest] = steps.__next__
+    while True:
+        try:
+            request = advance()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        advance = steps.__next__
+        try:
+            request.take()
+        except BaseException as error:
+            advance = partial(steps.throw, error)
+
+
+class TrainingLoop:
+    """One training from its first step, or its newest checkpoint, to its last evaluation.
+
+    Args: See `train`.
+
+    Attributes:
+        trainer: Trainer of the job's model.
+        stepper: What takes a step of this training alone: the trainer, or a wrapper of it.
+        loss: The job's loss function.
+        alone_reason: Reason the job or the options keep its steps from being taken together with
+            those of other trainings, or None; see `infrastructure.fleet` for those of the model.
+    """
+
     def __init__(
         self,
         *,
@@ -193,16 +293,18 @@ class _TrainingLoop:
         model = self._distributed.model
         optimizer = job.optimizer(model.parameters())
         config = replace(config, accumulate=job.accumulate, keep_fp32=job.keep_fp32)
-        self._trainer = FP16Trainer(model, optimizer, config, wish=precision)
-        self._stepper = GraphedTrainer(self._trainer) if config.cuda_graph else self._trainer
+        self.trainer = trainer = FP16Trainer(model, optimizer, config, wish=precision)
+        self.stepper = GraphedTrainer(trainer) if config.cuda_graph else trainer
+        self.loss = job.loss
+        self.alone_reason = _alone_reason(job, options)
         schedule = None
         if job.scheduler is not None:
             schedule = LearningRateSchedule(
-                job.scheduler(optimizer), self._trainer, job.scheduler_counts
+                job.scheduler(optimizer), self.trainer, job.scheduler_counts
             )
         self._rounds = _rounds_of(job, self._distributed, ranks, device)
         self._progress = SavedProgress(
-            trainer=self._trainer,
+            trainer=self.trainer,
             schedule=schedule,
             rounds=self._rounds,
             checkpoints=checkpoints,
@@ -213,14 +315,14 @@ class _TrainingLoop:
         self._progress.resume()
         self._telemetry: TelemetryObserver | None = None
         self._reporter = StatsReporter(
-            self._trainer, self._report_steps, options.stats_interval_steps
+            self.trainer, self._report_steps, options.stats_interval_steps
         )
-        self._divergence = DivergenceHandler(self._trainer, checkpoints, emit)
+        self._divergence = DivergenceHandler(self.trainer, checkpoints, emit)
         self._profile = StepProfile(
-            options.profile_steps, folder.parent / "profile", emit, self._stepper
+            options.profile_steps, folder.parent / "profile", emit, self.stepper
         )
         self._boundary = StepBoundary(
-            trainer=self._trainer,
+            trainer=self.trainer,
             schedule=schedule,
             reporter=self._reporter,
             progress=self._progress,
@@ -247,7 +349,7 @@ class _TrainingLoop:
             "telemetry_not_measured": options.telemetry_interval_steps,
         }
         for notice, interval in intervals.items():
-            if interval and is_sharded(self._trainer.model):
+            if interval and is_sharded(self.trainer.model):
                 fields = {"error": "the model is sharded, so no rank holds all of it"}
                 emit(Notice(event=notice, fields=fields))
             elif interval and notice == "baseline_not_measured":
@@ -261,10 +363,11 @@ class _TrainingLoop:
             observers.append(self._profile)
         return observers
 
-    def run(self) -> TrainingResult:
+    def steps(self) -> Steps[TrainingResult]:
+        """Train; see `training_steps`."""
         try:
             while self._progress.epoch < self._job.epochs and not self._boundary.stopped:
-                self._train_epoch()
+                yield from self._train_epoch()
         finally:
             self._profile.finish()  # training may end before all profile_steps are done
             release(self._job.model)  # for its author, who may save or export it whole
@@ -275,15 +378,15 @@ class _TrainingLoop:
         return TrainingResult(
             outcome="stopped" if self._boundary.stopped else "done",
             evaluation=self._evaluation,
-            steps=self._trainer.training_steps,
+            steps=self.trainer.training_steps,
             epochs=self._progress.epoch,
-            stats=self._trainer.get_stats(),
+            stats=self.trainer.get_stats(),
         )
 
-    def _train_epoch(self) -> None:
+    def _train_epoch(self) -> Steps[None]:
         progress, boundary = self._progress, self._boundary
         while progress.round < self._rounds.per_epoch:
-            self._train_round()
+            yield from self._train_round()
             if boundary.stopped:
                 return
             progress.round, progress.batch = progress.round + 1, 0
@@ -291,8 +394,8 @@ class _TrainingLoop:
         boundary.end_epoch()
         self._evaluate()
 
-    def _train_round(self) -> None:
-        trainer, stepper = self._trainer, self._stepper
+    def _train_round(self) -> Steps[None]:
+        trainer = self.trainer
         progress, boundary = self._progress, self._boundary
         shares = self._begin_round()
         if boundary.stopped:
@@ -301,7 +404,7 @@ class _TrainingLoop:
             moved = to_device(batch, self._device)
             if self._telemetry is not None and not replay:
                 self._observe_before_step(self._telemetry, moved)
-            stepper.train_batch(moved, self._job.loss, replay=replay)
+            yield StepRequest(self, moved, replay)
             progress.batch += taken
             self._reporter.count_samples(moved, taken)
             if trainer.at_step_boundary:
@@ -314,7 +417,7 @@ class _TrainingLoop:
 
     def _observe_before_step(self, telemetry: TelemetryObserver, batch: Batch) -> None:
         begun = time.monotonic()
-        telemetry.before_step(self._trainer, batch)
+        telemetry.before_step(self.trainer, batch)
         self._reporter.exclude(time.monotonic() - begun)
 
     def _report_steps(self, event: BaseEvent) -> None:
@@ -324,7 +427,7 @@ class _TrainingLoop:
 
     def _begin_round(self) -> Iterator[RankBatch]:
         """Return this rank's share of the batches that remain in the round."""
-        trainer, progress = self._trainer, self._progress
+        trainer, progress = self.trainer, self._progress
         round_ = progress.epoch * self._rounds.per_epoch + progress.round
         begun = time.monotonic()
         batches = self._rounds.begin(round_)
@@ -344,11 +447,11 @@ class _TrainingLoop:
 
     def _expected_steps(self, round_: int, batches: int) -> int:
         """Steps of the run if all rounds from *round_* on have as many *batches*."""
-        micro_batches = self._trainer.config.accumulate * self._ranks.count
+        micro_batches = self.trainer.config.accumulate * self._ranks.count
         per_round = -(-batches // micro_batches)
         if isinstance(self._job, TrainingJob):
             return per_round * self._job.epochs
-        before = self._trainer.training_steps - self._progress.batch // micro_batches
+        before = self.trainer.training_steps - self._progress.batch // micro_batches
         return before + per_round * (self._job.epochs * self._rounds.per_epoch - round_)
 
     def _evaluate(self) -> None:
@@ -393,6 +496,14 @@ class _TrainingLoop:
     def _trained_beyond_warm_up(self) -> bool:
         warm_up = self._job.warm_up_rounds if isinstance(self._job, OnPolicyJob) else 0
         return self._progress.epoch * self._rounds.per_epoch > warm_up
+
+
+def _alone_reason(job: Job, options: LoopOptions) -> str | None:
+    if isinstance(job, OnPolicyJob):
+        return "it generates its batches with its own model"
+    if options.profile_steps:
+        return "its steps are profiled"
+    return None
 
 
 def _resolver_of(
