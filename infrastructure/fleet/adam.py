@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from infrastructure.fleet.agreement import elementwise_agrees
-from infrastructure.fleet.parameters import StackedParameters
+from infrastructure.fleet.parameters import StackedParameters, own_storages
 from infrastructure.training import FP16Trainer
 from infrastructure.training.optimizer_step import adam_kernel, is_observed
 
@@ -36,9 +36,9 @@ class StackedAdam:
         self._trainers, self._parameters = trainers, parameters
         members, shapes = len(trainers), [stack.shape for stack in parameters.stacks]
         self._steps_FP = torch.zeros(members, len(shapes))
-        self._step_slices = [list(row.unbind()) for row in self._steps_FP]
+        self._step_slices = [own_storages(row) for row in self._steps_FP]
         self._moments = [[torch.zeros(shape) for shape in shapes] for _ in _STATE[1:]]
-        self._slices = [[list(stack.unbind()) for stack in stacks] for stacks in self._moments]
+        self._slices = [[own_storages(stack) for stack in stacks] for stacks in self._moments]
         self._own = [
             [*self._step_slices[i], *(slices[i] for moment in self._slices for slices in moment)]
             for i in range(members)

@@ -30,7 +30,7 @@ class StackedParameters:
     Attributes:
         names: Names of the parameters.
         stacks: float32 ``[F, *shape]`` each; every slice is aligned, rows may be padded.
-        slices: ``slices[k][i]`` is parameter k of member i.
+        slices: ``slices[k][i]`` is parameter k of member i; see `own_storages`.
     """
 
     def __init__(self, trainers: Sequence[FP16Trainer]) -> None:
@@ -38,7 +38,7 @@ class StackedParameters:
         self._own = [list(trainer.model.parameters()) for trainer in trainers]
         self.names = [name for name, _ in trainers[0].model.named_parameters()]
         self.stacks = [_aligned_stack(len(trainers), p) for p in self._own[0]]
-        self.slices = [list(stack.unbind()) for stack in self.stacks]
+        self.slices = [own_storages(stack) for stack in self.stacks]
         rows = zip(*self.slices, strict=True)
         self._addresses = [[each.data_ptr() for each in row] for row in rows]
         self._leaves = [stack.detach().requires_grad_() for stack in self.stacks]
@@ -76,6 +76,14 @@ class StackedParameters:
             _aligned_stack(len(chosen), stack[0]).copy_(stack[rows]).requires_grad_()
             for stack in self.stacks
         ]
+
+
+def own_storages(stack: Tensor) -> list[Tensor]:
+    """The slices of *stack*, each with a storage of its own over the same memory.
+
+    ``torch.save`` writes whole storages: of a view, it would write all members.
+    """
+    return [torch.from_dlpack(each) for each in stack.unbind()]
 
 
 def _aligned_stack(members: int, like: Tensor) -> Tensor:
