@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.utils.dlpack import from_dlpack
 
 from infrastructure.fleet.agreement import ALIGNMENT_BYTES
 from infrastructure.training import FP16Trainer
@@ -83,7 +84,7 @@ def own_storages(stack: Tensor) -> list[Tensor]:
 
     ``torch.save`` writes whole storages: of a view, it would write all members.
     """
-    return [torch.from_dlpack(each) for each in stack.unbind()]
+    return [from_dlpack(each) for each in stack.unbind()]
 
 
 def _aligned_stack(members: int, like: Tensor) -> Tensor:
