@@ -1,4 +1,4 @@
-"""The last pre-flight report, a file in the agent's folder."""
+"""What workers leave in the agent's folder: the last pre-flight report, the last training."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from genesis_fp16.domain.last_training import LastTraining
 from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.files import write_atomically
 
 _PREFLIGHT = "preflight.json"
+_LAST_TRAINING = "last-training.json"
 
 
 def write_preflight(agent_folder: Path, report: PreflightReport) -> None:
@@ -25,5 +27,22 @@ def read_preflight(agent_folder: Path) -> PreflightReport | None:
     """The agent's last report; None if there is none, or this version cannot read it."""
     try:
         return PreflightReport.model_validate_json((agent_folder / _PREFLIGHT).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write_last_training(agent_folder: Path, last: LastTraining) -> None:
+    """Write *last* over what is known of the training before.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    write_atomically(agent_folder / _LAST_TRAINING, last.model_dump_json(indent=2))
+
+
+def read_last_training(agent_folder: Path) -> LastTraining | None:
+    """The agent's last training; None if there was none, or this version cannot read it."""
+    try:
+        return LastTraining.model_validate_json((agent_folder / _LAST_TRAINING).read_bytes())
     except (OSError, ValidationError):
         return None

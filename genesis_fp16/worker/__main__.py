@@ -22,60 +22,25 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-import torch
 import torch.distributed as dist
 
 from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.plugins.loading import PluginRefusedError
-from genesis_fp16.system.disk import find_disk_full
 from genesis_fp16.system.processes import become_subreaper, die_with_parent
-from genesis_fp16.worker.attempt_runner import AttemptRunner, StoppedError, WrongDeviceError
-from genesis_fp16.worker.channel import CommandInbox, Emit, configure_worker_logging
-from genesis_fp16.worker.compiler_import import defer_compiler_import
-from genesis_fp16.worker.exit_report import (
-    describe_failure,
-    drop_output_on_full_disk,
-    exit_process,
-    print_traceback,
+from genesis_fp16.worker.attempt_runner import AttemptRunner
+from genesis_fp16.worker.channel import (
+    CommandInbox,
+    Emit,
+    configure_worker_logging,
+    listen,
+    take_stdin,
 )
-from infrastructure.agent_contract.agent import MisconfiguredError
+from genesis_fp16.worker.compiler_import import defer_compiler_import
+from genesis_fp16.worker.exit_report import drop_output_on_full_disk, exit_process
+from genesis_fp16.worker.outcome import run_attempt
 from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
-from infrastructure.events.event import BaseEvent, Finished
-from infrastructure.events.role_precision import PresetError
-from infrastructure.training.diagnostics import HalfPrecisionInModelError
-from infrastructure.training.loop import TrainingDivergedError
-from infrastructure.training.precision import NoHalfKernelError, UnknownModuleError
-
-
-def run_attempt(runner: AttemptRunner, spec: RunSpec) -> Finished:
-    """Run the attempt; turn any exception of the plugin, even ``sys.exit``, into a failure."""
-    try:
-        return Finished(outcome=runner.run())
-    except StoppedError:
-        return Finished(outcome="stopped")
-    except BaseException as error:  # a plugin may raise SystemExit or KeyboardInterrupt
-        print_traceback()
-        never_retry = (
-            PluginRefusedError,
-            WrongDeviceError,
-            HalfPrecisionInModelError,
-            NoHalfKernelError,
-            UnknownModuleError,
-            PresetError,
-        )
-        if isinstance(error, never_retry):
-            return Finished(outcome="misconfigured", error=f"{spec.agent} cannot run: {error}")
-        message = describe_failure(error, spec, runner.activity)
-        diverged = isinstance(error, TrainingDivergedError) and error.in_fp32
-        if diverged or isinstance(error, MisconfiguredError):
-            return Finished(outcome="misconfigured", error=message)
-        if find_disk_full(error) is not None:
-            return Finished(outcome="disk_full", error=message)
-        if isinstance(error, torch.OutOfMemoryError):
-            message += "; train smaller batches, or set GENESIS_DEVICE=cpu"
-        return Finished(outcome="failed", error=message)
+from infrastructure.events.event import BaseEvent
 
 
 def main() -> None:
@@ -92,7 +57,11 @@ def main() -> None:
         rank = dist.get_node_local_rank()
     with EventWriter(spec.events_path) as events:
         emit: Emit = events if not rank else _discard
-        inbox = CommandInbox(events, reads_stdin=not rank)
+        commands, inbox = take_stdin(), CommandInbox(events)
+        if rank:
+            os.close(commands)  # several ranks share one stdin, and rank 0 reads it
+        else:
+            listen(commands, inbox)
 
         def stop(number: int, _frame: FrameType | None) -> None:
             inbox.put(Stop(reason=signal.Signals(number).name))

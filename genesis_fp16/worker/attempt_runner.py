@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,9 +15,10 @@ import numpy as np
 import torch
 
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.last_training import LastTraining
 from genesis_fp16.domain.run import Outcome
 from genesis_fp16.domain.run_spec import LabRequest, RunSpec
-from genesis_fp16.plugins.agent_folder import write_preflight
+from genesis_fp16.plugins.agent_folder import write_last_training, write_preflight
 from genesis_fp16.plugins.loading import load_agent, validate_settings
 from genesis_fp16.worker.channel import (
     CommandInbox,
@@ -49,12 +51,13 @@ from infrastructure.events.event import (
     Started,
 )
 from infrastructure.files import remove_abandoned
+from infrastructure.fleet import NotStackableError, shape_text
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.checkpoints import BestEpoch, BestEpochError
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.distributed import Ranks, process_group
-from infrastructure.training.loop import LoopOptions, TrainingResult, train
+from infrastructure.training.loop import LoopOptions, Steps, TrainingLoop, TrainingResult
 from infrastructure.training.precision import resolve_device
 from infrastructure.training.rounds import GeneratedRound
 from infrastructure.trajectories import BufferSnapshot
@@ -75,21 +78,35 @@ class StoppedError(Exception):
 class AttemptRunner:
     """Runs one attempt, from collecting to publishing.
 
+    Args:
+        trained_together: Attempts that train in this process.
+
     Attributes:
         activity: What is under way, in words that follow "failed while".
     """
 
-    def __init__(self, spec: RunSpec, emit: Emit, inbox: CommandInbox) -> None:
+    def __init__(
+        self, spec: RunSpec, emit: Emit, inbox: CommandInbox, *, trained_together: int = 1
+    ) -> None:
+        self._trained_together = trained_together
         self._spec, self._emit, self._inbox = spec, emit, inbox
         self._precision = spec.precision
         self._progress = ProgressReporter(emit)
         self._logger = run_logger(emit, spec.agent, spec.run_id)
+        self._group = ExitStack()
         self.activity = "loading the agent"
 
-    def run(self) -> Outcome:
-        """Run every phase; an exception means that the attempt is not complete."""
+    def start(self) -> None:
+        """Load the agent, join the other ranks, and report that the worker has started."""
         self._load()
-        with self._process_group():
+        self._group.enter_context(self._process_group())
+
+    def steps(self) -> Steps[Outcome]:
+        """Run every phase after `start`; an exception means that the attempt is not complete.
+
+        Training asks the caller for each of its steps; see `training_steps`.
+        """
+        with self._group:
             if self._spec.task == "preflight":
                 self._measure()
                 return "done"
@@ -105,7 +122,7 @@ class AttemptRunner:
             self.activity = "checking the training job"
             check_fp32_step(job, self._device)
             best = self._best_epoch() if isinstance(job, OnPolicyJob) else None
-            result = self._train(job, best)
+            result = yield from self._train(job, best)
         if result.outcome == "stopped":
             return "stopped"
         if self._ranks.is_rank_zero and self._spec.repeats is None:
@@ -253,7 +270,7 @@ class AttemptRunner:
     def _config(self) -> FP16TrainingConfig:
         return trainer_config(self._spec.trainer, self._spec.agent_folder, self._device)
 
-    def _train(self, job: Job, best: BestEpoch | None) -> TrainingResult:
+    def _train(self, job: Job, best: BestEpoch | None) -> Steps[TrainingResult]:
         spec = self._spec
         precision = broadcast_from_leader(self._ranks, self._read_commands)
         config = broadcast_from_leader(self._ranks, self._config)
@@ -269,8 +286,8 @@ class AttemptRunner:
             parallel=spec.parallel,
         )
         with PacedEvents(self._emit_and_save) as emit:
-            return train(
-                job,
+            loop = TrainingLoop(
+                job=job,
                 device=self._device,
                 precision=precision,
                 config=config,
@@ -281,6 +298,31 @@ class AttemptRunner:
                 observe_round=self._mismatch_observer(job, config, emit),
                 best_epoch=best,
             )
+            begun = time.monotonic()
+            result = yield from loop.steps()
+        is_whole = result.outcome == "done" and spec.attempt == 1 and spec.repeats is None
+        if is_whole and self._ranks.is_rank_zero:
+            self._save_last_training(loop, time.monotonic() - begun)
+        return result
+
+    def _save_last_training(self, loop: TrainingLoop, seconds: float) -> None:
+        """Tell the daemon whether this agent's next run may train with others."""
+        shape, alone_reason = "", loop.alone_reason or ""
+        if not alone_reason:
+            try:
+                shape = shape_text(loop.trainer)
+            except NotStackableError as error:
+                alone_reason = error.reason
+        last = LastTraining(
+            shape=shape,
+            alone_reason=alone_reason,
+            collect_seconds=self._collection.seconds,
+            train_seconds=seconds / self._trained_together,
+        )
+        try:
+            write_last_training(self._spec.agent_folder, last)
+        except OSError as error:
+            self._logger.warning("last_training_not_saved", error=str(error))
 
     def _best_epoch(self) -> BestEpoch:
         def warn(error: BestEpochError) -> None:

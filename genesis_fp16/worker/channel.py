@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import structlog
 from pydantic import ValidationError
@@ -94,27 +94,23 @@ class PacedEvents:
 
 
 class CommandInbox:
-    """Commands that a thread reads from stdin.
-
-    Stdin is reserved for it: plugin code and the processes it starts see an empty one.
+    """Commands that have arrived for one attempt.
 
     Args:
         events: Receives a notice about each line that is not a command. While too many events wait
             there for room on the disk, `drain` pauses the worker.
-        reads_stdin: Whether to read commands; several ranks share one stdin, and one reads it.
     """
 
-    def __init__(self, events: EventWriter, *, reads_stdin: bool = True) -> None:
+    def __init__(self, events: EventWriter) -> None:
         self._events = events
         self._commands: SimpleQueue[Command] = SimpleQueue()
-        self._descriptor = os.dup(0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        if reads_stdin:
-            threading.Thread(target=self._read, name="commands", daemon=True).start()
-        else:
-            os.close(self._descriptor)
+
+    def receive(self, line: bytes) -> None:
+        """Add the command that *line* holds."""
+        try:
+            self.put(COMMAND_ADAPTER.validate_json(line))
+        except ValidationError as error:
+            self._events(rejection(line, error))
 
     def put(self, command: Command) -> None:
         """Add a command; safe in a signal handler."""
@@ -151,19 +147,50 @@ class CommandInbox:
             time.sleep(_ROOM_SECONDS)
         return held
 
-    def _read(self) -> None:
-        with os.fdopen(self._descriptor, "rb") as lines:
-            for line in lines:
-                try:
-                    self.put(COMMAND_ADAPTER.validate_json(line))
-                except ValidationError as error:
-                    fields = {"line": repr(line[:200]), "error": _first_error(error)}
-                    self._events(Notice(level="warning", event="command_rejected", fields=fields))
-        self.put(Stop(reason="the daemon is gone"))
-        # The daemon that would kill a worker whose agent never yields is gone.
-        time.sleep(_ORPHAN_SECONDS)
-        sys.stderr.write(f"orphaned {_ORPHAN_SECONDS:g} s ago and still busy: exiting now\n")
-        os._exit(os.EX_TEMPFAIL)
+
+class Receiver(Protocol):
+    """Takes what arrives on stdin."""
+
+    def receive(self, line: bytes) -> None:
+        """Obey or refuse *line*."""
+
+    def put(self, command: Command) -> None:
+        """Obey *command*."""
+
+
+def take_stdin() -> int:
+    """Reserve stdin for commands; return its new descriptor.
+
+    Plugin code and the processes that it starts see an empty stdin.
+    """
+    descriptor = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return descriptor
+
+
+def listen(descriptor: int, receiver: Receiver) -> None:
+    """Let a thread read commands from *descriptor*; its end means that the daemon is gone."""
+    arguments = (descriptor, receiver)
+    threading.Thread(target=_read, args=arguments, name="commands", daemon=True).start()
+
+
+def _read(descriptor: int, receiver: Receiver) -> None:
+    with os.fdopen(descriptor, "rb") as lines:
+        for line in lines:
+            receiver.receive(line)
+    receiver.put(Stop(reason="the daemon is gone"))
+    # The daemon that would kill a worker whose agent never yields is gone.
+    time.sleep(_ORPHAN_SECONDS)
+    sys.stderr.write(f"orphaned {_ORPHAN_SECONDS:g} s ago and still busy: exiting now\n")
+    os._exit(os.EX_TEMPFAIL)
+
+
+def rejection(line: bytes, error: ValidationError) -> Notice:
+    """Notice that *line* is not a command."""
+    fields = {"line": repr(line[:200]), "error": _first_error(error)}
+    return Notice(level="warning", event="command_rejected", fields=fields)
 
 
 class ProgressReporter:

@@ -25,6 +25,9 @@ class Collection:
         progress: Receives the number of transitions, unless the agent reports its own progress.
         begin: Called before anything is collected.
         poll: Called after each transition; an exception that it raises ends the collection.
+
+    Attributes:
+        seconds: Seconds that collecting has taken.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Collection:
     ) -> None:
         self._agent, self._context, self._progress = agent, context, progress
         self._begin, self._poll = begin, poll
+        self.seconds = 0.0
 
     def snapshot(self, folder: Path) -> BufferSnapshot:
         """Collect into *folder*, unless an earlier attempt has: all train on the same data.
@@ -47,9 +51,10 @@ class Collection:
         if earlier is not None:
             return earlier
         self._begin()
-        buffer = self.buffer(folder)
+        begun, buffer = time.monotonic(), self.buffer(folder)
         with closing(buffer):  # even after an error, recorded transitions reach the disk
             self._collect(buffer)
+        self.seconds = time.monotonic() - begun
         self._progress.flush()
         snapshot = buffer.snapshot()
         write_atomically(self._context.run_folder / SNAPSHOT_FILE, json.dumps(snapshot.to_json()))

@@ -6,7 +6,7 @@
 from infrastructure.fleet.fleet import Fleet, FleetMember
 from infrastructure.fleet.forms import NotStackableError, StackedForm
 from infrastructure.fleet.gain import Gain, measure_gain
-from infrastructure.fleet.stackable import stackable
+from infrastructure.fleet.stackable import shape_text, stackable
 
 __all__ = [
     "Fleet",
@@ -15,5 +15,6 @@ __all__ = [
     "NotStackableError",
     "StackedForm",
     "measure_gain",
+    "shape_text",
     "stackable",
 ]

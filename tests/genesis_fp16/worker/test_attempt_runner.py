@@ -11,9 +11,10 @@ import torch
 
 from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
-from genesis_fp16.worker.__main__ import run_attempt
+from genesis_fp16.plugins.agent_folder import read_last_training
 from genesis_fp16.worker.attempt_runner import AttemptRunner
 from genesis_fp16.worker.channel import CommandInbox
+from genesis_fp16.worker.outcome import run_attempt
 from infrastructure.events import EventTail, EventWriter, PrecisionState
 from infrastructure.events.event import Finished
 
@@ -25,7 +26,7 @@ Attempt = Callable[..., Finished]
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
     """Run an attempt of `faulty_policy_agent` with the fault of this name, to its end."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    threads, stdin = torch.get_num_threads(), os.dup(0)
+    threads = torch.get_num_threads()
 
     def run(fault: str, **changes: object) -> Finished:
         spec = RunSpec(
@@ -51,13 +52,10 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt
             settings={"fault": fault},
         ).model_copy(update=changes)
         with EventWriter(spec.events_path) as events:
-            inbox = CommandInbox(events, reads_stdin=False)
-            return run_attempt(AttemptRunner(spec, events, inbox), spec)
+            return run_attempt(AttemptRunner(spec, events, CommandInbox(events)), spec)
 
     yield run
     torch.set_num_threads(threads)
-    os.dup2(stdin, 0)  # an inbox takes it away from plugin code
-    os.close(stdin)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +101,9 @@ def test_a_rollout_that_never_ends_is_cut_and_the_best_epoch_is_published(
         event for event in EventTail(tmp_path / "events.ndjson").read() if event.kind == "published"
     )
     assert published.reason == "reward 0.9, epoch 2"
+    last = read_last_training(tmp_path / "agent")
+    assert last is not None
+    assert (last.shape, last.alone_reason) == ("", "it generates its batches with its own model")
 
 
 def test_a_repetition_begins_with_what_the_repeated_run_began_with(

@@ -28,6 +28,7 @@ worker_channel._ORPHAN_SECONDS = 0.3
 from infrastructure.events import EventWriter, read_events
 path = Path(sys.argv[1])
 inbox = worker_channel.CommandInbox(EventWriter(path))
+worker_channel.listen(worker_channel.take_stdin(), inbox)
 assert sys.stdin.read() == ""
 got = []
 while len(got) < 2:

@@ -1,0 +1,52 @@
+"""The outcome of an attempt: what its end, or the error that ended it, means for its run."""
+
+from __future__ import annotations
+
+import torch
+
+from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.plugins.loading import PluginRefusedError
+from genesis_fp16.system.disk import find_disk_full
+from genesis_fp16.worker.attempt_runner import AttemptRunner, StoppedError, WrongDeviceError
+from genesis_fp16.worker.exit_report import describe_failure, print_traceback
+from infrastructure.agent_contract.agent import MisconfiguredError
+from infrastructure.events.event import Finished
+from infrastructure.events.role_precision import PresetError
+from infrastructure.training.diagnostics import HalfPrecisionInModelError
+from infrastructure.training.loop import TrainingDivergedError, take_steps
+from infrastructure.training.precision import NoHalfKernelError, UnknownModuleError
+
+
+def run_attempt(runner: AttemptRunner, spec: RunSpec) -> Finished:
+    """Run the attempt; turn any exception of the plugin, even ``sys.exit``, into a failure."""
+    try:
+        runner.start()
+        return Finished(outcome=take_steps(runner.steps()))
+    except BaseException as error:  # a plugin may raise SystemExit or KeyboardInterrupt
+        return finished_by(error, runner, spec)
+
+
+def finished_by(error: BaseException, runner: AttemptRunner, spec: RunSpec) -> Finished:
+    """The end of an attempt by *error*, which is under way, with its traceback in the log."""
+    if isinstance(error, StoppedError):
+        return Finished(outcome="stopped")
+    print_traceback()
+    never_retry = (
+        PluginRefusedError,
+        WrongDeviceError,
+        HalfPrecisionInModelError,
+        NoHalfKernelError,
+        UnknownModuleError,
+        PresetError,
+    )
+    if isinstance(error, never_retry):
+        return Finished(outcome="misconfigured", error=f"{spec.agent} cannot run: {error}")
+    message = describe_failure(error, spec, runner.activity)
+    diverged = isinstance(error, TrainingDivergedError) and error.in_fp32
+    if diverged or isinstance(error, MisconfiguredError):
+        return Finished(outcome="misconfigured", error=message)
+    if find_disk_full(error) is not None:
+        return Finished(outcome="disk_full", error=message)
+    if isinstance(error, torch.OutOfMemoryError):
+        message += "; train smaller batches, or set GENESIS_DEVICE=cpu"
+    return Finished(outcome="failed", error=message)
