@@ -6,6 +6,7 @@
 from infrastructure.fleet.fleet import Fleet, FleetMember
 from infrastructure.fleet.forms import NotStackableError, StackedForm
 from infrastructure.fleet.gain import Gain, measure_gain
+from infrastructure.fleet.losses import StackableLoss
 from infrastructure.fleet.stackable import shape_text, stackable
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "FleetMember",
     "Gain",
     "NotStackableError",
+    "StackableLoss",
     "StackedForm",
     "measure_gain",
     "shape_text",

@@ -7,7 +7,7 @@ shape, and is used only where every result and every gradient agrees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ ALIGNMENT_BYTES = 64
 """A slice begins at a multiple of this, as torch's own allocations do: kernels round differently
 elsewhere."""
 
-_VECTOR_ELEMENTS = 64  # two vectors of the widest CPU, in a half type
+_VECTORS_BYTES = 128  # two vectors of the widest CPU: what a loop takes at once
 _GRAIN_ELEMENTS = 32_768  # from this on torch divides an elementwise operation among threads
 
 
@@ -25,15 +25,46 @@ def is_aligned(slice_elements: int, dtype: torch.dtype = torch.float32) -> bool:
     return slice_elements * dtype.itemsize % ALIGNMENT_BYTES == 0
 
 
-def elementwise_agrees(slice_elements: int, slices: int) -> bool:
+def elementwise_agrees(
+    slice_elements: int, slices: int, dtype: torch.dtype = torch.float32
+) -> bool:
     """Whether an elementwise function may run on a whole stack.
 
     The vector code and the code for the remainder of a tensor round differently; which element is
     in the remainder must be the same as in a tensor of its own.
     """
-    if slice_elements % _VECTOR_ELEMENTS:
+    if slice_elements * dtype.itemsize % _VECTORS_BYTES:
         return False
     return torch.get_num_threads() == 1 or slices * slice_elements < _GRAIN_ELEMENTS
+
+
+def agrees(
+    stacked: Callable[..., Tensor],
+    alone: Callable[..., Tensor],
+    shapes: Sequence[Sequence[int]],
+    *,
+    members: int,
+    device: torch.device,
+) -> bool:
+    """`runs_agree` for functions of a module under the autocast in force; tried once for each case.
+
+    Args:
+        stacked, alone: Functions that are the same objects in every call.
+    """
+    half, threads = autocast_dtype(device), torch.get_num_threads()
+    case = (stacked, alone, tuple(map(tuple, shapes)), members, device, half, threads)
+    if case not in _CASES:
+        _CASES[case] = runs_agree(stacked, alone, shapes, members=members, device=device)
+    return _CASES[case]
+
+
+_CASES: dict[Hashable, bool] = {}
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """Dtype of the autocast in force, or None where there is none."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if on else None
 
 
 def runs_agree(
@@ -43,17 +74,19 @@ def runs_agree(
     *,
     members: int,
     device: torch.device,
+    given: Sequence[Tensor] = (),
 ) -> bool:
     """Whether *stacked* on stacks of random numbers equals *alone* on every slice, bit for bit.
 
     Reads the device. Torch's global generators do not change.
 
     Args:
-        stacked: Function of stacks, one for each of *shapes*, ``[members, *shape]``; returns a
-            stack.
+        stacked: Function of stacks, one for each of *shapes*, ``[members, *shape]``, and of
+            *given*; returns a stack.
         alone: The same function of tensors of one member.
-        shapes: Shapes of one member's arguments.
+        shapes: Shapes of one member's arguments that are differentiated.
         members: Number of slices.
+        given: Stacks of further arguments.
     """
     generator = torch.Generator(device).manual_seed(0)
 
@@ -61,22 +94,26 @@ def runs_agree(
         return torch.randn((members, *shape), generator=generator, device=device)
 
     stacks = [random(shape) for shape in shapes]
-    result = _with_gradients(stacked, stacks, None)
-    weights = random(result[0].shape[1:])
-    result = _with_gradients(stacked, stacks, weights)
+    (result,) = _with_gradients(stacked, stacks, given, None)
+    weights = random(result.shape[1:])
+    together = _with_gradients(stacked, stacks, given, weights)
     for i in range(members):
-        own = _with_gradients(alone, [stack[i].clone() for stack in stacks], weights[i].clone())
-        if not all(torch.equal(a[i], b) for a, b in zip(result, own, strict=True)):
+        own, fixed = ([stack[i].clone() for stack in each] for each in (stacks, given))
+        single = _with_gradients(alone, own, fixed, weights[i].clone())
+        if not all(torch.equal(a[i], b) for a, b in zip(together, single, strict=True)):
             return False
     return True
 
 
 def _with_gradients(
-    function: Callable[..., Tensor], arguments: Sequence[Tensor], weights: Tensor | None
+    function: Callable[..., Tensor],
+    arguments: Sequence[Tensor],
+    given: Sequence[Tensor],
+    weights: Tensor | None,
 ) -> list[Tensor]:
     leaves = [each.clone().requires_grad_() for each in arguments]
     with torch.enable_grad():
-        result = function(*leaves).float()
+        result = function(*leaves, *given).float()
         if weights is None:
             return [result.detach()]
         return [result.detach(), *torch.autograd.grad(result, leaves, weights)]

@@ -10,10 +10,10 @@ Shapes: G members that are stepped together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import structlog
 import torch
@@ -22,7 +22,13 @@ from torch import Tensor
 from infrastructure.agent_contract import Forward
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.fleet.adam import StackedAdam
-from infrastructure.fleet.forms import Call, NotStackableError, StackedForm
+from infrastructure.fleet.forms import Call, NotStackableError, Outputs, StackedForm
+from infrastructure.fleet.losses import (
+    PendingLoss,
+    PendingOutput,
+    stacked_loss_agrees,
+    stacked_targets,
+)
 from infrastructure.fleet.parameters import StackedParameters
 from infrastructure.fleet.stackable import stack_key, stacked_form
 from infrastructure.training import FP16Trainer, Precision
@@ -37,9 +43,11 @@ class FleetMember:
 
     Attributes:
         trainer: Trainer of the member; use it between steps as if it were alone.
-        loss: Function from forward and batch to a scalar, float32. It is called twice per step:
-            until it calls ``forward``, and with the output of the model. It may call ``forward``
-            once.
+        loss: Function from forward and batch to a scalar, float32. It may call ``forward`` once.
+            It is called twice per step: until it calls ``forward``, and with the output of the
+            model. A loss that returns a `StackableLoss`, or torch's ``mse_loss`` or
+            ``cross_entropy``, of the output and does no more with it is called once per step,
+            with an output that is not computed yet.
         generator: CPU generator of all random numbers of the member's model and loss, in place of
             torch's global one; None if they use none.
     """
@@ -57,7 +65,8 @@ class _Slot:
     key: Hashable
     alone_reason: str | None
     index: int = 0  # place in the stacks
-    draws_checked: bool = False
+    is_checked: bool = False
+    loss_is_known: bool | None = None  # whether a pending loss is the loss; None before its check
 
 
 @dataclass(slots=True)
@@ -69,7 +78,8 @@ class _Turn:
     call: Call
     random_state: Tensor | None
     group: tuple[Hashable, ...]
-    loss: Tensor | None = None
+    pending: PendingLoss | None
+    is_alone: bool = False  # only a step alone will do, or will name the error
 
 
 @dataclass(slots=True)
@@ -77,6 +87,7 @@ class _Stacks:
     slots: list[_Slot]
     parameters: StackedParameters
     adam: StackedAdam
+    agreements: dict[Hashable, bool]  # whether stacked losses agree
 
 
 class Fleet:
@@ -152,7 +163,9 @@ class Fleet:
             trainers = [slot.member.trainer for slot in slots]
             parameters = StackedParameters(trainers)
             adam = StackedAdam(trainers, parameters)
-            self._stacks[key] = _Stacks(slots=slots, parameters=parameters, adam=adam)
+            self._stacks[key] = _Stacks(
+                slots=slots, parameters=parameters, adam=adam, agreements={}
+            )
         return self._stacks[key]
 
     # The step.
@@ -213,25 +226,32 @@ def _turn(slot: _Slot, batch: Batch) -> _Turn | None:
     trainer, form = slot.member.trainer, slot.form
     if form is None or slot.alone_reason or trainer.model_cast_requested:
         return None
-    recorder = _Recorder()
+    recorder, pending = _Recorder(may_return=slot.loss_is_known is not False), None
+    before = None if slot.is_checked else torch.get_rng_state()
     try:
-        slot.member.loss(recorder, batch)
-    except _Called:
+        result: object = slot.member.loss(recorder, batch)
+        if isinstance(result, PendingLoss) and result.output is recorder.output:
+            pending = result
+    except Exception:  # noqa: S110 of the output that is not computed yet; a step alone raises others
         pass
-    except Exception:  # the step alone raises it again
-        return None
+    if before is not None:
+        torch.set_rng_state(before)
     if recorder.arguments is None:
         return None
+    if pending is None and slot.loss_is_known is None:
+        slot.loss_is_known = False
     try:
         signature = form.signature(trainer.model, recorder.arguments)
     except NotStackableError:
         return None
     generator = slot.member.generator
-    state = None if generator is None else generator.get_state()
+    state = generator.get_state() if form.draws and generator is not None else None
     training = trainer.model.training
     call = Call(arguments=recorder.arguments, training=training, generator=generator)
     group = (slot.key, trainer.precision, signature)
-    return _Turn(slot=slot, batch=batch, call=call, random_state=state, group=group)
+    return _Turn(
+        slot=slot, batch=batch, call=call, random_state=state, group=group, pending=pending
+    )
 
 
 def _step_alone(slot: _Slot, batch: Batch) -> None:
@@ -254,33 +274,53 @@ def _step_together(stacks: _Stacks, turns: list[_Turn]) -> list[tuple[_Slot, Bat
     if trainers[0].precision.scales_loss:
         scale_G = torch.stack([trainer.scale_in_force for trainer in trainers])
     try:
-        _compute_losses(turns, dict(zip(stacks.parameters.names, leaves, strict=True)))
-        loss_G = _backward(turns, scale_G)
+        loss_G = _losses(stacks, turns, dict(zip(stacks.parameters.names, leaves, strict=True)))
+        loss_G.backward(torch.ones_like(loss_G) if scale_G is None else scale_G)
+        _check_parameters(stacks, turns)
     except Exception as error:  # of one of them, and the step alone finds out which
         log.warning("stacked_step_failed", members=[t.slot.name for t in turns], reason=str(error))
-        loss_G = None
         for turn in turns:
-            turn.loss = None
-    redo = [turn for turn in turns if turn.loss is None]
-    for turn in redo:
+            turn.is_alone = True
+            stacks.parameters.drop_gradients(turn.slot.index)
+    alone = [turn for turn in turns if turn.is_alone]
+    for turn in alone:
         if turn.random_state is not None and turn.call.generator is not None:
             turn.call.generator.set_state(turn.random_state)
     gradients = [_taken(leaf) for leaf in leaves]
-    if loss_G is not None and len(redo) < len(turns):
-        _finish(stacks, turns, gradients, loss_G, scale_G)
-    return [(turn.slot, turn.batch) for turn in redo]
+    if len(alone) < len(turns):
+        _finish(stacks, turns, gradients, loss_G.detach(), scale_G)
+    return [(turn.slot, turn.batch) for turn in alone]
 
 
-def _compute_losses(turns: list[_Turn], parameters: Mapping[str, Tensor]) -> None:
+def _losses(stacks: _Stacks, turns: Sequence[_Turn], parameters: Mapping[str, Tensor]) -> Tensor:
+    """Compute the loss of every turn, ``[G]``; 0 where only a step alone will do."""
     slot = turns[0].slot
-    trainer, form = slot.member.trainer, slot.form
-    if form is None:
-        return
+    trainer, form = slot.member.trainer, cast("StackedForm", slot.form)
     with _autocast(trainer, trainer.precision):
         outputs = form.forward(parameters, [turn.call for turn in turns])
     with _autocast(trainer, Precision.FP32):
-        for turn, output in zip(turns, outputs, strict=True):
-            turn.loss = _loss_of(turn, output)
+        pending = _stackable(stacks, turns, outputs)
+        if pending:
+            return pending[0].loss.stacked(
+                outputs.structure(outputs.stack()), stacked_targets(pending)
+            )
+        zero = torch.zeros((), device=trainer.device)
+        losses = [_loss_of(*pair) for pair in zip(turns, outputs.of_members(), strict=True)]
+        return torch.stack([zero if loss is None else loss for loss in losses])
+
+
+def _stackable(stacks: _Stacks, turns: Sequence[_Turn], outputs: Outputs) -> list[PendingLoss]:
+    """The losses of *turns* if they can be computed together, else nothing."""
+    pending = [turn.pending for turn in turns if turn.pending and turn.slot.loss_is_known]
+    if len(pending) < len(turns):
+        return []
+    signatures = {each.signature() for each in pending}
+    if len(signatures) > 1 or None in signatures:
+        return []
+    case = (len(turns), turns[0].group, *signatures, torch.get_num_threads())
+    if case not in stacks.agreements:
+        stacks.agreements[case] = stacked_loss_agrees(pending, outputs)
+    return pending if stacks.agreements[case] else []
 
 
 def _autocast(trainer: FP16Trainer, precision: Precision) -> AbstractContextManager[object]:
@@ -291,33 +331,40 @@ def _autocast(trainer: FP16Trainer, precision: Precision) -> AbstractContextMana
     return torch.autocast(device, dtype=dtype, enabled=half)
 
 
-def _backward(turns: list[_Turn], scale_G: Tensor | None) -> Tensor:
-    """Backpropagate the losses, each times its member's scale; return them, detached."""
-    zero = torch.zeros((), device=turns[0].slot.member.trainer.device)
-    loss_G = torch.stack([zero if turn.loss is None else turn.loss for turn in turns])
-    loss_G.backward(torch.ones_like(loss_G) if scale_G is None else scale_G)
-    return loss_G.detach()
-
-
 def _loss_of(turn: _Turn, output: Any) -> Tensor | None:
-    """Loss of one member, or None where only a step alone will do, or will name the error."""
+    """Loss of one member; None where only a step alone will do."""
     slot, given = turn.slot, _Given(output)
-    checks = not slot.draws_checked
-    before = torch.get_rng_state() if checks else None
+    before = None if slot.is_checked else torch.get_rng_state()
     try:
         loss = checked_loss(slot.member.loss(given, turn.batch))
-    except _Called:
-        slot.alone_reason = "its loss calls the model more than once"
+    except Exception as error:
+        if isinstance(error, _Called):
+            slot.alone_reason = "its loss calls the model more than once"
+        turn.is_alone = True
         return None
-    except Exception:
+    if before is not None and not torch.equal(before, torch.get_rng_state()):
+        slot.alone_reason = "its loss draws random numbers"
+        torch.set_rng_state(before)
+        turn.is_alone = True
         return None
-    if before is not None:
-        slot.draws_checked = True
-        if not torch.equal(before, torch.get_rng_state()):
-            slot.alone_reason = "its loss draws random numbers"
-            torch.set_rng_state(before)
-            return None
+    if slot.loss_is_known is None and turn.pending is not None and loss.isfinite():
+        with torch.no_grad():
+            known = turn.pending.loss(output, turn.pending.targets)
+        slot.loss_is_known = torch.equal(loss, known)
     return loss
+
+
+def _check_parameters(stacks: _Stacks, turns: Sequence[_Turn]) -> None:
+    """Let members train alone whose loss reaches the model's parameters by another way."""
+    for turn in turns:
+        if turn.is_alone or turn.slot.is_checked:
+            continue
+        turn.slot.is_checked = True
+        own = stacks.parameters.own(turn.slot.index)
+        if any(parameter.grad is not None for parameter in own):
+            turn.slot.alone_reason = "its loss uses the model's parameters directly"
+            turn.is_alone = True
+            stacks.parameters.drop_gradients(turn.slot.index)
 
 
 def _finish(
@@ -330,7 +377,7 @@ def _finish(
     """Attempt the optimizer step of every turn that has a loss; decisions are per member."""
     together = []
     for row, turn in enumerate(turns):
-        if turn.loss is None:
+        if turn.is_alone:
             continue
         if stacks.adam.can_step(turn.slot.index):
             together.append(row)
@@ -385,14 +432,23 @@ class _Called(Exception):  # noqa: N818 not an error
 
 
 class _Recorder:
-    """A `Forward` that keeps the arguments of the first call and returns to the fleet."""
+    """A `Forward` that keeps the arguments of the first call.
 
-    def __init__(self) -> None:
+    Args:
+        may_return: Whether the call returns a pending output; else it raises.
+    """
+
+    def __init__(self, *, may_return: bool) -> None:
+        self._may_return = may_return
         self.arguments: tuple[Any, ...] | None = None
+        self.output: PendingOutput | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        if not kwargs:
+    def __call__(self, *args: Any, **kwargs: Any) -> PendingOutput:
+        if self.output is None and not kwargs:
             self.arguments = args
+            if self._may_return:
+                self.output = PendingOutput()
+                return self.output
         raise _Called
 
     def method(self, *_: Any, **__: Any) -> NoReturn:

@@ -5,7 +5,7 @@ Shapes: F members, B rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,6 +41,29 @@ class Call:
     generator: torch.Generator | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outputs:
+    """Outputs of several calls.
+
+    Attributes:
+        raw: One float32 tensor of each member, or a stack of them, ``[F, ...]``.
+        structure: Function from a member's raw tensor to what its model returns; of the stack, it
+            gives the same with tensors ``[F, ...]``.
+    """
+
+    raw: Tensor | list[Tensor]
+    structure: Callable[[Tensor], Any]
+
+    def of_members(self) -> list[Any]:
+        """Output of every call."""
+        raw = self.raw.unbind() if isinstance(self.raw, Tensor) else self.raw
+        return [self.structure(each) for each in raw]
+
+    def stack(self) -> Tensor:
+        """The raw outputs as one tensor."""
+        return self.raw if isinstance(self.raw, Tensor) else torch.stack(self.raw)
+
+
 class StackedForm(Protocol):
     """A network that can compute for several members; every member's bits are those of its own."""
 
@@ -59,8 +82,8 @@ class StackedForm(Protocol):
             NotStackableError: The call cannot be computed together with another.
         """
 
-    def forward(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> list[Any]:
-        """Compute *calls* under the autocast in force; return the output of each.
+    def forward(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> Outputs:
+        """Compute *calls* under the autocast in force.
 
         Args:
             parameters: Stacks by parameter name, ``[F, *shape]``, in the order of *calls*.

@@ -63,6 +63,11 @@ class StackedParameters:
         """Parameters of member *i*."""
         return self._own[i]
 
+    def drop_gradients(self, i: int) -> None:
+        """Drop what a backward pass left in member *i*'s own parameters."""
+        for own in self._own[i]:
+            own.grad = None
+
     def leaves(self, chosen: Sequence[int]) -> list[Tensor]:
         """Stacks of the *chosen* members that collect gradients, in their order.
 

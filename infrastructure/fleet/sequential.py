@@ -5,8 +5,7 @@ Shapes: F members, B rows, I inputs and O outputs of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -15,11 +14,12 @@ from torch.nn import Module, functional
 
 from infrastructure.fleet.agreement import (
     ALIGNMENT_BYTES,
+    agrees,
+    autocast_dtype,
     elementwise_agrees,
     is_aligned,
-    runs_agree,
 )
-from infrastructure.fleet.forms import Call, NotStackableError, dropout
+from infrastructure.fleet.forms import Call, NotStackableError, Outputs, dropout
 
 _EXACT = (nn.Identity, nn.ReLU, nn.LeakyReLU)  # exact, so that vector and remainder agree
 _ELEMENTWISE = (*_EXACT, nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.Softplus, nn.Mish)
@@ -77,7 +77,7 @@ class SequentialForm:
         mode = tuple(model.get_submodule(name).training for name in self._dropouts)
         return (rows.shape, own_memory, mode)
 
-    def forward(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> list[Tensor]:
+    def forward(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> Outputs:
         """Return ``[B, O]`` float32 for every call."""
         rows = [cast("Tensor", call.arguments[0]) for call in calls]
         value: _Value = rows
@@ -93,7 +93,12 @@ class SequentialForm:
                     value = _stacked([dropout(v, layer.p, call.generator) for v, call in pairs])
             else:
                 value = _elementwise(layer, value)
-        return [output.float() for output in _unstacked(value)]
+        raw = value.float() if isinstance(value, Tensor) else [each.float() for each in value]
+        return Outputs(raw=raw, structure=_itself)
+
+
+def _itself(output: Tensor) -> Tensor:
+    return output
 
 
 def _unstacked(value: _Value) -> list[Tensor]:
@@ -108,23 +113,16 @@ def _stacked(values: list[Tensor]) -> _Value:
 
 def _elementwise(layer: Module, value: _Value) -> _Value:
     if isinstance(value, Tensor) and (
-        isinstance(layer, _EXACT) or elementwise_agrees(value[0].numel(), len(value))
+        isinstance(layer, _EXACT) or elementwise_agrees(value[0].numel(), len(value), value.dtype)
     ):
         return cast("Tensor", layer(value))
     return _stacked([layer(each) for each in _unstacked(value)])
 
 
 def _linear(value: _Value, weight_FOI: Tensor, bias_FO: Tensor | None) -> _Value:
+    if isinstance(value, Tensor) and _linear_agrees(value, weight_FOI, bias_FO):
+        return _stacked_linear(value, weight_FOI, bias_FO)
     members = len(weight_FOI)
-    if isinstance(value, Tensor):
-        device = value.device
-        on = torch.is_autocast_enabled(device.type)
-        half = torch.get_autocast_dtype(device.type) if on else None
-        shapes = [value.shape[1:], weight_FOI.shape[1:]]
-        if bias_FO is not None:
-            shapes.append(bias_FO.shape[1:])
-        if _linear_agrees(tuple(shapes), members, half, device, torch.get_num_threads()):
-            return _stacked_linear(value, weight_FOI, bias_FO, half)
     weights = weight_FOI.unbind()
     biases = [None] * members if bias_FO is None else list(bias_FO.unbind())
     values = [
@@ -134,46 +132,26 @@ def _linear(value: _Value, weight_FOI: Tensor, bias_FO: Tensor | None) -> _Value
     return _stacked(values)
 
 
-def _stacked_linear(
-    input_FBI: Tensor, weight_FOI: Tensor, bias_FO: Tensor | None, half: torch.dtype | None
-) -> Tensor:
+def _linear_agrees(input_FBI: Tensor, weight_FOI: Tensor, bias_FO: Tensor | None) -> bool:
+    """Whether stacked products give the bits of each member's own."""
+    members, fan_out, fan_in = weight_FOI.shape
+    rows, device = input_FBI.shape[1], input_FBI.device
+    dtype = autocast_dtype(device) or torch.float32
+    if not all(is_aligned(n, dtype) for n in (rows * fan_in, fan_out * fan_in, rows * fan_out)):
+        return False
+    shapes: list[tuple[int, ...]] = [(rows, fan_in), (fan_out, fan_in)]
+    if bias_FO is not None:
+        shapes.append((fan_out,))
+    return agrees(_stacked_linear, functional.linear, shapes, members=members, device=device)
+
+
+def _stacked_linear(input_FBI: Tensor, weight_FOI: Tensor, bias_FO: Tensor | None = None) -> Tensor:
+    half = autocast_dtype(input_FBI.device)
     if half is not None:
         input_FBI, weight_FOI = input_FBI.to(half), weight_FOI.to(half)
         bias_FO = None if bias_FO is None else bias_FO.to(half)
     result: Tensor = _StackedLinear.apply(input_FBI, weight_FOI, bias_FO)
     return result
-
-
-@cache
-def _linear_agrees(
-    shapes: tuple[tuple[int, ...], ...],
-    members: int,
-    half: torch.dtype | None,
-    device: torch.device,
-    threads: int,  # noqa: ARG001 the kernels depend on it
-) -> bool:
-    (rows, fan_in), (fan_out, _), *_ = shapes
-    dtype = half or torch.float32
-    if not all(is_aligned(n, dtype) for n in (rows * fan_in, fan_out * fan_in, rows * fan_out)):
-        return False
-
-    def under_autocast(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def run(*arguments: Tensor) -> Tensor:
-            with torch.autocast(device.type, dtype=half, enabled=half is not None):
-                return function(*arguments)
-
-        return run
-
-    def stacked(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-        return _stacked_linear(x, w, b, half)
-
-    return runs_agree(
-        under_autocast(stacked),
-        under_autocast(functional.linear),
-        shapes,
-        members=members,
-        device=device,
-    )
 
 
 class _StackedLinear(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """The training loss: likelihoods of raw head outputs, in float32.
 
-Shapes: M members, N rows, K dimensions, L labels.
+Shapes: F networks in a fleet, M members, N rows, K dimensions, L labels.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from infrastructure.agent_contract import Forward
 from infrastructure.agent_contract.training_job import Batch
+from infrastructure.fleet.losses import StackableLoss, cross_entropy_of_each, mean_of_each
 
 MIN_LOG_VARIANCE = -8.0
 MAX_LOG_VARIANCE = 4.0
@@ -38,22 +39,46 @@ def ensemble_loss(forward: Forward, batch: Batch) -> Tensor:
         batch: ``Features.inputs`` plus ``target.NAME``: ``[N, K]`` float32 or ``[N]`` int64.
     """
     inputs = {name: item for name, item in batch.items() if not name.startswith(TARGET_PREFIX)}
-    raw: Mapping[str, Tensor] = forward(inputs)
-    losses = [
-        _target_loss(raw, name.removeprefix(TARGET_PREFIX), target)
-        for name, target in batch.items()
+    targets = {
+        name.removeprefix(TARGET_PREFIX): item
+        for name, item in batch.items()
         if name.startswith(TARGET_PREFIX)
-    ]
+    }
+    return _LIKELIHOOD(forward(inputs), targets)
+
+
+def _loss_alone(raw: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
+    losses = []
+    for name, target in targets.items():
+        logits_MNL = raw.get(f"{name}.logits")
+        if logits_MNL is None:
+            losses.append(_weighted_nll(raw, name, target).mean())
+        else:
+            labels = target.repeat(len(logits_MNL))
+            losses.append(functional.cross_entropy(logits_MNL.flatten(0, 1), labels))
     return torch.stack(losses).mean()
 
 
-def _target_loss(raw: Mapping[str, Tensor], name: str, target: Tensor) -> Tensor:
-    logits_MNL = raw.get(f"{name}.logits")
-    if logits_MNL is not None:
-        labels = target.repeat(len(logits_MNL))
-        return functional.cross_entropy(logits_MNL.flatten(0, 1), labels)
+def _losses_stacked(raw: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> Tensor:
+    """`_loss_alone` of stacks, ``[F]``: the same operations, but means and labels per network."""
+    losses = []
+    for name, target in targets.items():
+        logits_FMNL = raw.get(f"{name}.logits")
+        if logits_FMNL is None:
+            losses.append(mean_of_each(_weighted_nll(raw, name, target.unsqueeze(1))))
+        else:
+            labels = target.repeat(1, logits_FMNL.shape[1])
+            losses.append(cross_entropy_of_each(logits_FMNL.flatten(1, 2), labels))
+    return torch.stack(losses, dim=1).mean(1)
+
+
+_LIKELIHOOD = StackableLoss(alone=_loss_alone, stacked=_losses_stacked)
+
+
+def _weighted_nll(raw: Mapping[str, Tensor], name: str, target: Tensor) -> Tensor:
+    """Weighted negative log-likelihood of a `Box`, ``[..., M, N, K]``."""
     log_variance_MNK = bound_log_variance(raw[f"{name}.log_variance"])
     squared_MNK = (raw[f"{name}.mean"] - target).square()
     nll_MNK = 0.5 * (log_variance_MNK + squared_MNK * (-log_variance_MNK).exp())
     deviation_MNK = (0.5 * log_variance_MNK.detach()).exp()
-    return (deviation_MNK * nll_MNK).mean()
+    return deviation_MNK * nll_MNK

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,8 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from infrastructure.fleet.agreement import elementwise_agrees, is_aligned, runs_agree
-from infrastructure.fleet.forms import Call, NotStackableError, StackedForm, dropout
+from infrastructure.fleet.agreement import (
+    agrees,
+    autocast_dtype,
+    elementwise_agrees,
+    is_aligned,
+)
+from infrastructure.fleet.forms import Call, NotStackableError, Outputs, StackedForm, dropout
 from infrastructure.trajectories.encoding.encoder import FeatureEncoder
 from infrastructure.trajectories.encoding.targets import TargetCodec
 
@@ -223,29 +228,22 @@ class StackedEnsemble:
             raise NotStackableError("its network is not called with a mapping of inputs")
         return (arguments[0]["dense"].shape, model.training)
 
-    def forward(
-        self, parameters: Mapping[str, Tensor], calls: Sequence[Call]
-    ) -> list[dict[str, Tensor]]:
+    def forward(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> Outputs:
         """Return the raw head outputs of every network."""
         layers = [parameters[f"{kind}.{i}"] for kind in ("weights", "biases") for i in range(3)]
-        _, members, width, _ = layers[0].shape
+        structure = partial(split_heads, self._shape)
         dense = [call.arguments[0]["dense"] for call in calls]
-        shapes = ((members, len(dense[0]), width), *(layer.shape[1:] for layer in layers))
-        half = _autocast_dtype(layers[0].device)
-        networks, device, threads = len(calls), layers[0].device, torch.get_num_threads()
-        if _layers_agree(shapes, networks, half, device, threads):
-            if self._shape.texts:
-                input_XNI = torch.cat(self._inputs(parameters, calls))
-            else:
-                input_FNI = torch.stack(dense)
-                input_XNI = input_FNI.repeat_interleave(members, dim=0)
-            outputs = _run_stacked_layers(input_XNI, *layers).unbind()
-        else:
+        if not _layers_agree(layers, len(dense[0])):
             alone = zip(
                 self._inputs(parameters, calls), *(each.unbind() for each in layers), strict=True
             )
-            outputs = tuple(run_layers(*each) for each in alone)
-        return [split_heads(self._shape, output_MNO) for output_MNO in outputs]
+            return Outputs(raw=[run_layers(*each) for each in alone], structure=structure)
+        if self._shape.texts:
+            input_FMNI = torch.stack(self._inputs(parameters, calls))
+        else:
+            members = layers[0].shape[1]
+            input_FMNI = torch.stack(dense)[:, None].expand(-1, members, -1, -1)
+        return Outputs(raw=_run_stacked_layers(input_FMNI, *layers), structure=structure)
 
     def _inputs(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> list[Tensor]:
         """Inputs of the first layer, ``[M, N, I]`` for every network."""
@@ -262,51 +260,27 @@ class StackedEnsemble:
         return [torch.cat(own, dim=2) for own in parts]
 
 
-def _run_stacked_layers(input_XNI: Tensor, *layers: Tensor) -> Tensor:
-    """`run_layers` of all networks, ``[F, M, N, O]``; *input_XNI* has F times M matrices."""
-    output_XNO = run_layers(input_XNI, *(layer.flatten(0, 1) for layer in layers))
-    stacked: Tensor = output_XNO.unflatten(0, (len(layers[0]), -1))
-    return stacked
+def _run_stacked_layers(input_FMNI: Tensor, *layers: Tensor) -> Tensor:
+    """`run_layers` of F networks, in one batched product per layer."""
+    flat = (each.flatten(0, 1) for each in (input_FMNI, *layers))
+    output_FMNO: Tensor = run_layers(*flat).unflatten(0, input_FMNI.shape[:2])
+    return output_FMNO
 
 
-@cache
-def _layers_agree(
-    shapes: tuple[tuple[int, ...], ...],
-    networks: int,
-    half: torch.dtype | None,
-    device: torch.device,
-    threads: int,  # noqa: ARG001 the kernels depend on it
-) -> bool:
-    """Whether stacked layers give the bits of those of one network, of *shapes*."""
-    (members, rows, fan_in), first, middle, last, *_ = shapes
-    sizes = [rows * fan_in, rows * last[2], *(math.prod(shape[1:]) for shape in (first, last))]
-    half_size = math.prod(middle[1:])
+def _layers_agree(layers: Sequence[Tensor], rows: int) -> bool:
+    """Whether stacked layers give the bits of those of one network for *rows* rows."""
+    first, middle, last, *_ = layers
+    networks, members, fan_in, hidden = first.shape
+    half = autocast_dtype(first.device) or torch.float32
+    sizes = [rows * fan_in, rows * last.shape[3], fan_in * hidden, math.prod(last.shape[2:])]
     if not (
-        elementwise_agrees(members * rows * first[2], networks)
+        elementwise_agrees(members * rows * hidden, networks)
         and all(is_aligned(members * size) for size in sizes)
-        and is_aligned(members * half_size, half or torch.float32)
+        and is_aligned(members * math.prod(middle.shape[2:]), half)
     ):
         return False
-
-    def under_autocast(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def run(*arguments: Tensor) -> Tensor:
-            with torch.autocast(device.type, dtype=half, enabled=half is not None):
-                return function(*arguments)
-
-        return run
-
-    return runs_agree(
-        under_autocast(lambda x, *layers: _run_stacked_layers(x.flatten(0, 1), *layers)),
-        under_autocast(run_layers),
-        shapes,
-        members=networks,
-        device=device,
-    )
-
-
-def _autocast_dtype(device: torch.device) -> torch.dtype | None:
-    on = torch.is_autocast_enabled(device.type)
-    return torch.get_autocast_dtype(device.type) if on else None
+    shapes = [(members, rows, fan_in), *(layer.shape[1:] for layer in layers)]
+    return agrees(_run_stacked_layers, run_layers, shapes, members=networks, device=first.device)
 
 
 class TextEmbedding(nn.Module):

@@ -25,7 +25,9 @@ def batch(seed: int, rows: int, widths: list[int], **more: Any) -> dict[str, Any
     x_BI = torch.randn(rows, widths[0], generator=generator)
     if more.get("kind") == "nan batch":
         x_BI[0] = float("nan")
-    return {"x": x_BI, "y": torch.randn(rows, widths[-1], generator=generator), **more}
+    y_BO = torch.randn(rows, widths[-1], generator=generator)
+    labels_B = torch.randint(widths[-1], (rows,), generator=generator)
+    return {"x": x_BI, "y": y_BO, "labels": labels_B, **more}
 
 
 def to(precision: Any) -> PrecisionState:
@@ -166,6 +168,22 @@ def test_a_loss_that_cannot_be_stacked_trains_alone(kind: str, reason: str) -> N
         )
     twins.check()
     assert reason in twins.fleet.alone["m1"]
+
+
+def test_a_loss_that_uses_parameters_directly_trains_alone() -> None:
+    """Their gradients would not be those of the stacks."""
+
+    def decayed(trainer: FP16Trainer) -> Any:
+        weights = trainer.model.get_parameter("0.weight")
+        return lambda forward, batch: loss(forward, batch) + 0.1 * weights.square().sum()
+
+    twins = Twins(partial(perceptron, [8, 16, 4], nn.SiLU, 0.0), decayed)
+    twins.join("m0", seed=0, precision="fp32")
+    twins.join("m1", seed=1, precision="fp32")
+    for step in range(2):
+        twins.step({name: batch(step, 8, [8, 16, 4]) for name in twins.names})
+    twins.check()
+    assert "parameters directly" in twins.fleet.alone["m0"]
 
 
 def test_a_late_member_joins_and_a_checkpoint_loads_between_steps() -> None:

@@ -47,7 +47,7 @@ def test_outputs_are_those_of_the_models(fan_in, bias):
         for name, _ in models[0].named_parameters()
     }
     calls = [Call(arguments=(each,), training=True, generator=None) for each in rows]
-    outputs = SequentialForm(models[0]).forward(parameters, calls)
+    outputs = SequentialForm(models[0]).forward(parameters, calls).of_members()
     for model, each, output in zip(models, rows, outputs, strict=True):
         assert torch.equal(model(each), output)
 

@@ -13,7 +13,10 @@ from torch.optim.lr_scheduler import LRScheduler, StepLR
 from infrastructure.fleet import Fleet, FleetMember
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
 
-KINDS = ("plain", "plain", "plain", "overflow", "nan batch", "nan loss", "twice", "no gradient")
+KINDS = (
+    *("plain", "plain", "plain", "labels", "overflow"),
+    *("nan batch", "nan loss", "twice", "no gradient"),
+)
 
 
 def loss(forward: Any, batch: Any) -> torch.Tensor:
@@ -22,6 +25,8 @@ def loss(forward: Any, batch: Any) -> torch.Tensor:
     if kind == "early error":
         raise RuntimeError("early")
     out = forward(batch["x"])
+    if kind == "labels":
+        return nn.functional.cross_entropy(out, batch["labels"])
     error = nn.functional.mse_loss(out, batch["y"])
     if kind == "late error":
         raise RuntimeError("late")
@@ -58,8 +63,12 @@ def perceptron(widths: Sequence[int], activation: type[nn.Module], dropout: floa
 class Twins:
     """Members of a fleet, and the same trainings alone."""
 
-    def __init__(self, build: Callable[[], nn.Module]) -> None:
-        self._build = build
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        loss_of: Callable[[FP16Trainer], Callable[[Any, Any], torch.Tensor]] = lambda _: loss,
+    ) -> None:
+        self._build, self._loss_of = build, loss_of
         self.fleet = Fleet()
         self.names: list[str] = []
         self.alone: dict[str, FP16Trainer] = {}
@@ -91,7 +100,8 @@ class Twins:
         ]
         generator = torch.Generator().manual_seed(seed)
         self._random[name] = generator.get_state()
-        member = FleetMember(trainer=self.in_fleet[name], loss=loss, generator=generator)
+        own = self.in_fleet[name]
+        member = FleetMember(trainer=own, loss=self._loss_of(own), generator=generator)
         self.fleet.join(name, member)
 
     def step(self, batches: dict[str, Any]) -> dict[str, Exception]:
@@ -101,7 +111,7 @@ class Twins:
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(self._random[name])
                 try:
-                    self.alone[name].train_batch(batch, loss)
+                    self.alone[name].train_batch(batch, self._loss_of(self.alone[name]))
                 except Exception as error:
                     own[name] = error
                 self._random[name] = torch.get_rng_state()
