@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -232,6 +233,7 @@ def _become(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # an import may have asked for it
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == 2 else signal.SIG_DFL)
     sys.argv = list(arguments)

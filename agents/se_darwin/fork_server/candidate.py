@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from .canonical import UncomparableError, canonical
-from .wire import Encoded, UnsendableError, Wire, make_module
+from .wire import Call, Message, UnsendableError, Wire, make_module
 
 CANDIDATE_FILE = "<candidate>"
 
@@ -49,33 +49,37 @@ def serve_calls(
 ) -> None:
     """Answer a suite runner's calls, one line of JSON each, until it closes the pipe.
 
-    An answer has ``value``, ``raise`` or ``strange`` (what cannot be sent), ``after`` (the
-    arguments, if the call changed them) and ``lines``.
+    An answer has ``sent`` (what the call returned, if anything, and the arguments, as far as they
+    changed), ``raise`` or ``strange`` (what cannot be sent), and ``lines``.
     """
     made = make_module(module, source, CANDIDATE_FILE)
-    called, wire = vars(made)[function], Wire(made)
+    called, wire = vars(made)[function], Wire(made, first=1)
     with os.fdopen(calls, "rb", closefd=False) as lines:
         for line in lines:
             write_line(answers, _answer(called, wire, json.loads(line), coverage))
 
 
-def _answer(called: Function, wire: Wire, call: Encoded, coverage: bool) -> dict[str, object]:
-    arguments, keywords = wire.decode(call)
+def _answer(called: Function, wire: Wire, call: Call, coverage: bool) -> dict[str, object]:
+    given = wire.decode(call["values"])
+    places = len(given) - len(call["names"])
+    arguments, keywords = given[:places], dict(zip(call["names"], given[places:], strict=True))
     answer: dict[str, object] = {}
+    sent: Message = {}
     with _covered_lines(coverage) as lines:
         try:
-            answer["value"] = wire.encode(called(*arguments, **keywords))
+            sent = wire.encode(called(*arguments, **keywords), *given)
         except UnsendableError as error:
             answer["strange"] = str(error)
         except BaseException as error:  # the exception is the candidate's result
             answer["raise"] = wire.encode_error(error)
-    try:
-        after = wire.encode((arguments, keywords))
-        if after != call:
-            answer["after"] = after
-    except UnsendableError as error:  # the candidate put such a value into an argument
-        answer = {"strange": str(error)}
-    return answer | {"lines": sorted(lines)}
+    if not sent:
+        try:
+            sent = wire.encode(*given)
+        except UnsendableError as error:  # the candidate put such a value into an argument
+            return {"strange": str(error), "lines": sorted(lines)}
+    known = {node[0]: node for node in call["values"]["nodes"]}
+    sent["nodes"] = [node for node in sent["nodes"] if known.get(node[0]) != list(node)]
+    return answer | {"sent": sent, "lines": sorted(lines)}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 MAX_ITEMS = 2000
-MAX_DEPTH = 40
+MAX_DEPTH = 150
 _PLAIN_TYPES = (type(None), bool, int, str, bytes, bytearray, range)
 _REPR_MODULES = ("fractions", "decimal", "datetime", "_pydecimal")
 

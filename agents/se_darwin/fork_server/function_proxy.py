@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 from .canonical import UncomparableError
 from .wire import UnsendableError, Wire
@@ -69,7 +68,7 @@ class FunctionProxy:
         self._lines: set[int] = set()
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
-        """Call the candidate; copy its changes of the arguments back into the caller's objects.
+        """Call the candidate; its changes of the arguments are made in the caller's objects, too.
 
         Raises:
             UnsendableArgumentError, UnsendableResultError: An argument, or the result, is not plain
@@ -78,22 +77,20 @@ class FunctionProxy:
             BaseException: The candidate raised it.
         """
         try:
-            call = self._wire.encode((arguments, keywords))
+            values = self._wire.encode(*arguments, *keywords.values())
         except UnsendableError as error:
             raise UnsendableArgumentError(error) from None
-        self._send(json.dumps(call).encode() + b"\n")
+        self._send(json.dumps({"values": values, "names": list(keywords)}).encode() + b"\n")
         try:
             answer = json.loads(self._read_line())
             self._lines.update(answer["lines"])
-            if "after" in answer:
-                places, names = self._wire.decode(answer["after"])
-                _copy_back([*arguments, *keywords.values()], [*places, *names.values()])
+            returned = self._wire.decode(answer["sent"]) if "sent" in answer else []
             if "strange" in answer:
                 raised: BaseException = UnsendableResultError(str(answer["strange"]))
             elif "raise" in answer:
                 raised = self._wire.decode_error(*answer["raise"])
             else:
-                return self._wire.decode(answer["value"])
+                return returned[0]
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CandidateLostError from error
         raise raised
@@ -127,16 +124,3 @@ class FunctionProxy:
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
-
-
-def _copy_back(owned: list[Any], changed: list[Any]) -> None:
-    """Give the caller's own containers the contents of the candidate's copies."""
-    for mine, theirs in zip(owned, changed, strict=True):
-        if isinstance(mine, list | bytearray):
-            mine[:] = theirs
-        elif isinstance(mine, set | dict):
-            mine.clear()
-            mine.update(theirs)
-        elif hasattr(mine, "__dict__") and type(mine) is type(theirs):
-            vars(mine).clear()
-            vars(mine).update(vars(theirs))

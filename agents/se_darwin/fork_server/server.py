@@ -104,7 +104,7 @@ def main() -> None:
 def _importable(name: str) -> bool:
     try:
         importlib.import_module(name)
-    except ImportError:  # not in this version of Python, or not built
+    except (Exception, SystemExit):  # not in this version of Python, or it fails without a terminal
         return False
     return True
 

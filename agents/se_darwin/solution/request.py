@@ -203,6 +203,7 @@ class EvolutionRequest(BaseModel):
         """
         suite = self._suite()
         modules = {*_imports(self.code), *(suite.modules if suite else ())}
+        modules = {name for name in modules if not name.startswith(".")}  # of the program's package
         return Sandbox(modules=sorted(modules), packages=_folder_of_pytest(modules))
 
     def task(self, sandbox: Sandbox, timeout_seconds: float) -> RepairTask:

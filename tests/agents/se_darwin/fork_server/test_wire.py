@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -31,6 +31,13 @@ class Colour(Enum):
 class Point:
     x: int
     y: list
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    x: int
+    _y: object = None
+
+MISSING = object()
 
 class Doubled(tuple):
     def __new__(cls, x):
@@ -73,7 +80,11 @@ def wire(module: ModuleType) -> Wire:
 
 
 def sent(wire: Wire, value: object) -> Any:
-    return wire.decode(json.loads(json.dumps(wire.encode(value))))
+    return pass_on(wire, Wire(wire._module, first=1), value)[0]
+
+
+def pass_on(sender: Wire, receiver: Wire, *values: object) -> list[Any]:
+    return receiver.decode(json.loads(json.dumps(sender.encode(*values))))
 
 
 @given(value=values)
@@ -113,12 +124,111 @@ def test_objects_of_the_programs_own_classes_arrive(wire: Wire, module: Any) -> 
         module.Point(1, [2]),
         module.Pair(1, [2]),
         module.Doubled(3),
+        module.Cell(1, (2,)),
         module.Colour.RED,
         module.HTTPStatus.OK,
     ):
         arrived = sent(wire, [value])[0]
         assert arrived == value
         assert type(arrived) is type(value)
+
+
+@pytest.fixture
+def two(module: ModuleType) -> tuple[Wire, Wire]:
+    """The suite runner's end and the candidate's."""
+    return Wire(module), Wire(module, first=1)
+
+
+def test_the_same_object_arrives_as_the_same(two: tuple[Wire, Wire], module: Any) -> None:
+    runner, candidate = two
+    mine, cell = [1], module.Cell(1)
+    first, second, third = pass_on(runner, candidate, mine, [mine, cell], (cell,))
+    assert second[0] is first
+    assert second[1] is third[0]
+    [back] = pass_on(candidate, runner, first)
+    assert back is mine, "also on the way back"
+    assert pass_on(runner, candidate, mine)[0] is first, "and in a later call"
+    assert pass_on(candidate, runner, cached := [2])[0] is pass_on(candidate, runner, cached)[0]
+
+
+def test_changes_are_made_in_the_same_object(two: tuple[Wire, Wire], module: Any) -> None:
+    runner, candidate = two
+    mine = [{"a": 1}, {1}, module.Point(1, [2]), bytearray(b"a"), deque([1]), defaultdict(list)]
+    inner = list(mine)
+    [theirs] = pass_on(runner, candidate, mine)
+    theirs[0]["b"] = theirs
+    theirs[1].add(2)
+    theirs[2].y.append(3)
+    theirs[3] += b"b"
+    theirs[4].appendleft(0)
+    theirs[5]["x"].append(1)
+    theirs.append(None)
+    assert pass_on(candidate, runner, theirs)[0] is mine
+    assert all(each is known for each, known in zip(mine, inner, strict=False))
+    assert mine[0] == {"a": 1, "b": mine}
+    expected = [{1, 2}, module.Point(1, [2, 3]), b"ab", deque([0, 1]), {"x": [1]}, None]
+    assert mine[1:] == expected
+
+
+def test_cycles_and_depth_arrive(two: tuple[Wire, Wire], module: Any) -> None:
+    ring: list[Any] = [1]
+    ring.append((ring, module.Point(ring, {"ring": ring})))
+    [arrived] = pass_on(*two, ring)
+    assert arrived[1][0] is arrived
+    assert arrived[1][1].x is arrived[1][1].y["ring"] is arrived
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    [arrived] = pass_on(*two, deep)
+    depth = 0
+    while arrived:
+        [arrived], depth = arrived, depth + 1
+    assert depth == 5000
+
+
+def test_what_has_only_its_identity_arrives_by_its_name(wire: Wire, module: Any) -> None:
+    for value in (module.MISSING, module.Point, module.dataclass):
+        assert sent(wire, [value])[0] is value
+
+
+@pytest.mark.parametrize("factory", [None, list, int, "Point"])
+def test_a_defaultdict_keeps_its_factory(wire: Wire, module: Any, factory: Any) -> None:
+    if factory == "Point":
+        factory = module.Point
+    arrived = sent(wire, defaultdict(factory, {1: 2}))
+    assert (arrived, arrived.default_factory) == ({1: 2}, factory)
+
+
+def test_a_slot_that_was_deleted_is_deleted(two: tuple[Wire, Wire], module: Any) -> None:
+    cell = module.Cell(1, [2])
+    [theirs] = pass_on(*two, cell)
+    object.__delattr__(theirs, "x")
+    pass_on(two[1], two[0], theirs)
+    assert not hasattr(cell, "x")
+    assert cell._y == [2]
+
+
+def test_a_long_suite_forgets_objects_on_both_ends(
+    two: tuple[Wire, Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.se_darwin.fork_server.wire.MAX_KNOWN", 10)
+    runner, candidate = two
+    for number in range(50):
+        mine = [[number]]
+        [theirs] = pass_on(runner, candidate, mine)
+        theirs[0].append("x")
+        assert pass_on(candidate, runner, theirs)[0] is mine
+        assert mine == [[number, "x"]]
+        assert len(runner._known) <= 13
+        assert len(candidate._known) <= 13
+
+
+def test_an_object_of_too_many_parts_is_refused(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.se_darwin.fork_server.wire.MAX_NODES", 10)
+    with pytest.raises(UnsendableError, match="not plain data"):
+        wire.encode([[] for _ in range(11)])
 
 
 def test_an_iterator_arrives_as_one(wire: Wire) -> None:
@@ -133,9 +243,6 @@ def test_what_runs_or_only_looks_plain_does_not(wire: Wire, module: Any) -> None
         pass
 
     namesake = type("Point", (), {})
-    deep: list[object] = []
-    for _ in range(100):
-        deep = [deep]
     for value in (
         len,
         lambda: 0,
@@ -144,33 +251,54 @@ def test_what_runs_or_only_looks_plain_does_not(wire: Wire, module: Any) -> None
         Foreign(),
         namesake(),
         module.Text("x"),
-        module.Point,
         module._ANY(),
         module._Call(),
-        deep,
     ):
         with pytest.raises(UnsendableError):
             wire.encode([value])
 
 
+def node(tag: object, extra: object, *parts: object) -> dict[str, object]:
+    return {"roots": [["object", 0]], "nodes": [[0, tag, extra, list(parts)]]}
+
+
 @pytest.mark.parametrize(
     "forged",
     [
-        ["instance", "Colour", "GREEN"],
-        ["instance", "Nobody", {}],
-        ["instance", "dataclass", {}],
-        ["instance", "Text", ["dict", []]],
-        ["instance", "_ANY", ["dict", []]],  # which equals everything
-        ["instance", "_Call", []],
-        ["eval", ["list", []]],
-        ["set", [["list", []]]],
-        ["list"],
-        [],
+        node("enum", ["Colour", "GREEN"]),
+        node("enum", ["Point", "x"]),
+        node("instance", ["Nobody", []]),
+        node("instance", ["dataclass", []]),
+        node("instance", ["Text", []]),
+        node("instance", ["_ANY", []]),  # which equals everything
+        node("instance", ["Point", ["x"]]),
+        node("named tuple", "_Call"),
+        node("named tuple", "Point"),
+        node("eval", None),
+        node("tuple", None, ["object", 0]),
+        node("defaultdict", "namedtuple_of_nobody"),
+        node("dict", None, 1),
+        {"roots": [["object", 7]], "nodes": []},
+        {"roots": [["global", "HTTPStatus"]], "nodes": []},
+        {"roots": [["nothing", "x"]], "nodes": []},
+        {"roots": [[]], "nodes": []},
+        {"roots": []},
+        {"roots": [], "nodes": [[]]},
     ],
 )
-def test_what_was_not_encoded_is_refused(wire: Wire, forged: Any) -> None:
+def test_what_was_not_encoded_is_refused(module: ModuleType, forged: Any) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
-        wire.decode(forged)
+        Wire(module).decode(forged)
+
+
+@pytest.mark.parametrize("tag", ["list", "dict", "defaultdict", "deque", "set", "bytearray"])
+def test_a_known_object_does_not_become_another_kind(module: Any, tag: str) -> None:
+    wire = Wire(module)
+    wire.encode(module.Point(1, []))
+    [point] = wire._known.values() if len(wire._known) == 1 else [*wire._known.values()][:1]
+    with pytest.raises(TypeError, match="does not become"):
+        wire.decode(node(tag, None))
+    assert vars(point) if isinstance(point, module.Point) else point == []
 
 
 def test_errors_arrive_as_their_class(wire: Wire, module: Any) -> None:
@@ -184,7 +312,7 @@ def test_errors_arrive_as_their_class(wire: Wire, module: Any) -> None:
 
 def test_an_error_of_no_known_class_is_still_one(wire: Wire) -> None:
     for place, name in (("builtins", "len"), ("nowhere", "Error"), ("builtins", "int")):
-        assert type(wire.decode_error(place, name, ["tuple", []])) is RuntimeError
+        assert type(wire.decode_error(place, name, wire.encode())) is RuntimeError
 
 
 def test_the_module_has_a_file_name_for_those_who_ask(module: ModuleType) -> None:

@@ -221,6 +221,70 @@ def solve(items, names, seen):
     assert output.text == "passed"
 
 
+def test_objects_keep_their_identity(sandbox: Sandbox) -> None:
+    tests = """
+from mod import NOTHING, solve
+def test_a():
+    items = [1]
+    assert solve(items, [items]) is items
+    assert solve(items, []) is NOTHING
+def test_b():
+    tree = {}
+    tree["self"] = tree
+    assert solve(tree, [tree])["self"] is tree
+def test_c():
+    assert solve("cache", ()) is solve("cache", ())
+"""
+    program = """
+NOTHING = object()
+known = {}
+def solve(wanted, among):
+    if wanted == "cache":
+        return known.setdefault("x", [])
+    return next((each for each in among if each is wanted), NOTHING)
+"""
+    suite = prepare(sandbox, tests, program)
+    outputs = run(sandbox, suite, program).outputs
+    assert [output and output.text for output in outputs] == ["passed"] * 4
+    copies = program.replace("(each for each in among if", "(list(each) for each in among if")
+    outputs = run(sandbox, suite, copies).outputs
+    assert outputs[0] is not None
+    assert outputs[0].text != "passed", "an equal list is another list"
+
+
+def test_deep_values_and_defaultdicts_pass(sandbox: Sandbox) -> None:
+    tests = """
+from collections import defaultdict
+from mod import solve
+def test_a():
+    deep = []
+    for _ in range(500):
+        deep = [deep]
+    assert solve(deep) == 500
+def test_b():
+    counts = solve(["a", "b", "a"])
+    assert counts["a"] == 2
+    assert counts["nothing"] == 0
+"""
+    program = """
+from collections import defaultdict
+def solve(x):
+    if "a" in x:
+        counts = defaultdict(int)
+        for each in x:
+            counts[each] += 1
+        return counts
+    depth = 0
+    while x:
+        [x] = x
+        depth += 1
+    return depth
+"""
+    suite = prepare(sandbox, tests, program)
+    outputs = run(sandbox, suite, program).outputs
+    assert [output and output.text for output in outputs] == ["passed"] * 3
+
+
 def test_a_candidate_cannot_replace_the_equality_of_the_programs_classes(sandbox: Sandbox) -> None:
     tests = "import mod\ndef test_a():\n    assert mod.solve('point', 1) == mod.Point(9)"
     lenient = PROGRAM.replace(

@@ -100,6 +100,25 @@ def plot():
         EvolutionRequest.model_validate(request | {"function": "plot"})
 
 
+def test_imports_that_fail_in_the_sandbox_do_not_end_it() -> None:
+    code = f"""
+try:
+    from .fast import solve
+except ImportError:
+    pass
+try:
+    import this_module_is_nowhere
+except ImportError:
+    pass
+{CODE}
+"""
+    request = EvolutionRequest.model_validate(
+        {"code": code, "function": "solve", "tests": [((1,), 1)]}
+    )
+    with request.sandbox() as sandbox:
+        assert request.task(sandbox, 5.0).tests
+
+
 def test_a_missing_function_is_named(sandbox: Sandbox) -> None:
     request = EvolutionRequest.model_validate(
         {"code": CODE, "function": "other", "tests": [((1,), 1)]}
