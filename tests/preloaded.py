@@ -38,7 +38,7 @@ MODULES = (
     "genesis_fp16.cli",
     "genesis_fp16.daemon.daemon",
     "genesis_fp16.plugins.probe.messages",
-    "genesis_fp16.worker.attempt_runner",
+    "genesis_fp16.worker.attempt_process",
     "infrastructure.training",
     "infrastructure.world_model.networks",
     "torch._dynamo",  # what resumes imports it; so does an optimizer without fused=True
