@@ -74,6 +74,7 @@ TESTED_BY = {
     "genesis_fp16/cli/daemon.py": "e2e/test_life_of_a_run.py",
     "genesis_fp16/cli/doctor.py": "genesis_fp16/cli/test_checks.py",
     "genesis_fp16/daemon/startup.py": "genesis_fp16/daemon/test_daemon.py",
+    "genesis_fp16/worker/attempt_process.py": "genesis_fp16/worker/test_main.py",
     "genesis_fp16/worker/outcome.py": "genesis_fp16/worker/test_attempt_runner.py",
     "genesis_fp16/plugins/probe/__main__.py": "genesis_fp16/plugins/probe/test_parent.py",
     "genesis_fp16/cli/lab/frozen.py": "genesis_fp16/cli/lab/test_freeze.py",
