@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from pydantic import BaseModel
 
@@ -20,7 +20,7 @@ from agents.se_darwin.search.policy import Policy, Ranker
 from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin.solution.evolved_program import EditDescriber, EvolvedProgram, unified_diff
 from agents.se_darwin.solution.recording import Recording
-from agents.se_darwin.solution.request import EvolutionRequest
+from agents.se_darwin.solution.request import EvolutionRequest, SearchProgress
 from agents.se_darwin.tasks.evaluation import Evaluation
 from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.transition import TransitionSpec
@@ -28,6 +28,9 @@ from infrastructure.world_model import ModelFileError, WorldModel
 from infrastructure.world_model_agent import WorldModelAgent
 
 REPORT_EVERY = 50
+
+Ended = Literal["success", "evaluations", "seconds", "iterations", "exhausted", "stopped"]
+"""Why a search ended: by success, a limit, for lack of new candidates, or as its caller asked."""
 
 
 class Iteration(TypedDict):
@@ -45,7 +48,8 @@ class EvolutionResult(TypedDict):
 
     The keys are those of the original system, and: ``ranked_by``, the ranker of the candidates;
     ``recorded``, what was recorded to learn from; in the statistics ``timed_out``, the number of
-    candidates that exceeded their time limit, which is at most ``timeout_seconds``.
+    candidates that exceeded their time limit, which is at most ``timeout_seconds``; ``ended``, why
+    the search ended.
     """
 
     success: bool
@@ -57,6 +61,7 @@ class EvolutionResult(TypedDict):
     cases_used: int
     ranked_by: str
     recorded: str
+    ended: Ended
 
 
 class SEDarwinAgent(WorldModelAgent):
@@ -176,10 +181,11 @@ class SEDarwinAgent(WorldModelAgent):
             )
             recording = Recording(request.agent_folder if request.record else None)
             with recording:  # closes the buffer even if the search fails
-                iterations, history = await asyncio.to_thread(
+                iterations, history, ended = await asyncio.to_thread(
                     self._search,
                     evolution,
                     request,
+                    started,
                     lambda outcomes: recording.add(task, outcomes, sandbox),
                 )
             best = found = evolution.archive.best
@@ -218,10 +224,15 @@ class SEDarwinAgent(WorldModelAgent):
             cases_used=len(task.tests),
             ranked_by=ranked_by,
             recorded=recording.summary,
+            ended=ended,
         )
 
     def _policy_for(self, request: EvolutionRequest) -> tuple[Policy, str]:
-        """Return the policy, and what ranks: the given ranker, the published model, or nothing."""
+        """Return the policy, and what chooses: a world model, suspicion and why, or chance."""
+        if request.ranker != "model":
+            is_random = request.ranker == "random"
+            policy = replace(self._policy, ranker=None, uniform=is_random)
+            return policy, "chance" if is_random else "suspicion"
         if self._policy.ranker is not None:
             return self._policy, "world model given"
         if request.agent_folder is None:
@@ -229,12 +240,14 @@ class SEDarwinAgent(WorldModelAgent):
         try:
             model = WorldModel.load(request.agent_folder / "published", self.build_model)
         except FileNotFoundError:
-            return self._policy, "suspicion: no world model is published yet"
+            reason = "no world model is published yet"
         except (ModelFileError, OSError) as error:
-            return self._policy, f"suspicion: {error}"
-        if model.spec != SPEC:
-            return self._policy, "suspicion: the published world model has another version"
-        return replace(self._policy, ranker=model), "published world model"
+            reason = str(error)
+        else:
+            if model.spec == SPEC:
+                return replace(self._policy, ranker=model), "published world model"
+            reason = "the published world model has another version"
+        return self._policy, f"suspicion: {reason}"
 
     def _is_success(self, evaluation: Evaluation) -> bool:
         return evaluation.score >= self._success_threshold
@@ -243,28 +256,54 @@ class SEDarwinAgent(WorldModelAgent):
         self,
         evolution: Evolution,
         request: EvolutionRequest,
+        started: float,
         record: Callable[[Sequence[Outcome]], None],
-    ) -> tuple[list[Iteration], list[Outcome]]:
-        """Run generations until a program is good enough or the budget is spent."""
+    ) -> tuple[list[Iteration], list[Outcome], Ended]:
+        """Run generations until a program is good enough or a limit is reached."""
         iterations: list[Iteration] = []
         history: list[Outcome] = []
         idle = 0
-        while idle < IDLE_GENERATIONS and len(iterations) < (self._max_iterations or math.inf):
-            remaining = request.max_evaluations - evolution.evaluations
-            if remaining <= 0 or self._is_success(evolution.archive.best):
-                break
+        while True:
             began = time.monotonic()
+            remaining = request.max_evaluations - evolution.evaluations
+            if self._is_success(evolution.archive.best):
+                return iterations, history, "success"
+            if remaining <= 0:
+                return iterations, history, "evaluations"
+            if began - started >= (request.max_seconds or math.inf):
+                return iterations, history, "seconds"
+            if len(iterations) >= (self._max_iterations or math.inf):
+                return iterations, history, "iterations"
+            if idle >= IDLE_GENERATIONS:
+                return iterations, history, "exhausted"
+            if request.stop is not None and request.stop():
+                return iterations, history, "stopped"
             outcomes = evolution.run_generation(remaining)
             idle = 0 if outcomes else idle + 1
             history += outcomes
             record(outcomes)
+            now = time.monotonic()
             iterations.append(
                 Iteration(
                     generation=len(iterations) + 1,
                     trajectories=len(outcomes),
                     successful=sum(outcome.child.fixed for outcome in outcomes),
                     best_score=evolution.archive.best.score,
-                    time=time.monotonic() - began,
+                    time=now - began,
                 )
             )
-        return iterations, history
+            if request.on_progress is not None:
+                request.on_progress(_progress(evolution, request, now - started))
+
+
+def _progress(evolution: Evolution, request: EvolutionRequest, seconds: float) -> SearchProgress:
+    best, done = evolution.archive.best, max(1, evolution.evaluations)
+    by_evaluations = (request.max_evaluations - evolution.evaluations) * seconds / done
+    by_seconds = (request.max_seconds or math.inf) - seconds
+    return SearchProgress(
+        evaluations=evolution.evaluations,
+        max_evaluations=request.max_evaluations,
+        passed=sum(best.passed),
+        checks=len(best.passed),
+        seconds_left=max(0.0, min(by_evaluations, by_seconds)),
+    )

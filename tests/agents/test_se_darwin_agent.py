@@ -12,6 +12,7 @@ import pytest
 
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.settings import SEDarwinSettings
+from agents.se_darwin.solution.request import SearchProgress
 from agents.se_darwin_agent import SEDarwinAgent
 from infrastructure.agent_contract import Agent, RunContext
 from infrastructure.agent_contract.run_context import Budget
@@ -191,6 +192,42 @@ def test_evolve_solution_does_not_claim_what_it_cannot_do() -> None:
     assert not result["success"]
     assert result["best_score"] < 1.0
     assert result["pool_statistics"]["evaluations"] <= 60
+
+
+SQUARE = {
+    "code": "def solve(x):\n    return x + 0 - 1",
+    "function": "solve",
+    "tests": [((2,), "never"), ((3,), 9)],
+    "max_evaluations": 10_000,
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("limit", "ended"),
+    [
+        ({"max_evaluations": 8}, "evaluations"),
+        ({"max_seconds": 0.001}, "seconds"),
+        ({"stop": lambda: True}, "stopped"),
+        ({"code": "def solve(x):\n    return x"}, "exhausted"),
+        ({"tests": [((2,), 1)]}, "success"),
+    ],
+)
+def test_a_search_says_why_it_ended(limit: dict[str, object], ended: str) -> None:
+    answer = asyncio.run(SEDarwinAgent().evolve_solution("", SQUARE | limit))
+    assert answer["ended"] == ended
+    assert answer["success"] == (ended == "success")
+
+
+@pytest.mark.process
+def test_the_caller_is_told_how_far_the_search_is() -> None:
+    seen: list[SearchProgress] = []
+    request = SQUARE | {"max_evaluations": 16, "ranker": "random", "on_progress": seen.append}
+    answer = asyncio.run(SEDarwinAgent().evolve_solution("", request))
+    assert answer["ranked_by"] == "chance"
+    assert [each.evaluations for each in seen][-1] == 16
+    assert {each.checks for each in seen} == {2}
+    assert all(each.seconds_left >= 0.0 for each in seen)
 
 
 def test_evolve_solution_names_missing_fields() -> None:

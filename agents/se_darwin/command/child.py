@@ -11,12 +11,19 @@ import pkgutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-EvolveSolution = Callable[[str, dict[str, JsonValue]], Awaitable[object]]
+if TYPE_CHECKING:
+    from agents.se_darwin.solution.request import SearchProgress
+
+EvolveSolution = Callable[[str, dict[str, object]], Awaitable[object]]
+_REDRAW_SECONDS = 0.2
 
 
 class ChildRequest(BaseModel):
@@ -28,6 +35,7 @@ class ChildRequest(BaseModel):
         folder: Folder for temporary files; the parent removes it.
         problem: Description of the problem in words.
         context: Context of the agent's `evolve_solution`.
+        shows_progress: Whether to write the progress to stderr, a terminal.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +44,7 @@ class ChildRequest(BaseModel):
     folder: Path
     problem: str
     context: dict[str, JsonValue]
+    shows_progress: bool = False
 
 
 class BestProgram(BaseModel):
@@ -53,6 +62,7 @@ class RepairResult(BaseModel):
 
     Attributes:
         recorded: What the agent recorded to learn from, or why nothing, in one line.
+        ended: Why the search ended; see `agents.se_darwin_agent.Ended`.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -62,6 +72,7 @@ class RepairResult(BaseModel):
     total_time: float
     ranked_by: str
     recorded: str = ""
+    ended: str = ""
 
 
 class ChildAnswer(BaseModel):
@@ -112,7 +123,57 @@ def _load(request: ChildRequest) -> EvolveSolution | None:
 
 
 async def _evolve(evolve_solution: EvolveSolution, request: ChildRequest) -> object:
-    return await evolve_solution(request.problem, request.context)
+    search = _Search(shows_progress=request.shows_progress)
+    before = signal.signal(signal.SIGTERM, search.on_signal)
+    context: dict[str, object] = {"on_progress": search.on_progress, "stop": search.stop}
+    context |= request.context
+    try:
+        return await evolve_solution(request.problem, context)
+    finally:
+        search.clear()
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Search:
+    """The search under way: SIGTERM stops it and keeps what it found; a line shows its progress."""
+
+    def __init__(self, *, shows_progress: bool) -> None:
+        self._shows_progress, self._due = shows_progress, 0.0
+        self._begun = self._stopped = self._drawn = False
+
+    def on_signal(self, *_: object) -> None:
+        """Stop the search; before it has begun there is nothing to keep, and the process ends."""
+        if not self._begun:
+            os._exit(os.EX_TEMPFAIL)
+        self._stopped = True
+
+    def stop(self) -> bool:
+        """Whether the search is to end; called before each generation."""
+        self._begun = True
+        return self._stopped
+
+    def on_progress(self, progress: SearchProgress) -> None:
+        """Draw the line again, if it is due."""
+        now = time.monotonic()
+        if not self._shows_progress or now < self._due:
+            return
+        self._due, self._drawn = now + _REDRAW_SECONDS, True
+        line = (
+            f"{progress.evaluations} of {progress.max_evaluations} candidates, best "
+            f"{progress.passed} of {progress.checks} checks, at most {progress.seconds_left:.0f} s "
+            "left"
+        )
+        self._draw(line)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._drawn:
+            self._draw("")
+
+    def _draw(self, line: str) -> None:
+        with suppress(OSError):  # the terminal is gone
+            sys.stderr.write(f"\r{line}\x1b[K")
+            sys.stderr.flush()
 
 
 def main() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -20,7 +22,16 @@ from agents.se_darwin.command.target import RepairTarget, read_tests
 from infrastructure.agent_contract.command import CommandContext, CommandError
 from infrastructure.events.plain_text import plain
 
+RANKERS = ("model", "suspicion", "random")
+
 _POLL_SECONDS = 0.1
+_STOP_SECONDS = 10.0  # from an interrupt to the end of the generation under way
+_ENDS = {
+    "evaluations": "all candidates that --max-evaluations allows were run",
+    "seconds": "the time that --seconds allows is up",
+    "exhausted": "every candidate was run: this fault is not among those that small edits repair",
+    "stopped": "interrupted",
+}
 
 
 def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
@@ -32,6 +43,13 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         float,
         typer.Option(min=0.1, max=3600.0, help="Most seconds that FILE may take for all tests."),
     ] = 5.0,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Most seconds that the search may take.")
+    ] = None,
+    ranker: Annotated[
+        str,
+        typer.Option(help="What chooses candidates: model (if published), suspicion or random."),
+    ] = "model",
     seed: Annotated[int, typer.Option(help="The same seed, the same search.")] = 0,
     agent: Annotated[str, typer.Option(help="The agent that repairs.")] = "se-darwin",
     no_record: Annotated[
@@ -42,8 +60,12 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
 
     Candidates run in a sandbox only. FILE is not changed: pipe the output into "patch -p1".
     Exit code 0: repaired; 1: not; 75: interrupted; others: nothing was tried, and why.
-    Candidates run before an interrupt may have been recorded.
+    After an interrupt the best program so far is shown; the candidates run are recorded.
     """
+    if ranker not in RANKERS:
+        raise typer.BadParameter(
+            f"{ranker!r} is not one of {', '.join(RANKERS)}", param_hint="--ranker"
+        )
     found = RepairTarget.read(target)
     result = _repair(
         context,
@@ -52,6 +74,8 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         test_code=read_tests(tests),
         record=not no_record,
         max_evaluations=max_evaluations,
+        max_seconds=seconds,
+        ranker=ranker,
         seed=seed,
         timeout_seconds=timeout,
     )
@@ -59,6 +83,8 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         context.print_json(result.model_dump(mode="json"))
     else:
         _print(result, found.folder)
+    if result.ended == "stopped":
+        raise CommandError("interrupted: the program was not changed", os.EX_TEMPFAIL)
     raise typer.Exit(0 if result.success and result.best_trajectory.edits else 1)
 
 
@@ -99,6 +125,7 @@ def _repair(
                 "record": record and not agent.not_writable,
                 **options,
             },
+            shows_progress=sys.stderr.isatty() and not context.as_json,
         )
         answer = _ask_child(context, request)
     if answer.result is None:
@@ -126,18 +153,25 @@ def _ask_child(context: CommandContext, request: ChildRequest) -> ChildAnswer:
 
 
 def _run_child(context: CommandContext, answers: int, stdin: TextIO, *, may_record: bool) -> int:
-    """Wait for the child; a signal to this process ends the child's whole process group."""
+    """Wait for the child; after a signal to this process it may end the search, then is killed.
+
+    Raises:
+        CommandError: The child did not answer after the signal.
+    """
     with context.defer_interrupts() as interrupted:
-        child = _start_child(answers, stdin)
+        child, kill_at = _start_child(answers, stdin), math.inf
         try:
-            while True:
+            while time.monotonic() < kill_at:
                 with suppress(subprocess.TimeoutExpired):
-                    return child.wait(_POLL_SECONDS)
-                if interrupted():
-                    kept = "; candidates run so far may have been recorded" if may_record else ""
-                    raise CommandError(
-                        f"interrupted: the program was not changed{kept}", os.EX_TEMPFAIL
-                    )
+                    status = child.wait(_POLL_SECONDS)
+                    if status == 0 or kill_at == math.inf:
+                        return status
+                    break
+                if interrupted() and kill_at == math.inf:
+                    kill_at = time.monotonic() + _STOP_SECONDS
+                    child.terminate()
+            kept = "; candidates run so far may have been recorded" if may_record else ""
+            raise CommandError(f"interrupted: the program was not changed{kept}", os.EX_TEMPFAIL)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -176,7 +210,10 @@ def _print(result: RepairResult, folder: Path) -> None:
         if folder != Path.cwd():
             typer.echo(f"to apply: patch -p1 -d {shlex.quote(str(folder))}")
     else:
-        typer.echo(f"not repaired: at best {count} checks pass")
+        reason = f"; {_ENDS[result.ended]}" if result.ended in _ENDS else ""
+        typer.echo(f"not repaired: at best {count} checks pass{reason}")
+        if result.ended == "stopped" and best.edits:
+            typer.echo(f"the best program so far:\n{best.diff}", err=True)
     typer.echo(
         f"evaluations: {statistics['evaluations']:.0f}, from {statistics['candidate_edits']:.0f} "
         f"single edits; chosen by {result.ranked_by}; {result.total_time:.1f} s"

@@ -141,7 +141,9 @@ class Evolution:
     def _choose(self, neighbourhood: _Neighbourhood, steps: list[Step], count: int) -> list[Choice]:
         ranker, epsilon = self._policy.ranker, self._policy.epsilon
         if ranker is None:
-            weights = [neighbourhood.weight(step, self._failures) for step in steps]
+            weights = [1.0] * len(steps)
+            if not self._policy.uniform:
+                weights = [neighbourhood.weight(step, self._failures) for step in steps]
             return choose_weighted(self._rng, weights, count, epsilon)
         order = neighbourhood.rank(ranker, steps)
         if self._policy.node_decay:

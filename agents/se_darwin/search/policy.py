@@ -37,6 +37,7 @@ class Policy:
     Attributes:
         ranker: World model whose best-ranked candidates run first. Without one, candidates are
             drawn by the suspiciousness of the lines they change, as in GenProg.
+        uniform: Whether candidates are drawn with equal weights instead, without a ranker.
         batch: Candidates per generation.
         epsilon: Share of uniformly random choices, in (0, 1].
         node_decay: Whether failures at a node lower the rank of its other candidates; see
@@ -44,6 +45,7 @@ class Policy:
     """
 
     ranker: Ranker | None = None
+    uniform: bool = False
     batch: int = 8
     epsilon: float = 0.1
     node_decay: bool = False
@@ -54,6 +56,8 @@ class Policy:
                 f"a policy needs batch >= 1 and epsilon in (0, 1], got {self.batch} and "
                 f"{self.epsilon}"
             )
+        if self.uniform and self.ranker is not None:
+            raise ValueError("a policy has either a ranker or equal weights, not both")
 
 
 def decay_ranks(order: Sequence[int], failures: Sequence[int]) -> list[int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from pydantic import (
     BaseModel,
@@ -117,6 +118,26 @@ class CallCase(BaseModel):
         return replace(case, keywords=self.kwargs)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchProgress:
+    """How far a search is.
+
+    Attributes:
+        evaluations: Candidates run so far, of at most *max_evaluations*.
+        passed: Checks that the best program so far passes, of *checks*.
+        seconds_left: Seconds until the search ends at the latest, as its pace so far suggests.
+    """
+
+    evaluations: int
+    max_evaluations: int
+    passed: int
+    checks: int
+    seconds_left: float
+
+
+RankerName = Literal["model", "suspicion", "random"]
+
+
 class EvolutionRequest(BaseModel):
     """The context of `SEDarwinAgent.evolve_solution`.
 
@@ -136,6 +157,11 @@ class EvolutionRequest(BaseModel):
         seed: Seed of the search.
         timeout_seconds: Maximum time in seconds of the given program for all its tests, at most an
             hour; a candidate gets at most twice this. None for the agent's default.
+        max_seconds: Seconds after which the search ends; None for no such limit.
+        ranker: What chooses the candidates: the agent's world model (if there is none, suspicion),
+            the suspiciousness of the lines they change, or chance.
+        on_progress: Called after each generation.
+        stop: Called before each generation; the search ends if it returns True.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -151,6 +177,10 @@ class EvolutionRequest(BaseModel):
     max_evaluations: int = Field(default=500, ge=1)
     seed: int = 0
     timeout_seconds: float | None = Field(default=None, gt=0.0, le=MAX_TIMEOUT_SECONDS)
+    max_seconds: float | None = Field(default=None, gt=0.0)
+    ranker: RankerName = "model"
+    on_progress: Callable[[SearchProgress], None] | None = None
+    stop: Callable[[], bool] | None = None
 
     @classmethod
     def from_context(cls, context: Mapping[str, object] | None) -> EvolutionRequest:

@@ -82,6 +82,33 @@ def test_what_was_not_repaired_is_not_claimed(folder: Path, evolve: Callable[...
     answer = json.loads(result.stdout)
     assert not answer["success"]
     assert answer["pool_statistics"]["evaluations"] == 9
+    assert answer["ended"] == "evaluations"
+    plain = evolve("--max-evaluations", "9", "--ranker", "random").stdout
+    assert "; all candidates that --max-evaluations allows were run" in plain
+    assert "chosen by chance" in plain
+
+
+def test_an_interrupted_search_keeps_the_best(folder: Path) -> None:
+    never = "from prices import total\ndef test_a():\n    assert total([1]) == 'never'\n"
+    (folder / "test_prices.py").write_text(never + "    assert total([100]) == 90\n")
+    (folder / ".genesis").mkdir()
+    process = subprocess.Popen(
+        [PROGRAM, "evolve", *TARGET, "--max-evaluations", "1000000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    replay = folder / ".genesis" / "agents" / "se-darwin" / "replay"
+    while len(list(ReplayBuffer(replay).read())) < 150:
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate()
+    assert process.returncode == os.EX_TEMPFAIL
+    assert "not repaired: at best 1 of 2 checks pass; interrupted" in output
+    assert "recorded: " in output
+    assert "the best program so far:\n--- a/prices.py" in errors
+    assert "interrupted: the program was not changed" in errors
 
 
 def test_wrong_arguments_are_refused_before_anything_runs(
