@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet format clean everything install uninstall drill manifests boot-test torture
+.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run format clean everything install uninstall drill manifests boot-test torture
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -49,7 +49,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet  ## All of the measurements below, in over an hour
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run  ## All of the measurements below, in over an hour
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -62,6 +62,9 @@ bench-se-darwin: $(VENV)/.bench  ## Measure what the world model saves SE-Darwin
 
 bench-fleet: $(STAMP)  ## Measure what training many small models in one step saves, in two minutes
 	$(BIN)/python -m benchmarks.fleet
+
+bench-run: $(STAMP)  ## Measure what a run costs besides learning, in ten minutes
+	$(BIN)/python -m benchmarks.run
 
 bench-policy: $(STAMP)  ## Measure how far rollout and trainer of a policy disagree, in ten minutes
 	$(BIN)/python -m benchmarks.policy mismatch

@@ -33,7 +33,7 @@ def pendulum_data(seed: int, transitions: int) -> TrainingData:
     Raises:
         NotRunError: gymnasium is not installed.
     """
-    agent = _example_agent()
+    agent = example_agent()
     with TemporaryDirectory() as folder:
         context = RunContext(
             run_id="bench",
@@ -94,7 +94,12 @@ def _predicted_returns(model: FittedModel, state: Numbers, plans_PH: Numbers) ->
     return total
 
 
-def _example_agent() -> Any:
+def example_agent() -> Any:
+    """Return an instance of the example agent.
+
+    Raises:
+        NotRunError: gymnasium is not installed.
+    """
     if importlib.util.find_spec("gymnasium") is None:
         raise NotRunError("gymnasium is not installed: pip install '.[dev]'")
     sys.path.insert(0, str(EXAMPLE))

@@ -5,11 +5,13 @@ Shapes: N rows, D dense features, T text tokens over all rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_ALIGNMENT_BYTES = 64  # of a tensor that torch allocates; matrix kernels may depend on it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +41,21 @@ class Tokens:
 
     def take(self, rows_M: Tensor) -> Tokens:
         """Select rows, in the given order."""
-        lengths_M = self.lengths[rows_M]
-        shift_M = self.offsets[rows_M] - (lengths_M.cumsum(0) - lengths_M)
-        positions = torch.arange(int(lengths_M.sum())) + shift_M.repeat_interleave(lengths_M)
-        return Tokens(buckets=self.buckets[positions], lengths=lengths_M)
+        lengths_M = self.lengths.index_select(0, rows_M)
+        ends_M = lengths_M.cumsum(0)
+        shift_M = self.offsets.index_select(0, rows_M) - (ends_M - lengths_M)
+        count = int(ends_M[-1]) if len(rows_M) else 0
+        positions = shift_M.repeat_interleave(lengths_M, output_size=count)
+        positions += torch.arange(count)
+        return Tokens(buckets=self.buckets.index_select(0, positions), lengths=lengths_M)
+
+    def split(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield buckets and offsets of each *size* rows in turn; the last may be fewer."""
+        offsets_N = self.offsets
+        starts_N = offsets_N[::size].repeat_interleave(size)[: len(offsets_N)]
+        counts = [int(lengths.sum()) for lengths in self.lengths.split(size)]
+        own_offsets = (offsets_N - starts_N).split(size)
+        yield from zip(self.buckets.split(counts), own_offsets, strict=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +79,9 @@ class Features:
     def take(self, rows_M: Tensor) -> Features:
         """Select rows, in the given order; *rows_M* is ``[M]`` int64."""
         texts = {name: tokens.take(rows_M) for name, tokens in self.texts.items()}
-        ood_M = self.out_of_distribution[rows_M]
-        return Features(dense=self.dense[rows_M], texts=texts, out_of_distribution=ood_M)
+        ood_M = self.out_of_distribution.index_select(0, rows_M)
+        dense = self.dense.index_select(0, rows_M)
+        return Features(dense=dense, texts=texts, out_of_distribution=ood_M)
 
     def inputs(self) -> dict[str, Tensor]:
         """Flat tensors: ``dense``, and per text field ``NAME.buckets`` and ``NAME.offsets``."""
@@ -76,3 +90,23 @@ class Features:
             tensors[f"{name}.buckets"] = tokens.buckets
             tensors[f"{name}.offsets"] = tokens.offsets
         return tensors
+
+    def split_inputs(self, size: int) -> Iterator[dict[str, Tensor]]:
+        """Yield `inputs` of each *size* rows in turn; the last may be fewer.
+
+        A tensor may be a view; its memory is aligned like that of a tensor of its own, so that
+        products of matrices have the same bits.
+        """
+        texts = {name: tokens.split(size) for name, tokens in self.texts.items()}
+        for dense in split_rows(self.dense, size):
+            tensors = {"dense": dense}
+            for name, chunks in texts.items():
+                tensors[f"{name}.buckets"], tensors[f"{name}.offsets"] = next(chunks)
+            yield tensors
+
+
+def split_rows(tensor: Tensor, size: int) -> Sequence[Tensor]:
+    """Each *size* rows of *tensor*, contiguous, in memory that is aligned like a tensor's own."""
+    chunks = tensor.split(size)
+    aligned = size * tensor.stride(0) * tensor.element_size() % _ALIGNMENT_BYTES == 0
+    return chunks if aligned else [chunk.clone() for chunk in chunks]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -30,7 +33,12 @@ from infrastructure.world_model.fitting.training_data import DataPart
 PRIMARY = "nll_skill"
 
 
-def row_nll(predicted: TargetDistributions, outcomes: Outcomes, codec: TargetCodec) -> Tensor:
+def row_nll(
+    predicted: TargetDistributions,
+    outcomes: Outcomes,
+    codec: TargetCodec,
+    target_nlls: Mapping[str, Tensor] | None = None,
+) -> Tensor:
     """Return the negative log-likelihood of each row in nats, ``[N]`` float64.
 
     If the spec names a ``success`` label, it is the likelihood of whether that label occurred:
@@ -38,6 +46,9 @@ def row_nll(predicted: TargetDistributions, outcomes: Outcomes, codec: TargetCod
     rare outlier of another target may decide what is published. Otherwise it is the mean over all
     targets. It is computed in recorded units, so that models with different statistics compare.
     *codec* determines which targets and dimensions vary, and so count.
+
+    Args:
+        target_nlls: Negative log-likelihood of each varying target, where it is at hand.
     """
     success = codec.success_label
     if success is not None:
@@ -47,8 +58,8 @@ def row_nll(predicted: TargetDistributions, outcomes: Outcomes, codec: TargetCod
             probability_N = distribution.probabilities[:, label]
             binary_N2 = torch.stack([1.0 - probability_N, probability_N], dim=1)
             return categorical_nll(binary_N2, (outcomes[name] == label).long())
-    names = list(codec.heads)
-    return torch.stack([_nll(predicted, outcomes, codec, name) for name in names]).mean(0)
+    nlls = target_nlls or _target_nlls(predicted, outcomes, codec)
+    return torch.stack(list(nlls.values())).mean(0)
 
 
 def selection_loss(predicted: TargetDistributions, part: DataPart, codec: TargetCodec) -> float:
@@ -66,29 +77,59 @@ def selection_loss(predicted: TargetDistributions, part: DataPart, codec: Target
     return loss
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaseRateScores:
+    """Scores of the base rates on one set of rows.
+
+    Attributes:
+        rows: `row_nll`, ``[N]`` float64.
+        targets: Negative log-likelihood of each varying target, ``[N]`` float64.
+    """
+
+    rows: Tensor
+    targets: Mapping[str, Tensor]
+
+
+def base_rate_scores(outcomes: Outcomes, codec: TargetCodec) -> BaseRateScores:
+    """Score the base rates against *outcomes*."""
+    base = base_rate_distributions(codec, len(next(iter(outcomes.values()))))
+    targets = _target_nlls(base, outcomes, codec)
+    return BaseRateScores(rows=row_nll(base, outcomes, codec, targets), targets=targets)
+
+
 def measure(
-    predicted: TargetDistributions, outcomes: Outcomes, codec: TargetCodec
+    predicted: TargetDistributions,
+    outcomes: Outcomes,
+    codec: TargetCodec,
+    base: BaseRateScores | None = None,
 ) -> dict[str, float]:
     """Compute held-out metrics, overall and per target (``NAME.metric``).
 
     ``nll_skill`` is the gain in `row_nll` over the base rate in nats; above zero is better than
     ignoring the input. ``ece`` and ``coverage_90`` (0.9 is right) measure calibration. ``auroc``
     is that of the success label, NaN if the rows contain only one outcome.
+
+    Args:
+        base: `base_rate_scores` of *outcomes*, where they are at hand.
     """
-    rows = len(next(iter(outcomes.values())))
-    base = base_rate_distributions(codec, rows)
-    nll_N = row_nll(predicted, outcomes, codec)
-    base_N = row_nll(base, outcomes, codec)
-    metrics = {"nll": float(nll_N.mean()), PRIMARY: float((base_N - nll_N).mean())}
+    base = base or base_rate_scores(outcomes, codec)
+    nlls = _target_nlls(predicted, outcomes, codec)
+    nll_N = row_nll(predicted, outcomes, codec, nlls)
+    metrics = {"nll": float(nll_N.mean()), PRIMARY: float((base.rows - nll_N).mean())}
     for name in codec.heads:
-        gain_N = _nll(base, outcomes, codec, name) - _nll(predicted, outcomes, codec, name)
-        metrics[f"{name}.nll_skill"] = float(gain_N.mean())
+        metrics[f"{name}.nll_skill"] = float((base.targets[name] - nlls[name]).mean())
         distribution = predicted[name]
         if isinstance(distribution, DiscreteDistribution):
             metrics |= _discrete_metrics(distribution, outcomes[name], codec, name)
         else:
             metrics |= _box_metrics(distribution, outcomes[name], codec, name)
     return metrics
+
+
+def _target_nlls(
+    predicted: TargetDistributions, outcomes: Outcomes, codec: TargetCodec
+) -> dict[str, Tensor]:
+    return {name: _nll(predicted, outcomes, codec, name) for name in codec.heads}
 
 
 def _nll(

@@ -16,11 +16,22 @@ from torch.optim.lr_scheduler import LambdaLR
 from infrastructure.agent_contract import Evaluation, Forward, TrainingJob
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.training.checkpoints import BestEpoch
+from infrastructure.trajectories.encoding import TargetCodec
+from infrastructure.trajectories.encoding.features import split_rows
 from infrastructure.world_model.distributions import TargetDistributions, predictive_distributions
-from infrastructure.world_model.fitting.scoring import PRIMARY, measure, selection_loss
+from infrastructure.world_model.distributions.predictive import head_outputs
+from infrastructure.world_model.fitting.scoring import (
+    PRIMARY,
+    base_rate_scores,
+    measure,
+    selection_loss,
+)
 from infrastructure.world_model.fitting.training_data import DataPart, TrainingData
 from infrastructure.world_model.networks import ensemble_loss
 from infrastructure.world_model.networks.loss import TARGET_PREFIX
+
+_GATHERED_ROWS = 2048  # at once: more cost memory, fewer cost time
+_ROWS_IN_CACHE = 512  # of a pass on a CPU: larger activations cost page faults every time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +86,7 @@ def training_job(
         optimizer=partial(AdamW, lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True),
         batches=stream.epoch,
         loss=loss,
-        evaluate=partial(_evaluate, data, network, plan.device, best),
+        evaluate=_EpochEvaluation(data, network, plan.device, best),
         epochs=plan.epochs,
         scheduler=partial(LambdaLR, lr_lambda=partial(_cosine, plan.epochs * plan.steps_per_epoch)),
     )
@@ -103,11 +114,15 @@ class BatchStream:
         """Return the batches of *epoch*, the same in every call."""
         return EpochBatches(self, epoch)
 
-    def rows(self, step: int) -> Tensor:
-        """Return the row numbers of the batch of *step*, ``[batch_size]`` int64."""
+    def rows(self, step: int, steps: int = 1) -> Tensor:
+        """Return the row numbers of so many *steps* from *step* on.
+
+        Returns:
+            ``[steps * batch_size]`` int64, one batch after the other.
+        """
         count = len(self.part.features)
         chosen: list[Tensor] = []
-        position, end = step * self.batch_size, (step + 1) * self.batch_size
+        position, end = step * self.batch_size, (step + steps) * self.batch_size
         while position < end:
             pass_number, start = divmod(position, count)
             stop = min(count, start + end - position)
@@ -115,13 +130,21 @@ class BatchStream:
             position += stop - start
         return torch.cat(chosen)
 
-    def batch(self, step: int) -> dict[str, Tensor]:
-        """Return inputs and targets of *step*; the first tensor has one row per sample."""
-        rows = self.rows(step)
-        batch = self.part.features.take(rows).inputs()
-        for name, target in self.part.targets.items():
-            batch[TARGET_PREFIX + name] = target[rows]
-        return batch
+    def batches(self, step: int, steps: int) -> Iterator[dict[str, Tensor]]:
+        """Yield inputs and targets of so many *steps* from *step* on.
+
+        The first tensor of a batch has one row per sample. The rows of all batches are gathered
+        at once.
+        """
+        rows, size = self.rows(step, steps), self.batch_size
+        names = [TARGET_PREFIX + name for name in self.part.targets]
+        targets = [
+            split_rows(target.index_select(0, rows), size) for target in self.part.targets.values()
+        ]
+        inputs = self.part.features.take(rows).split_inputs(size)
+        for batch, *own in zip(inputs, *targets, strict=True):
+            batch.update(zip(names, own, strict=True))
+            yield batch
 
 
 class EpochBatches:
@@ -134,31 +157,53 @@ class EpochBatches:
         return self._stream.steps_per_epoch
 
     def __getitem__(self, number: int) -> dict[str, Tensor]:
-        return self._stream.batch(self._epoch * len(self) + number)
+        return next(self._stream.batches(self._epoch * len(self) + number, 1))
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        return map(self.__getitem__, range(len(self)))
+        together = max(1, _GATHERED_ROWS // self._stream.batch_size)
+        first = self._epoch * len(self)
+        for number in range(0, len(self), together):
+            yield from self._stream.batches(first + number, min(together, len(self) - number))
 
 
-def _evaluate(
-    data: TrainingData, network: Module, device: str, best: BestEpoch, forward: Forward
-) -> Evaluation:
-    held_out = _predict(data, data.calibration, device, forward)
-    loss = selection_loss(held_out, data.calibration, data.codec)
-    chosen_by = Evaluation(metrics={"loss": loss}, primary="loss", higher_is_better=False)
-    best.save_if_better(chosen_by, network)
-    predicted = _predict(data, data.test, device, forward)
-    metrics = measure(predicted, data.test.outcomes, data.codec)
-    return Evaluation(metrics=metrics, primary=PRIMARY, higher_is_better=True)
+class _EpochEvaluation:
+    """Evaluates the network after an epoch, without calibrating its uncertainty."""
+
+    def __init__(self, data: TrainingData, network: Module, device: str, best: BestEpoch) -> None:
+        self._data, self._network, self._best = data, network, best
+        self._calibration = _HeldOut(data.calibration, data.codec, device)
+        self._test = _HeldOut(data.test, data.codec, device)
+        self._base = base_rate_scores(data.test.outcomes, data.codec)
+
+    def __call__(self, forward: Forward) -> Evaluation:
+        data = self._data
+        loss = selection_loss(self._calibration.predict(forward), data.calibration, data.codec)
+        chosen_by = Evaluation(metrics={"loss": loss}, primary="loss", higher_is_better=False)
+        self._best.save_if_better(chosen_by, self._network)
+        predicted = self._test.predict(forward)
+        metrics = measure(predicted, data.test.outcomes, data.codec, self._base)
+        return Evaluation(metrics=metrics, primary=PRIMARY, higher_is_better=True)
 
 
-@torch.no_grad()
-def _predict(
-    data: TrainingData, part: DataPart, device: str, forward: Forward
-) -> TargetDistributions:
-    """Predict with the network alone, without calibrating its uncertainty."""
-    inputs = {name: tensor.to(device) for name, tensor in part.features.inputs().items()}
-    return predictive_distributions(forward(inputs), data.codec, len(part.features))
+class _HeldOut:
+    """Rows to predict after each epoch, as inputs on *device*."""
+
+    def __init__(self, part: DataPart, codec: TargetCodec, device: str) -> None:
+        self._codec, self._rows = codec, len(part.features)
+        size = _ROWS_IN_CACHE if torch.device(device).type == "cpu" else max(1, self._rows)
+        self._chunks = [
+            {name: tensor.to(device) for name, tensor in inputs.items()}
+            for inputs in part.features.split_inputs(size)
+        ]
+
+    @torch.no_grad()
+    def predict(self, forward: Forward) -> TargetDistributions:
+        outputs = [forward(chunk) for chunk in self._chunks]
+        raw = {
+            name: torch.cat([output[name] for output in outputs], dim=1)
+            for name in head_outputs(self._codec)
+        }
+        return predictive_distributions(raw, self._codec, self._rows)
 
 
 def _cosine(steps: int, step: int) -> float:

@@ -35,3 +35,22 @@ def test_inputs_are_flat_tensors_by_name() -> None:
         "action.code.buckets": [3, 1, 2],
         "action.code.offsets": [0, 1],
     }
+
+
+@given(ROWS, st.integers(1, 7), st.integers(0, 17))
+def test_inputs_split_like_rows_that_were_taken_alone(
+    rows: list[list[int]], size: int, width: int
+) -> None:
+    count = len(rows)
+    features = Features(
+        dense=torch.arange(float(count * width)).view(count, width),
+        texts={"action.code": Tokens.of(rows)},
+        out_of_distribution=torch.zeros(count, dtype=torch.bool),
+    )
+    chunks = list(features.split_inputs(size))
+    for start, chunk in zip(range(0, count, size), chunks, strict=True):
+        alone = features.take(torch.arange(start, min(start + size, count))).inputs()
+        assert {n: t.tolist() for n, t in chunk.items()} == {
+            n: t.tolist() for n, t in alone.items()
+        }
+        assert chunk["dense"].data_ptr() % 64 == 0
