@@ -13,6 +13,7 @@ from genesis_fp16.cli import agents, config, daemon, lab, precision, runs
 from genesis_fp16.cli.arguments import check_utf8
 from genesis_fp16.cli.doctor import doctor
 from genesis_fp16.cli.plugin_commands import ProgramGroup
+from genesis_fp16.cli.profile import profile
 from genesis_fp16.cli.verl_overrides import verl_overrides
 from genesis_fp16.domain.errors import GenesisError
 from infrastructure.agent_contract.command import CommandError
@@ -31,6 +32,7 @@ app.command("serve")(daemon.serve)
 app.command("run")(daemon.run)
 app.add_typer(agents.app, name="agents")
 app.command("preflight")(agents.preflight)
+app.command("profile")(profile)
 app.command("doctor")(doctor)
 app.command("verl-overrides")(verl_overrides)
 app.add_typer(runs.app, name="runs")

@@ -9,8 +9,9 @@ from uuid import uuid4
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.run import EXIT_CODES
-from genesis_fp16.domain.run_spec import LabRequest, RunSpec, Task
+from genesis_fp16.domain.run_spec import LabRequest, ProfileRequest, RunSpec, Task
 from genesis_fp16.executors import ExitStatus, LocalExecutor
+from genesis_fp16.plugins.agent_folder import copy_agent_folder
 from genesis_fp16.plugins.discovery import check_not_shadowed, installed_agent
 from genesis_fp16.runs.spec import spec_of_settings
 from genesis_fp16.settings import Settings
@@ -39,7 +40,7 @@ def run_agent_task(
     task: Task,
     *,
     done: str,
-    lab: LabRequest | None = None,
+    request: LabRequest | ProfileRequest | None = None,
     progress: ReportProgress | None = None,
 ) -> list[BaseEvent]:
     """Have a worker do *task* with the job that *agent* would train now; return its events.
@@ -50,7 +51,8 @@ def run_agent_task(
 
     Args:
         done: What the task does, in a word that follows "was not".
-        lab: Details of a task of the precision lab, which decides the precision itself.
+        request: Details of a task of the precision lab, which decides the precision itself, or of
+            the task ``profile``, which works on a copy of the agent's folder.
         progress: Told what the worker reports.
 
     Raises:
@@ -62,7 +64,10 @@ def run_agent_task(
     point = installed_agent(agent, settings.home.absolute())
     if point.missing:
         raise AgentTaskError(f"{agent} was not {done}: it needs {point.missing}", os.EX_CONFIG)
-    precision: PrecisionWish = "auto" if lab is None else "fp32"
+    lab = request if isinstance(request, LabRequest) else None
+    profile = request if isinstance(request, ProfileRequest) else None
+    wish: PrecisionWish = "auto" if lab is None else "fp32"
+    precision = PrecisionState(requested=wish, effective=wish, reason="operator")
     run_id = f"{agent}-{uuid4().hex[:12]}"
     folder = settings.home.absolute() / f"{task}s" / run_id
     spec = RunSpec(
@@ -74,14 +79,24 @@ def run_agent_task(
         run_folder=folder,
         attempt_folder=folder,
         seed=settings.seed if lab is None else lab.seed,
-        precision=PrecisionState(requested=precision, effective=precision, reason="operator"),
+        precision=precision if profile is None else profile.precision,
         task=task,
         lab=lab,
+        profile=profile,
         **spec_of_settings(settings, agent),
     )
+    copied = folder / "agent"
     with private_umask(settings.home.absolute()):
-        folder.mkdir(parents=True)
-        status = _run(spec, settings.run_timeout_seconds, done, progress)
+        try:
+            folder.mkdir(parents=True)
+            if profile is not None:
+                copy_agent_folder(spec.agent_folder, copied)
+                spec = spec.model_copy(update={"agent_folder": copied})
+            status = _run(spec, settings.run_timeout_seconds, done, progress)
+        except OSError as error:
+            raise AgentTaskError(f"{agent} was not {done}: {error}", os.EX_IOERR) from error
+        finally:
+            shutil.rmtree(copied, ignore_errors=True)
     events: list[BaseEvent] = list(read_events(spec.events_path))
     _require_success(spec, status, events)
     shutil.rmtree(folder, ignore_errors=True)

@@ -67,7 +67,22 @@ class TrainerOptions(BaseModel):
     """Whether half precision may run on a CPU, for tests and demonstrations."""
 
 
-Task = Literal["train", "preflight", "lab"]
+Task = Literal["train", "preflight", "profile", "lab"]
+
+
+class ProfileRequest(BaseModel):
+    """How much of a run the task ``profile`` measures.
+
+    Attributes:
+        precision: Precision to begin with.
+        collect_seconds: Longest time for collecting; 0 collects nothing.
+        train_seconds: Time for training, after the first steps.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    precision: PrecisionState
+    collect_seconds: float = Field(15.0, ge=0.0)
+    train_seconds: float = Field(6.0, gt=0.0)
 
 
 class LabRequest(BaseModel):
@@ -117,8 +132,10 @@ class RunSpec(BaseModel):
         profile_steps: Steps to profile; 0 for none.
         processes_per_run: Ranks that train together, each a process on this machine.
         parallel: How the ranks share the model; see `distribute` in `infrastructure.training`.
-        task: ``train``, ``preflight`` to measure the job without training, or ``lab``.
+        task: ``train``, ``preflight`` to measure the job without training, ``profile`` to measure
+            a run without publishing, or ``lab``.
         lab: Details of the task ``lab``; else None.
+        profile: Details of the task ``profile``; else None.
         keep_fp32: Modules that stay in FP32, besides those of the job.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """
@@ -153,6 +170,7 @@ class RunSpec(BaseModel):
     keep_fp32: tuple[str, ...] = ()
     task: Task = "train"
     lab: LabRequest | None = None
+    profile: ProfileRequest | None = None
     settings: dict[str, JsonValue]
 
     @property

@@ -1,7 +1,9 @@
-"""What workers leave in the agent's folder: the last pre-flight report, the last training."""
+"""An agent's folder: last pre-flight report, last training; a copy for measurements."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,6 +14,7 @@ from infrastructure.files import write_atomically
 
 _PREFLIGHT = "preflight.json"
 _LAST_TRAINING = "last-training.json"
+_REPLAY = "replay"
 
 
 def write_preflight(agent_folder: Path, report: PreflightReport) -> None:
@@ -46,3 +49,27 @@ def read_last_training(agent_folder: Path) -> LastTraining | None:
         return LastTraining.model_validate_json((agent_folder / _LAST_TRAINING).read_bytes())
     except (OSError, ValidationError):
         return None
+
+
+def copy_agent_folder(source: Path, target: Path) -> None:
+    """Copy an agent's folder to *target*, where a measurement may write as it likes.
+
+    Segments of the replay buffer, which nobody changes once they are written, are hard links where
+    the file system allows it, so that the copy takes little room.
+
+    Raises:
+        OSError: Copying failed, for example for lack of room.
+    """
+    target.mkdir(parents=True)
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=_link_or_copy, dirs_exist_ok=True)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    if Path(source).parent.name == _REPLAY:
+        try:
+            os.link(source, target)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(source, target)
+    else:
+        shutil.copyfile(source, target)

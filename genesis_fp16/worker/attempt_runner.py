@@ -17,7 +17,7 @@ import torch
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.last_training import LastTraining
 from genesis_fp16.domain.run import Outcome
-from genesis_fp16.domain.run_spec import LabRequest, RunSpec
+from genesis_fp16.domain.run_spec import LabRequest, ProfileRequest, RunSpec
 from genesis_fp16.plugins.agent_folder import write_last_training, write_preflight
 from genesis_fp16.plugins.loading import load_agent, validate_settings
 from genesis_fp16.worker.channel import (
@@ -47,6 +47,7 @@ from infrastructure.events.event import (
     Phase,
     PhaseStarted,
     PreflightDone,
+    ProfileDone,
     Published,
     Started,
 )
@@ -109,6 +110,9 @@ class AttemptRunner:
         with self._group:
             if self._spec.task == "preflight":
                 self._measure()
+                return "done"
+            if self._spec.profile is not None:
+                self._profile(self._spec.profile)
                 return "done"
             if self._spec.lab is not None:
                 self._run_lab(self._spec.lab)
@@ -240,6 +244,25 @@ class AttemptRunner:
             snapshot = self._collection.snapshot(folder)
             job = self._build_job(self._collection.buffer(folder).read(snapshot))
             return job, folder, snapshot
+
+    def _profile(self, request: ProfileRequest) -> None:
+        """Go through a run on copies of the agent's folder; publish and keep nothing."""
+        from genesis_fp16.worker.profile import RunProfile
+
+        self.activity = "profiling"
+        profile = RunProfile(self._spec, request, self._agent, self._context, self._device)
+        collection = Collection(
+            self._agent,
+            profile.context,
+            self._progress,
+            begin=lambda: self._begin("collect", "collecting"),
+            poll=self._read_commands,
+        )
+        job = profile.build(collection, self._build_job)
+        self.activity = "checking the training job"
+        check_fp32_step(job, self._device)
+        self._begin("train", "profiling the training")
+        self._emit(ProfileDone(report=profile.train(job, self._config(), self._precision)))
 
     def _run_lab(self, request: LabRequest) -> None:
         from genesis_fp16.worker.lab import freeze_job, repeat_job

@@ -18,6 +18,7 @@ from infrastructure.events.mismatch_report import MismatchReport, ReferenceRepor
 from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
+from infrastructure.events.profile_report import ProfileReport
 
 SMALLEST_LOSS = 0.01  # of a run's largest FP32 loss: errors are not divided by a smaller loss
 
@@ -319,6 +320,13 @@ class PreflightDone(BaseEvent):
     report: PreflightReport
 
 
+class ProfileDone(BaseEvent):
+    """The agent's run was profiled in a folder of its own; nothing was published."""
+
+    kind: Literal["profile_done"] = "profile_done"
+    report: ProfileReport
+
+
 class CheckpointSaved(BaseEvent):
     """A checkpoint is on disk, complete and hashed."""
 
@@ -402,6 +410,7 @@ Event = Annotated[
     | LostUpdatesMeasured
     | MismatchMeasured
     | PreflightDone
+    | ProfileDone
     | CheckpointSaved
     | Resumed
     | Evaluated

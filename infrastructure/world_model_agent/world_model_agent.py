@@ -26,6 +26,7 @@ from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.training.checkpoints import BestEpoch, BestEpochError
+from infrastructure.training.diagnostics.phase_clock import phase
 from infrastructure.world_model import EnsembleNetwork, ModelFileError, NetworkShape, WorldModel
 from infrastructure.world_model.fitting import (
     TrainingData,
@@ -104,9 +105,10 @@ class WorldModelAgent(ABC):
         Raises:
             InsufficientDataError: Too few transitions, held-out groups, or targets that vary.
         """
-        data = prepare_training_data(
-            self.spec(), deque(transitions, maxlen=self.newest_transitions)
-        )
+        with phase("encode"):
+            data = prepare_training_data(
+                self.spec(), deque(transitions, maxlen=self.newest_transitions)
+            )
         for problem in data.describe_exclusions():
             context.logger.warning("training_data_incomplete", problem=problem)
         self._data, self._best = data, _best_epoch(context)

@@ -37,6 +37,13 @@ TESTED_BY = {
     ),
     "genesis_fp16/daemon/agent_task.py": "genesis_fp16/daemon/test_preflight.py",
     "genesis_fp16/worker/lab.py": "genesis_fp16/cli/lab/test_freeze.py",
+    "genesis_fp16/worker/profile.py": "genesis_fp16/daemon/test_profile.py",
+    "infrastructure/training/diagnostics/marked_calls.py": (
+        "infrastructure/training/diagnostics/test_phase_clock.py"
+    ),
+    "infrastructure/training/profiling/product_flops.py": (
+        "infrastructure/training/profiling/test_step_costs.py"
+    ),
     "infrastructure/precision_lab/frozen/loading.py": (
         "infrastructure/precision_lab/frozen/test_folder.py"
     ),
@@ -63,6 +70,7 @@ TESTED_BY = {
     "infrastructure/events/preflight_report.py": (
         "infrastructure/training/diagnostics/preflight/test_verdict.py"
     ),
+    "infrastructure/events/profile_report.py": "genesis_fp16/domain/test_profile_verdict.py",
     "infrastructure/policy/corrections/corrected.py": (
         "infrastructure/policy/corrections/test_correction.py"
     ),

@@ -51,7 +51,7 @@ def run_in_worker(settings: Settings, agent: str, request: LabRequest) -> None:
 
     print_progress(f"starting a worker with the agent {agent}")
     done = "frozen" if request.command == "freeze" else "repeated"
-    run_agent_task(settings, agent, "lab", done=done, lab=request, progress=progress_lines())
+    run_agent_task(settings, agent, "lab", done=done, request=request, progress=progress_lines())
 
 
 def repeat(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from infrastructure.events.event import BaseEvent, Notice
+from infrastructure.training.diagnostics.marked_calls import MarkedCalls
 
 _FIRST_STEPS = 5  # make optimizer state, and a CUDA graph if one is wanted
 _STEP = {"train_batch": "step"}
@@ -51,7 +52,7 @@ class StepProfile:
         self._stepper = stepper
         self._seen = 0
         self._profile: profile | None = None
-        self._marked: list[_MarkedPhases] = []
+        self._marked: list[MarkedCalls] = []
 
     def observe(self, trainer: _Profiled) -> None:
         """Start after the first steps; finish when the wanted number has been seen."""
@@ -64,7 +65,10 @@ class StepProfile:
     def _start(self, trainer: _Profiled) -> None:
         cuda = [ProfilerActivity.CUDA] if trainer.device.type == "cuda" else []
         self._profile = profile(activities=[ProfilerActivity.CPU, *cuda], profile_memory=True)
-        self._marked = [_MarkedPhases(self._stepper, _STEP), _MarkedPhases(trainer, _PHASES)]
+        self._marked = [
+            MarkedCalls(self._stepper, _STEP, record_function),
+            MarkedCalls(trainer, _PHASES, record_function),
+        ]
         self._profile.start()
 
     def finish(self) -> None:
@@ -91,31 +95,6 @@ class StepProfile:
         means = ", ".join(f"{name} {1e-3 * host / steps:.3f} ms" for name, host, _ in times)
         fields = {"folder": str(self._folder), "steps": str(steps), "host_time_per_step": means}
         self._emit(Notice(event="profile_written", fields=fields))
-
-
-class _MarkedPhases:
-    """Shows an object's own calls in a profile, until they are `remove`d."""
-
-    def __init__(self, owner: object, phases: dict[str, str]) -> None:
-        self._attributes = vars(owner)
-        self._before = {name: self._attributes.get(name) for name in phases}
-        for name, phase in phases.items():
-            self._attributes[name] = _marked(phase, getattr(owner, name))
-
-    def remove(self) -> None:
-        for name, before in self._before.items():
-            if before is None:
-                del self._attributes[name]
-            else:
-                self._attributes[name] = before
-
-
-def _marked(phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    def marked(*args: object, **kwargs: object) -> object:
-        with record_function(phase):
-            return call(*args, **kwargs)
-
-    return marked
 
 
 def _times(done: profile) -> list[tuple[str, float, float]]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from genesis_fp16.domain.last_training import LastTraining
 from genesis_fp16.plugins.agent_folder import (
+    copy_agent_folder,
     read_last_training,
     read_preflight,
     write_last_training,
@@ -23,3 +24,24 @@ def test_the_last_training_is_read_back_unless_another_version_wrote_it(tmp_path
     assert read_last_training(tmp_path) == last
     (tmp_path / "last-training.json").write_text('{"of": "another version"}')
     assert read_last_training(tmp_path) is None
+
+
+def test_a_copy_shares_the_segments_of_the_buffer_and_nothing_else(tmp_path: Path) -> None:
+    folder, copied = tmp_path / "agent", tmp_path / "copied"
+    for name in ("replay/1.jsonl", "published/model.json", "positions.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    copy_agent_folder(folder, copied)
+    same = {
+        str(path.relative_to(copied)): path.samefile(folder / path.relative_to(copied))
+        for path in copied.rglob("*")
+        if path.is_file()
+    }
+    assert same == {"replay/1.jsonl": True, "published/model.json": False, "positions.json": False}
+    (copied / "positions.json").write_text("changed")
+    assert (folder / "positions.json").read_text() == "positions.json"
+
+
+def test_an_agent_without_a_folder_is_copied_as_an_empty_one(tmp_path: Path) -> None:
+    copy_agent_folder(tmp_path / "missing", tmp_path / "copied")
+    assert list((tmp_path / "copied").iterdir()) == []
