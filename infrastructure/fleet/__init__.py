@@ -1,22 +1,24 @@
 """Models of one shape trained in one step, each with its own loss scale.
 
 `Fleet` steps several `FP16Trainer` together; every member gets the bits of a training of its own.
+`Trainings` advances whole trainings so, from their first step to their last evaluation.
 """
 
 from infrastructure.fleet.fleet import Fleet, FleetMember
 from infrastructure.fleet.forms import NotStackableError, StackedForm
-from infrastructure.fleet.gain import Gain, measure_gain
 from infrastructure.fleet.losses import StackableLoss
 from infrastructure.fleet.stackable import shape_text, stackable
+from infrastructure.fleet.trainings import Ended, Standing, Trainings
 
 __all__ = [
+    "Ended",
     "Fleet",
     "FleetMember",
-    "Gain",
     "NotStackableError",
     "StackableLoss",
     "StackedForm",
-    "measure_gain",
+    "Standing",
+    "Trainings",
     "shape_text",
     "stackable",
 ]

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from itertools import chain
+from typing import Any, NoReturn, TypeAlias, cast
 
 import structlog
 import torch
@@ -30,11 +31,17 @@ from infrastructure.fleet.losses import (
     stacked_targets,
 )
 from infrastructure.fleet.parameters import StackedParameters
+from infrastructure.fleet.random_states import DrawDetector, RandomStates
 from infrastructure.fleet.stackable import stack_key, stacked_form
 from infrastructure.training import FP16Trainer, Precision
 from infrastructure.training.precision import checked_loss
 
 log = structlog.get_logger()
+
+StepError: TypeAlias = Exception | SystemExit
+"""What costs only the member that raised it: also a job that ends the process."""
+
+_DRAWS = "its loss draws random numbers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,11 +57,14 @@ class FleetMember:
             with an output that is not computed yet.
         generator: CPU generator of all random numbers of the member's model and loss, in place of
             torch's global one; None if they use none.
+        step_alone: Takes a step of the member by itself, with all generators that its loss may draw
+            from; None for ``trainer.train_batch`` with *generator*.
     """
 
     trainer: FP16Trainer
     loss: Callable[[Forward, Batch], Tensor]
     generator: torch.Generator | None = None
+    step_alone: Callable[[Batch], None] | None = None
 
 
 @dataclass(slots=True)
@@ -101,6 +111,7 @@ class Fleet:
     def __init__(self) -> None:
         self._slots: dict[str, _Slot] = {}
         self._stacks: dict[Hashable, _Stacks] = {}
+        self._caller, self._draws = RandomStates(), DrawDetector()
 
     # Members, between two steps.
 
@@ -141,6 +152,15 @@ class Fleet:
                 reasons[name] = "no other member's model has its shape"
         return reasons
 
+    @property
+    def groups(self) -> list[list[str]]:
+        """Names of the members that are stacked with each other, for every shape."""
+        names: dict[Hashable, list[str]] = {}
+        for name, slot in self._slots.items():
+            if slot.alone_reason is None:
+                names.setdefault(slot.key, []).append(name)
+        return [group for group in names.values() if len(group) > 1]
+
     def _of_key(self, key: Hashable) -> list[_Slot]:
         slots = self._slots.values()
         return [slot for slot in slots if slot.key == key and slot.alone_reason is None]
@@ -170,7 +190,7 @@ class Fleet:
 
     # The step.
 
-    def step(self, batches: Mapping[str, Batch]) -> dict[str, Exception]:
+    def step(self, batches: Mapping[str, Batch]) -> dict[str, StepError]:
         """Take one optimizer step of every member that has a batch.
 
         Args:
@@ -183,30 +203,44 @@ class Fleet:
         Raises:
             KeyError: The fleet has no member of a name.
         """
-        failed: dict[str, Exception] = {}
-        groups: dict[tuple[Hashable, ...], list[_Turn]] = {}
+        failed: dict[str, StepError] = {}
+        with self._caller.kept():
+            alone = self._step_stacked(batches)
+        for slot, batch in alone:
+            try:
+                _step_alone(slot, batch)
+            except (Exception, SystemExit) as error:
+                failed[slot.name] = error
+        for name in failed:
+            self.leave(name)
+        return failed
+
+    def _step_stacked(self, batches: Mapping[str, Batch]) -> list[tuple[_Slot, Batch]]:
+        """Step those together that can be; return the others."""
+        draws = self._draws
+        draws.enter()
         alone: list[tuple[_Slot, Batch]] = []
+        groups: dict[tuple[Hashable, ...], list[_Turn]] = {}
+        slots = {name: self._slots[name] for name in batches}
+        check = draws.found if any(not slot.is_checked for slot in slots.values()) else None
         for name, batch in batches.items():
-            slot = self._slots[name]
-            turn = _turn(slot, batch)
+            slot = slots[name]
+            turn = _turn(slot, batch, check)
             if turn is None:
                 alone.append((slot, batch))
             else:
                 groups.setdefault(turn.group, []).append(turn)
+        if draws.found():
+            for turn in chain(*groups.values()):
+                turn.slot.is_checked = False  # the next step finds out whose loss it was
+            return [(slots[name], batch) for name, batch in batches.items()]
         for turns in groups.values():
             stacks = self._stack(turns[0].slot.key) if len(turns) > 1 else None
             if stacks is None:
                 alone += [(turn.slot, turn.batch) for turn in turns]
             else:
-                alone += _step_together(stacks, turns)
-        for slot, batch in alone:
-            try:
-                _step_alone(slot, batch)
-            except Exception as error:
-                failed[slot.name] = error
-        for name in failed:
-            self.leave(name)
-        return failed
+                alone += _step_together(stacks, turns, draws)
+        return alone
 
 
 def _new_slot(name: str, member: FleetMember) -> _Slot:
@@ -216,26 +250,28 @@ def _new_slot(name: str, member: FleetMember) -> _Slot:
         key = stack_key(member.trainer, form)
         if form.draws and member.generator is None:
             reason = "its model draws random numbers, and the member has no generator"
+        if form.draws and member.trainer.device.type != "cpu":
+            reason = "its model draws random numbers on another device than the CPU"
     except NotStackableError as error:
         reason = error.reason
     return _Slot(name=name, member=member, form=form, key=key, alone_reason=reason)
 
 
-def _turn(slot: _Slot, batch: Batch) -> _Turn | None:
+def _turn(slot: _Slot, batch: Batch, has_drawn: Callable[[], bool] | None) -> _Turn | None:
     """Find out how the loss calls the model; None where only a step alone will do."""
     trainer, form = slot.member.trainer, slot.form
     if form is None or slot.alone_reason or trainer.model_cast_requested:
         return None
     recorder, pending = _Recorder(may_return=slot.loss_is_known is not False), None
-    before = None if slot.is_checked else torch.get_rng_state()
     try:
         result: object = slot.member.loss(recorder, batch)
         if isinstance(result, PendingLoss) and result.output is recorder.output:
             pending = result
-    except Exception:  # noqa: S110 of the output that is not computed yet; a step alone raises others
+    except (Exception, SystemExit):  # noqa: S110 of the output that is not computed yet; a step alone raises others
         pass
-    if before is not None:
-        torch.set_rng_state(before)
+    if has_drawn is not None and has_drawn():
+        slot.alone_reason = _DRAWS
+        return None
     if recorder.arguments is None:
         return None
     if pending is None and slot.loss_is_known is None:
@@ -255,16 +291,22 @@ def _turn(slot: _Slot, batch: Batch) -> _Turn | None:
 
 
 def _step_alone(slot: _Slot, batch: Batch) -> None:
-    with _drawing_from(slot.member.generator):
-        try:
-            slot.member.trainer.train_batch(batch, slot.member.loss)
-        except Exception:
-            for parameter in slot.member.trainer.model.parameters():
-                parameter.grad = None
-            raise
+    member = slot.member
+    try:
+        if member.step_alone is not None:
+            member.step_alone(batch)
+            return
+        with _drawing_from(member.generator):
+            member.trainer.train_batch(batch, member.loss)
+    except (Exception, SystemExit):
+        for parameter in member.trainer.model.parameters():
+            parameter.grad = None
+        raise
 
 
-def _step_together(stacks: _Stacks, turns: list[_Turn]) -> list[tuple[_Slot, Batch]]:
+def _step_together(
+    stacks: _Stacks, turns: list[_Turn], draws: DrawDetector
+) -> list[tuple[_Slot, Batch]]:
     """Step *turns* as one; return those that must be stepped alone, with nothing done."""
     trainers = [turn.slot.member.trainer for turn in turns]
     for turn in turns:
@@ -274,11 +316,16 @@ def _step_together(stacks: _Stacks, turns: list[_Turn]) -> list[tuple[_Slot, Bat
     if trainers[0].precision.scales_loss:
         scale_G = torch.stack([trainer.scale_in_force for trainer in trainers])
     try:
-        loss_G = _losses(stacks, turns, dict(zip(stacks.parameters.names, leaves, strict=True)))
+        parameters = dict(zip(stacks.parameters.names, leaves, strict=True))
+        loss_G = _losses(stacks, turns, parameters, draws)
         loss_G.backward(torch.ones_like(loss_G) if scale_G is None else scale_G)
         _check_parameters(stacks, turns)
-    except Exception as error:  # of one of them, and the step alone finds out which
+        if draws.found():
+            for turn in turns:
+                turn.is_alone, turn.slot.is_checked = True, False
+    except (Exception, SystemExit) as error:  # of one of them, and the step alone finds out which
         log.warning("stacked_step_failed", members=[t.slot.name for t in turns], reason=str(error))
+        draws.found()
         for turn in turns:
             turn.is_alone = True
             stacks.parameters.drop_gradients(turn.slot.index)
@@ -292,7 +339,12 @@ def _step_together(stacks: _Stacks, turns: list[_Turn]) -> list[tuple[_Slot, Bat
     return [(turn.slot, turn.batch) for turn in alone]
 
 
-def _losses(stacks: _Stacks, turns: Sequence[_Turn], parameters: Mapping[str, Tensor]) -> Tensor:
+def _losses(
+    stacks: _Stacks,
+    turns: Sequence[_Turn],
+    parameters: Mapping[str, Tensor],
+    draws: DrawDetector,
+) -> Tensor:
     """Compute the loss of every turn, ``[G]``; 0 where only a step alone will do."""
     slot = turns[0].slot
     trainer, form = slot.member.trainer, cast("StackedForm", slot.form)
@@ -305,7 +357,9 @@ def _losses(stacks: _Stacks, turns: Sequence[_Turn], parameters: Mapping[str, Te
                 outputs.structure(outputs.stack()), stacked_targets(pending)
             )
         zero = torch.zeros((), device=trainer.device)
-        losses = [_loss_of(*pair) for pair in zip(turns, outputs.of_members(), strict=True)]
+        pairs = zip(turns, outputs.of_members(), strict=True)
+        check = draws.found if any(not turn.slot.is_checked for turn in turns) else None
+        losses = [_loss_of(turn, output, check) for turn, output in pairs]
         return torch.stack([zero if loss is None else loss for loss in losses])
 
 
@@ -331,20 +385,18 @@ def _autocast(trainer: FP16Trainer, precision: Precision) -> AbstractContextMana
     return torch.autocast(device, dtype=dtype, enabled=half)
 
 
-def _loss_of(turn: _Turn, output: Any) -> Tensor | None:
+def _loss_of(turn: _Turn, output: Any, has_drawn: Callable[[], bool] | None) -> Tensor | None:
     """Loss of one member; None where only a step alone will do."""
     slot, given = turn.slot, _Given(output)
-    before = None if slot.is_checked else torch.get_rng_state()
     try:
         loss = checked_loss(slot.member.loss(given, turn.batch))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, _Called):
             slot.alone_reason = "its loss calls the model more than once"
         turn.is_alone = True
         return None
-    if before is not None and not torch.equal(before, torch.get_rng_state()):
-        slot.alone_reason = "its loss draws random numbers"
-        torch.set_rng_state(before)
+    if has_drawn is not None and has_drawn():
+        slot.alone_reason = _DRAWS
         turn.is_alone = True
         return None
     if slot.loss_is_known is None and turn.pending is not None and loss.isfinite():

@@ -383,6 +383,12 @@ class TrainingLoop:
             stats=self.trainer.get_stats(),
         )
 
+    @property
+    def remaining_steps(self) -> int | None:
+        """Optimizer steps that are still to be attempted; None while unknown."""
+        total = self._reporter.total_steps
+        return None if total is None else total - self.trainer.training_steps
+
     def _train_epoch(self) -> Steps[None]:
         progress, boundary = self._progress, self._boundary
         while progress.round < self._rounds.per_epoch:

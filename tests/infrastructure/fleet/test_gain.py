@@ -1,44 +1,37 @@
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
-import torch
-from torch import nn
 
-from infrastructure.fleet import FleetMember, measure_gain
-from infrastructure.training import FP16Trainer
-from tests.infrastructure.fleet.twins import loss
-
-BATCHES = {name: {"x": torch.randn(4, 8), "y": torch.randn(4, 8)} for name in "ab"}
+from infrastructure.fleet.gain import MEASURED_ROUNDS, GainMeasurement
 
 
-def members(*layers: nn.Module) -> dict[str, FleetMember]:
-    found = {}
-    for name in BATCHES:
-        model = nn.Sequential(nn.Linear(8, 8), *layers)
-        trainer = FP16Trainer(model, torch.optim.AdamW(model.parameters(), fused=True))
-        found[name] = FleetMember(trainer=trainer, loss=loss)
-    return found
+def measure(alone: float, together: float) -> tuple[GainMeasurement, list[bool]]:
+    measurement, ways = GainMeasurement(), []
+    while measurement.ratio is None:
+        ways.append(measurement.step_together)
+        measurement.record(together if ways[-1] else alone)
+    return measurement, ways
 
 
-@pytest.mark.parametrize(("alone", "fleet", "pays"), [(3.0, 2.0, True), (1.0, 1.0, False)])
-def test_the_measured_ratio_decides(alone: float, fleet: float, pays: bool) -> None:
-    costs = iter([alone, fleet] * 5)
-    times = (moment for cost in costs for moment in (0.0, cost))
-    gain = measure_gain(members, BATCHES, clock=lambda: next(times))
-    assert (gain.ratio, gain.pays) == (alone / fleet, pays)
-    assert "2 of 2 members are stacked" in gain.reason
+@pytest.mark.parametrize(
+    ("alone", "together", "pays"), [(3.0, 2.0, True), (1.0, 1.0, False), (0.0, 0.0, False)]
+)
+def test_the_faster_way_is_kept(alone: float, together: float, pays: bool) -> None:
+    measurement, _ = measure(alone, together)
+    assert measurement.ratio == (alone / together if together else 0.0)
+    assert measurement.step_together is pays
+    measurement.record(9.0)
+    assert measurement.step_together is pays
 
 
-def test_members_that_train_alone_are_not_timed() -> None:
-    ticks = count()
-    gain = measure_gain(lambda: members(nn.LayerNorm(8)), BATCHES, clock=lambda: next(ticks))
-    assert not gain.pays
-    assert next(ticks) == 0
-    assert "layer '1' is a LayerNorm" in gain.reason
+def test_both_ways_take_turns_after_the_warm_up() -> None:
+    _, ways = measure(2.0, 1.0)
+    assert ways == [True] * 3 + [False, False, True, True] * 5
+    assert len(ways) == MEASURED_ROUNDS
 
 
-def test_an_error_of_a_member_is_raised() -> None:
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        measure_gain(members, {name: {"x": torch.randn(4, 3)} for name in "ab"})
+def test_one_slow_step_does_not_decide() -> None:
+    measurement = GainMeasurement()
+    for number in range(MEASURED_ROUNDS):
+        measurement.record(500.0 if number == 9 else 1.0 if measurement.step_together else 2.0)
+    assert measurement.ratio == 2.0

@@ -1,0 +1,170 @@
+"""The global random generators of several trainings in one process, exchanged at little cost.
+
+A training may draw from the global generators of torch, Python and NumPy: in its batches, its
+loss, its evaluation. In a process of its own it has them to itself; here it has them while its own
+code runs. Torch's states are copied, NumPy's generators change places. Python's state takes 8 us to
+read, so it is read only after the memory it lies in has changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import random
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
+from torch import Tensor
+
+_TWISTER_BYTES = 2500  # 624 words and a position: what a Mersenne Twister keeps
+
+
+class RandomStates:
+    """The states of the global generators that belong to one owner.
+
+    Made, they are those in force, which stay the caller's; `copied` and `seeded` make others.
+
+    Attributes:
+        torch: Generator that has the state of torch's global CPU generator while another owner's is
+            in force: what is drawn from it, the owner has drawn.
+    """
+
+    def __init__(self) -> None:
+        self.torch = torch.Generator()
+        self._cuda: list[Tensor] = []
+        self._python = random.getstate()
+        self._numpy = get_bit_generator()
+        self._numpy_normal: Any = None  # NumPy keeps every second normal number in another place
+        self._python_memory = self._numpy_memory = b""
+        self.leave()
+
+    @classmethod
+    def copied(cls) -> RandomStates:
+        """States equal to those in force, for another owner."""
+        states = cls()
+        states._numpy = copy.deepcopy(states._numpy)
+        return states
+
+    @classmethod
+    def seeded(cls, seed: int) -> RandomStates:
+        """States that depend on *seed* alone."""
+        states = cls()
+        states.torch.manual_seed(seed)
+        states._python = random.Random(seed).getstate()  # noqa: S311 not a secret
+        states._numpy, states._numpy_normal = np.random.MT19937(seed), None
+        with cls().kept(), states.in_force():
+            return states
+
+    def enter(self) -> None:
+        """Put the states in force."""
+        torch.set_rng_state(self.torch.get_state())
+        for index, state in enumerate(self._cuda):
+            torch.cuda.set_rng_state(state, index)
+        random.setstate(self._python)
+        set_bit_generator(self._numpy)
+        if self._numpy_normal is not None:
+            np.random.set_state(self._numpy_normal)
+
+    def leave(self) -> None:
+        """Keep the states in force as the owner's; another may `enter` now."""
+        self.torch.set_state(torch.get_rng_state())
+        if torch.cuda.is_initialized():
+            self._cuda = torch.cuda.get_rng_state_all()
+        if self._python_drawn():
+            self._python = random.getstate()
+        self._python_memory = _python_memory()
+        if self._numpy_drawn():
+            self._numpy = get_bit_generator()
+            self._numpy_memory = _numpy_memory(self._numpy)
+            state = np.random.get_state(legacy=False)
+            self._numpy_normal = state if state["has_gauss"] else None
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """`enter` before the block and `leave` after it."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """`leave` before the block, in which other owners take turns, and `enter` after it."""
+        self.leave()
+        try:
+            yield
+        finally:
+            self.enter()
+
+    def drawn(self) -> bool:
+        """Whether the states in force are others than those put in force by `enter`."""
+        return (
+            self._python_drawn()
+            or self._numpy_drawn()
+            or torch.get_rng_state().numpy().tobytes() != self.torch.get_state().numpy().tobytes()
+            or any(
+                not torch.equal(torch.cuda.get_rng_state(index), state)
+                for index, state in enumerate(self._cuda)
+            )
+        )
+
+    def _python_drawn(self) -> bool:
+        """Whether Python's state is another than that of the last `leave` or `enter`."""
+        if not self._python_memory or self._python[2] is not None:  # a normal number is kept apart
+            return random.getstate() != self._python
+        return _python_memory() != self._python_memory
+
+    def _numpy_drawn(self) -> bool:
+        """Whether NumPy's state may be another; certain of a Mersenne Twister's."""
+        numpy = get_bit_generator()
+        if numpy is not self._numpy or self._numpy_normal is not None:
+            return True
+        memory = _numpy_memory(numpy)
+        return not memory or memory != self._numpy_memory
+
+
+class DrawDetector:
+    """States that belong to nobody, in force while code runs that should draw nothing."""
+
+    def __init__(self) -> None:
+        self._states = RandomStates.seeded(0)
+
+    def enter(self) -> None:
+        """Put the states in force."""
+        self._states.enter()
+
+    def found(self) -> bool:
+        """Whether anything was drawn since they were put in force; puts them in force again."""
+        if not self._states.drawn():
+            return False
+        self._states = RandomStates.seeded(0)
+        self._states.enter()
+        return True
+
+
+def _numpy_memory(bits: np.random.BitGenerator) -> bytes:
+    """What changes when *bits* are drawn from; empty if that is unknown."""
+    if isinstance(bits, np.random.MT19937):
+        return ctypes.string_at(bits.ctypes.state_address, _TWISTER_BYTES)
+    return b""
+
+
+def _python_twister() -> int | None:
+    """Address of Python's Mersenne Twister, behind the object's header, if it lies there."""
+    address = id(random._inst) + object.__basicsize__
+    position, *words = struct.unpack("i624I", ctypes.string_at(address, _TWISTER_BYTES))
+    return address if random.getstate()[1] == (*words, position) else None
+
+
+_PYTHON_TWISTER = _python_twister()
+
+
+def _python_memory() -> bytes:
+    """What changes when Python's generator is drawn from; empty if it cannot be found."""
+    return b"" if _PYTHON_TWISTER is None else ctypes.string_at(_PYTHON_TWISTER, _TWISTER_BYTES)
