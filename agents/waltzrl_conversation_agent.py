@@ -19,6 +19,7 @@ class WaltzRLConversationAgent(RecordedConversationAgent):
     """
 
     name = "waltzrl-conversation"
+    outcome = ("accepted", "true")
 
     def spec(self) -> TransitionSpec:
         """Whether R_c is 1 is what candidate replies are ranked by."""
@@ -26,7 +27,7 @@ class WaltzRLConversationAgent(RecordedConversationAgent):
             observation={"prompt": Text(), "before": Text(), "feedback": Text()},
             action={"reply": Text()},
             targets={"accepted": _BOOLEAN, "unsafe": _BOOLEAN, "overrefuse": _BOOLEAN},
-            success=("accepted", "true"),
+            success=self.outcome,
         )
 
     def transitions_of(self, conversation: Conversation) -> Iterator[Transition]:

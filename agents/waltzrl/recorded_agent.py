@@ -31,9 +31,10 @@ from infrastructure.trajectories.record_source import (
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.distributions import (
     DiscreteDistribution,
+    TargetDistributions,
     predictive_distributions,
 )
-from infrastructure.world_model.distributions.metrics import clustered_standard_error
+from infrastructure.world_model.distributions.metrics import auroc, clustered_standard_error
 from infrastructure.world_model.fitting import TrainingData, fit_linear
 from infrastructure.world_model.fitting.scoring import row_nll
 from infrastructure.world_model.fitting.training_data import encode_split
@@ -41,7 +42,7 @@ from infrastructure.world_model_agent import WorldModelAgent
 
 NEEDED_CONVERSATIONS = 200
 NEEDED_POSITIVES = 30
-"""Of the label that is to be predicted; both limits are our judgement, not the paper's."""
+"""Transitions with the agent's `outcome`; both limits are our judgement, not the paper's."""
 
 
 class RecordedConversationSettings(BaseModel):
@@ -57,8 +58,12 @@ class RecordedConversationAgent(WorldModelAgent):
     """A world model of recorded conversations, judged against a model that reads no feedback.
 
     Subclasses say what a transition is; the feedback is its input ``feedback``.
+
+    Attributes:
+        outcome: Target, and its label that shall be told from the others.
     """
 
+    outcome: tuple[str, str]
     _source: RecordSource | None = None
 
     @abstractmethod
@@ -99,12 +104,12 @@ class RecordedConversationAgent(WorldModelAgent):
 
         Raises:
             InsufficientDataError: There are fewer than `NEEDED_CONVERSATIONS`, or fewer than
-                `NEEDED_POSITIVES` transitions with the label to predict; or as for every one.
+                `NEEDED_POSITIVES` transitions with the `outcome`; or as for every world model.
         """
         if self._source is not None:
             self._source.keep_positions()
         conversations, positives = set[str](), 0
-        name, label = self._success
+        name, label = self.outcome
         for each in transitions:
             conversations.add(each.group)
             positives += each.next_observation.get(name) == label
@@ -127,44 +132,53 @@ class RecordedConversationAgent(WorldModelAgent):
         return replace(publication, metrics={**publication.metrics, **self.ablation(self._data)})
 
     def evaluate(self, model: WorldModel, transitions: Sequence[Transition]) -> Mapping[str, float]:
-        """Uplift of choosing the best of several recorded actions; see `best_of_k`."""
-        fitted = model.fitted_model
-        name, label = self._success
-        target = self.spec().targets[name]
-        if fitted is None or not isinstance(target, Discrete):
+        """Uplift of choosing the best of several recorded actions; see `best_of_k`.
+
+        Where the `outcome` is not what candidates are ranked by, also how well it is told from the
+        others: the area under its ROC curve.
+        """
+        fitted, success = model.fitted_model, self.spec().success
+        if fitted is None or success is None:
             return {}
-        predicted = fitted.predict_transitions(transitions)[name]
-        if not isinstance(predicted, DiscreteDistribution):
-            return {}
-        scores = predicted.probabilities[:, target.values.index(label)].tolist()
-        return best_of_k(transitions, scores)
+        predicted = fitted.predict_transitions(transitions)
+        metrics = best_of_k(transitions, self._chances(predicted, success).tolist())
+        if self.outcome != success:
+            name, label = self.outcome
+            positive_N = torch.tensor(
+                [each.next_observation[name] == label for each in transitions]
+            )
+            metrics[f"{name}.auroc"] = auroc(self._chances(predicted, self.outcome), positive_N)
+        return metrics
 
     def ablation(self, data: TrainingData) -> dict[str, float]:
-        """What feedback contributes on the test groups, measured by the linear model.
+        """What feedback contributes to predicting the `outcome`'s target on the test groups.
 
         Returns:
-            ``feedback_gain``: gain in nats per transition over a model that is fitted without
-            feedback; with its standard error over conversations.
+            ``feedback_gain``: gain in nats per transition of a linear model over one that is fitted
+            without feedback; with its standard error over conversations.
         """
-        spec = self.spec()
+        spec, (name, _) = self.spec(), self.outcome
+        spec = replace(spec, targets={name: spec.targets[name]}, success=self.outcome)
         blind_spec = replace(
             spec,
             observation=_without_feedback(spec.observation),
             action=_without_feedback(spec.action),
         )
         split = {part: each.transitions for part, each in data.parts.items()}
-        gain_N = _linear_nll(encode_split(blind_spec, split)) - _linear_nll(data)
+        blind_N, seeing_N = (_linear_nll(encode_split(each, split)) for each in (blind_spec, spec))
+        gain_N = blind_N - seeing_N
         return {
             "feedback_gain": float(gain_N.mean()),
             "feedback_gain_standard_error": clustered_standard_error(gain_N, data.test.groups),
         }
 
-    @property
-    def _success(self) -> tuple[str, str]:
-        success = self.spec().success
-        if success is None:
-            raise TypeError(f"the spec of {self.name} must name a success label")
-        return success
+    def _chances(self, predicted: TargetDistributions, outcome: tuple[str, str]) -> Tensor:
+        """Predicted probability of *outcome* in each transition, [N]."""
+        name, label = outcome
+        target, distribution = self.spec().targets[name], predicted[name]
+        if not isinstance(target, Discrete) or not isinstance(distribution, DiscreteDistribution):
+            raise TypeError(f"{name!r} must be a Discrete target of {self.name}")
+        return distribution.probabilities[:, target.values.index(label)]
 
 
 def best_of_k(transitions: Sequence[Transition], scores: Sequence[float]) -> dict[str, float]:
@@ -176,23 +190,29 @@ def best_of_k(transitions: Sequence[Transition], scores: Sequence[float]) -> dic
 
     Returns:
         ``best_of_k.uplift``: reward of the action with the highest score (of the first, if several
-        have it) minus the mean reward of all actions of that observation; ``best_of_k.possible``:
-        the same for the best action; ``best_of_k.states``: number of observations with several
-        actions. Means over these; without any, only the number.
+        have it) minus the mean reward of all actions of that observation, with its standard error
+        over conversations; ``best_of_k.possible``: the same for the best action;
+        ``best_of_k.states``: number of observations with several actions. Means over these;
+        without any, only the number.
     """
-    states = defaultdict[tuple[tuple[str, FieldValue], ...], list[tuple[float, float]]](list)
+    states = defaultdict[tuple[tuple[str, FieldValue], ...], list[tuple[float, Transition]]](list)
     for transition, score in zip(transitions, scores, strict=True):
-        states[tuple(sorted(transition.observation.items()))].append((score, transition.reward))
+        states[tuple(sorted(transition.observation.items()))].append((score, transition))
     several = [each for each in states.values() if len(each) > 1]
     if not several:
         return {"best_of_k.states": 0.0}
-    means = [fmean(reward for _, reward in each) for each in several]
-    chosen = [max(each, key=lambda pair: pair[0])[1] for each in several]
-    best = [max(reward for _, reward in each) for each in several]
+    uplifts, possible = list[float](), list[float]()
+    for each in several:
+        mean = fmean(transition.reward for _, transition in each)
+        uplifts.append(max(each, key=lambda pair: pair[0])[1].reward - mean)
+        possible.append(max(transition.reward for _, transition in each) - mean)
+    uplift_N = torch.tensor(uplifts, dtype=torch.float64)
+    groups = [each[0][1].group for each in several]
     return {
         "best_of_k.states": float(len(several)),
-        "best_of_k.uplift": fmean(chosen) - fmean(means),
-        "best_of_k.possible": fmean(best) - fmean(means),
+        "best_of_k.uplift": fmean(uplifts),
+        "best_of_k.uplift_standard_error": clustered_standard_error(uplift_N, groups),
+        "best_of_k.possible": fmean(possible),
     }
 
 

@@ -65,11 +65,14 @@ class FeedbackWeights:
         improvement: alpha; 0.65 in Genesis' trainer.
         label: lambda; our choice, so that the three add up to 1. 0 in stage 2.
         format: gamma; 0.1 in Genesis' trainer.
+        gated: Whether DIR is multiplied by R_label, as the paper defines it. False is for
+            measuring what that product does.
     """
 
     improvement: float = 0.65
     label: float = 0.25
     format: float = 0.1
+    gated: bool = True
 
 
 STAGE_1 = FeedbackWeights()
@@ -94,6 +97,7 @@ def feedback_reward(
         parsed: Whether R_format is 1: the feedback is JSON with the four fields; see
             `parse_feedback`.
     """
+    gate = label if weights.gated else 1
     return (
-        weights.improvement * improvement * label + weights.label * label + weights.format * parsed
+        weights.improvement * improvement * gate + weights.label * label + weights.format * parsed
     )

@@ -1,9 +1,11 @@
 """``python -m benchmarks.waltzrl``: attack success and over-refusal after each stage of WaltzRL.
 
 Each seed trains a pair from random weights: demonstrations, stage 1 with the conversation agent
-frozen, stage 2 with both. It is compared with itself before the stages, and with the oracle, which
+frozen, stage 2 with both. The demonstrations are learned in FP32, so that each precision begins the
+stages with the same pair. It is compared with itself before the stages, and with the oracle, which
 gives the untrained conversation agent feedback with the judge's own labels. The optimum of the game
-has neither attack success nor over-refusal.
+has neither attack success nor over-refusal. With ``--ablations`` the same untrained pairs are also
+trained with other rewards for the feedback agent.
 
 A finished seed is kept in the folder ``--output`` and not repeated.
 """
@@ -11,22 +13,29 @@ A finished seed is kept in the folder ``--output`` and not repeated.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import copy
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
+from statistics import fmean
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
+from agents.waltzrl.game.dialogue import Adviser
 from agents.waltzrl.game.rates import Rates, measure_rates
 from agents.waltzrl.game.training import Effort, Pair
-from agents.waltzrl.rewards import STAGE_2 as JOINT_WEIGHTS
+from agents.waltzrl.rewards import STAGE_1 as LABELS_COUNT
+from agents.waltzrl.rewards import STAGE_2 as LABELS_DO_NOT_COUNT
+from agents.waltzrl.rewards import FeedbackWeights
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.table import format_table, write_csv
-from benchmarks.policy.learning import with_interval
 from infrastructure.events import PrecisionName
 from infrastructure.files import write_atomically
 
@@ -34,96 +43,152 @@ ALONE, UNTRAINED, ORACLE = "conversation agent alone", "untrained pair", "oracle
 STAGE_1, STAGE_2, ALONE_AT_THE_END = "after stage 1", "after stage 2", "without feedback, stage 2"
 QUICK = Effort(demonstration_steps=60, demonstrations_per_step=32, rounds=5, prompts_per_round=32)
 _COLUMNS = (
-    *("precision", "pair", "attack success", "over-refusal", "reward"),
-    *("triggered", "label accuracy"),
+    *("precision", "reward of feedback", "pair", "attack success", "over-refusal", "reward"),
+    *("triggered", "label accuracy", "overflows"),
 )
 
-Measured = Mapping[str, Rates]
+PAPER = "WaltzRL"
+_ALONE = replace(LABELS_COUNT, gated=False)
+_ALONE_WITHOUT_LABELS = replace(LABELS_DO_NOT_COUNT, gated=False)
+REWARDS: Mapping[str, tuple[FeedbackWeights, FeedbackWeights]] = MappingProxyType(
+    {
+        PAPER: (LABELS_COUNT, LABELS_DO_NOT_COUNT),
+        "lambda 0.25 in both stages": (LABELS_COUNT, LABELS_COUNT),
+        "DIR alone": (_ALONE, _ALONE_WITHOUT_LABELS),
+        "DIR alone, lambda 0 in both stages": (_ALONE_WITHOUT_LABELS, _ALONE_WITHOUT_LABELS),
+    }
+)
+"""Weights in stage 1 and 2. The first are the paper's; "DIR alone" is not multiplied by R_label."""
+
+
+class Measured(NamedTuple):
+    """Attributes:
+    reward: Key of `REWARDS`.
+    pair: Which pair.
+    rates: Its rates.
+    overflows: Optimizer steps of both agents so far whose gradients overflowed.
+    steps: Optimizer steps of both agents so far.
+    """
+
+    reward: str
+    pair: str
+    rates: Rates
+    overflows: int
+    steps: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train what is missing, print a table and write ``waltzrl.csv``."""
     options = _parse(arguments)
-    if importlib.util.find_spec("scipy") is None:
-        print("not run: scipy is not installed: pip install '.[policy,bench]'")
-        return 1
     torch.set_num_threads(1)
     machine = describe(torch.device("cpu"))
     print(f"{machine['device']}, torch {machine['torch']}", flush=True)
-    effort = _effort(options)
+    effort = QUICK if options.quick else Effort()
+    if options.rounds is not None:
+        effort = replace(effort, rounds=options.rounds)
+    rewards = list(REWARDS) if options.ablations else [PAPER]
     rows: list[dict[str, str]] = []
     for precision in options.precision:
-        found = [_measured(options.output, precision, seed, effort) for seed in options.seed]
-        rows += _rows(precision, found)
+        seeds = [
+            _measured(options.output, precision, seed, effort, rewards) for seed in options.seed
+        ]
+        rows += _rows(precision, seeds)
     write_csv(options.output / "waltzrl.csv", rows, _COLUMNS)
     print(format_table(rows, _COLUMNS))
     return 0
 
 
-def _measured(output: Path, precision: PrecisionName, seed: int, effort: Effort) -> Measured:
-    """Rates of one seed, kept or measured now.
+def _measured(
+    output: Path, precision: PrecisionName, seed: int, effort: Effort, rewards: Sequence[str]
+) -> list[Measured]:
+    """What one seed gave, kept or measured now.
 
     Raises:
-        SystemExit: Those that are kept were measured with other options.
+        SystemExit: What is kept was measured with other options.
     """
-    path, asked = output / f"{precision}-{seed}.json", asdict(effort)
+    path = output / f"{precision}-{seed}.json"
+    asked = {"effort": asdict(effort), "rewards": list(rewards)}
     if path.exists():
         kept = json.loads(path.read_text())
-        if kept["effort"] != asked:
+        if kept["asked"] != asked:
             raise SystemExit(f"{path} was made with other options: choose another --output")
-        return {name: Rates(*values) for name, values in kept["rates"].items()}
-    begun, found = time.process_time(), dict[str, Rates]()
-    for name, rates in _train(Pair(seed, precision, effort), seed):
-        found[name] = rates
+        return [
+            Measured(reward, pair, Rates(*rates), overflows, steps)
+            for reward, pair, rates, overflows, steps in kept["measured"]
+        ]
+    begun, found = time.process_time(), list[Measured]()
+    pair = copy.deepcopy(_untrained(seed, effort))
+    pair.set_precision(precision)
+    for each in _train(pair, seed, rewards):
+        found.append(each)
         print(
-            f"{precision}, seed {seed}, {name}: attack success {rates.attack_success:.3f}, "
-            f"over-refusal {rates.over_refusal:.3f}, {time.process_time() - begun:.0f} s of CPU "
-            "time",
+            f"{precision}, seed {seed}, {each.reward}, {each.pair}: attack success "
+            f"{each.rates.attack_success:.3f}, over-refusal {each.rates.over_refusal:.3f}, "
+            f"{time.process_time() - begun:.0f} s of CPU time",
             flush=True,
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps({"effort": asked, "rates": found}))
+    write_atomically(path, json.dumps({"asked": asked, "measured": found}))
     return found
 
 
-def _train(pair: Pair, seed: int) -> Iterator[tuple[str, Rates]]:
+@cache
+def _untrained(seed: int, effort: Effort) -> Pair:
+    """The untrained pair, which every precision begins with."""
+    pair = Pair(seed, effort)
     pair.imitate()
-    yield ALONE, measure_rates(pair.conversation, None, seed=seed)
-    yield ORACLE, measure_rates(pair.conversation, "oracle", seed=seed)
-    yield UNTRAINED, measure_rates(pair.conversation, pair.feedback, seed=seed)
-    for name, stage in ((STAGE_1, pair.train_feedback()), (STAGE_2, pair.train_jointly())):
-        for _ in stage:
-            pass
-        yield name, measure_rates(pair.conversation, pair.feedback, seed=seed)
-    yield ALONE_AT_THE_END, measure_rates(pair.conversation, None, seed=seed)
+    return pair
 
 
-def _rows(precision: str, found: Sequence[Measured]) -> Iterator[dict[str, str]]:
-    for name in found[0]:
-        rates = [each[name] for each in found]
-        without_feedback = math.isnan(rates[0].label_accuracy)
+def _train(untrained: Pair, seed: int, rewards: Iterable[str]) -> Iterator[Measured]:
+    def measure(reward: str, name: str, pair: Pair, adviser: Adviser) -> Measured:
+        rates = measure_rates(pair.conversation, adviser, seed=seed)
+        trainers = (pair.conversation.trainer, pair.feedback.trainer)
+        overflows = sum(int(each.get_stats()["overflow_steps"]) for each in trainers)
+        steps = sum(each.training_steps for each in trainers)
+        return Measured(reward, name, rates, overflows, steps)
+
+    yield measure(PAPER, ALONE, untrained, None)
+    yield measure(PAPER, ORACLE, untrained, "oracle")
+    yield measure(PAPER, UNTRAINED, untrained, untrained.feedback)
+    after_stage_1 = dict[FeedbackWeights, Pair]()
+    for reward in rewards:
+        first, second = REWARDS[reward]
+        if first not in after_stage_1:
+            after_stage_1[first] = copy.deepcopy(untrained)
+            deque(after_stage_1[first].train_feedback(first), maxlen=0)
+        pair = copy.deepcopy(after_stage_1[first])
+        yield measure(reward, STAGE_1, pair, pair.feedback)
+        deque(pair.train_jointly(second), maxlen=0)
+        yield measure(reward, STAGE_2, pair, pair.feedback)
+        yield measure(reward, ALONE_AT_THE_END, pair, None)
+
+
+def _rows(precision: str, seeds: Sequence[Sequence[Measured]]) -> Iterator[dict[str, str]]:
+    for same in zip(*seeds, strict=True):  # the same pair of each seed
+        rates = [each.rates for each in same]
+        advised = not math.isnan(rates[0].label_accuracy)
         yield {
             "precision": precision,
-            "pair": name,
-            "attack success": with_interval([each.attack_success for each in rates]),
-            "over-refusal": with_interval([each.over_refusal for each in rates]),
-            "reward": with_interval([each.reward for each in rates]),
-            "triggered": (
-                "" if without_feedback else with_interval([each.triggered for each in rates])
-            ),
+            "reward of feedback": same[0].reward,
+            "pair": same[0].pair,
+            "attack success": _with_range([each.attack_success for each in rates]),
+            "over-refusal": _with_range([each.over_refusal for each in rates]),
+            "reward": _with_range([each.reward for each in rates]),
+            "triggered": _with_range([each.triggered for each in rates]) if advised else "",
             "label accuracy": (
-                "" if without_feedback else with_interval([each.label_accuracy for each in rates])
+                _with_range([each.label_accuracy for each in rates]) if advised else ""
             ),
+            "overflows": f"{sum(each.overflows for each in same)} of "
+            f"{sum(each.steps for each in same)}",
         }
 
 
-def _effort(options: argparse.Namespace) -> Effort:
-    effort = QUICK if options.quick else Effort()
-    return replace(
-        effort,
-        rounds=effort.rounds if options.rounds is None else options.rounds,
-        joint=replace(JOINT_WEIGHTS, label=options.stage_2_label),
-    )
+def _with_range(values: Sequence[float]) -> str:
+    """Mean over seeds, with the lowest and the highest if there are several."""
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{fmean(values):.3f} ({min(values):.3f}-{max(values):.3f})"
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -134,10 +199,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     precisions = ["fp32", "fp16", "bf16"]
     parser.add_argument("--precision", nargs="+", choices=precisions, default=["fp32"])
-    parser.add_argument("--seed", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--seed", nargs="+", type=int, default=[4, 5, 6, 7, 8])
     parser.add_argument("--rounds", type=int, help="rounds of each stage")
     parser.add_argument(
-        "--stage-2-label", type=float, default=0.0, help="lambda in stage 2; the paper's is 0"
+        "--ablations", action="store_true", help="also train with other rewards of the feedback"
     )
     parser.add_argument("--quick", action="store_true", help="a moment of training: no proof")
     parser.add_argument("--output", type=Path, default=Path("benchmark_results/waltzrl"))

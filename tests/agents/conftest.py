@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -10,14 +11,9 @@ import torch
 
 from agents.se_darwin.collection import open_corpus_sandbox
 from agents.se_darwin.sandbox import Sandbox
-from agents.waltzrl.game.demonstrations import demonstrate_replies
-from agents.waltzrl.game.judge import judge
-from agents.waltzrl.game.prompts import Prompt
-from agents.waltzrl.game.words import WordTokenizer
+from agents.waltzrl.game.demonstrations import record_conversations
 from infrastructure.agent_contract import RunContext
 from infrastructure.agent_contract.run_context import Budget
-
-WORDS = WordTokenizer()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,30 +46,15 @@ def waltzrl_context(tmp_path: Path) -> RunContext:
     )
 
 
-def _conversation(number: int, context: list[int], written: list[int]) -> dict[str, object]:
-    words = WORDS.decode(context, skip_special_tokens=True).split()
-    prompt, first, advice = Prompt(*words[:3]), tuple(words[4:-3]), words[-2]
-    before, second = judge(prompt, first), WORDS.read_reply(written)
-    after = judge(prompt, second)
-    return {
-        "conversation_id": f"c{number}",
-        "prompt": " ".join(prompt),
-        "response": " ".join(first),
-        "unsafe": before.unsafe,
-        "overrefuse": before.overrefuse,
-        "feedback": advice,
-        "revised": " ".join(second or ()),
-        "revised_unsafe": after.unsafe,
-        "revised_overrefuse": after.overrefuse,
-    }
-
-
 @pytest.fixture
 def conversations() -> Callable[[int], list[dict[str, object]]]:
     """Conversations of the game: the replies of its imperfect teacher, the labels of its judge."""
 
     def make(count: int) -> list[dict[str, object]]:
-        demonstrations = demonstrate_replies(Random(0), 2 * count)[::2]  # those with advice
-        return [_conversation(number, *each) for number, each in enumerate(demonstrations)]
+        found = islice(record_conversations(Random(0), count), count)
+        return [
+            {**each.model_dump(), "conversation_id": f"c{number}"}
+            for number, each in enumerate(found)
+        ]
 
     return make

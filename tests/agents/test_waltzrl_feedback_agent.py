@@ -33,8 +33,32 @@ def test_each_feedback_has_its_improvement() -> None:
         for transition in agent.transitions_of(each)
     ]
     assert [each.reward for each in found] == [0.0, 1.0]
-    assert found[1].next_observation == {"improvement": "1", "unsafe": False, "overrefuse": True}
+    assert [each.next_observation["accepted"] for each in found] == ["false", "true"]
+    assert found[1].next_observation == {
+        "accepted": "true",
+        "improvement": "1",
+        "unsafe": False,
+        "overrefuse": True,
+    }
     assert found[1].action == {"feedback": "It is a program."}
+
+
+def test_candidates_are_ranked_as_by_the_improvement_that_they_bring() -> None:
+    """Of feedback on one reply; so what can spoil a good one ranks below what leaves it."""
+    agent = WaltzRLFeedbackAgent()
+    assert agent.spec().success == ("accepted", "true")
+    for refused_before in (False, True):
+        first = Conversation.model_validate({**REFUSED, "overrefuse": refused_before})
+        spoiled, kept = (
+            first.model_copy(
+                update={"revised": "", "revised_unsafe": False, "revised_overrefuse": refused}
+            )
+            for refused in (True, False)
+        )
+        [worse], [better] = map(list, map(agent.transitions_of, (spoiled, kept)))
+        assert worse.reward < better.reward
+        accepted = [each.next_observation["accepted"] for each in (worse, better)]
+        assert accepted == ["false", "true"]
 
 
 @pytest.mark.process  # trains for seconds

@@ -63,18 +63,17 @@ class LearningRule:
 
 
 class Actor:
-    """An agent with random weights, on the CPU.
+    """An agent with random weights, on the CPU, in FP32.
 
     Args:
         seed: Seed of the weights and of what is drawn.
-        precision: Precision of trainer and rollout; a half type is slow on a CPU.
         rule: How it learns.
 
     Attributes:
         trainer: The trainer, with the model.
     """
 
-    def __init__(self, seed: int, precision: PrecisionName, rule: LearningRule) -> None:
+    def __init__(self, seed: int, rule: LearningRule) -> None:
         self._tokenizer, self._rule = WordTokenizer(), rule
         config = small_config(self._tokenizer, width=32, layers=2, heads=2, context=CONTEXT)
         config.initializer_range = 0.05  # the default of 0.02 is for far wider models
@@ -82,11 +81,10 @@ class Actor:
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=0.0, fused=True
         )
-        state = PrecisionState(requested=precision, effective=precision, reason="operator")
+        state = PrecisionState(requested="fp32", effective="fp32", reason="operator")
         self.trainer = FP16Trainer(model, optimizer, FP16TrainingConfig(cpu_half=True), wish=state)
-        types = RolePrecision(precision, precision, "fp32")
-        self._rollout = RoleForward(model, _CPU, types)
-        self._reference = RoleForward(model, _CPU, types)
+        self._rollout = RoleForward(model, _CPU, FP32)
+        self._reference = RoleForward(model, _CPU, FP32)
 
     def imitate(self, demonstrations: Sequence[Sequence[Demonstration]]) -> None:
         """Learn one batch of demonstrations per step; what results is the untrained agent."""
@@ -96,6 +94,15 @@ class Actor:
             self.trainer.train_batch(self._tokens(contexts, completions).to_tensors(), _imitation)
         self._reference.update(self.trainer.model)
         self._rollout.update(self.trainer.model)
+
+    def set_precision(self, precision: PrecisionName) -> None:
+        """Train, write and compute the reference in *precision*; a half type is slow on a CPU."""
+        self.trainer.set_precision(
+            PrecisionState(requested=precision, effective=precision, reason="operator")
+        )
+        types = RolePrecision(precision, precision, "fp32")
+        self._rollout.set_precision(types)
+        self._reference.set_precision(types)
 
     def write(
         self, contexts: Sequence[list[int]], *, limit: int, seed: int, evaluating: bool = False

@@ -7,8 +7,10 @@ are wrong, the share `FOLLOWS` is put right.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
+from agents.waltzrl.conversations import Conversation
 from agents.waltzrl.feedback import Feedback
 from agents.waltzrl.game.judge import (
     ADVICE,
@@ -51,6 +53,29 @@ def demonstrate_replies(random: Random, count: int) -> list[Demonstration]:
         second = _second_reply(prompt, first, advice, random)
         found.append((context, tokenizer.write_reply(second)))
     return found
+
+
+def record_conversations(random: Random, count: int) -> Iterator[Conversation]:
+    """Yield conversations of the conversation agent's teacher, each once with every advice.
+
+    Their identity is the pair of act and object, so that a held-out conversation is about a pair
+    that nothing was fitted on.
+    """
+    for prompt in draw_prompts(random, count):
+        first = _first_reply(prompt, random)
+        for advice in ADVICE:
+            second = _second_reply(prompt, first, advice, random)
+            labels, revised_labels = judge(prompt, first), judge(prompt, second)
+            yield Conversation(
+                conversation_id=f"{prompt.act} {prompt.object}",
+                prompt=" ".join(prompt),
+                response=" ".join(first),
+                **labels._asdict(),
+                feedback=advice,
+                revised=" ".join(second),
+                revised_unsafe=revised_labels.unsafe,
+                revised_overrefuse=revised_labels.overrefuse,
+            )
 
 
 def demonstrate_feedback(random: Random, count: int) -> list[Demonstration]:

@@ -21,21 +21,18 @@ from infrastructure.events import PrecisionName
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
     """Attributes:
-    demonstration_steps: Steps of demonstrations for each agent.
+    demonstration_steps: Steps of demonstrations for each agent: enough that both err about as
+        often as their teachers. After half of them they do not, even on what they were shown.
     demonstrations_per_step: Size of their batches.
     rounds: Rounds of each stage.
     prompts_per_round: Dialogues in a round.
-    feedback_alone: Weights of the feedback agent's reward in stage 1.
-    joint: Those in stage 2.
     rule: How both agents learn.
     """
 
-    demonstration_steps: int = 300
+    demonstration_steps: int = 600
     demonstrations_per_step: int = 128
     rounds: int = 120
     prompts_per_round: int = 128
-    feedback_alone: FeedbackWeights = STAGE_1
-    joint: FeedbackWeights = STAGE_2
     rule: LearningRule = field(default_factory=LearningRule)
 
 
@@ -44,17 +41,21 @@ class Pair:
 
     Args:
         seed: Seed of weights, prompts and draws.
-        precision: That of both agents.
         effort: How long they learn.
     """
 
-    def __init__(self, seed: int, precision: PrecisionName, effort: Effort) -> None:
+    def __init__(self, seed: int, effort: Effort) -> None:
         self._seed, self._effort = seed, effort
-        self.conversation = Actor(2 * seed, precision, effort.rule)
-        self.feedback = Actor(2 * seed + 1, precision, effort.rule)
+        self.conversation = Actor(2 * seed, effort.rule)
+        self.feedback = Actor(2 * seed + 1, effort.rule)
+
+    def set_precision(self, precision: PrecisionName) -> None:
+        """Compute both agents in *precision* from here on."""
+        self.conversation.set_precision(precision)
+        self.feedback.set_precision(precision)
 
     def imitate(self) -> None:
-        """Learn the demonstrations; what results is the untrained pair."""
+        """Learn the demonstrations in FP32; what results is the untrained pair."""
         for actor, demonstrate in (
             (self.conversation, demonstrate_replies),
             (self.feedback, demonstrate_feedback),
@@ -67,13 +68,13 @@ class Pair:
                 ]
             )
 
-    def train_feedback(self) -> Iterator[int]:
+    def train_feedback(self, weights: FeedbackWeights = STAGE_1) -> Iterator[int]:
         """Stage 1; yields the number of rounds after each."""
-        return self._train(1, self._effort.feedback_alone)
+        return self._train(1, weights)
 
-    def train_jointly(self) -> Iterator[int]:
+    def train_jointly(self, weights: FeedbackWeights = STAGE_2) -> Iterator[int]:
         """Stage 2; yields the number of rounds after each."""
-        return self._train(2, self._effort.joint)
+        return self._train(2, weights)
 
     def _train(self, stage: int, weights: FeedbackWeights) -> Iterator[int]:
         for round_ in range(self._effort.rounds):

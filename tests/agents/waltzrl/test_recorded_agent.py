@@ -135,7 +135,10 @@ def test_the_ablation_tells_feedback_that_matters_from_feedback_that_does_not(
 
 
 def test_best_of_k_by_hand() -> None:
-    """States a and b have several actions: chosen 1 and -1, means 1/3 and 0, best 1 and 1."""
+    """States a and b have several actions: chosen 1 and -1, means 1/3 and 0, best 1 and 1.
+
+    The uplifts are 2/3 and -1: their standard error is half of the distance between them.
+    """
 
     def step(state: str, reward: float) -> Transition:
         return Transition(group=state, observation={"s": state}, action={}, reward=reward)
@@ -146,6 +149,7 @@ def test_best_of_k_by_hand() -> None:
     assert found == {
         "best_of_k.states": 2.0,
         "best_of_k.uplift": pytest.approx((1 - 1) / 2 - (1 / 3 + 0) / 2),
+        "best_of_k.uplift_standard_error": pytest.approx((2 / 3 + 1) / 2),
         "best_of_k.possible": pytest.approx((1 + 1) / 2 - (1 / 3 + 0) / 2),
     }
     assert best_of_k(transitions[3:4], [0.5]) == {"best_of_k.states": 0.0}

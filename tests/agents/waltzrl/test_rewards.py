@@ -65,6 +65,8 @@ def test_labels_must_both_agree() -> None:
         (STAGE_2, 1, 1, True, 0.75),
         (STAGE_2, 0, 1, True, 0.1),
         (STAGE_2, -1, 1, True, -0.55),
+        (FeedbackWeights(gated=False), 1, 0, True, 0.75),
+        (FeedbackWeights(gated=False), -1, 1, True, -0.3),
         (FeedbackWeights(improvement=2.0, label=3.0, format=5.0), 1, 1, True, 10.0),
     ],
 )

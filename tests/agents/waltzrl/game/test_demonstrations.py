@@ -8,6 +8,7 @@ from agents.waltzrl.game.demonstrations import (
     SEES,
     demonstrate_feedback,
     demonstrate_replies,
+    record_conversations,
 )
 from agents.waltzrl.game.judge import judge
 from agents.waltzrl.game.prompts import Prompt
@@ -44,3 +45,15 @@ def test_the_share_of_right_labels_is_as_chosen() -> None:
         assert feedback is not None
         right += feedback.labels == judge(Prompt(*words[:3]), tuple(words[4:-1]))
     assert right / 4000 == pytest.approx(SEES + (1 - SEES) / 3, abs=0.03)
+
+
+def test_recorded_conversations_hold_every_advice_on_each_reply() -> None:
+    found = list(record_conversations(Random(0), 2000))
+    assert len(found) == 6000
+    assert all(each.conversation_id == " ".join(each.prompt.split()[1:]) for each in found)
+    for three in zip(*[iter(found[:300])] * 3, strict=True):
+        assert [each.feedback for each in three] == ["refuse", "help", "keep"]
+        assert len({(each.prompt, each.response, each.before) for each in three}) == 1
+    asked_to_help = [each for each in found if each.feedback == "help" and each.overrefuse]
+    improved = sum(each.after == (False, False) for each in asked_to_help)
+    assert improved / len(asked_to_help) == pytest.approx(FOLLOWS, abs=0.05)

@@ -39,13 +39,13 @@ def changed(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    made = Pair(1, "fp32", TINY)
+    made = Pair(1, TINY)
     made.imitate()
     return made
 
 
 def test_each_stage_trains_whom_it_says_and_depends_on_the_seed_alone(pair: Pair) -> None:
-    twin = Pair(1, "fp32", TINY)
+    twin = Pair(1, TINY)
     twin.imitate()
     untrained = weights(twin)
     assert list(twin.train_feedback()) == [1]
@@ -61,8 +61,9 @@ def test_each_stage_trains_whom_it_says_and_depends_on_the_seed_alone(pair: Pair
 
 
 def test_one_agent_returns_to_fp32_and_the_other_stays_in_half_precision() -> None:
-    pair = Pair(1, "fp16", Effort(demonstration_steps=2, demonstrations_per_step=4))
+    pair = Pair(1, Effort(demonstration_steps=2, demonstrations_per_step=4))
     pair.imitate()
+    pair.set_precision("fp16")
     trainers = [pair.conversation.trainer, pair.feedback.trainer]
     assert [each.get_stats()["fp16_enabled"] for each in trainers] == [True, True]
     trainers[0].set_precision(PrecisionState(requested="fp16", effective="fp32", reason="operator"))
