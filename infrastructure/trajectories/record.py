@@ -16,6 +16,10 @@ _HEAD = b'{"v":1,"crc":"'
 _MIDDLE = b'","transition":'
 _PAYLOAD_AT = len(_HEAD) + 8 + len(_MIDDLE)
 _FIELDS = frozenset(Transition.__dataclass_fields__)
+# What nearly every value is; subclasses and arrays take a slower path with the same result.
+_PLAIN: frozenset[type] = frozenset({str, bool, int, float})
+_TEXTS: frozenset[type] = frozenset({str})
+_NUMBERS: frozenset[type] = frozenset({int, float})
 
 
 class RecordError(ValueError):
@@ -91,10 +95,17 @@ def _fields(where: str, values: object) -> dict[str, FieldValue]:
         items = dict(values).items()  # type: ignore[call-overload]  # other types raise, as wanted
     except (TypeError, ValueError):
         raise ValueError(f"{where} must map names to values, got {values!r:.80}") from None
-    return {str(name): _field_value(f"{where}.{name}", value) for name, value in items}
+    return {str(name): _field_value(where, name, value) for name, value in items}
 
 
-def _field_value(where: str, value: object) -> FieldValue:
+def _field_value(where: str, name: object, value: object) -> FieldValue:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value  # type: ignore[return-value]
+    if kind is list or kind is tuple:
+        kinds = set(map(type, value))  # type: ignore[call-overload]
+        if kinds <= _TEXTS or kinds <= _NUMBERS:
+            return tuple(value)  # type: ignore[arg-type]
     to_list = getattr(value, "tolist", None)
     if to_list is not None:
         value = to_list()
@@ -105,7 +116,7 @@ def _field_value(where: str, value: object) -> FieldValue:
     ):
         return tuple(value)
     raise ValueError(
-        f"{where} must be a number, a string, or a flat list of either, got {value!r:.80}"
+        f"{where}.{name} must be a number, a string, or a flat list of either, got {value!r:.80}"
     )
 
 

@@ -186,6 +186,11 @@ class BufferView:
     def __iter__(self) -> Iterator[Transition]:
         return self._transitions(self._on_skip)
 
+    def __reversed__(self) -> Iterator[Transition]:
+        """Yield the transitions from the newest on; segments that are not reached are not read."""
+        for name, length in sorted(self.snapshot.lengths.items(), reverse=True):
+            yield from reversed([*self._read_segment(name, length, self._on_skip)])
+
     def __len__(self) -> int:
         """Number of readable transitions; the first call reads them all."""
         if self._length is None:
@@ -194,19 +199,22 @@ class BufferView:
 
     def _transitions(self, on_skip: OnSkip) -> Iterator[Transition]:
         for name, length in sorted(self.snapshot.lengths.items()):
-            path, offset = self._folder / name, 0
-            try:
-                with path.open("rb") as file:
-                    while offset < length and (line := file.readline()):
-                        transition = _decode(line.rstrip(b"\n"), path, offset, on_skip)
-                        offset += len(line)
-                        if transition is not None:
-                            yield transition
-            except OSError as error:
-                on_skip(path, offset, f"cannot be read: {error.strerror}")
-                continue
-            if offset < length:
-                on_skip(path, offset, f"{length - offset} bytes are missing since the snapshot")
+            yield from self._read_segment(name, length, on_skip)
+
+    def _read_segment(self, name: str, length: int, on_skip: OnSkip) -> Iterator[Transition]:
+        path, offset = self._folder / name, 0
+        try:
+            with path.open("rb") as file:
+                while offset < length and (line := file.readline()):
+                    transition = _decode(line.rstrip(b"\n"), path, offset, on_skip)
+                    offset += len(line)
+                    if transition is not None:
+                        yield transition
+        except OSError as error:
+            on_skip(path, offset, f"cannot be read: {error.strerror}")
+            return
+        if offset < length:
+            on_skip(path, offset, f"{length - offset} bytes are missing since the snapshot")
 
 
 def _ignore(_path: Path, _offset: int, _reason: str) -> None:

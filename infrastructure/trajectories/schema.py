@@ -40,6 +40,13 @@ def label_of(value: object) -> str:
     return str(value)
 
 
+def labels_of(values: Sequence[object]) -> Sequence[str]:
+    """Return `label_of` each of *values*."""
+    if set(map(type, values)) <= _PLAIN_TEXT:
+        return cast("Sequence[str]", values)
+    return [label_of(value) for value in values]
+
+
 def input_problem(spec: TransitionSpec, observation: Values, action: Values) -> str | None:
     """Return the reason why *observation* and *action* cannot be encoded, or None."""
     problems = _part_problems("observation", spec.observation, observation)

@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import cast
 
 import numpy as np
@@ -25,9 +25,10 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
+from infrastructure.trajectories.column_checks import inputs_fit
 from infrastructure.trajectories.encoding.features import Features, Tokens
 from infrastructure.trajectories.encoding.standardiser import Numbers, Standardiser
-from infrastructure.trajectories.schema import Values, input_problem, label_of
+from infrastructure.trajectories.schema import Values, input_problem, labels_of
 
 MAX_TOKENS = 512
 
@@ -77,7 +78,7 @@ class FeatureEncoder:
                     constant.append(key)
             elif isinstance(field, Discrete):
                 seen[key] = _one_hot(values, field).any(dim=0).tolist()
-                if len(set(map(label_of, values))) < 2:
+                if len(set(labels_of(values))) < 2:
                     constant.append(key)
         return cls(spec, standardisers, seen, constant)
 
@@ -105,9 +106,10 @@ class FeatureEncoder:
             ValueError: A field is missing or of another type than the spec declares; the
                 message names row, field and value.
         """
-        for row, (observation, action) in enumerate(zip(observations, actions, strict=True)):
-            if problem := input_problem(self._spec, observation, action):
-                raise ValueError(f"row {row} cannot be encoded: {problem}")
+        if not inputs_fit(self._spec, observations, actions):
+            for row, (observation, action) in enumerate(zip(observations, actions, strict=True)):
+                if problem := input_problem(self._spec, observation, action):
+                    raise ValueError(f"row {row} cannot be encoded: {problem}")
         dense: list[Tensor] = [torch.empty(len(observations), 0)]
         texts = {}
         ood_N = torch.zeros(len(observations), dtype=torch.bool)
@@ -168,14 +170,17 @@ def _columns(
 def _numbers(values: Sequence[object], field: Box) -> Numbers:
     """Convert recorded values of *field* to ``[N, C]`` float64."""
     width = field.shape[0] if field.shape else 1
-    return np.asarray(values, dtype=np.float64).reshape(len(values), width)
+    flat = chain.from_iterable(cast("Sequence[Sequence[float]]", values)) if field.shape else values
+    return np.fromiter(flat, dtype=np.float64, count=len(values) * width).reshape(
+        len(values), width
+    )
 
 
 def _one_hot(values: Sequence[object], field: Discrete) -> Tensor:
     """Return ``[N, labels + 1]`` float32; the last column marks undeclared labels."""
     position = {label: index for index, label in enumerate(field.values)}
     unknown = len(field.values)
-    rows = torch.tensor([position.get(label_of(value), unknown) for value in values])
+    rows = torch.tensor([position.get(label, unknown) for label in labels_of(values)])
     return torch.nn.functional.one_hot(rows.long(), unknown + 1).float()
 
 

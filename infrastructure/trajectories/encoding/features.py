@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,8 +32,8 @@ class Tokens:
     def of(cls, rows: Sequence[Sequence[int]]) -> Tokens:
         """Concatenate *rows* of bucket numbers."""
         return cls(
-            buckets=torch.tensor([bucket for row in rows for bucket in row], dtype=torch.int64),
-            lengths=torch.tensor([len(row) for row in rows], dtype=torch.int64),
+            buckets=torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64)),
+            lengths=torch.tensor(list(map(len, rows)), dtype=torch.int64),
         )
 
     @property

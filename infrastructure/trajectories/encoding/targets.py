@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
+from infrastructure.trajectories.column_checks import box_targets
 from infrastructure.trajectories.encoding.standardiser import Numbers, Standardiser
-from infrastructure.trajectories.schema import as_vector, label_of, target_value
+from infrastructure.trajectories.schema import as_vector, labels_of, target_value
 
 Outcomes: TypeAlias = Mapping[str, Tensor]
 """Observed targets in recorded units: ``[N, C]`` float64 of a `Box`, ``[N]`` int64 of a `Discrete`
@@ -48,7 +49,7 @@ class TargetCodec:
                 vectors_NC = _vectors(spec, transitions, name)
                 standardisers[name] = Standardiser.fit(vectors_NC, squeeze=False)
             elif isinstance(field, Discrete):
-                labels = [label_of(target_value(spec, row, name)) for row in transitions]
+                labels = labels_of([target_value(spec, row, name) for row in transitions])
                 counts = [labels.count(label) for label in field.values]
                 share = 1.0 / len(counts)
                 frequencies[name] = tuple((count + share) / (len(labels) + 1) for count in counts)
@@ -97,12 +98,12 @@ class TargetCodec:
             raise ValueError(f"target {name!r} has no labels: it is not a Discrete")
         return field.values
 
-    def encode(self, transitions: Sequence[Transition]) -> dict[str, Tensor]:
+    def encode(self, outcomes: Outcomes) -> dict[str, Tensor]:
         """Encode varying targets: `Box` as ``[N, K]`` float32, `Discrete` as ``[N]`` int64."""
         return {
-            name: self._positions(transitions, name)
+            name: outcomes[name]
             if self.is_discrete(name)
-            else self.standardisers[name].apply(_vectors(self.spec, transitions, name))
+            else self.standardisers[name].apply(outcomes[name].numpy())
             for name in self.heads
         }
 
@@ -143,10 +144,14 @@ class TargetCodec:
         """Position of each row's label, ``[N]`` int64."""
         position = {label: index for index, label in enumerate(self.labels(name))}
         values = [target_value(self.spec, transition, name) for transition in transitions]
-        return torch.tensor([position[label_of(value)] for value in values])
+        return torch.tensor([position[label] for label in labels_of(values)])
 
 
 def _vectors(spec: TransitionSpec, transitions: Sequence[Transition], name: str) -> Numbers:
     """Recorded values of `Box` target *name*, ``[N, C]`` float64."""
+    field = spec.targets[name]
+    vectors_NC = box_targets(field, name, transitions) if isinstance(field, Box) else None
+    if vectors_NC is not None:
+        return vectors_NC
     values = [target_value(spec, transition, name) for transition in transitions]
     return np.array([as_vector(value) for value in values], dtype=np.float64)

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from infrastructure.agent_contract.agent import InsufficientDataError
 from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.trajectories import Part, split_by_group
+from infrastructure.trajectories.column_checks import transitions_fit
 from infrastructure.trajectories.encoding import FeatureEncoder, Features, Outcomes, TargetCodec
 from infrastructure.trajectories.schema import input_problem, target_problem
 from infrastructure.trajectories.split import MIN_HELD_OUT_GROUPS, MIN_TRAINING_TRANSITIONS
 from infrastructure.world_model.fitting.ranking_loss import number_states
 
 MAX_REASONS = 5
+_CHECKED_TOGETHER = 1024  # one unusual value costs as many checks, one by one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +32,8 @@ class DataPart:
         features: Encoded inputs.
         targets: Encoded varying targets.
         outcomes: Targets in recorded units.
-        states: State numbers, ``[N]`` int64; rows of one state compete, see `ranking_loss`.
+        states: State numbers, ``[N]`` int64; rows of one state compete, see `ranking_loss`. Without
+            a success label nothing competes, and each row has its own number.
     """
 
     transitions: Sequence[Transition]
@@ -133,24 +138,34 @@ def encode_split(
 def _usable(
     spec: TransitionSpec, transitions: Iterable[Transition]
 ) -> tuple[list[Transition], dict[str, int]]:
-    usable, problems, examples = [], Counter[str](), dict[str, str]()
-    for number, transition in enumerate(transitions):
-        if not isinstance(transition, Transition):
-            raise TypeError(
-                f"transition {number} is a {type(transition).__name__}, not a Transition: pass "
-                "Transition(group=..., observation={...}, action={...}, reward=..., "
-                "next_observation={...}) of infrastructure.agent_contract"
-            )
-        problem = input_problem(spec, transition.observation, transition.action) or target_problem(
-            spec, transition
-        )
-        if problem is None:
-            usable.append(transition)
-        else:
-            reason = problem.partition(", got ")[0]  # the same for other values of the field
-            problems[reason] += 1
-            examples.setdefault(reason, problem)
+    usable, problems, examples = list[Transition](), Counter[str](), dict[str, str]()
+    remaining, number = iter(transitions), -1
+    while together := list(islice(remaining, _CHECKED_TOGETHER)):
+        for transition in together:
+            number += 1
+            if not isinstance(transition, Transition):
+                raise TypeError(
+                    f"transition {number} is a {type(transition).__name__}, not a Transition: pass "
+                    "Transition(group=..., observation={...}, action={...}, reward=..., "
+                    "next_observation={...}) of infrastructure.agent_contract"
+                )
+        if transitions_fit(spec, together):
+            usable += together
+            continue
+        for transition in together:
+            problem = _problem(spec, transition)
+            if problem is None:
+                usable.append(transition)
+            else:
+                reason = problem.partition(", got ")[0]  # the same for other values of the field
+                problems[reason] += 1
+                examples.setdefault(reason, problem)
     return usable, {examples[reason]: count for reason, count in problems.items()}
+
+
+def _problem(spec: TransitionSpec, transition: Transition) -> str | None:
+    observation, action = transition.observation, transition.action
+    return input_problem(spec, observation, action) or target_problem(spec, transition)
 
 
 def _describe_unusable(unusable: Mapping[str, int]) -> list[str]:
@@ -165,12 +180,17 @@ def _describe_unusable(unusable: Mapping[str, int]) -> list[str]:
 def _encode(
     encoder: FeatureEncoder, codec: TargetCodec, transitions: Sequence[Transition]
 ) -> DataPart:
+    outcomes = codec.outcomes(transitions)
     return DataPart(
         transitions=transitions,
         features=encoder.encode_transitions(transitions),
-        targets=codec.encode(transitions),
-        outcomes=codec.outcomes(transitions),
-        states=number_states(transitions),
+        targets=codec.encode(outcomes),
+        outcomes=outcomes,
+        states=(
+            torch.arange(len(transitions))
+            if codec.spec.success is None
+            else number_states(transitions)
+        ),
     )
 
 

@@ -267,3 +267,17 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 def test_the_buffer_needs_no_torch():
     program = "import sys, infrastructure.trajectories; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_newest_are_read_without_the_segments_before_them(buffer, segment, skips):
+    buffer.close()
+    for number in range(10, 15):
+        buffer.append(_transition(number))
+    view = buffer.read()
+    assert _numbers(reversed(view)) == list(range(14, -1, -1))
+    segment.unlink()
+    newest = reversed(view)
+    assert [next(newest).observation["n"] for _ in range(5)] == [14, 13, 12, 11, 10]
+    assert skips == []
+    assert _numbers(newest) == []
+    assert [path for path, _, _ in skips] == [segment]

@@ -40,7 +40,7 @@ def codec():
 
 def test_targets_are_changes_labels_and_standardised_numbers(codec):
     assert codec.heads == {"x": 1, "reward": 1, "terminated": 2, "outcome": 3}
-    encoded = codec.encode([_transition(n) for n in range(10)])
+    encoded = codec.encode(codec.outcomes([_transition(n) for n in range(10)]))
     mean, _ = codec.standardisers["x"].invert(encoded["x"], torch.ones(10, 1))
     assert mean[:, 0].tolist() == pytest.approx([n**2 for n in range(10)], abs=1e-4)
     assert encoded["reward"].mean().abs() < 1e-6
