@@ -42,6 +42,9 @@ _REMEDY = "let the daemon's user write there, or delete it yourself; the next st
 log = structlog.get_logger()
 
 
+_MEASURED = ("preflights", "profiles", "labs")  # folders of failed measurements
+
+
 class _Ended(NamedTuple):
     """An ended run with a folder; small, since there may be many."""
 
@@ -62,8 +65,8 @@ class Retention:
     they are among the newest `Settings.keep_runs` of any kind. Runs that an FP32 twin waits to
     repeat, or that a decision of the guard names since its state was last ``watching``, stay
     whole, too. Links are neither followed nor removed, also if one takes the place of a folder
-    after it was looked at. A daemon's start also removes folders of failed pre-flight measurements
-    that are as old. The *clock* returns monotonic seconds.
+    after it was looked at. A daemon's start also removes folders of failed measurements that are
+    as old. The *clock* returns monotonic seconds.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class Retention:
         self._runs = self._home / "runs"
         names = (each.name for each in self._runs.glob("*"))
         self._to_inspect = {name for name in names if RUN_ID.fullmatch(name)}
-        self._old_preflights = list((self._home / "preflights").glob("*"))
+        self._measurements = [each for name in _MEASURED for each in (self._home / name).glob("*")]
         self._ended: dict[str, _Ended] = {}
         self._chosen = False
         self._to_remove: list[tuple[_Removal, _Ended]] = []
@@ -112,7 +115,7 @@ class Retention:
             return self._choose()
         if self._to_remove:
             return self._remove_next()
-        return self._remove_preflight()
+        return self._remove_measurement()
 
     def _inspect_new(self) -> Iterator[None]:
         self._chosen = False
@@ -141,14 +144,14 @@ class Retention:
             yield from remove(ended)
         self._to_remove.pop()
 
-    def _remove_preflight(self) -> Iterator[int]:
-        if not self._old_preflights:
+    def _remove_measurement(self) -> Iterator[int]:
+        if not self._measurements:
             return
-        folder = self._old_preflights.pop()
+        folder = self._measurements.pop()
         with _logging_errors(folder):
             if folder.lstat().st_mtime < self._age_limit():
-                with self._opened("preflights") as preflights:
-                    yield from delete(preflights, folder.name)
+                with self._opened(folder.parent.name) as measurements:
+                    yield from delete(measurements, folder.name)
 
     def _inspect(self, run_id: str) -> None:
         folder = self._runs / run_id

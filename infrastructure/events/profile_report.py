@@ -77,7 +77,7 @@ class StepCost(_Part):
     """A training step in one precision, on a copy of the model, without statistics and batches.
 
     Attributes:
-        seconds: Median of a whole optimizer step.
+        seconds: Median of a whole optimizer step; CPU seconds on one thread of a CPU, else wall.
         ratio: Its time divided by FP32's, measured in turn; None for FP32.
         ratio_error: Standard error of *ratio*.
         fixed_share: Share of forward and backward that remains with two rows in a batch instead of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -15,7 +14,12 @@ from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.profile_report import OperatorCost, StepCost
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.job_copy import JobCopy
-from infrastructure.training.diagnostics.preflight.timing import Timing, TrialSteps, time_steps
+from infrastructure.training.diagnostics.preflight.timing import (
+    Timing,
+    TrialSteps,
+    step_clock,
+    time_steps,
+)
 from infrastructure.training.inputs import preserved_generators
 from infrastructure.training.precision import Precision
 from infrastructure.training.profiling.product_flops import ProductFlops
@@ -52,9 +56,10 @@ def measure_steps(
     """
     with preserved_generators(device), torch.enable_grad():
         copied = JobCopy(job, device, _BATCHES)
-        steps = TrialSteps(copied, config, loss_scale, time.perf_counter)
+        clock = step_clock(device)
+        steps = TrialSteps(copied, config, loss_scale, clock)
         chosen = [*dict.fromkeys((Precision.FP32, *precisions))]
-        timings = time_steps(steps, chosen, budget_seconds=budget_seconds, clock=time.perf_counter)
+        timings = time_steps(steps, chosen, budget_seconds=budget_seconds, clock=clock)
         return tuple(_step_cost(copied, steps, each, timings[each]) for each in chosen)
 
 
@@ -156,14 +161,14 @@ def _rows(batch: Batch, count: int) -> Batch | None:
 
 def _pass(job: JobCopy, precision: Precision) -> Callable[[Batch], float]:
     """Function that runs forward and backward of a batch and returns their seconds."""
-    model = job.model()
+    model, clock = job.model(), step_clock(job.device)
 
     def run(batch: Batch) -> float:
         _wait(job.device)
-        begun = time.perf_counter()
+        begun = clock()
         job.loss(model, batch, precision).backward()
         _wait(job.device)
-        seconds = time.perf_counter() - begun
+        seconds = clock() - begun
         model.zero_grad(set_to_none=True)
         return seconds
 

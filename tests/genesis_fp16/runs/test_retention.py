@@ -457,9 +457,10 @@ def test_a_folder_removed_by_somebody_else_is_logged(runs: Runs) -> None:
     assert [each["event"] for each in lines] == ["run_files_not_removed"]
 
 
-def test_folders_of_failed_measurements_are_removed_at_the_same_age(runs: Runs) -> None:
-    preflights = runs.settings.home.absolute() / "preflights"
-    old, new = preflights / "a-1", preflights / "a-2"
+@pytest.mark.parametrize("of", ["preflights", "profiles", "labs"])
+def test_folders_of_failed_measurements_are_removed_at_the_same_age(runs: Runs, of: str) -> None:
+    measurements = runs.settings.home.absolute() / of
+    old, new = measurements / "a-1", measurements / "a-2"
     for folder, days in ((old, 91), (new, 89)):
         (folder / "replay").mkdir(parents=True)
         (folder / "replay" / "1.jsonl").touch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -19,7 +18,11 @@ from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.job_copy import JobCopy
 from infrastructure.training.diagnostics.preflight.cost import gradient_error, saved_bytes
 from infrastructure.training.diagnostics.preflight.ranges import FP16_MAX, Ranges, measure_ranges
-from infrastructure.training.diagnostics.preflight.timing import TrialSteps, time_steps
+from infrastructure.training.diagnostics.preflight.timing import (
+    TrialSteps,
+    step_clock,
+    time_steps,
+)
 from infrastructure.training.diagnostics.preflight.verdict import (
     LARGEST_GRADIENT_ERROR,
     choose_precision,
@@ -84,7 +87,7 @@ class _Trial:
         except RuntimeError as error:  # an operation that FP16 lacks on this device
             self._fp16_error = _first_line(error)
         found = {precision: self._measure_numerics(precision) for precision in Precision}
-        clock = _clock(self._device)
+        clock = step_clock(self._device)
         steps = TrialSteps(self._job, self._config, self._recommended_scale or 1.0, clock)
         timed = [p for p, each in found.items() if each.usable and self._is_timed(p)]
         timings = time_steps(steps, timed, budget_seconds=budget_seconds, clock=clock)
@@ -201,12 +204,6 @@ class _Trial:
             )
             for name, each in by_activation
         )
-
-
-def _clock(device: torch.device) -> Callable[[], float]:
-    """Process time on one thread of a CPU, which other processes do not affect; else wall time."""
-    alone = device.type == "cpu" and torch.get_num_threads() == 1
-    return time.process_time if alone else time.perf_counter
 
 
 def _first_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -152,3 +153,9 @@ class TrialSteps:
     def _wait(self) -> None:
         if self._job.device.type == "cuda":
             torch.cuda.synchronize(self._job.device)
+
+
+def step_clock(device: torch.device) -> Callable[[], float]:
+    """Process time on one thread of a CPU, which other processes do not affect; else wall time."""
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time if alone else time.perf_counter
