@@ -22,7 +22,7 @@ from infrastructure.agent_contract import (
     RunContext,
     Transition,
 )
-from infrastructure.agent_contract.agent import RecordedTransitions
+from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import PrecisionState
 from infrastructure.events.profile_report import PhaseCost, ProfileReport, StepCost
@@ -99,8 +99,13 @@ class RunProfile:
         else:
             snapshot = buffer.snapshot()
             self._remarks.append("collecting was not measured")
-        with clock.active(), clock.phase("build", memory=True):
-            job = build_job(_TimedTransitions(buffer.read(snapshot), clock))
+        try:
+            with clock.active(), clock.phase("build", memory=True):
+                job = build_job(_TimedTransitions(buffer.read(snapshot), clock))
+        except InsufficientDataError as error:
+            limit = f"{self._request.collect_seconds:g} s were given to collect here"
+            why = f"{limit}: raise --collect-seconds, or let the agent train once"
+            raise InsufficientDataError(error.what, error.got, error.needed, why) from error
         self._transitions = len(buffer.read(snapshot))
         self._before = clock.take()
         return job

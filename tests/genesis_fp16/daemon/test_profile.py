@@ -103,7 +103,10 @@ def test_an_agent_whose_step_fails_is_named_with_its_error(
 
 def test_too_little_data_is_reported(install_line: Callable[..., None]) -> None:
     install_line(needed=100)
-    with pytest.raises(AgentTaskError, match="6 transitions recorded, 100 needed"):
+    with pytest.raises(
+        AgentTaskError,
+        match=r"6 transitions recorded, 100 needed: .*1 s were given .*raise --collect-seconds",
+    ):
         run_profile(load_settings(), "line", None, collect_seconds=1.0)
 
 
