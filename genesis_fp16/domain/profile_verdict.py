@@ -22,7 +22,7 @@ BATCHES_OF_STEP = 0.25
 """Shares of a step's wall time."""
 OPTIMIZER_OF_STEP = 0.4
 CAST_SHARE = 0.15
-FIXED_SHARE = 0.5
+FIXED_SHARE = 0.6
 """Share of forward and backward that does not depend on the rows: above it, launches dominate."""
 BUSY_SHARE = 0.5
 """Share of the step in which a CUDA device computes: below it, launches dominate."""
@@ -221,6 +221,8 @@ def _step(report: ProfileReport, agent: str) -> Iterator[Finding]:
     else:
         dense = _of_step(report, "forward", "backward")
         text += f" and compute: forward and backward are {dense:.0%} of a step"
+        if now.fixed_share is not None:
+            text += f" ({now.fixed_share:.0%} of them does not depend on the rows)"
         remedies.append(f"lower {fewer}")
     half_text, half_remedy = _half(report, agent)
     if half_remedy:

@@ -74,6 +74,8 @@ def training_costs(times: TrainingTimes) -> list[PhaseCost]:
         known = [each.run_wall_seconds for each in costs]
         seconds = sum(each or 0.0 for each in known)
         fitting = None if None in known else seconds // times.checkpoint_interval_seconds
+        if fitting is not None and times.total_steps is not None:
+            fitting = min(fitting, float(times.total_steps))  # one after a step at most
         costs.append(_cost(CHECKPOINT, saved, saved.count, fitting))
     return costs
 

@@ -41,6 +41,7 @@ def test_each_phase_is_multiplied_by_what_it_depends_on() -> None:
     assert found["evaluate"].peak_bytes == 7
     # 1 + 3 + 20 + 10 + 15 seconds, of which one checkpoint in ten seconds
     assert found["checkpoint"].run_wall_seconds == pytest.approx(4 * 0.1)
+    assert costs(replace(PART, checkpoint_interval_seconds=1e-3))["checkpoint"].whole == 105
 
 
 def test_steps_of_an_unknown_number_are_not_multiplied() -> None:
