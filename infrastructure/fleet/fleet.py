@@ -27,8 +27,8 @@ from infrastructure.fleet.forms import Call, NotStackableError, Outputs, Stacked
 from infrastructure.fleet.losses import (
     PendingLoss,
     PendingOutput,
+    stacked_loss,
     stacked_loss_agrees,
-    stacked_targets,
 )
 from infrastructure.fleet.parameters import StackedParameters
 from infrastructure.fleet.random_states import DrawDetector, RandomStates
@@ -239,6 +239,7 @@ class Fleet:
             if stacks is None:
                 alone += [(turn.slot, turn.batch) for turn in turns]
             else:
+                turns.sort(key=lambda turn: turn.slot.index)  # the order of the stacks
                 alone += _step_together(stacks, turns, draws)
         return alone
 
@@ -311,56 +312,76 @@ def _step_together(
     trainers = [turn.slot.member.trainer for turn in turns]
     for turn in turns:
         stacks.parameters.adopt(turn.slot.index)
-    leaves = stacks.parameters.leaves([turn.slot.index for turn in turns])
     scale_G = None
     if trainers[0].precision.scales_loss:
         scale_G = torch.stack([trainer.scale_in_force for trainer in trainers])
     try:
-        parameters = dict(zip(stacks.parameters.names, leaves, strict=True))
-        loss_G = _losses(stacks, turns, parameters, draws)
-        loss_G.backward(torch.ones_like(loss_G) if scale_G is None else scale_G)
-        _check_parameters(stacks, turns)
-        if draws.found():
-            for turn in turns:
-                turn.is_alone, turn.slot.is_checked = True, False
+        gradients, loss_G = _differentiate(stacks, turns, scale_G, draws)
+        has_drawn = draws.found()
     except (Exception, SystemExit) as error:  # of one of them, and the step alone finds out which
         log.warning("stacked_step_failed", members=[t.slot.name for t in turns], reason=str(error))
         draws.found()
         for turn in turns:
             turn.is_alone = True
             stacks.parameters.drop_gradients(turn.slot.index)
+    else:
+        _check_parameters(stacks, turns)
+        if has_drawn:
+            for turn in turns:
+                turn.is_alone, turn.slot.is_checked = True, False
+        _finish(stacks, turns, gradients, loss_G, scale_G)
     alone = [turn for turn in turns if turn.is_alone]
     for turn in alone:
         if turn.random_state is not None and turn.call.generator is not None:
             turn.call.generator.set_state(turn.random_state)
-    gradients = [_taken(leaf) for leaf in leaves]
-    if len(alone) < len(turns):
-        _finish(stacks, turns, gradients, loss_G.detach(), scale_G)
     return [(turn.slot, turn.batch) for turn in alone]
+
+
+def _differentiate(
+    stacks: _Stacks, turns: Sequence[_Turn], scale_G: Tensor | None, draws: DrawDetector
+) -> tuple[list[Tensor], Tensor]:
+    """Gradients of all parameters, times the loss scales, and the losses ``[G]``."""
+    leaves = stacks.parameters.leaves([turn.slot.index for turn in turns])
+    slot, calls = turns[0].slot, [turn.call for turn in turns]
+    trainer, form = slot.member.trainer, cast("StackedForm", slot.form)
+    with _autocast(trainer, trainer.precision):
+        outputs = form.forward(dict(zip(stacks.parameters.names, leaves, strict=True)), calls)
+    loss_G, raw_gradient = _losses(stacks, turns, outputs, scale_G, draws)
+    return outputs.gradients(leaves, raw_gradient), loss_G
 
 
 def _losses(
     stacks: _Stacks,
     turns: Sequence[_Turn],
-    parameters: Mapping[str, Tensor],
+    outputs: Outputs,
+    scale_G: Tensor | None,
     draws: DrawDetector,
-) -> Tensor:
-    """Compute the loss of every turn, ``[G]``; 0 where only a step alone will do."""
-    slot = turns[0].slot
-    trainer, form = slot.member.trainer, cast("StackedForm", slot.form)
-    with _autocast(trainer, trainer.precision):
-        outputs = form.forward(parameters, [turn.call for turn in turns])
+) -> tuple[Tensor, Tensor | list[Tensor]]:
+    """Compute and differentiate the losses, 0 where only a step alone will do.
+
+    Returns:
+        The losses ``[G]`` without gradient, and the gradient of the raw outputs, a stack or one
+        tensor of each member, times the loss scales.
+    """
+    trainer = turns[0].slot.member.trainer
+    weight_G = torch.ones(len(turns), device=trainer.device) if scale_G is None else scale_G
     with _autocast(trainer, Precision.FP32):
         pending = _stackable(stacks, turns, outputs)
         if pending:
-            return pending[0].loss.stacked(
-                outputs.structure(outputs.stack()), stacked_targets(pending)
-            )
-        zero = torch.zeros((), device=trainer.device)
-        pairs = zip(turns, outputs.of_members(), strict=True)
+            return stacked_loss(pending, outputs.stack(), outputs.structure, weight_G)
+        raw, zero = outputs.raw, weight_G.new_zeros(())
+        is_stacked = isinstance(raw, Tensor)
+        raws = [raw] if isinstance(raw, Tensor) else raw
+        leaves = [each.detach().requires_grad_() for each in raws]
+        own = leaves[0].unbind() if is_stacked else [leaf.clone() for leaf in leaves]
         check = draws.found if any(not turn.slot.is_checked for turn in turns) else None
+        pairs = zip(turns, map(outputs.structure, own), strict=True)
         losses = [_loss_of(turn, output, check) for turn, output in pairs]
-        return torch.stack([zero if loss is None else loss for loss in losses])
+        loss_G = torch.stack([zero if loss is None else loss for loss in losses])
+    if loss_G.requires_grad:
+        loss_G.backward(weight_G)
+    found = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+    return loss_G.detach(), found[0] if is_stacked else found
 
 
 def _stackable(stacks: _Stacks, turns: Sequence[_Turn], outputs: Outputs) -> list[PendingLoss]:
@@ -456,12 +477,6 @@ def _finish(
         norm, loss, found_inf = outcomes[row]
         trainer.update_loss_scale(loss, found_inf)
         trainer.count_step(norm, loss, skipped=found_inf)
-
-
-def _taken(leaf: Tensor) -> Tensor:
-    gradient = leaf.grad
-    leaf.grad = None
-    return torch.zeros_like(leaf) if gradient is None else gradient
 
 
 @contextmanager

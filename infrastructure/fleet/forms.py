@@ -49,19 +49,36 @@ class Outputs:
         raw: One float32 tensor of each member, or a stack of them, ``[F, ...]``.
         structure: Function from a member's raw tensor to what its model returns; of the stack, it
             gives the same with tensors ``[F, ...]``.
+        backward: Function from the gradient of a stack *raw* to those of all parameters; None where
+            *raw* is attached to their graph.
     """
 
     raw: Tensor | list[Tensor]
     structure: Callable[[Tensor], Any]
-
-    def of_members(self) -> list[Any]:
-        """Output of every call."""
-        raw = self.raw.unbind() if isinstance(self.raw, Tensor) else self.raw
-        return [self.structure(each) for each in raw]
+    backward: Callable[[Tensor], list[Tensor]] | None = None
 
     def stack(self) -> Tensor:
-        """The raw outputs as one tensor."""
-        return self.raw if isinstance(self.raw, Tensor) else torch.stack(self.raw)
+        """The raw outputs as one tensor without gradient."""
+        raw = self.raw if isinstance(self.raw, Tensor) else torch.stack(self.raw)
+        return raw.detach()
+
+    def gradients(
+        self, parameters: Sequence[Tensor], raw_gradient: Tensor | Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Gradients of *parameters*, the stacks that `StackedForm.forward` was given.
+
+        Args:
+            raw_gradient: Gradient of the raw outputs, a stack or one tensor of each member.
+        """
+        if self.backward is not None and isinstance(raw_gradient, Tensor):
+            return self.backward(raw_gradient)
+        if isinstance(self.raw, Tensor) or not isinstance(raw_gradient, Tensor):
+            weights: Any = raw_gradient
+        else:
+            weights = raw_gradient.unbind()
+        found = torch.autograd.grad(self.raw, parameters, weights, allow_unused=True)
+        pairs = zip(parameters, found, strict=True)
+        return [torch.zeros_like(p) if each is None else each for p, each in pairs]
 
 
 class StackedForm(Protocol):

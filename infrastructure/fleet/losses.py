@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from infrastructure.fleet.agreement import elementwise_agrees, runs_agree
+from infrastructure.fleet.agreement import elementwise_agrees, random_numbers
 from infrastructure.fleet.forms import Outputs
 
 
@@ -30,10 +30,13 @@ class StackableLoss:
         alone: Function of a model's output and of targets by name to a scalar.
         stacked: The same function of stacks, output and targets with a first dimension F, to
             ``[F]``. A fleet tries it on random numbers and uses it where it gives the same bits.
+        derivative: Function of the same stacks and of weights ``[F]`` to the gradient of the
+            weighted losses, for an output that is one tensor; None to let autograd find it.
     """
 
     alone: Callable[[Any, Mapping[str, Tensor]], Tensor]
     stacked: Callable[[Any, Mapping[str, Tensor]], Tensor]
+    derivative: Callable[[Tensor, Mapping[str, Tensor], Tensor], Tensor] | None = None
 
     def __call__(self, output: Any, targets: Mapping[str, Tensor]) -> Tensor:
         """Return the loss ``[]``, float32."""
@@ -88,39 +91,59 @@ class PendingLoss:
         return (self.loss, *targets)
 
 
+def stacked_loss(
+    pending: Sequence[PendingLoss],
+    raw_F: Tensor,
+    structure: Callable[[Tensor], Any],
+    weight_F: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Compute *pending* losses, which have one signature, together.
+
+    Args:
+        raw_F: Raw outputs, a stack without gradient; see `Outputs`.
+        structure: Function from raw outputs to those of the models.
+        weight_F: Loss scales, float32.
+
+    Returns:
+        The losses ``[F]`` without gradient, and the gradient of *raw_F*.
+    """
+    loss, names = pending[0].loss, pending[0].targets
+    targets = {name: torch.stack([each.targets[name] for each in pending]) for name in names}
+    output = structure(raw_F)
+    if loss.derivative is not None and output is raw_F:
+        with torch.no_grad():
+            return loss.stacked(output, targets), loss.derivative(output, targets, weight_F)
+    leaf = raw_F.detach().requires_grad_()
+    loss_F = loss.stacked(structure(leaf), targets)
+    (gradient,) = torch.autograd.grad(loss_F, leaf, weight_F)
+    return loss_F.detach(), gradient
+
+
 def stacked_loss_agrees(pending: Sequence[PendingLoss], outputs: Outputs) -> bool:
     """Whether the stacked loss of such outputs and targets gives the bits of each loss alone.
 
     Tried on random outputs. Reads the device. False also where the loss raises: alone, it names its
     member.
     """
-    loss, names = pending[0].loss, list(pending[0].targets)
-    raw, structure = outputs.stack(), outputs.structure
-    parts = structure(raw)
+    like, structure = outputs.stack(), outputs.structure
+    parts = structure(like)
     leaves = parts.values() if isinstance(parts, Mapping) else [parts]
-    if not all(elementwise_agrees(leaf[0].numel(), len(raw)) for leaf in leaves):
+    if not all(elementwise_agrees(leaf[0].numel(), len(like)) for leaf in leaves):
         return False
-
-    def of(function: Callable[[Any, Mapping[str, Tensor]], Tensor]) -> Callable[..., Tensor]:
-        return lambda own, *given: function(structure(own), dict(zip(names, given, strict=True)))
-
+    generator = random_numbers(like.device)
+    raw = torch.randn(like.shape, generator=generator, device=like.device)
+    weights = torch.randn(len(like), generator=generator, device=like.device)
     try:
-        return runs_agree(
-            of(loss.stacked),
-            of(loss.alone),
-            [raw.shape[1:]],
-            members=len(raw),
-            device=raw.device,
-            given=[torch.nan_to_num(each) for each in stacked_targets(pending).values()],
-        )
+        loss_F, gradient_F = stacked_loss(pending, raw, structure, weights)
+        for i, each in enumerate(pending):
+            leaf = raw[i].clone().requires_grad_()
+            loss = each.loss.alone(structure(leaf), each.targets)
+            (gradient,) = torch.autograd.grad(loss, leaf, weights[i].clone())
+            if not (torch.equal(loss, loss_F[i]) and torch.equal(gradient, gradient_F[i])):
+                return False
     except Exception:  # of any kind: the loss is the author's
         return False
-
-
-def stacked_targets(pending: Sequence[PendingLoss]) -> dict[str, Tensor]:
-    """Targets of all *pending* losses, which have one signature, as stacks."""
-    names = pending[0].targets
-    return {name: torch.stack([each.targets[name] for each in pending]) for name in names}
+    return True
 
 
 def mean_of_each(value_F: Tensor) -> Tensor:
@@ -136,8 +159,15 @@ def cross_entropy_of_each(logits_FNL: Tensor, labels_FN: Tensor) -> Tensor:
 
 
 def _squared_error_of_each(output_F: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
-    error_F = functional.mse_loss(output_F, targets[""], reduction="none")
-    return mean_of_each(error_F)
+    return mean_of_each((output_F - targets[""]).square())
+
+
+def _squared_error_derivative(
+    output_F: Tensor, targets: Mapping[str, Tensor], weight_F: Tensor
+) -> Tensor:
+    """``2 / n * (output - target) * weight``, rounded as by torch's ``mse_loss_backward``."""
+    weight_F = weight_F.view(-1, *[1] * (output_F.dim() - 1))
+    return (output_F - targets[""]).mul_(2.0 / output_F[0].numel()).mul_(weight_F)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +181,7 @@ _LOSSES_OF_TORCH: Mapping[Callable[..., Tensor], _Known] = {
         loss=StackableLoss(
             alone=lambda output, targets: functional.mse_loss(output, targets[""]),
             stacked=_squared_error_of_each,
+            derivative=_squared_error_derivative,
         ),
         options={"reduction": "mean"},
     ),

@@ -69,13 +69,11 @@ class StackedParameters:
             own.grad = None
 
     def leaves(self, chosen: Sequence[int]) -> list[Tensor]:
-        """Stacks of the *chosen* members that collect gradients, in their order.
+        """Stacks of the *chosen* members that require gradients, in their order.
 
         The whole fleet computes on the stacks themselves, a part of it on a copy.
         """
         if len(chosen) == len(self._trainers):
-            for leaf in self._leaves:
-                leaf.grad = None
             return self._leaves
         rows = torch.tensor(chosen, device=self.stacks[0].device)
         return [

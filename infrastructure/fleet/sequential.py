@@ -5,7 +5,9 @@ Shapes: F members, B rows, I inputs and O outputs of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -25,7 +27,29 @@ _EXACT = (nn.Identity, nn.ReLU, nn.LeakyReLU)  # exact, so that vector and remai
 _ELEMENTWISE = (*_EXACT, nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.Softplus, nn.Mish)
 _LAYERS = (*_ELEMENTWISE, nn.Linear, nn.Dropout)
 
+_aten = torch.ops.aten
+_DERIVATIVES: Mapping[type[Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+    # of a layer, the gradient of its output, its input and its output: as torch's own
+    nn.Identity: lambda _, gradient, *__: gradient,
+    nn.ReLU: lambda _, gradient, __, output: _aten.threshold_backward(gradient, output, 0),
+    nn.SiLU: lambda _, gradient, value, __: _aten.silu_backward(gradient, value),
+    nn.Tanh: lambda _, gradient, __, output: _aten.tanh_backward(gradient, output),
+    nn.Sigmoid: lambda _, gradient, __, output: _aten.sigmoid_backward(gradient, output),
+    nn.GELU: lambda layer, gradient, value, _: _aten.gelu_backward(
+        gradient, value, approximate=layer.approximate
+    ),
+}
+
 _Value: TypeAlias = "Tensor | list[Tensor]"  # a stack [F, B, O], or one tensor [B, O] per member
+
+
+@dataclass(slots=True)
+class _Block:
+    """Layers that are computed as one on stacks, or one layer that is computed per member."""
+
+    layers: list[Module]
+    names: list[str]  # of their parameters
+    is_stacked: bool
 
 
 class SequentialForm:
@@ -50,6 +74,7 @@ class SequentialForm:
         self._layers = dict(model.named_children())
         self._steps = [(n, layer, layer.extra_repr()) for n, layer in self._layers.items()]
         self._dropouts = [n for n, layer in self._steps_of(nn.Dropout)]
+        self._divisions: dict[Hashable, list[_Block]] = {}
 
     def _steps_of(self, kind: type[Module]) -> list[tuple[str, Module]]:
         return [(n, layer) for n, layer in self._layers.items() if isinstance(layer, kind)]
@@ -80,21 +105,70 @@ class SequentialForm:
     def forward(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> Outputs:
         """Return ``[B, O]`` float32 for every call."""
         rows = [cast("Tensor", call.arguments[0]) for call in calls]
-        value: _Value = rows
-        if rows[0].data_ptr() % ALIGNMENT_BYTES == 0 and is_aligned(rows[0].numel()):
-            value = torch.stack(rows)
-        for name, layer, _ in self._steps:
-            if isinstance(layer, nn.Linear):
-                bias = parameters.get(f"{name}.bias")
-                value = _linear(value, parameters[f"{name}.weight"], bias)
-            elif isinstance(layer, nn.Dropout):
-                if layer.training and layer.p > 0.0:
-                    pairs = zip(_unstacked(value), calls, strict=True)
-                    value = _stacked([dropout(v, layer.p, call.generator) for v, call in pairs])
+        is_stacked = rows[0].data_ptr() % ALIGNMENT_BYTES == 0 and is_aligned(rows[0].numel())
+        value: _Value = torch.stack(rows) if is_stacked else rows
+        half = autocast_dtype(rows[0].device)
+        blocks = self._blocks(rows[0], len(rows), half, is_stacked=is_stacked)
+        if isinstance(value, Tensor) and len(blocks) == 1 and blocks[0].is_stacked:
+            [block] = blocks
+            with torch.no_grad():
+                result, saved = _run_layers(
+                    block.layers, half, value, [parameters[name] for name in block.names]
+                )
+            return Outputs(
+                raw=result.float(),
+                structure=_itself,
+                backward=partial(_differentiate_layers, block.layers, saved, result.dtype),
+            )
+        for block in blocks:
+            own = [parameters[name] for name in block.names]
+            if block.is_stacked:
+                value = cast("Tensor", _StackedLayers.apply(block.layers, half, value, *own))
             else:
-                value = _elementwise(layer, value)
+                value = _of_each(block.layers[0], value, own, calls)
         raw = value.float() if isinstance(value, Tensor) else [each.float() for each in value]
         return Outputs(raw=raw, structure=_itself)
+
+    def _blocks(
+        self, rows: Tensor, members: int, half: torch.dtype | None, *, is_stacked: bool
+    ) -> list[_Block]:
+        """Divide the layers into those to compute on stacks and those to compute per member."""
+        mode = [layer.training for _, layer in self._steps_of(nn.Dropout)]
+        threads = torch.get_num_threads()
+        case = (rows.shape, members, half, rows.device, threads, is_stacked, *mode)
+        if case not in self._divisions:
+            self._divisions[case] = self._divide(rows, members, half, is_stacked=is_stacked)
+        return self._divisions[case]
+
+    def _divide(
+        self, rows: Tensor, members: int, half: torch.dtype | None, *, is_stacked: bool
+    ) -> list[_Block]:
+        (count, width), device = rows.shape, rows.device
+        dtype = torch.float32
+        blocks: list[_Block] = []
+        for name, layer, _ in self._steps:
+            agrees_stacked = False
+            if isinstance(layer, nn.Dropout) and not (layer.training and layer.p > 0.0):
+                continue
+            if isinstance(layer, nn.Linear):
+                agrees_stacked = layer.in_features == width and _linear_agrees(
+                    layer, count, members, half, device
+                )
+                width, dtype = layer.out_features, half or dtype
+            elif type(layer) in _DERIVATIVES:
+                agrees_stacked = isinstance(layer, _EXACT) or elementwise_agrees(
+                    count * width, members, dtype
+                )
+            names = [f"{name}.{each}" for each, _ in layer.named_parameters()]
+            if not (is_stacked and agrees_stacked):
+                blocks.append(_Block([layer], names, is_stacked=False))
+                is_stacked = is_aligned(count * width, dtype)
+            elif blocks and blocks[-1].is_stacked:
+                blocks[-1].layers.append(layer)
+                blocks[-1].names.extend(names)
+            else:
+                blocks.append(_Block([layer], names, is_stacked=True))
+        return blocks
 
 
 def _itself(output: Tensor) -> Tensor:
@@ -111,7 +185,17 @@ def _stacked(values: list[Tensor]) -> _Value:
     return values
 
 
-def _elementwise(layer: Module, value: _Value) -> _Value:
+def _of_each(
+    layer: Module, value: _Value, parameters: Sequence[Tensor], calls: Sequence[Call]
+) -> _Value:
+    """Apply *layer* to each member's own tensor, or to the stack where it is elementwise."""
+    if isinstance(layer, nn.Linear):
+        own = zip(*(each.unbind() for each in parameters), strict=True)
+        pairs = zip(_unstacked(value), own, strict=True)
+        return _stacked([functional.linear(each, *weights) for each, weights in pairs])
+    if isinstance(layer, nn.Dropout):
+        drops = zip(_unstacked(value), calls, strict=True)
+        return _stacked([dropout(each, layer.p, call.generator) for each, call in drops])
     if isinstance(value, Tensor) and (
         isinstance(layer, _EXACT) or elementwise_agrees(value[0].numel(), len(value), value.dtype)
     ):
@@ -119,62 +203,99 @@ def _elementwise(layer: Module, value: _Value) -> _Value:
     return _stacked([layer(each) for each in _unstacked(value)])
 
 
-def _linear(value: _Value, weight_FOI: Tensor, bias_FO: Tensor | None) -> _Value:
-    if isinstance(value, Tensor) and _linear_agrees(value, weight_FOI, bias_FO):
-        return _stacked_linear(value, weight_FOI, bias_FO)
-    members = len(weight_FOI)
-    weights = weight_FOI.unbind()
-    biases = [None] * members if bias_FO is None else list(bias_FO.unbind())
-    values = [
-        functional.linear(x, w, b)
-        for x, w, b in zip(_unstacked(value), weights, biases, strict=True)
-    ]
-    return _stacked(values)
-
-
-def _linear_agrees(input_FBI: Tensor, weight_FOI: Tensor, bias_FO: Tensor | None) -> bool:
+def _linear_agrees(
+    layer: nn.Linear, rows: int, members: int, half: torch.dtype | None, device: torch.device
+) -> bool:
     """Whether stacked products give the bits of each member's own."""
-    members, fan_out, fan_in = weight_FOI.shape
-    rows, device = input_FBI.shape[1], input_FBI.device
-    dtype = autocast_dtype(device) or torch.float32
+    fan_in, fan_out, dtype = layer.in_features, layer.out_features, half or torch.float32
     if not all(is_aligned(n, dtype) for n in (rows * fan_in, fan_out * fan_in, rows * fan_out)):
         return False
-    shapes: list[tuple[int, ...]] = [(rows, fan_in), (fan_out, fan_in)]
-    if bias_FO is not None:
-        shapes.append((fan_out,))
+    shapes = [(rows, fan_in), *(each.shape for each in layer.parameters())]
     return agrees(_stacked_linear, functional.linear, shapes, members=members, device=device)
 
 
-def _stacked_linear(input_FBI: Tensor, weight_FOI: Tensor, bias_FO: Tensor | None = None) -> Tensor:
+def _stacked_linear(input_FBI: Tensor, weight_FOI: Tensor, *bias_FO: Tensor) -> Tensor:
+    _, fan_out, fan_in = weight_FOI.shape
+    layer = nn.Linear(fan_in, fan_out, bias=bool(bias_FO), device="meta")
     half = autocast_dtype(input_FBI.device)
-    if half is not None:
-        input_FBI, weight_FOI = input_FBI.to(half), weight_FOI.to(half)
-        bias_FO = None if bias_FO is None else bias_FO.to(half)
-    result: Tensor = _StackedLinear.apply(input_FBI, weight_FOI, bias_FO)
+    result: Tensor = _StackedLayers.apply([layer], half, input_FBI, weight_FOI, *bias_FO)
     return result
 
 
-class _StackedLinear(torch.autograd.Function):
-    """``functional.linear`` for every slice, with the products of its own backward pass.
+def _run_layers(
+    layers: Sequence[Module],
+    half: torch.dtype | None,
+    value_FBI: Tensor,
+    parameters: Sequence[Tensor],
+) -> tuple[Tensor, list[Tensor]]:
+    """Apply *layers* to stacks; return the result, and what their derivative needs."""
+    saved, stacks = [], iter(parameters)
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            weight_FOI = next(stacks)
+            if half is not None:
+                value_FBI, weight_FOI = value_FBI.to(half), weight_FOI.to(half)
+            saved += [value_FBI, weight_FOI]
+            weight_FIO = weight_FOI.transpose(1, 2)
+            if layer.bias is None:
+                value_FBI = torch.bmm(value_FBI, weight_FIO)
+            else:
+                bias_FO = next(stacks).to(value_FBI.dtype)
+                value_FBI = torch.baddbmm(bias_FO.unsqueeze(1), value_FBI, weight_FIO)
+        else:
+            before, value_FBI = value_FBI, layer(value_FBI)
+            saved += [before, value_FBI]
+    return value_FBI, saved
 
-    Autograd's backward pass of ``baddbmm`` would give the weights' gradient transposed.
+
+@torch.no_grad()
+def _differentiate_layers(
+    layers: Sequence[Module],
+    saved: Sequence[Tensor],
+    dtype: torch.dtype,
+    gradient_FBO: Tensor,
+    *,
+    of_input: bool = False,
+) -> list[Tensor]:
+    """Gradients of the parameters and, if *of_input*, of the first layer's input before them.
+
+    The operations are those of torch's own backward pass. Autograd's backward pass of ``baddbmm``
+    would give the weights' gradient transposed.
     """
+    gradient_FBO, found = gradient_FBO.to(dtype), []
+    for i in range(len(layers) - 1, -1, -1):
+        layer, first, second = layers[i], saved[2 * i], saved[2 * i + 1]
+        if not isinstance(layer, nn.Linear):
+            gradient_FBO = _DERIVATIVES[type(layer)](layer, gradient_FBO, first, second)
+            continue
+        if layer.bias is not None:
+            found.append(gradient_FBO.sum(1).float())
+        found.append(torch.bmm(gradient_FBO.transpose(1, 2), first).float())
+        if i > 0 or of_input:
+            gradient_FBO = torch.bmm(gradient_FBO, second)
+    return [gradient_FBO, *reversed(found)] if of_input else found[::-1]
+
+
+class _StackedLayers(torch.autograd.Function):
+    """Layers on every slice, between others that are computed per member."""
 
     @staticmethod
-    def forward(ctx: Any, input_FBI: Tensor, weight_FOI: Tensor, bias_FO: Tensor | None) -> Tensor:
-        ctx.save_for_backward(input_FBI, weight_FOI)
-        weight_FIO = weight_FOI.transpose(1, 2)
-        if bias_FO is None:
-            return torch.bmm(input_FBI, weight_FIO)
-        return torch.baddbmm(bias_FO.unsqueeze(1), input_FBI, weight_FIO)
+    def forward(
+        ctx: Any,
+        layers: Sequence[Module],
+        half: torch.dtype | None,
+        value_FBI: Tensor,
+        *parameters: Tensor,
+    ) -> Tensor:
+        result, saved = _run_layers(layers, half, value_FBI, parameters)
+        ctx.layers, ctx.dtypes = layers, (value_FBI.dtype, result.dtype)
+        ctx.save_for_backward(*saved)
+        return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient_FBO,) = gradients
-        input_FBI, weight_FOI = ctx.saved_tensors
-        needs_input, _, needs_bias = ctx.needs_input_grad
-        return (
-            torch.bmm(gradient_FBO, weight_FOI) if needs_input else None,
-            torch.bmm(gradient_FBO.transpose(1, 2), input_FBI),
-            gradient_FBO.sum(1) if needs_bias else None,
+        of_input, (before, after) = ctx.needs_input_grad[2], ctx.dtypes
+        found = _differentiate_layers(
+            ctx.layers, ctx.saved_tensors, after, *gradients, of_input=of_input
         )
+        return None, None, *([found.pop(0).to(before)] if of_input else [None]), *found

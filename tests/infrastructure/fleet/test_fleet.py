@@ -84,7 +84,8 @@ def test_every_member_has_the_bits_of_a_training_of_its_own(data: st.DataObject)
             odd = draw(st.integers(0, 9), label=f"{name} has an odd batch") == 0
             kind = draw(kinds, label=f"batch of {name}")
             batches[name] = batch(100 * step + int(name[1:]), rows + odd, widths, kind=kind)
-        twins.step(batches)
+        order = draw(st.permutations(list(batches)), label="order")
+        twins.step({name: batches[name] for name in order})
     twins.check()
 
 
@@ -184,6 +185,14 @@ def test_a_loss_that_uses_parameters_directly_trains_alone() -> None:
         twins.step({name: batch(step, 8, [8, 16, 4]) for name in twins.names})
     twins.check()
     assert "parameters directly" in twins.fleet.alone["m0"]
+
+
+def test_batches_may_come_in_any_order() -> None:
+    twins = two(precision="fp32")
+    for step in range(4):
+        names = twins.names if step % 2 else twins.names[::-1]
+        twins.step({name: batch(step * 10 + int(name[1:]), 32, [8, 16, 4]) for name in names})
+    twins.check()
 
 
 def test_a_late_member_joins_and_a_checkpoint_loads_between_steps() -> None:

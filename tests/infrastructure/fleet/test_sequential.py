@@ -33,12 +33,20 @@ def test_an_unusual_call_trains_alone(arguments):
         SequentialForm(model).signature(model, arguments)
 
 
-@pytest.mark.parametrize("fan_in", [16, 3])
-@pytest.mark.parametrize("bias", [True, False])
-def test_outputs_are_those_of_the_models(fan_in, bias):
+LAYERS = [
+    *(nn.SiLU(), nn.ReLU(), nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.GELU(approximate="tanh")),
+    *(nn.Identity(), nn.LeakyReLU(), nn.ELU(), nn.Softplus(), nn.Mish()),
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("fan_in", "bias"), [(16, True), (16, False), (3, True)])
+def test_outputs_and_gradients_are_those_of_the_models(layer, precision, fan_in, bias):
     torch.manual_seed(0)
+    half = torch.autocast("cpu", torch.bfloat16, enabled=precision is torch.bfloat16)
     models = [
-        nn.Sequential(nn.Linear(fan_in, 32, bias=bias), nn.Tanh(), nn.Linear(32, 5, bias=bias))
+        nn.Sequential(nn.Linear(fan_in, 32, bias=bias), layer, nn.Linear(32, 64, bias=bias))
         for _ in range(3)
     ]
     rows = [torch.randn(32, fan_in) for _ in models]
@@ -46,10 +54,27 @@ def test_outputs_are_those_of_the_models(fan_in, bias):
         name: torch.stack([model.get_parameter(name).detach() for model in models])
         for name, _ in models[0].named_parameters()
     }
+    leaves = [each.requires_grad_() for each in parameters.values()]
     calls = [Call(arguments=(each,), training=True, generator=None) for each in rows]
-    outputs = SequentialForm(models[0]).forward(parameters, calls).of_members()
-    for model, each, output in zip(models, rows, outputs, strict=True):
-        assert torch.equal(model(each), output)
+    weights = torch.randn(3, 32, 64)
+    with half:
+        outputs = SequentialForm(models[0]).forward(parameters, calls)
+    gradients = outputs.gradients(leaves, weights)
+    for i, (model, each) in enumerate(zip(models, rows, strict=True)):
+        with half:
+            output = model(each).float()
+        own = torch.autograd.grad(output, list(model.parameters()), weights[i])
+        assert torch.equal(output, outputs.stack()[i])
+        assert all(torch.equal(g[i], one) for g, one in zip(gradients, own, strict=True))
+
+
+def test_known_layers_are_one_pass_without_autograd():
+    model = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16))
+    parameters = {n: torch.stack([p, p]).detach() for n, p in model.named_parameters()}
+    calls = [Call(arguments=(torch.randn(32, 16),), training=True, generator=None)] * 2
+    outputs = SequentialForm(model).forward(parameters, calls)
+    assert outputs.backward is not None
+    assert outputs.stack().grad_fn is None
 
 
 @pytest.mark.parametrize("probability", [0.3, 1.0])
