@@ -49,7 +49,7 @@ class EvolutionResult(TypedDict):
     The keys are those of the original system, and: ``ranked_by``, the ranker of the candidates;
     ``recorded``, what was recorded to learn from; in the statistics ``timed_out``, the number of
     candidates that exceeded their time limit, which is at most ``timeout_seconds``; ``ended``, why
-    the search ended.
+    the search ended; ``left_out``, why a test was not run, for each such test.
     """
 
     success: bool
@@ -62,6 +62,7 @@ class EvolutionResult(TypedDict):
     ranked_by: str
     recorded: str
     ended: Ended
+    left_out: list[str]
 
 
 class SEDarwinAgent(WorldModelAgent):
@@ -225,6 +226,7 @@ class SEDarwinAgent(WorldModelAgent):
             ranked_by=ranked_by,
             recorded=recording.summary,
             ended=ended,
+            left_out=list(task.suite.left_out) if task.suite else [],
         )
 
     def _policy_for(self, request: EvolutionRequest) -> tuple[Policy, str]:

@@ -63,6 +63,7 @@ class RepairResult(BaseModel):
     Attributes:
         recorded: What the agent recorded to learn from, or why nothing, in one line.
         ended: Why the search ended; see `agents.se_darwin_agent.Ended`.
+        left_out: Why a test of the function was not run, for each such test.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -73,6 +74,7 @@ class RepairResult(BaseModel):
     ranked_by: str
     recorded: str = ""
     ended: str = ""
+    left_out: list[str] = []
 
 
 class ChildAnswer(BaseModel):

@@ -18,7 +18,8 @@ import typer
 from pydantic import JsonValue, ValidationError
 
 from agents.se_darwin.command.child import ChildAnswer, ChildRequest, RepairResult
-from agents.se_darwin.command.target import RepairTarget, read_tests
+from agents.se_darwin.command.suite_files import SuiteFiles
+from agents.se_darwin.command.target import RepairTarget
 from infrastructure.agent_contract.command import CommandContext, CommandError
 from infrastructure.events.plain_text import plain
 
@@ -37,7 +38,10 @@ _ENDS = {
 def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     context: CommandContext,
     target: Annotated[str, typer.Argument(metavar="FILE::FUNCTION", help="What to repair.")],
-    tests: Annotated[Path, typer.Option(help="A file of test functions with plain asserts.")],
+    tests: Annotated[Path, typer.Option(help="A file of tests in the style of pytest.")],
+    keyword: Annotated[
+        str, typer.Option("-k", help="Run only tests whose names match, as in pytest.")
+    ] = "",
     max_evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to run.")] = 1000,
     timeout: Annotated[
         float,
@@ -67,11 +71,15 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
             f"{ranker!r} is not one of {', '.join(RANKERS)}", param_hint="--ranker"
         )
     found = RepairTarget.read(target)
+    files = SuiteFiles.read(tests, found.folder / found.path)
     result = _repair(
         context,
         agent,
         found,
-        test_code=read_tests(tests),
+        test_code=files.code,
+        conftests=list(files.conftests),
+        test_helpers=dict(files.helpers),
+        test_keyword=keyword,
         record=not no_record,
         max_evaluations=max_evaluations,
         max_seconds=seconds,
@@ -221,6 +229,8 @@ def _print(result: RepairResult, folder: Path) -> None:
     if late := statistics.get("timed_out"):
         remedy = "" if result.success else "; if the tests are slow, raise --timeout"
         typer.echo(f"ran too long: {late:.0f} candidates{remedy}")
+    for reason in result.left_out:
+        typer.echo(f"not run: {plain(reason, 1000)}")
     if best.lineage:
         typer.echo("lineage:")
     for step in best.lineage:

@@ -1,4 +1,4 @@
-"""Reading of ``FILE::FUNCTION`` and its tests; what cannot be repaired is refused by name."""
+"""Reading of ``FILE::FUNCTION``; what cannot be repaired is refused by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from infrastructure.agent_contract.command import CommandError
 
-_BYTE_ORDER_MARK = "\ufeff"
+BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,20 +49,20 @@ class RepairTarget:
                 os.EX_USAGE,
             )
         program = Path(file)
-        code = _read(program, "the program")
+        code = read(program, "the program")
         if not program.stem.isidentifier() or keyword.iskeyword(program.stem):
             raise CommandError(
                 f"{program} cannot be imported by its name, which its tests need: rename it to "
                 f"{_importable(program.stem)}.py",
                 os.EX_DATAERR,
             )
-        if code.startswith(_BYTE_ORDER_MARK):
+        if code.startswith(BYTE_ORDER_MARK):
             raise CommandError(
                 f"{program} begins with a byte order mark, which makes a diff fail: save it as "
                 "UTF-8 without one",
                 os.EX_DATAERR,
             )
-        _check_function(_parse(code, program), program, function)
+        _check_function(parse(code, program), program, function)
         real, folder = program.resolve(), Path.cwd()
         if not real.is_relative_to(folder):
             folder = real.parent
@@ -75,18 +75,12 @@ class RepairTarget:
         )
 
 
-def read_tests(path: Path) -> str:
-    """Text of the test module *path*.
+def read(path: Path, what: str) -> str:
+    """Text of a file.
 
     Raises:
-        CommandError: It cannot be read, or is not Python.
+        CommandError: It cannot be read.
     """
-    code = _read(path, "the tests").removeprefix(_BYTE_ORDER_MARK)
-    _parse(code, path)
-    return code
-
-
-def _read(path: Path, what: str) -> str:
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
@@ -105,7 +99,12 @@ def _importable(name: str) -> str:
     return name if name.isidentifier() and not keyword.iskeyword(name) else f"_{name}"
 
 
-def _parse(code: str, path: Path) -> ast.Module:
+def parse(code: str, path: Path) -> ast.Module:
+    """Syntax tree of *code*, which is that of the file *path*.
+
+    Raises:
+        CommandError: It is not Python.
+    """
     try:
         return ast.parse(code)
     except SyntaxError as error:

@@ -7,19 +7,22 @@ they expect, nor what is reported.
 
 from __future__ import annotations
 
-import inspect
+import importlib.abc
+import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypedDict
 
 from .check import PASSED, Check
+from .collector import Collector, Test
+from .fixtures import Fixtures, UnsupportedTestError
 from .function_proxy import CandidateLostError, FunctionProxy
 from .wire import Wire, make_module
 
 CHECK_NAME = "__check__"
+_SKIPPED = ("Skipped", "SkipTest")  # raised by pytest.skip and by unittest
 
 
 class SuiteRequest(TypedDict):
@@ -28,37 +31,16 @@ class SuiteRequest(TypedDict):
     program: str
     module_names: list[str]
     tests: str
+    conftests: list[str]
+    helpers: dict[str, str]
     assert_lines: dict[str, list[int]]
     end_checks: list[str]
-
-
-class UnsupportedTestError(ValueError):
-    """The test module uses something that the sandbox does not support."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Test:
-    """One call of a test function: the lines of its asserts, and whether its end is a check."""
-
-    name: str
-    function: Callable[..., object]
-    keywords: Mapping[str, object]
-    lines: list[int]
-    has_end_check: bool
-
-    @property
-    def check_names(self) -> list[str]:
-        """Names of its checks, in order."""
-        return [
-            *(f"{self.name}, line {line}" for line in self.lines),
-            *[self.name] * self.has_end_check,
-        ]
 
 
 def run_suite(
     suite: SuiteRequest, function: str, calls: int, answers: int, *, collect: bool
 ) -> Iterator[list[object]]:
-    """Run *suite*, or with *collect* only list its checks: ``["checks", names]`` or a problem.
+    """Run *suite*, or with *collect* only list it: ``["checks", names, left out]`` or a problem.
 
     Args:
         suite: The test module.
@@ -71,17 +53,19 @@ def run_suite(
     """
     try:
         runner = SuiteRunner(suite, function, calls, answers)
-    except UnsupportedTestError as error:
-        yield ["problem", str(error)]
     except BaseException as error:  # the module or its tests may raise anything on import
         hint = " (the sandbox opens no files)" if isinstance(error, OSError) else ""
         raised = f"{type(error).__name__}: {error}{hint}"
         yield ["problem", f"importing the program and its tests raised {raised}"]
     else:
         if collect and not runner.tests:
-            yield ["problem", f"all tests of {function} are skipped or have no parameters"]
+            reason = "are skipped or have no parameters"
+            if runner.left_out:
+                reason = f"cannot be run: {'; '.join(runner.left_out)}"
+            yield ["problem", f"all tests of {function} {reason}"]
         elif collect:
-            yield ["checks", [name for test in runner.tests for name in test.check_names]]
+            names = [name for test in runner.tests for name in test.check_names]
+            yield ["checks", names, runner.left_out]
         else:
             yield from runner.run()
 
@@ -94,8 +78,9 @@ class SuiteRunner:
         function: Name of the function under repair.
         calls, answers: Descriptors to and from the candidate.
 
-    Raises:
-        UnsupportedTestError: The sandbox does not support the module.
+    Attributes:
+        tests: Calls of tests to run.
+        left_out: Why a test cannot be run, for each such test.
     """
 
     def __init__(self, suite: SuiteRequest, function: str, calls: int, answers: int) -> None:
@@ -106,19 +91,17 @@ class SuiteRunner:
         for other in others:
             _register(other, module)
         self._checks: list[Check] = []
-        namespace: dict[str, Any] = {
-            "__name__": "tests",
-            "__file__": "tests.py",
-            CHECK_NAME: self._check,
-        }
-        code = compile(suite["tests"], "<tests>", "exec", dont_inherit=True)
-        exec(code, namespace)  # noqa: S102 - the caller's tests, in the sandbox
-        marks = _as_list(namespace.get("pytestmark", []))
-        self.tests = [
-            test
-            for name, lines in suite["assert_lines"].items()
-            for test in _collect(name, namespace[name], marks, lines, name in suite["end_checks"])
-        ]
+        self.left_out: list[str] = []
+        sys.meta_path.insert(0, _Helpers(suite["helpers"]))
+        conftests = [_execute("conftest", source) for source in suite["conftests"]]
+        namespace = _execute("tests", suite["tests"], {CHECK_NAME: self._check})
+        self._collector = Collector(namespace, Fixtures([*conftests, namespace]))
+        self.tests: list[Test] = []
+        for name, lines in suite["assert_lines"].items():
+            try:
+                self.tests += self._collector.collect(name, lines, name in suite["end_checks"])
+            except UnsupportedTestError as error:
+                self.left_out.append(str(error))
 
     def run(self) -> Iterator[list[object]]:
         """Yield the outcome of each check, as `run_suite` does."""
@@ -127,12 +110,12 @@ class SuiteRunner:
             self._checks = [Check(self._proxy) for _ in test.lines]
             end, lost = Check(self._proxy), False
             try:
-                test.function(**test.keywords)
+                self._collector.run(test)
                 end.has_passed = True
             except CandidateLostError:
                 lost = True
             except BaseException as error:  # the exception is how the test fails
-                end.record(error)
+                end.record(None if type(error).__name__ in _SKIPPED else error)
             for check in [*self._checks, *[end] * test.has_end_check]:
                 if check.failure is None and not check.has_passed and end.failure is not None:
                     check.failure, check.lines = end.failure, end.lines
@@ -158,64 +141,31 @@ def _register(name: str, module: ModuleType) -> None:
     sys.modules[name] = module
 
 
-def _as_list(marks: Any) -> list[Any]:  # noqa: ANN401 - pytest's own
-    return list(marks) if isinstance(marks, list | tuple) else [marks]
+def _execute(name: str, source: str, known: Mapping[str, object] | None = None) -> dict[str, Any]:
+    """Run a module of the tests, which others may import from then on; return its namespace."""
+    module = sys.modules[name] = ModuleType(name)
+    vars(module).update({"__file__": f"{name}.py", **(known or {})})
+    code = compile(source, f"<{name}>", "exec", dont_inherit=True)
+    exec(code, vars(module))  # noqa: S102 - the caller's tests, in the sandbox
+    return vars(module)
 
 
-def _collect(
-    name: str,
-    function: Callable[..., object],
-    marks: list[Any],
-    lines: list[int],
-    has_end_check: bool,
-) -> Iterator[_Test]:
-    """Yield the calls of one test function: one, or one for each set of parameters.
+class _Helpers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Lets the tests import modules of their own, whose sources are given by name."""
 
-    Args:
-        name, function: The test.
-        marks: Marks of its module.
-        lines: Lines of its asserts.
-        has_end_check: Whether its end is a check.
-    """
-    if inspect.isgeneratorfunction(function):
-        raise UnsupportedTestError(
-            f"{name} contains `yield`, so calling it runs nothing; remove the `yield`"
-        )
-    marks = [*marks, *getattr(function, "pytestmark", [])]
-    if any(mark.name == "skip" for mark in marks):
-        return
-    for mark in marks:
-        if mark.name != "parametrize":
-            raise UnsupportedTestError(
-                f"{name} is marked {mark.name!r}; only parametrize and skip are supported"
-            )
-    rows: list[list[dict[str, object]]] = [list(_rows(*mark.args[:2])) for mark in marks]
-    for number, chosen in enumerate(product(*rows)):
-        keywords = {key: value for row in chosen for key, value in row.items()}
-        missing = [
-            parameter.name
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.default is parameter.empty and parameter.name not in keywords
-        ]
-        if missing:
-            raise UnsupportedTestError(
-                f"{name} needs {', '.join(missing)}: fixtures are not supported; "
-                "create the value in the test"
-            )
-        numbered = f"{name}[{number}]" if marks else name
-        yield _Test(
-            name=numbered,
-            function=function,
-            keywords=keywords,
-            lines=lines,
-            has_end_check=has_end_check,
-        )
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._sources = sources
 
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        """Find a helper, or a package of one."""
+        del path, target
+        is_package = any(each.startswith(f"{name}.") for each in self._sources)
+        if name not in self._sources and not is_package:
+            return None
+        return importlib.util.spec_from_loader(name, self, is_package=is_package)
 
-def _rows(names: Any, values: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - pytest's own
-    keys = [key.strip() for key in names.split(",")] if isinstance(names, str) else list(names)
-    for value in values:
-        row = value if len(keys) > 1 else (value,)
-        if type(value).__name__ == "ParameterSet":  # made by pytest.param
-            row = value.values
-        yield dict(zip(keys, row, strict=True))
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the helper's source."""
+        source = self._sources.get(module.__name__, "")
+        code = compile(source, f"<{module.__name__}>", "exec", dont_inherit=True)
+        exec(code, vars(module))  # noqa: S102 - the caller's tests, in the sandbox

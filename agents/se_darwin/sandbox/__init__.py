@@ -1,7 +1,7 @@
 """The sandbox's host side: runs candidates and compares their results, which it never trusts."""
 
 from agents.se_darwin.sandbox.execution import Execution, Limits, Output, TestCase
-from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError
+from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError, TestSources
 from agents.se_darwin.sandbox.sandbox import Sandbox, SandboxUnavailableError
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "Sandbox",
     "SandboxUnavailableError",
     "TestCase",
+    "TestSources",
 ]

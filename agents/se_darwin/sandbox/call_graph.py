@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterable, Iterator
 
 
-def may_call(start: str, goal: str, modules: Iterable[ast.Module]) -> bool:
-    """Whether the definition named *start* refers to *goal*, directly or through others.
+def may_call(start: ast.AST, goal: str, modules: Iterable[ast.Module]) -> bool:
+    """Whether the code of *start* refers to *goal*, directly or through definitions.
 
     Definitions are identified by name alone, so the answer errs on the side of True.
 
     Args:
-        start: Name of the first definition.
+        start: A definition; its parameters count as references, as they may name fixtures.
         goal: Name to find.
         modules: Syntax trees that contain the definitions.
     """
@@ -21,12 +21,26 @@ def may_call(start: str, goal: str, modules: Iterable[ast.Module]) -> bool:
         for statement in module.body:
             for name, referenced in _definitions(statement):
                 references.setdefault(name, set()).update(referenced)
-    seen, pending = {start}, [start]
+    pending = list(_referenced(start))
+    seen = set(pending)
     while pending:
         new = references.get(pending.pop(), set()) - seen
         seen |= new
         pending += new
     return goal in seen
+
+
+def _referenced(code: ast.AST) -> set[str]:
+    """Names that *code* reads, and those of its parameters."""
+    found = set()
+    for node in ast.walk(code):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+    return found
 
 
 def _definitions(statement: ast.stmt) -> Iterator[tuple[str, set[str]]]:
@@ -35,13 +49,9 @@ def _definitions(statement: ast.stmt) -> Iterator[tuple[str, set[str]]]:
         for alias in statement.names:
             yield alias.asname or alias.name, {alias.name}
         return
-    referenced: set[str] = set()
-    defined: set[str] = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name):
-            (defined if isinstance(node.ctx, ast.Store) else referenced).add(node.id)
-        elif isinstance(node, ast.Attribute):
-            referenced.add(node.attr)
+    stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+    defined = {node.id for node in stored if isinstance(node.ctx, ast.Store)}
+    referenced = _referenced(statement)
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         defined = {statement.name}
     for name in defined:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import count
 
 from agents.se_darwin.fork_server.check import PASSED
@@ -14,29 +14,52 @@ from agents.se_darwin.sandbox.call_graph import may_call
 from agents.se_darwin.sandbox.execution import TestCase
 
 _CONTEXT_NAME = "__checking__"
-_HERE = "__here__"  # the package of `from . import module`
+HERE = "__here__"  # the package of `from . import module`
 
 
 class PytestSuiteError(ValueError):
     """The caller's tests cannot be run; the message says why and what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class TestSources:
+    """The caller's test files.
+
+    Attributes:
+        code: The test module.
+        conftests: Files ``conftest.py``, the farthest first.
+        helpers: Other modules of the tests' own, by the name that imports them.
+        keyword: Expression that the names of the tests to run match, as ``-k`` of pytest; empty
+            for all.
+    """
+
+    __test__ = False  # pytest must not collect it
+
+    code: str
+    conftests: tuple[str, ...] = ()
+    helpers: Mapping[str, str] = field(default_factory=dict)
+    keyword: str = ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PytestSuite:
-    """Test functions in the style of pytest: ``test_*`` with plain asserts.
+    """Tests in the style of pytest: ``test_*`` with plain asserts, in functions or classes.
 
-    Every assert outside ``try`` and ``with`` is a check of its own, so that a program that fails
-    one assert scores higher than one that fails two. The end of a test is another check, unless
-    its last statement is an assert.
+    Every assert outside ``try`` and ``with`` is a check of its own, also ``self.assertEqual`` and
+    the like, so that a program that fails one assert scores higher than one that fails two. The end
+    of a test is another check, unless its last statement is an assert.
 
     Attributes:
         program: The program as given; provides everything except the function under repair.
         module_names: Names of the program's module: its own, then those that tests import it by.
         tests: The prepared source of the test module.
-        assert_lines: Lines of the asserts that are checks, by test function.
-        end_checks: Names of the test functions whose end is a check.
+        assert_lines: Lines of the asserts that are checks, by test: ``test`` or ``Class.test``.
+        end_checks: Names of the tests whose end is a check.
         modules: Other modules that the tests import.
+        conftests: Prepared sources of the conftest files, the farthest first.
+        helpers: Prepared sources of modules of the tests' own, by the name that imports them.
         checks: Names of all checks in order; empty until `Sandbox.collect` has listed them.
+        left_out: Why a test of the function cannot be run, for each such test.
     """
 
     program: str
@@ -45,41 +68,75 @@ class PytestSuite:
     assert_lines: Mapping[str, tuple[int, ...]]
     end_checks: tuple[str, ...]
     modules: tuple[str, ...]
+    conftests: tuple[str, ...] = ()
+    helpers: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @classmethod
-    def prepare(cls, tests: str, *, program: str, module: str, function: str) -> PytestSuite:
-        """Prepare *tests*, a module that imports *module*, whose source is *program*.
+    def prepare(
+        cls, tests: TestSources, *, program: str, module: str, function: str
+    ) -> PytestSuite:
+        """Prepare *tests*, which import *module*, whose source is *program*.
 
         Tests that cannot call *function* are left out.
 
         Raises:
-            PytestSuiteError: *tests* is not Python, contains no test of *function*, or imports a
-                module that the sandbox does not have.
+            PytestSuiteError: *tests* are not Python, or contain no test of *function*.
         """
-        try:
-            tree = ast.parse(tests)
-        except (SyntaxError, ValueError) as error:
-            raise PytestSuiteError(f"the tests are not Python: {error}") from None
-        names, modules = _imports(tree, module)
+        helpers = tests.helpers
+        tree = _parse(tests.code, "the tests")
+        conftest_trees = [_parse(each, "conftest.py") for each in tests.conftests]
+        helper_trees = {name: _parse(each, f"{name}.py") for name, each in helpers.items()}
+        trees = [tree, *conftest_trees, *helper_trees.values()]
+        own_modules = {*helpers, *["conftest"] * bool(conftest_trees)}
+        names: list[str] = []
+        modules: set[str] = set()
+        for each in trees:
+            found, others = _imports(each, module, own_modules)
+            names += found
+            modules |= others
+        selected = _selector(tests.keyword)
         if not names:
             raise PytestSuiteError(
                 f"the tests do not import the program: write `from {module} import ...` in them"
             )
-        functions = _tests_in(tree)
-        trees = (tree, ast.parse(program))
-        chosen = [node for node in functions if may_call(node.name, function, trees)]
+        everywhere = [*trees, ast.parse(program)]
+        automatic = ast.Module(
+            [each for tree in trees for each in tree.body if _is_automatic(each)], []
+        )
+        always = may_call(automatic, function, everywhere)
+        chosen = {
+            name: node
+            for name, (node, set_up) in _tests_in(tree).items()
+            if selected(name)
+            if always or any(may_call(each, function, everywhere) for each in (node, *set_up))
+        }
         if not chosen:
-            raise PytestSuiteError(f"no test calls {function}; add a test that does")
-        end_checks = [node.name for node in chosen if not isinstance(node.body[-1], ast.Assert)]
-        assert_lines = {node.name: tuple(_split(node.body, count())) for node in chosen}
+            named = f" of those that match {tests.keyword!r}" if tests.keyword else ""
+            raise PytestSuiteError(f"no test{named} calls {function}; add a test that does")
+        left_out = [
+            f"{name} is asynchronous: only `def test_...():` can be run"
+            for name, node in chosen.items()
+            if isinstance(node, ast.AsyncFunctionDef)
+        ]
+        chosen = {name: node for name, node in chosen.items() if isinstance(node, ast.FunctionDef)}
+        if not chosen:
+            raise PytestSuiteError(f"no test of {function} can be run: {'; '.join(left_out)}")
+        end_checks = [name for name, node in chosen.items() if not _is_assert(node.body[-1])]
+        assert_lines = {name: tuple(_split(node.body, count())) for name, node in chosen.items()}
+        sources = [ast.unparse(ast.fix_missing_locations(each)) for each in trees]
+        last = 1 + len(conftest_trees)
         return cls(
             program=program,
-            module_names=(module, *(name for name in names if name != module)),
-            tests=ast.unparse(ast.fix_missing_locations(tree)),
+            module_names=(module, *(name for name in dict.fromkeys(names) if name != module)),
+            tests=sources[0],
             assert_lines=assert_lines,
             end_checks=tuple(end_checks),
             modules=tuple(sorted(modules)),
+            conftests=tuple(sources[1:last]),
+            helpers=dict(zip(helper_trees, sources[last:], strict=True)),
+            left_out=tuple(left_out),
         )
 
     def to_request(self) -> dict[str, object]:
@@ -88,6 +145,8 @@ class PytestSuite:
             "program": self.program,
             "module_names": list(self.module_names),
             "tests": self.tests,
+            "conftests": list(self.conftests),
+            "helpers": dict(self.helpers),
             "assert_lines": {name: list(lines) for name, lines in self.assert_lines.items()},
             "end_checks": list(self.end_checks),
         }
@@ -97,17 +156,31 @@ class PytestSuite:
         return tuple(TestCase(arguments=(check,), expected=PASSED) for check in self.checks)
 
 
-def _tests_in(tree: ast.Module) -> list[ast.FunctionDef]:
-    found = []
+def _parse(source: str, what: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        are = "are" if what == "the tests" else "is"
+        raise PytestSuiteError(f"{what} {are} not Python: {error}") from None
+
+
+_TestNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _tests_in(tree: ast.Module) -> dict[str, tuple[_TestNode, list[ast.stmt]]]:
+    """Tests of the module by name, in order, each with what its class has besides tests.
+
+    Raises:
+        PytestSuiteError: There are none.
+    """
+    found: dict[str, tuple[_TestNode, list[ast.stmt]]] = {}
     for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.AsyncFunctionDef):
-            if node.name.lower().startswith("test"):
-                raise PytestSuiteError(
-                    f"{node.name} is not a plain function: only `def test_...():` at the top level "
-                    "of the module can be run"
-                )
-        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
-            found.append(node)
+        if isinstance(node, ast.ClassDef) and _is_test_class(node):
+            set_up = [each for each in node.body if not _is_test(each)]
+            methods = [each for each in node.body if isinstance(each, _TestNode) and _is_test(each)]
+            found |= {f"{node.name}.{each.name}": (each, set_up) for each in methods}
+        elif isinstance(node, _TestNode) and _is_test(node):
+            found[node.name] = node, []
     if not found:
         raise PytestSuiteError(
             "the tests contain no function `def test_...():`; write one with plain asserts"
@@ -115,38 +188,104 @@ def _tests_in(tree: ast.Module) -> list[ast.FunctionDef]:
     return found
 
 
-def _imports(tree: ast.Module, module: str) -> tuple[list[str], set[str]]:
-    """Return the names by which *tree* imports *module*, and the other modules it imports."""
+def _selector(keyword: str) -> Callable[[str], bool]:
+    """Whether a name matches *keyword*: parts of names with ``and``, ``or``, ``not`` and ``()``.
+
+    Raises:
+        PytestSuiteError: It is something else.
+    """
+    allowed = (
+        ast.Expression,
+        ast.BoolOp,
+        ast.And,
+        ast.Or,
+        ast.UnaryOp,
+        ast.Not,
+        ast.Name,
+        ast.Load,
+    )
+    try:
+        tree = ast.parse(keyword or "True", mode="eval")
+        wrong = keyword and not all(isinstance(node, allowed) for node in ast.walk(tree))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        wrong = True
+    if wrong:
+        raise PytestSuiteError(
+            f"{keyword!r} does not select tests: write parts of names with and, or, not and ()"
+        )
+
+    def matches(node: ast.expr, name: str) -> bool:
+        if isinstance(node, ast.BoolOp):
+            join = all if isinstance(node.op, ast.And) else any
+            return join(matches(each, name) for each in node.values)
+        if isinstance(node, ast.UnaryOp):
+            return not matches(node.operand, name)
+        return not isinstance(node, ast.Name) or node.id.lower() in name.lower()
+
+    return lambda name: matches(tree.body, name)
+
+
+def _is_test_class(node: ast.ClassDef) -> bool:
+    bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+    return node.name.startswith("Test") or any(base.endswith("TestCase") for base in bases)
+
+
+def _is_test(node: ast.stmt) -> bool:
+    if not isinstance(node, _TestNode):
+        return False
+    called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
+    is_fixture = any(ast.unparse(each).rpartition(".")[2] == "fixture" for each in called)
+    return node.name.startswith("test") and not is_fixture
+
+
+def _is_automatic(node: ast.stmt) -> bool:
+    """Whether *node* runs before every test of its file."""
+    if not isinstance(node, ast.FunctionDef):
+        return False
+    hooks = ("setup_module", "setUpModule", "setup_function")
+    return node.name in hooks or any("autouse" in ast.unparse(each) for each in node.decorator_list)
+
+
+def _is_assert(node: ast.stmt) -> bool:
+    """Whether *node* is an assert, or calls one of `unittest.TestCase`."""
+    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+        return isinstance(node, ast.Assert)
+    called = node.value.func
+    return (
+        isinstance(called, ast.Attribute)
+        and isinstance(called.value, ast.Name)
+        and called.value.id == "self"
+        and called.attr.startswith("assert")
+    )
+
+
+def _imports(
+    tree: ast.Module, module: str, own_modules: Collection[str]
+) -> tuple[list[str], set[str]]:
+    """Return the names by which *tree* imports *module*, and the other modules it imports.
+
+    The tests' *own_modules* are left out.
+    """
     names, others = [], set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             imported = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            node.module = node.module or _HERE
+            node.module = node.module or HERE
             node.level = 0  # `from .module import` is an import of the program too
             imported = [node.module]
             if node.module.rpartition(".")[2] != module:  # `from package import module`
                 within = [f"{node.module}.{alias.name}" for alias in node.names]
                 ours = f"{node.module}.{module}" in within and not _is_standard(node.module)
-                if ours or node.module == _HERE:
+                if ours or node.module == HERE:
                     imported = within
         else:
             continue
         for name in imported:
             if name.rpartition(".")[2] == module:
                 names.append(name)
-            else:
+            elif name not in own_modules:
                 others.add(name)
-    unavailable = sorted(
-        name.replace(_HERE, "")
-        for name in others
-        if not _is_standard(name) and name.partition(".")[0] != "pytest"
-    )
-    if unavailable:
-        raise PytestSuiteError(
-            f"the tests import {', '.join(unavailable)}: the sandbox has only {module}, "
-            "the standard library and pytest"
-        )
     return list(dict.fromkeys(names)), others
 
 
@@ -157,7 +296,7 @@ def _is_standard(name: str) -> bool:
 def _split(block: list[ast.stmt], numbers: Iterator[int]) -> Iterator[int]:
     """Turn each assert in *block* into a check; yield the lines of the asserts."""
     for index, statement in enumerate(block):
-        if isinstance(statement, ast.Assert):
+        if _is_assert(statement):
             block[index] = ast.copy_location(_check(statement, next(numbers)), statement)
             yield statement.lineno
         elif isinstance(statement, ast.For | ast.While | ast.If):
@@ -165,12 +304,13 @@ def _split(block: list[ast.stmt], numbers: Iterator[int]) -> Iterator[int]:
             yield from _split(statement.orelse, numbers)
 
 
-def _check(statement: ast.Assert, number: int) -> ast.With:
+def _check(statement: ast.stmt, number: int) -> ast.With:
     """Return ``with __check__(number) as __checking__: assert ...``; the check evaluates ``==``."""
-    test = statement.test
+    test = statement.test if isinstance(statement, ast.Assert) else None
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
         equal = ast.Attribute(ast.Name(_CONTEXT_NAME, ast.Load()), "equal", ast.Load())
-        statement.test = ast.Call(equal, [test.left, test.comparators[0]], [])
+        call = ast.Call(equal, [test.left, test.comparators[0]], [])
+        statement = ast.Assert(call, getattr(statement, "msg", None))
     call = ast.Call(ast.Name(CHECK_NAME, ast.Load()), [ast.Constant(number)], [])
     context = ast.withitem(call, ast.Name(_CONTEXT_NAME, ast.Store()))
     return ast.With(items=[context], body=[statement])

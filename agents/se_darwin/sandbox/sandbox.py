@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -23,6 +24,9 @@ from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
 from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError
 
 START_SECONDS = 30.0
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+# A process with threads, which some packages start when they are imported, enters no namespace.
+_ENVIRONMENT |= {f"{each}_NUM_THREADS": "1" for each in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 _ALWAYS = (
     "os",
     "socket",
@@ -174,8 +178,8 @@ class Sandbox:
             for end, text, cpu_seconds in results
         ]
 
-    def collect(self, suite: PytestSuite, *, function: str, limits: Limits) -> tuple[str, ...]:
-        """Return the names of the checks in *suite*; its modules are imported in the sandbox.
+    def collect(self, suite: PytestSuite, *, function: str, limits: Limits) -> PytestSuite:
+        """Return *suite* with the names of its checks; its modules are imported in the sandbox.
 
         Raises:
             PytestSuiteError: The suite cannot be run in the sandbox.
@@ -188,7 +192,7 @@ class Sandbox:
         }
         try:
             [(end, text, _)] = self._exchange(request, limits.wall_seconds + START_SECONDS)
-            kind, found = json.loads(text)
+            kind, found, *left_out = json.loads(text)
         except _ServerLostError as error:
             self._restart()
             raise PytestSuiteError(f"importing {both} ended the fork server: {error}") from None
@@ -198,7 +202,8 @@ class Sandbox:
             raise PytestSuiteError(message) from None
         if kind == "problem":
             raise PytestSuiteError(str(found))
-        return tuple(map(str, found))
+        all_left_out = (*suite.left_out, *map(str, *left_out))
+        return replace(suite, checks=tuple(map(str, found)), left_out=all_left_out)
 
     @property
     def server_pid(self) -> int:
@@ -236,7 +241,7 @@ class Sandbox:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd=self._empty,
-                env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
+                env=_ENVIRONMENT,
                 start_new_session=True,
                 bufsize=0,
                 pass_fds=[suite_fd],

@@ -22,7 +22,14 @@ from pydantic import (
 
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.fork_server.function_proxy import NO_ATTRIBUTES, UNSENDABLE_ARGUMENT
-from agents.se_darwin.sandbox import Limits, PytestSuite, PytestSuiteError, Sandbox, TestCase
+from agents.se_darwin.sandbox import (
+    Limits,
+    PytestSuite,
+    Sandbox,
+    TestCase,
+    TestSources,
+)
+from agents.se_darwin.sandbox.pytest_suite import HERE, PytestSuiteError
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 
@@ -147,6 +154,9 @@ class EvolutionRequest(BaseModel):
         tests: Calls with expected results; see `CallCase`.
         test_code: Source of a test module, instead of *tests*; see
             `agents.se_darwin.sandbox.PytestSuite`.
+        conftests: Sources of the conftest files of *test_code*, the farthest first.
+        test_helpers: Sources of further modules that *test_code* imports, by name.
+        test_keyword: Expression that the names of the tests to run match, as ``-k`` of pytest.
         module: Name by which *test_code* imports *code*.
         path: Path of the file of *code* in the diff.
         agent_folder: Folder of the agent's replay buffer and of its published world model, which
@@ -169,6 +179,9 @@ class EvolutionRequest(BaseModel):
     function: str
     tests: tuple[CallCase, ...] = ()
     test_code: str = ""
+    conftests: tuple[str, ...] = ()
+    test_helpers: dict[str, str] = Field(default_factory=dict)
+    test_keyword: str = ""
     module: str = "program"
     path: str = "program.py"
     agent_folder: Path | None = None
@@ -208,13 +221,12 @@ class EvolutionRequest(BaseModel):
     @model_validator(mode="after")
     def _check_imports(self) -> EvolutionRequest:
         needed = set(_needed_imports(ast.parse(self.code), self.function))
-        unavailable = sorted(
-            name for name in needed if name.split(".")[0] not in sys.stdlib_module_names
-        )
+        unavailable = sorted(name for name in needed if not _is_available(name))
         if unavailable:
             raise ValueError(
-                f"the sandbox has only the standard library, but the code imports "
-                f"{', '.join(unavailable)}: move the function to a module without these imports"
+                f"the code imports {', '.join(unavailable)}, which is not installed in the "
+                "environment of genesis-fp16: install it there, or move the function to a module "
+                "without these imports"
             )
         return self
 
@@ -232,9 +244,19 @@ class EvolutionRequest(BaseModel):
             SandboxUnavailableError: This host cannot isolate candidates.
         """
         suite = self._suite()
-        modules = {*_imports(self.code), *(suite.modules if suite else ())}
-        modules = {name for name in modules if not name.startswith(".")}  # of the program's package
-        return Sandbox(modules=sorted(modules), packages=_folder_of_pytest(modules))
+        of_tests = set(suite.modules) if suite else set()
+        unavailable = sorted(name for name in of_tests if not _is_available(name))
+        if unavailable:
+            names = ", ".join(unavailable).replace(HERE, "")
+            raise PytestSuiteError(
+                f"the tests import {names}: the sandbox has {self.module}, modules beside the "
+                "tests, the standard library, and what is installed in the environment of "
+                "genesis-fp16"
+            )
+        tree = ast.parse(self.code)
+        standard = {name for name in _all_imports(tree) if _is_standard(name)}
+        modules = {*standard, *_needed_imports(tree, self.function), *of_tests}
+        return Sandbox(modules=sorted(modules), packages=_folders_of(modules))
 
     def task(self, sandbox: Sandbox, timeout_seconds: float) -> RepairTask:
         """Build the repair task.
@@ -255,8 +277,7 @@ class EvolutionRequest(BaseModel):
         space = EditSpace(self.code, self.function)
         suite, tests = self._suite(), tuple(test.case() for test in self.tests)
         if suite is not None:
-            checks = sandbox.collect(suite, function=self.function, limits=limits)
-            suite = replace(suite, checks=checks)
+            suite = sandbox.collect(suite, function=self.function, limits=limits)
             tests = suite.cases()
         task = RepairTask(
             name=f"{self.module}.{self.function}",
@@ -276,8 +297,9 @@ class EvolutionRequest(BaseModel):
     def _suite(self) -> PytestSuite | None:
         if not self.test_code:
             return None
+        tests = TestSources(self.test_code, self.conftests, self.test_helpers, self.test_keyword)
         return PytestSuite.prepare(
-            self.test_code, program=self.code, module=self.module, function=self.function
+            tests, program=self.code, module=self.module, function=self.function
         )
 
     def _check_given(self, given: Evaluation) -> None:
@@ -302,17 +324,30 @@ class EvolutionRequest(BaseModel):
             raise ValueError(f"no test calls {self.function}; add a test that does")
 
 
-def _folder_of_pytest(modules: Collection[str]) -> list[Path]:
-    """Return the folder that contains pytest if *modules* include it, else an empty list."""
-    if not any(name.partition(".")[0] == "pytest" for name in modules):
-        return []
-    spec = find_spec("pytest")
-    if spec is None or spec.origin is None:
-        raise PytestSuiteError(
-            "the tests import pytest, which is not installed in the environment of genesis-fp16: "
-            "install it there, or use plain asserts"
-        )
-    return [Path(spec.origin).parents[1]]
+def _is_available(name: str) -> bool:
+    """Whether the sandbox can import the module *name*: it is a standard or an installed one."""
+    top = name.partition(".")[0]
+    return _is_standard(name) or (bool(top) and _folder_of(top) is not None)
+
+
+def _is_standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
+def _folder_of(package: str) -> Path | None:
+    """Folder of installed packages that contains *package*; None if it is not installed."""
+    spec = find_spec(package)
+    origin = None if spec is None else spec.origin
+    if spec is None or origin is None:
+        return None
+    folder = Path(origin).parents[1 if spec.submodule_search_locations is not None else 0]
+    return folder if folder.name in ("site-packages", "dist-packages") else None
+
+
+def _folders_of(modules: Collection[str]) -> list[Path]:
+    """Folders that contain those of *modules* that are installed packages."""
+    packages = {name.partition(".")[0] for name in modules if not _is_standard(name)}
+    return sorted({folder for each in packages if (folder := _folder_of(each)) is not None})
 
 
 def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits:
@@ -348,9 +383,8 @@ def _time(task: RepairTask, sandbox: Sandbox, source: str) -> tuple[Evaluation, 
     return evaluation, time.monotonic() - began
 
 
-def _imports(code: str) -> set[str]:
-    """Return all modules that *code* imports anywhere."""
-    return {name for node in ast.walk(ast.parse(code)) for name in _imported(node)}
+def _all_imports(tree: ast.Module) -> set[str]:
+    return {name for node in ast.walk(tree) for name in _imported(node)}
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from agents.se_darwin.command.target import RepairTarget, read_tests
+from agents.se_darwin.command.target import RepairTarget
 from infrastructure.agent_contract.command import CommandError
 
 
 def test_a_file_is_read_as_it_is(folder: Path) -> None:
     (folder / "a.py").write_bytes(b"def f():\r\n    return '\xc3\xa9'\r\n")
     assert RepairTarget.read("a.py::f").code == "def f():\r\n    return 'é'\r\n"
-    (folder / "t.py").write_bytes(b"\xef\xbb\xbfimport a\n")
-    assert read_tests(Path("t.py")) == "import a\n", "a byte order mark does tests no harm"
 
 
 PROGRAM = "def total(): 0"
@@ -53,24 +51,6 @@ def test_a_target_that_cannot_be_repaired_is_refused_by_name(
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(CommandError, match=message) as caught:
         RepairTarget.read(target)
-    assert caught.value.exit_code == code
-
-
-@pytest.mark.parametrize(
-    ("content", "message", "code"),
-    [
-        (b"x =", "test_prices.py:1 is not Python", WRONG_DATA),
-        (None, "no file test_prices.py", FOUND_NOTHING),
-        (b"\xff", "cannot be read", FOUND_NOTHING),
-    ],
-)
-def test_tests_that_cannot_be_read_are_refused(
-    content: bytes | None, message: str, code: int
-) -> None:
-    path = Path("test_prices.py")
-    path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(CommandError, match=message) as caught:
-        read_tests(path)
     assert caught.value.exit_code == code
 
 

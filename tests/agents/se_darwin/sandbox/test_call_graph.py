@@ -9,6 +9,11 @@ import pytest
 from agents.se_darwin.sandbox.call_graph import may_call
 
 
+def start_of(module: ast.Module) -> ast.stmt:
+    [start] = [each for each in module.body if getattr(each, "name", "") == "start"]
+    return start
+
+
 @pytest.mark.parametrize(
     ("module", "reached"),
     [
@@ -30,10 +35,16 @@ from agents.se_darwin.sandbox.call_graph import may_call
     ],
 )
 def test_a_reference_may_be_indirect(module: str, reached: bool) -> None:
-    assert may_call("start", "goal", [ast.parse(module)]) is reached
+    assert may_call(start_of(tree := ast.parse(module)), "goal", [tree]) is reached
 
 
 def test_modules_are_taken_together() -> None:
     modules = [ast.parse("def start(): other()"), ast.parse("def other(): goal()")]
-    assert may_call("start", "goal", modules)
-    assert not may_call("start", "goal", modules[:1])
+    start = start_of(modules[0])
+    assert may_call(start, "goal", modules)
+    assert not may_call(start, "goal", modules[:1])
+
+
+def test_a_parameter_may_name_a_fixture() -> None:
+    module = ast.parse("def start(cart): pass\n@pytest.fixture\ndef cart(): return goal()")
+    assert may_call(start_of(module), "goal", [module])

@@ -6,12 +6,11 @@ import os
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 import psutil
 
 from agents.se_darwin.fork_server import seccomp_filter
-from agents.se_darwin.sandbox import Limits, PytestSuite, Sandbox, TestCase
+from agents.se_darwin.sandbox import Limits, PytestSuite, Sandbox, TestCase, TestSources
 
 HONEST = "def solve(x):\n    return x + 1\n"
 TESTS = """
@@ -47,8 +46,9 @@ def main() -> None:
     report = {}
     with Sandbox(modules=["builtins", "json", "shutil", "subprocess"], parallel=4) as sandbox:
         cases = [TestCase.returning((number,), number + 1) for number in range(3)]
-        suite = PytestSuite.prepare(TESTS, program=HONEST, module="program", function="solve")
-        suite = replace(suite, checks=sandbox.collect(suite, function="solve", limits=LIMITS))
+        sources = TestSources(TESTS)
+        suite = PytestSuite.prepare(sources, program=HONEST, module="program", function="solve")
+        suite = sandbox.collect(suite, function="solve", limits=LIMITS)
         for name, source in programs.items():
             started = time.monotonic()
             passed = [

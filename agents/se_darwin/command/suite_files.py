@@ -1,0 +1,86 @@
+"""Reading of the caller's test module, its conftest files, and the modules that it imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agents.se_darwin.command.target import BYTE_ORDER_MARK, parse, read
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuiteFiles:
+    """Texts of the test files.
+
+    Attributes:
+        code: The test module.
+        conftests: Files ``conftest.py`` beside it and in the folders above, the farthest first.
+        helpers: Modules beside it, or in the folders above, that it or a conftest file imports.
+    """
+
+    code: str
+    conftests: list[str] = field(default_factory=list)
+    helpers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path, program: Path) -> SuiteFiles:
+        """Read the test module *path*, and what belongs to it up to the working folder.
+
+        Args:
+            path: The test module.
+            program: File under repair, which is not one of the helpers.
+
+        Raises:
+            CommandError: A file cannot be read, or is not Python.
+        """
+        folders = _folders(path)
+        found = cls(code=_python(path, "the tests"))
+        trees = [ast.parse(found.code)]
+        for folder in reversed(folders):
+            if (conftest := folder / "conftest.py").is_file():
+                found.conftests.append(_python(conftest, "the tests"))
+                trees.append(ast.parse(found.conftests[-1]))
+        while trees:
+            for name in _imports(trees.pop()):
+                helper = _file_of(name, folders)
+                if name not in found.helpers and helper is not None and helper != program.resolve():
+                    found.helpers[name] = _python(helper, "the tests")
+                    trees.append(ast.parse(found.helpers[name]))
+        return found
+
+
+def _python(path: Path, what: str) -> str:
+    code = read(path, what).removeprefix(BYTE_ORDER_MARK)
+    parse(code, path)
+    return code
+
+
+def _folders(path: Path) -> list[Path]:
+    """Folder of the test module, and those above up to the working folder, if it lies in it."""
+    folder, working = path.resolve().parent, Path.cwd()
+    if not folder.is_relative_to(working):
+        return [folder]
+    return [folder, *(each for each in folder.parents if each.is_relative_to(working))]
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Names of modules that *tree* may import; a relative one is that of a module beside it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from [node.module] if node.module else []
+            prefix = f"{node.module}." if node.module else "__here__."
+            yield from (f"{prefix}{alias.name}" for alias in node.names)
+
+
+def _file_of(name: str, folders: list[Path]) -> Path | None:
+    parts = name.removeprefix("__here__.").split(".")
+    for folder in folders:
+        module = folder.joinpath(*parts)
+        for path in (module.with_name(f"{module.name}.py"), module / "__init__.py"):
+            if path.is_file():
+                return path.resolve()
+    return None

@@ -1,0 +1,77 @@
+"""The caller's test files, as projects have them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agents.se_darwin.command.suite_files import SuiteFiles
+from infrastructure.agent_contract.command import CommandError
+
+WRONG_DATA, FOUND_NOTHING = os.EX_DATAERR, os.EX_NOINPUT
+PROGRAM = Path("prices.py")
+
+
+def write(folder: Path, **sources: str) -> None:
+    for name, source in sources.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+
+def test_conftest_files_and_helpers_are_found_up_to_the_working_folder(folder: Path) -> None:
+    write(
+        folder,
+        conftest="import shared",
+        shared="",
+        other="never imported",
+        tests__conftest="from prices import total",
+        tests__test_a="import prices, json\nfrom .near import x\nfrom lib.far import y\n"
+        "from . import beside",
+        tests__near="from . import deeper",
+        tests__deeper="",
+        tests__beside="",
+        lib__far="import shared",
+    )
+    found = SuiteFiles.read(Path("tests/test_a.py"), PROGRAM)
+    assert found.conftests == ["import shared", "from prices import total"]
+    names = {"shared", "near", "lib.far", "__here__.beside", "__here__.deeper"}
+    assert found.helpers.keys() == names
+    assert found.code.startswith("import prices")
+
+
+def test_outside_the_working_folder_only_its_own_folder_counts(tmp_path: Path) -> None:
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere"
+    write(elsewhere, conftest="a = 1", inner__test_a="import b", inner__b="", b="not this")
+    found = SuiteFiles.read(elsewhere / "inner" / "test_a.py", PROGRAM)
+    assert (found.conftests, found.helpers) == ([], {"b": ""})
+
+
+def test_a_byte_order_mark_does_tests_no_harm(folder: Path) -> None:
+    (folder / "t.py").write_bytes(b"\xef\xbb\xbfimport a\n")
+    assert SuiteFiles.read(Path("t.py"), PROGRAM).code == "import a\n"
+
+
+def test_a_broken_helper_is_named(folder: Path) -> None:
+    write(folder, helper="x =")
+    (folder / "test_prices.py").write_text("import prices, helper")
+    with pytest.raises(CommandError, match=r"helper.py:1 is not Python"):
+        SuiteFiles.read(Path("test_prices.py"), PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "code"),
+    [
+        (b"x =", "test_prices.py:1 is not Python", WRONG_DATA),
+        (None, "no file test_prices.py", FOUND_NOTHING),
+        (b"\xff", "cannot be read", FOUND_NOTHING),
+    ],
+)
+def test_tests_that_cannot_be_read_are_refused(
+    content: bytes | None, message: str, code: int
+) -> None:
+    path = Path("test_prices.py")
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(CommandError, match=message) as caught:
+        SuiteFiles.read(path, PROGRAM)
+    assert caught.value.exit_code == code
