@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 
 import torch
 
-from infrastructure.agent_contract.training_job import Batch
 from infrastructure.fleet.fleet import Fleet, FleetMember, StepError
 from infrastructure.fleet.gain import GainMeasurement
 from infrastructure.fleet.random_states import RandomStates
@@ -86,6 +85,7 @@ class Trainings(Generic[T]):
         self._fleet = Fleet()
         self._caller = RandomStates()
         self._measured: dict[tuple[str, ...], GainMeasurement | None] = {}
+        self._standings_are_old = False
 
     def add(self, name: str, steps: Steps[T]) -> None:
         """Add a training, between two rounds.
@@ -173,9 +173,10 @@ class Trainings(Generic[T]):
                     step_alone=lambda _batch: member.take(),
                 )
                 self._fleet.join(member.name, taking)
+            self._standings_are_old = True
 
     def _leave(self, member: _Member[T]) -> None:
-        member.loop = None
+        member.loop, self._standings_are_old = None, True
         if member.name in self._fleet.members:
             self._fleet.leave(member.name)
 
@@ -187,22 +188,29 @@ class Trainings(Generic[T]):
         if groups != list(self._measured):
             known = self._measured
             self._measured = {g: known[g] if g in known else self._begin(g) for g in groups}
+            self._standings_are_old = True
         errors: dict[str, StepError] = {}
         for group, measurement in self._measured.items():
-            if measurement is None:
-                errors |= self._fleet.step(self._batches(group))
+            if measurement is None or measurement.ratio is not None:
+                errors |= self._step_group(group, measurement is None or measurement.step_together)
                 continue
             device = self._device(group)
             begun = _now(device)
-            if measurement.step_together:
-                errors |= self._fleet.step(self._batches(group))
-            else:
-                errors |= self._step_each(group)
+            errors |= self._step_group(group, measurement.step_together)
             measurement.record(_now(device) - begun)
+            self._standings_are_old |= measurement.ratio is not None
         grouped = {name for group in groups for name in group}
         errors |= self._step_each([name for name in self._members if name not in grouped])
-        self._update_standings()
+        if self._standings_are_old:
+            self._standings_are_old = False
+            self._update_standings()
         return errors
+
+    def _step_group(self, group: Sequence[str], together: bool) -> dict[str, StepError]:
+        if not together:
+            return self._step_each(group)
+        requests = {name: self._members[name].request for name in group}
+        return self._fleet.step({n: each.batch for n, each in requests.items() if each is not None})
 
     def _begin(self, group: Sequence[str]) -> GainMeasurement | None:
         """The measurement of a new group; None where too few steps remain for it."""
@@ -214,10 +222,6 @@ class Trainings(Generic[T]):
     def _device(self, group: Sequence[str]) -> torch.device:
         loop = self._members[group[0]].loop
         return torch.device("cpu") if loop is None else loop.trainer.device
-
-    def _batches(self, group: Sequence[str]) -> dict[str, Batch]:
-        requests = {name: self._members[name].request for name in group}
-        return {name: each.batch for name, each in requests.items() if each is not None}
 
     def _step_each(self, names: Sequence[str]) -> dict[str, StepError]:
         errors: dict[str, StepError] = {}
