@@ -50,6 +50,7 @@ PRELOADED = (  # as named on a command line
     "agents.se_darwin.command.child",
     "genesis_fp16.plugins.probe",
     "genesis_fp16.worker",
+    "genesis_fp16.worker.spare",
     GROUP,
     SCENARIOS,
     "torch.distributed.run",

@@ -260,6 +260,7 @@ class Daemon:
             self._ask_store_at = now if active else now + IDLE_STORE_SECONDS
             with self.loop.store_health.catch_errors():
                 self._use_store(now, unix_now)
+        self.loop.executor.keep_spare(self.loop.settings.prewarm and bool(self.watch.scanned_at))
         problem = self.loop.store_health.problem
         self.metrics.set_store_up(not problem)
         self._update_metrics()
@@ -333,6 +334,7 @@ def _run_rounds(
             time.sleep(TICK_SECONDS)
     finally:
         readiness.problem = "stopping"
+        daemon.loop.executor.keep_spare(False)
         daemon.watch.close()
         seconds = daemon.loop.settings.stop_timeout_seconds + 2 * DRAIN_GRACE_SECONDS
         notices.send_last(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")

@@ -117,6 +117,7 @@ class RunLoop:
     Attributes:
         settings: Settings in force.
         agents: Agent to entry point, of the agents that may run; it may change.
+        executor: Starts the workers.
         reloader: Reads the settings file again.
         settings_error: Why the settings file's latest content is not in force; empty if it is.
     """
@@ -137,9 +138,10 @@ class RunLoop:
         self.reloader = SettingsReloader(settings)
         self.guard = Guard(store, settings, on_decision)
         self.resolver = PrecisionResolver(store, probes.hardware, settings, self.guard)
+        self.executor = LocalExecutor()
         self.dispatcher = Dispatcher(
             store,
-            LocalExecutor(),
+            self.executor,
             settings,
             self.agents,
             self.resolver,

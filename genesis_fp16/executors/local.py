@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -10,11 +11,14 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
+import structlog
 
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
+from genesis_fp16.executors.spare import SPARE_COMMAND, SpareWorker
 from genesis_fp16.settings.source import child_environment
 from genesis_fp16.system.permissions import write_private
 from genesis_fp16.system.processes import kill, living_descendants, started_with
@@ -25,6 +29,9 @@ GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker.group")
 WORKER_VARIABLE = "_GENESIS_WORKER"  # in the environment of a worker and of its descendants
 DESCENDANTS_SECONDS = 2.0  # between two listings of a worker's descendants
 SAME_START_SECONDS = 2.0  # tolerance: start times shift when the clock is set
+SPARE_RETRY_SECONDS = 60.0  # after a spare worker has failed
+
+log = structlog.get_logger()
 
 
 class LocalExecutor:
@@ -33,11 +40,19 @@ class LocalExecutor:
     Args:
         command: The worker's command line without its last argument, the path of the
             specification. For an attempt on several ranks `GROUP_COMMAND` takes its place.
+        spare_command: The command line of a spare worker; see `SpareWorker`.
+
+    Attributes:
+        spare: Worker that waits for an attempt; None if there is none.
     """
 
-    def __init__(self, command: Sequence[str] = WORKER_COMMAND) -> None:
-        self._command = tuple(command)
+    def __init__(
+        self, command: Sequence[str] = WORKER_COMMAND, spare_command: Sequence[str] = SPARE_COMMAND
+    ) -> None:
+        self._command, self._spare_command = tuple(command), tuple(spare_command)
         self._children: dict[Handle, _Child] = {}
+        self.spare: SpareWorker | None = None
+        self._spare_at = -math.inf  # when the next may start, in monotonic seconds
 
     def submit(self, spec: RunSpec) -> Handle:
         """Start the worker; its output goes to ``worker.log`` in the attempt's folder.
@@ -48,19 +63,65 @@ class LocalExecutor:
         path = spec.attempt_folder / SPEC_FILE
         write_private(path, spec.model_dump_json(indent=2))  # the agent's settings may be secret
         command = self._command if spec.processes_per_run == 1 else GROUP_COMMAND
-        token = secrets.token_hex(16)
-        with (spec.attempt_folder / "worker.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*command, str(path)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=child_environment({WORKER_VARIABLE: token}),
-            )
-        handle = Handle(pid=process.pid, started_at=_started_at(process.pid))
-        self._children[handle] = _Child(process, token)
+        output = spec.attempt_folder / "worker.log"
+        output.open("ab").close()
+        child = self._take_spare(path, output) if spec.processes_per_run == 1 else None
+        if child is None:
+            token = secrets.token_hex(16)
+            with output.open("ab") as file:
+                process = subprocess.Popen(
+                    [*command, str(path)],
+                    stdin=subprocess.PIPE,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env=child_environment({WORKER_VARIABLE: token}),
+                )
+            child = _Child(process, token)
+        handle = Handle(pid=child.pid, started_at=_started_at(child.pid))
+        self._children[handle] = child
         return handle
+
+    def keep_spare(self, wanted: bool) -> None:
+        """Start a spare worker if one is *wanted* and there is none; end it if none is wanted.
+
+        Call it often, from a thread that lives as long as this process: the spare ends with it.
+        """
+        if self.spare is not None:
+            if not wanted:
+                self._end_spare("no spare worker is wanted")
+            elif failure := self.spare.failure:
+                self._spare_at = time.monotonic() + SPARE_RETRY_SECONDS
+                log.warning("spare_failed", error=failure, retry_after_seconds=SPARE_RETRY_SECONDS)
+                self._end_spare(failure)
+        elif wanted and time.monotonic() >= self._spare_at:
+            try:
+                self.spare = SpareWorker(WORKER_VARIABLE, self._spare_command)
+            except OSError as error:
+                self._spare_at = time.monotonic() + SPARE_RETRY_SECONDS
+                retry = {"retry_after_seconds": SPARE_RETRY_SECONDS}
+                log.warning("spare_failed", error=str(error), **retry)
+
+    def _take_spare(self, spec: Path, output: Path) -> _Child | None:
+        """Make the spare worker that of an attempt; None if it cannot be used."""
+        spare = self.spare
+        if spare is None or not spare.is_ready():
+            return None
+        if reason := spare.failure or spare.outdated():
+            self._end_spare(reason)
+        elif not spare.hand_over(spec, output):
+            self._end_spare("it has ended")
+        else:
+            self.spare = None
+            log.info("spare_used", pid=spare.process.pid, spec=str(spec))
+            return _Child(spare.process, spare.token)
+        return None
+
+    def _end_spare(self, reason: str) -> None:
+        if self.spare is not None:
+            log.info("spare_discarded", pid=self.spare.process.pid, reason=reason)
+            self.spare.end()
+            self.spare = None
 
     def poll(self, handle: Handle) -> ExitStatus | None:
         """How the worker ended, or None while it lives."""
@@ -106,6 +167,7 @@ class _Child:
 
     def __init__(self, process: subprocess.Popen[bytes], token: str) -> None:
         self._process, self.token = process, token
+        self.pid = process.pid
         self._pending = bytearray()
         self.descendants: list[psutil.Process] = []
         self._list_at = 0.0

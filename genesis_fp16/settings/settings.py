@@ -115,6 +115,8 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     """Device to train on: auto, cpu, cuda or cuda:N."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
     """Largest number of runs at the same time."""
+    prewarm: Hot[bool] = False
+    """Whether a process with torch imported waits for the next run; it takes 170 MiB of memory."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of each agent's first run; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1

@@ -29,6 +29,12 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def outlive_parent() -> None:
+    """Undo `die_with_parent`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, 0, 0, 0, 0)
+
+
 def kill_descendants() -> None:
     """Kill all descendants of this process, including those that start meanwhile."""
     give_up = time.monotonic() + _PATIENCE_SECONDS

@@ -257,6 +257,20 @@ def test_agents_come_and_go_while_it_serves(start, install_plugin, until, tmp_pa
     assert 'next_run_timestamp_seconds{agent="a"}' not in daemon.get("/metrics")
 
 
+def test_a_prewarmed_worker_serves_a_run_and_ends_with_the_daemon(
+    start, install_plugin, until
+) -> None:
+    install_plugin("any")
+    daemon = start(settings="GENESIS_PREWARM=true\nGENESIS_AGENTS__ANY__SCHEDULE=every 1s\n")
+    used = daemon.wait_for("spare_used")["pid"]
+    children = psutil.Process(daemon.process.pid).children()
+    until(lambda: len(daemon.lines("run_ended")) > 0)
+    daemon.process.terminate()
+    assert daemon.end()[0] == 0
+    assert used not in {line["pid"] for line in daemon.lines("spare_discarded")}
+    assert not psutil.wait_procs(children, timeout=30)[1]
+
+
 def test_a_device_that_does_not_exist_ends_it(start) -> None:
     code, log = start(settings="GENESIS_DEVICE=cuda:99\n").end()
     assert code == 78

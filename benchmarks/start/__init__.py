@@ -1,0 +1,1 @@
+"""What the start of a run costs, from its specification to the first training step."""
