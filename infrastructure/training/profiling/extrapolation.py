@@ -10,6 +10,7 @@ from infrastructure.training.diagnostics.phase_clock import PhaseTime
 
 FIRST_STEPS = "first steps"
 SET_UP = "set up"
+WARM_UP = "warm-up"
 ROLLOUT = "rollout"
 EVALUATE = "evaluate"
 CHECKPOINT = "checkpoint"
@@ -26,7 +27,8 @@ class TrainingTimes:
         first_steps, steady_steps: Optimizer steps in them.
         total_steps: Optimizer steps of the whole training; None if unknown.
         epochs: Evaluations of the whole training.
-        rounds: Rounds of the whole training that are generated; 0 for a job with recorded data.
+        rounds, warm_up_rounds: Rounds of the whole training that the policy generates, and those
+            before them; 0 for a job with recorded data.
         complete: Whether the whole training was measured.
         checkpoint_interval_seconds: Longest time between two checkpoints.
     """
@@ -39,6 +41,7 @@ class TrainingTimes:
     total_steps: int | None
     epochs: int
     rounds: int = 0
+    warm_up_rounds: int = 0
     complete: bool = False
     checkpoint_interval_seconds: float = 15.0
 
@@ -49,7 +52,7 @@ def training_costs(times: TrainingTimes) -> list[PhaseCost]:
     The phases of a step are multiplied up to the steps of the plan; evaluations and rollouts to
     their number; checkpoints to what fits the interval. The set-up and the first steps count once.
     """
-    apart = (ROLLOUT, EVALUATE, CHECKPOINT)
+    apart = (WARM_UP, ROLLOUT, EVALUATE, CHECKPOINT)
     begun = _sum(spent for name, spent in times.set_up.items() if name not in apart)
     costs = [_cost(SET_UP, begun, 1, 1.0)]
     if times.first_steps and times.steady_steps:
@@ -65,7 +68,8 @@ def training_costs(times: TrainingTimes) -> list[PhaseCost]:
     for name in STEP_PHASES:
         if name in measured:
             costs.append(_cost(name, measured[name], steps, whole and float(whole)))
-    for name, count in ((ROLLOUT, times.rounds), (EVALUATE, times.epochs)):
+    counts = {WARM_UP: times.warm_up_rounds, ROLLOUT: times.rounds, EVALUATE: times.epochs}
+    for name, count in counts.items():
         spent = _both(times, name)
         if spent.count:
             costs.append(_cost(name, spent, spent.count, float(count)))

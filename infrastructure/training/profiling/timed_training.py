@@ -24,8 +24,11 @@ from infrastructure.training.profiling.extrapolation import (
     EVALUATE,
     ROLLOUT,
     SET_UP,
+    WARM_UP,
     TrainingTimes,
 )
+from infrastructure.training.rounds.first_batches import untrained_roles
+from infrastructure.training.rounds.generation import generate
 
 _MEMORY_STEPS = 50  # between two notes of the peak memory
 WARM_UP_STEPS = 5  # make the optimizer's state and warm the allocator and caches
@@ -80,7 +83,12 @@ def time_training(
     trainer = timed.train(begin, seconds)
     if EVALUATE not in {*timed.first, *timed.rest}:
         timed.evaluate_once(trainer)
-    rounds = job.epochs * job.rounds_per_epoch if isinstance(job, OnPolicyJob) else 0
+    rounds = warm_up_rounds = 0
+    if isinstance(job, OnPolicyJob):
+        rounds = job.epochs * job.rounds_per_epoch
+        warm_up_rounds = min(job.warm_up_rounds, rounds)
+        if ROLLOUT not in {*timed.set_up, *timed.first, *timed.rest} and warm_up_rounds < rounds:
+            timed.generate_once(trainer)
     taken, steady = trainer.training_steps, trainer.training_steps - timed.first_steps
     times = TrainingTimes(
         set_up=timed.set_up,
@@ -90,7 +98,8 @@ def time_training(
         steady_steps=steady,
         total_steps=taken if timed.complete else timed.total_steps,
         epochs=job.epochs,
-        rounds=rounds,
+        rounds=rounds - warm_up_rounds,
+        warm_up_rounds=warm_up_rounds,
         complete=timed.complete,
         checkpoint_interval_seconds=checkpoint_interval_seconds,
     )
@@ -161,11 +170,24 @@ class _Timer:
             self._evaluate(forward)
         self.rest |= self._clock.take()
 
+    def generate_once(self, trainer: FP16Trainer) -> None:
+        """Generate the first round after the warm-up, if the training has not come so far."""
+        job = self._timed_job()
+        if isinstance(job, OnPolicyJob):
+            roles = untrained_roles(job, trainer.model.eval(), trainer.device)
+            generate(job, job.warm_up_rounds, roles)
+            self.rest |= self._clock.take()
+            self.remarks.append(
+                f"the steps measured are those of the warm-up of {job.warm_up_rounds} rounds; one "
+                "round was generated after it, in FP32"
+            )
+
     def _timed_job(self) -> Job:
         """The job with its batches and its evaluation charged to phases of their own."""
         job = self._job
         if isinstance(job, OnPolicyJob):
-            return replace(job, batches=self._rollout(job.batches), evaluate=self._evaluate)
+            batches = self._rollout(job.batches, job.warm_up_rounds)
+            return replace(job, batches=batches, evaluate=self._evaluate)
         if isinstance(job, TrainingJob):
             return replace(job, batches=self._batches(job.batches), evaluate=self._evaluate)
         raise TypeError(f"a job must be a TrainingJob or an OnPolicyJob, got {type(job).__name__}")
@@ -183,10 +205,10 @@ class _Timer:
         return timed
 
     def _rollout(
-        self, batches: Callable[[int, Roles], Iterable[Batch]]
+        self, batches: Callable[[int, Roles], Iterable[Batch]], warm_up_rounds: int
     ) -> Callable[[int, Roles], Iterable[Batch]]:
         def timed(round_: int, roles: Roles) -> Iterable[Batch]:
-            with self._clock.phase(ROLLOUT):
+            with self._clock.phase(WARM_UP if round_ < warm_up_rounds else ROLLOUT):
                 return list(batches(round_, roles))
 
         return timed

@@ -66,8 +66,10 @@ def test_a_training_shorter_than_its_first_steps() -> None:
 
 
 def test_rounds_of_a_policy_are_generated_once_each() -> None:
-    generated = {**PART.steady, "rollout": PhaseTime(3, 6.0, 6.0)}
+    measured = {"rollout": PhaseTime(3, 6.0, 6.0), "warm-up": PhaseTime(2, 1.0, 1.0)}
+    generated = PART.steady | measured
     begun = {**PART.set_up, "rollout": PhaseTime(1, 2.0, 2.0)}
-    found = costs(replace(PART, steady=generated, set_up=begun, rounds=40))
+    found = costs(replace(PART, steady=generated, set_up=begun, rounds=40, warm_up_rounds=8))
     assert found["rollout"].run_wall_seconds == pytest.approx(80.0)
+    assert found["warm-up"].run_wall_seconds == pytest.approx(4.0)
     assert found["set up"].run_wall_seconds == 1.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from infrastructure.agent_contract import TrainingJob
+from infrastructure.agent_contract import Job, TrainingJob
 from infrastructure.events import PrecisionState
 from infrastructure.events.profile_report import STEP_PHASES
 from infrastructure.training import FP16TrainingConfig
@@ -16,12 +16,13 @@ from infrastructure.training.diagnostics.phase_clock import PhaseClock
 from infrastructure.training.loop import LoopOptions, training_steps
 from infrastructure.training.profiling import time_training, training_costs
 from infrastructure.training.profiling.timed_training import TimedTraining
+from tests.infrastructure.training.bandit import Bandit
 
 CPU = torch.device("cpu")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 
 
-def measure(job: TrainingJob, folder: Path, *, seconds: float = 0.0) -> TimedTraining:
+def measure(job: Job, folder: Path, *, seconds: float = 0.0) -> TimedTraining:
     begin = partial(
         training_steps,
         device=CPU,
@@ -79,3 +80,21 @@ def test_an_error_of_a_step_is_what_is_raised(
 
     with pytest.raises(KeyError, match="the loss's own"):
         measure(replace(make_job(), loss=fail), tmp_path)
+
+
+def test_the_rounds_of_a_policy_are_not_taken_for_those_of_its_warm_up(tmp_path: Path) -> None:
+    bandit = Bandit(epochs=1000, warm_up_rounds=3000)
+    timed = measure(bandit.job, tmp_path)
+    assert (timed.times.warm_up_rounds, timed.times.rounds) == (3000, 1000)
+    costs = {each.phase: each for each in training_costs(timed.times)}
+    assert costs["warm-up"].whole == 3000
+    assert (costs["rollout"].measured, costs["rollout"].whole) == (1, 1000)
+    assert [round_ for round_, *_ in bandit.seen] == [3000]
+    assert "the warm-up of 3000 rounds" in timed.remarks[-1]
+
+
+def test_rounds_that_were_generated_are_counted(tmp_path: Path) -> None:
+    timed = measure(Bandit(warm_up_rounds=1).job, tmp_path, seconds=60.0)
+    costs = {each.phase: each for each in training_costs(timed.times)}
+    assert (costs["rollout"].measured, costs["rollout"].whole) == (7, 7)
+    assert timed.remarks == ()
