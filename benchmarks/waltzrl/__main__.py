@@ -89,9 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rewards = list(REWARDS) if options.ablations else [PAPER]
     rows: list[dict[str, str]] = []
     for precision in options.precision:
-        seeds = [
-            _measured(options.output, precision, seed, effort, rewards) for seed in options.seed
-        ]
+        seeds = [_measured(options, precision, seed, effort, rewards) for seed in options.seed]
         rows += _rows(precision, seeds)
     write_csv(options.output / "waltzrl.csv", rows, _COLUMNS)
     print(format_table(rows, _COLUMNS))
@@ -99,14 +97,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(
-    output: Path, precision: PrecisionName, seed: int, effort: Effort, rewards: Sequence[str]
+    options: argparse.Namespace,
+    precision: PrecisionName,
+    seed: int,
+    effort: Effort,
+    rewards: Sequence[str],
 ) -> list[Measured]:
     """What one seed gave, kept or measured now.
 
     Raises:
         SystemExit: What is kept was measured with other options.
     """
-    path = output / f"{precision}-{seed}.json"
+    path = options.output / f"{precision}-{seed}.json"
     asked = {"effort": asdict(effort), "rewards": list(rewards)}
     if path.exists():
         kept = json.loads(path.read_text())
@@ -119,7 +121,7 @@ def _measured(
     begun, found = time.process_time(), list[Measured]()
     pair = copy.deepcopy(_untrained(seed, effort))
     pair.set_precision(precision)
-    for each in _train(pair, seed, rewards):
+    for each in _train(pair, seed, rewards, repeats=1 if options.quick else 8):
         found.append(each)
         print(
             f"{precision}, seed {seed}, {each.reward}, {each.pair}: attack success "
@@ -140,9 +142,9 @@ def _untrained(seed: int, effort: Effort) -> Pair:
     return pair
 
 
-def _train(untrained: Pair, seed: int, rewards: Iterable[str]) -> Iterator[Measured]:
+def _train(untrained: Pair, seed: int, rewards: Iterable[str], repeats: int) -> Iterator[Measured]:
     def measure(reward: str, name: str, pair: Pair, adviser: Adviser) -> Measured:
-        rates = measure_rates(pair.conversation, adviser, seed=seed)
+        rates = measure_rates(pair.conversation, adviser, repeats=repeats, seed=seed)
         trainers = (pair.conversation.trainer, pair.feedback.trainer)
         overflows = sum(int(each.get_stats()["overflow_steps"]) for each in trainers)
         steps = sum(each.training_steps for each in trainers)
