@@ -47,7 +47,7 @@ def run_profile(
     )
     for event in run_agent_task(settings, agent, "profile", done="profiled", request=request):
         if isinstance(event, ProfileDone):
-            return event.report
+            return event.report.model_copy(update={"prewarmed": settings.prewarm})
     raise AgentTaskError(f"{agent} was not profiled: its worker has sent no report", 1)
 
 

@@ -117,6 +117,8 @@ class ProfileReport(_Part):
         epochs: Evaluations of a whole run.
         bounds: Where the bounds of a run are set: the file of a configured agent, the class of a
             `WorldModelAgent`, or the job that another agent builds.
+        prewarmed: Whether runs begin in a worker that waits with torch imported. The phase
+            ``start`` is that of a cold worker all the same.
         phases: In the order in which a run goes through them.
         steps: The step in FP32 first; in the precision in force; and in the half type that the
             device could compute.
@@ -137,6 +139,7 @@ class ProfileReport(_Part):
     total_steps: int | None
     epochs: int
     bounds: Literal["file", "class", "job"] = "job"
+    prewarmed: bool = False
     phases: tuple[PhaseCost, ...]
     steps: tuple[StepCost, ...]
     remarks: tuple[PlainText, ...] = ()

@@ -65,7 +65,12 @@ CASES = {
         "GENESIS_AGENTS__OUR_AGENT__SCHEDULE",
     ),
     "at most": (report(cost("collect", 80.0, at_most=True)), "takes up to 80%", "BUDGET"),
-    "start": (report(cost("start", 40.0)), "starting the worker", "__SCHEDULE"),
+    "start": (report(cost("start", 40.0)), "starting the worker", "set GENESIS_PREWARM=true"),
+    "start of a worker that is kept ready": (
+        report(cost("start", 40.0), prewarmed=True),
+        "no phase stands out",
+        "",
+    ),
     "encoding": (
         report(cost("read", 10.0), cost("encode", 20.0)),
         "preparing 12,000 transitions takes 30% of the run (read 10%, encode 20%)",
@@ -199,6 +204,8 @@ def test_what_makes_the_numbers_less_certain_is_named() -> None:
         "publishing was not measured",
     ]
     assert list(caveats(report())) == []
+    (note,) = caveats(report(prewarmed=True))
+    assert note.startswith("GENESIS_PREWARM is on")
 
 
 def test_a_report_survives_json() -> None:
