@@ -126,7 +126,11 @@ class OptimizerStep:
             for parameter in self._parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(inverse)
-        self._optimizer.step()
+        if _is_plain(self._optimizer) and not is_observed(self._optimizer):
+            cast("Any", self._optimizer)._opt_called = True  # as in `direct_step`
+            _plain_step(self._optimizer)
+        else:
+            self._optimizer.step()
 
 
 def global_norm(grads: list[Tensor]) -> Tensor:
@@ -237,9 +241,15 @@ def _plain_step(optimizer: Optimizer) -> None:
     """Call torch's own step inside its wrappers, which call hooks and import ``torch._dynamo``.
 
     The import takes over a second of CPU time. Gradients of the step itself are off, as the wrapper
-    has them: a fused optimizer cannot be differentiable.
+    has them unless the optimizer is differentiable, which a fused one cannot be.
     """
     inspect.unwrap(type(optimizer).step)(optimizer)
+
+
+def _is_plain(optimizer: Optimizer) -> bool:
+    """Whether the wrappers of ``step`` are torch's own, and nobody differentiates through it."""
+    ours = type(optimizer).__module__.startswith("torch.optim.")
+    return ours and not any(group.get("differentiable") for group in optimizer.param_groups)
 
 
 def is_observed(optimizer: Optimizer) -> bool:

@@ -11,6 +11,7 @@ from genesis_fp16.worker.compiler_import import _original
 SCRIPT = """
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import torch
@@ -39,6 +40,16 @@ trainer.train_batch(batch, lambda forward, batch: forward(batch).square().mean()
 with tempfile.TemporaryDirectory() as folder:
     trainer.save_checkpoint(Path(folder) / "checkpoint.pt")
     trainer.load_checkpoint(Path(folder) / "checkpoint.pt")  # as a worker that resumes
+for kind in (torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop):  # without fused=True
+    other = torch.nn.Linear(2, 2)
+    unfused = kind(other.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(unfused, 0.9)
+    trainer = FP16Trainer(other, unfused, FP16TrainingConfig(enabled=False))
+    before = other.weight.detach().clone()
+    trainer.train_batch(batch, lambda forward, batch: forward(batch).square().mean())
+    with warnings.catch_warnings(action="error"):
+        schedule.step()  # warns unless the optimizer's step counts as called
+    assert not torch.equal(other.weight, before)
 optimizer.zero_grad()
 with Counted() as mode:
     batch + 1
