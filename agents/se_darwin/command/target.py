@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from agents.se_darwin.edits.edit_space import definition_of
 from infrastructure.agent_contract.command import CommandError
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -22,7 +23,7 @@ class RepairTarget:
 
     Attributes:
         code: Text of the file with its own line ends.
-        function: Name of the function, at the top level of the file.
+        function: Name of the function, at the top level of the file, or ``Class.method``.
         module: Name by which tests import the file.
         path: Path of the file in a diff, relative to *folder*.
         folder: Folder in which to apply the diff: the working folder if the file lies in it.
@@ -118,17 +119,27 @@ def parse(code: str, path: Path) -> ast.Module:
 
 
 def _check_function(tree: ast.Module, program: Path, function: str) -> None:
-    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-    if function in functions:
+    try:
+        definition_of(tree, function)
+    except ValueError:
+        functions = list(_plain_functions(tree.body))
+    else:
         return
     found = dict(_definitions(tree, ""))
     remedy = found.get(function)
     if remedy is None:  # named without its class, or misspelt
         inner = [name for name in found if name.rpartition(".")[2] == function]
         remedy = found[inner[0]] if inner else _nearest(function, functions)
-    raise CommandError(
-        f"{program} has no function {function!r} at its top level; {remedy}", os.EX_DATAERR
-    )
+    message = f"{program} has no plain function {function!r}; {remedy}"
+    raise CommandError(message, os.EX_DATAERR)
+
+
+def _plain_functions(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            yield f"{prefix}{node.name}"
+        elif isinstance(node, ast.ClassDef):
+            yield from _plain_functions(node.body, f"{prefix}{node.name}.")
 
 
 def _nearest(function: str, functions: list[str]) -> str:
@@ -160,7 +171,7 @@ def _remedy(
     if isinstance(node, ast.AsyncFunctionDef):
         return f"{name} is asynchronous: move what it computes into a plain function that it calls"
     if isinstance(parent, ast.ClassDef):
-        return f"{name} is a method: move what it computes into a function that it calls"
+        return f"{name} is a method: name it with its class"
     if prefix:
         outer = prefix.partition(".")[0]
         return f"{name} is nested in {outer}: repair {outer}, or move {node.name} out of it"

@@ -42,8 +42,8 @@ class EditSpace:
     edits of different lineages can be merged, and single edits removed.
 
     Args:
-        source: Source of a program that defines *function* at its top level.
-        function: Name of the function to edit.
+        source: Source of a program that defines *function*.
+        function: Name of a function at the top level of the program, or ``Class.method``.
 
     Attributes:
         source: *source* in normal form.
@@ -61,14 +61,7 @@ class EditSpace:
             raise ValueError(f"the program is not valid Python: {error}") from None
         self.source = ast.unparse(self._tree)
         self.function = function
-        definitions = [
-            node
-            for node in self._tree.body
-            if isinstance(node, ast.FunctionDef) and node.name == function
-        ]
-        if not definitions:
-            raise ValueError(f"the program defines no function {function!r} at its top level")
-        self.definition = definitions[-1]
+        self.definition = definition_of(self._tree, function)
         self.names = _variables(self.definition)
         self.nodes = tuple(ast.walk(self.definition))
         self.edits = tuple(self._enumerate())
@@ -128,6 +121,32 @@ class EditSpace:
                         if edit not in seen:
                             seen.add(edit)
                             yield edit
+
+
+def definition_of(tree: ast.Module, function: str) -> ast.FunctionDef:
+    """Return the last definition of *function*, ``function`` or ``Class.method``.
+
+    Raises:
+        ValueError: The program does not define it there.
+    """
+    body, found = tree.body, None
+    *classes, name = function.split(".")
+    for owner in classes:
+        inner = [each for each in body if isinstance(each, ast.ClassDef) and each.name == owner]
+        body = inner[-1].body if inner else []
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name == name and not _is_setter(node):
+            found = node
+    if found is None:
+        place = f"in the class {'.'.join(classes)}" if classes else "at its top level"
+        raise ValueError(f"the program defines no function {name!r} {place}")
+    return found
+
+
+def _is_setter(node: ast.FunctionDef) -> bool:
+    """Whether *node* is the setter or deleter of the property that it names."""
+    marks = (f"{node.name}.setter", f"{node.name}.deleter")
+    return any(ast.unparse(each) in marks for each in node.decorator_list)
 
 
 def _children(node: ast.AST) -> Iterator[tuple[str, int | None, ast.AST]]:

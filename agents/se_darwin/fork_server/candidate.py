@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from .canonical import UncomparableError, canonical
+from .place import find_function
 from .wire import Call, Message, UnsendableError, Wire, make_module
 
 CANDIDATE_FILE = "<candidate>"
@@ -53,7 +54,7 @@ def serve_calls(
     changed), ``raise`` or ``strange`` (what cannot be sent), and ``lines``.
     """
     made = make_module(module, source, CANDIDATE_FILE)
-    called, wire = vars(made)[function], Wire(made, first=1)
+    called, wire = find_function(made, function), Wire(made, first=1)
     with os.fdopen(calls, "rb", closefd=False) as lines:
         for line in lines:
             write_line(answers, _answer(called, wire, json.loads(line), coverage))

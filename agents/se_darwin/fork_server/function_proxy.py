@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from types import MethodType
 
 from .canonical import UncomparableError
 from .wire import UnsendableError, Wire
@@ -94,6 +95,10 @@ class FunctionProxy:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CandidateLostError from error
         raise raised
+
+    def __get__(self, instance: object, owner: type | None = None) -> object:
+        """Bind to *instance*, as a function does that is an attribute of its class."""
+        return self if instance is None else MethodType(self, instance)
 
     def __getattr__(self, name: str) -> object:
         """Refuse attributes such as ``cache_clear``: only the call is forwarded.

@@ -19,6 +19,7 @@ from .check import PASSED, Check
 from .collector import Collector, Test
 from .fixtures import Fixtures, UnsupportedTestError
 from .function_proxy import CandidateLostError, FunctionProxy
+from .place import UnsupportedFunctionError, replace_function
 from .wire import Wire, make_module
 
 CHECK_NAME = "__check__"
@@ -53,6 +54,8 @@ def run_suite(
     """
     try:
         runner = SuiteRunner(suite, function, calls, answers)
+    except UnsupportedFunctionError as error:
+        yield ["problem", str(error)]
     except BaseException as error:  # the module or its tests may raise anything on import
         hint = " (the sandbox opens no files)" if isinstance(error, OSError) else ""
         raised = f"{type(error).__name__}: {error}{hint}"
@@ -87,7 +90,7 @@ class SuiteRunner:
         name, *others = suite["module_names"]
         module = make_module(name, suite["program"], "<program>")
         self._proxy = FunctionProxy(function, Wire(module), calls, answers)
-        setattr(module, function, self._proxy)
+        replace_function(module, function, self._proxy)
         for other in others:
             _register(other, module)
         self._checks: list[Check] = []

@@ -102,15 +102,16 @@ class PytestSuite:
                 f"the tests do not import the program: write `from {module} import ...` in them"
             )
         everywhere = [*trees, ast.parse(program)]
+        goal = _name_in_calls(function)
         automatic = ast.Module(
             [each for tree in trees for each in tree.body if _is_automatic(each)], []
         )
-        always = may_call(automatic, function, everywhere)
+        always = may_call(automatic, goal, everywhere)
         chosen = {
             name: node
             for name, (node, set_up) in _tests_in(tree).items()
             if selected(name)
-            if always or any(may_call(each, function, everywhere) for each in (node, *set_up))
+            if always or any(may_call(each, goal, everywhere) for each in (node, *set_up))
         }
         if not chosen:
             named = f" of those that match {tests.keyword!r}" if tests.keyword else ""
@@ -186,6 +187,13 @@ def _tests_in(tree: ast.Module) -> dict[str, tuple[_TestNode, list[ast.stmt]]]:
             "the tests contain no function `def test_...():`; write one with plain asserts"
         )
     return found
+
+
+def _name_in_calls(function: str) -> str:
+    """Name in code that calls *function*: of ``Class.__add__``, which operators call, the class."""
+    owner, _, name = function.rpartition(".")
+    is_special = owner and name.startswith("__") and name.endswith("__")
+    return owner.rpartition(".")[2] if is_special else name
 
 
 def _selector(keyword: str) -> Callable[[str], bool]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from agents.se_darwin.edits import Edit, EditSpace
+from agents.se_darwin.edits.edit_space import definition_of
 from agents.se_darwin.search.evolution import Outcome
 from agents.se_darwin.tasks.evaluation import Evaluation
 
@@ -55,11 +56,7 @@ class EditDescriber:
     """
 
     def __init__(self, code: str, space: EditSpace) -> None:
-        [definition] = [
-            node
-            for node in ast.parse(code).body
-            if isinstance(node, ast.FunctionDef) and node.name == space.function
-        ][-1:]
+        definition = definition_of(ast.parse(code), space.function)
         line = definition.lineno
         # `ast.walk` visits the nodes in the same order as in normal form.
         self._lines = [getattr(node, "lineno", line) for node in ast.walk(definition)]

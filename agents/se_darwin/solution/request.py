@@ -150,7 +150,8 @@ class EvolutionRequest(BaseModel):
 
     Attributes:
         code: Source of a module that defines the function; it may contain other definitions.
-        function: Name of the function to repair, at the top level of *code*.
+        function: Name of the function to repair, at the top level of *code*, or ``Class.method``
+            with *test_code*.
         tests: Calls with expected results; see `CallCase`.
         test_code: Source of a test module, instead of *tests*; see
             `agents.se_darwin.sandbox.PytestSuite`.
@@ -234,6 +235,8 @@ class EvolutionRequest(BaseModel):
     def _check_tests(self) -> EvolutionRequest:
         if bool(self.tests) == bool(self.test_code):
             raise ValueError("give either tests (a list of calls) or test_code (a test module)")
+        if self.tests and "." in self.function:
+            raise ValueError(f"{self.function} is a method: give test_code (a test module)")
         return self
 
     def sandbox(self) -> Sandbox:
@@ -355,7 +358,8 @@ def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits
     least, source = _LEAST, task.space.source
     given, wall_seconds = _time(task, sandbox, source)
     if given.execution.end == "timeout":
-        raising = f"\n\ndef {task.function}(*_, **__):\n    raise RuntimeError"
+        raising = "\n\ndef __raising__(*_, **__):\n    raise RuntimeError"
+        raising += f"\n{task.function} = __raising__"
         least = Limits(
             cpu_seconds=_CPU_SHARE_IF_HUNG * most.cpu_seconds,
             wall_seconds=_WALL_SHARE_IF_HUNG * most.wall_seconds,
@@ -403,7 +407,8 @@ def _needed_imports(node: ast.AST, function: str) -> Iterator[str]:
     yield from _imported(node)
     for child in ast.iter_child_nodes(node):
         optional = isinstance(child, ast.Try) and bool(child.handlers)
-        other = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name != function
+        name = function.rpartition(".")[2]
+        other = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name != name
         typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
         if not (optional or other or typing):
             yield from _needed_imports(child, function)

@@ -14,6 +14,11 @@ def test_a_file_is_read_as_it_is(folder: Path) -> None:
     assert RepairTarget.read("a.py::f").code == "def f():\r\n    return 'é'\r\n"
 
 
+def test_a_method_is_named_with_its_class(folder: Path) -> None:
+    (folder / "a.py").write_text("class A:\n    def f(self): 0\n")
+    assert RepairTarget.read("a.py::A.f").function == "A.f"
+
+
 PROGRAM = "def total(): 0"
 FOUND_NOTHING, WRONG_DATA = os.EX_NOINPUT, os.EX_DATAERR
 
@@ -23,10 +28,11 @@ FOUND_NOTHING, WRONG_DATA = os.EX_NOINPUT, os.EX_DATAERR
     [
         ({}, "nothere.py::total", r"no file nothere\.py", FOUND_NOTHING),
         ({}, "prices.py", "FILE::FUNCTION", os.EX_USAGE),
-        ({}, "prices.py::sum", "'sum' .*there are total", WRONG_DATA),
+        ({}, "prices.py::sum", "'sum'; there are total", WRONG_DATA),
         ({}, "prices.py::totall", r"did you mean total\?", WRONG_DATA),
-        ({"a.py": "class A:\n def f(s): 0"}, "a.py::A.f", "A.f is a method", WRONG_DATA),
-        ({"a.py": "class A:\n def f(s): 0"}, "a.py::f", "A.f is a method", WRONG_DATA),
+        ({"a.py": "class A:\n def f(s): 0"}, "a.py::A.g", r"did you mean A\.f\?", WRONG_DATA),
+        ({"a.py": "class A:\n def f(s): 0"}, "a.py::B.f", r"did you mean A\.f\?", WRONG_DATA),
+        ({"a.py": "class A:\n def f(s): 0"}, "a.py::f", "A.f is a method: name it", WRONG_DATA),
         ({"a.py": "class A: 0"}, "a.py::A", "A is a class", WRONG_DATA),
         ({"a.py": "async def f(): 0"}, "a.py::f", "f is asynchronous", WRONG_DATA),
         ({"a.py": "f = lambda x: x"}, "a.py::f", "write it as `def f", WRONG_DATA),

@@ -181,3 +181,27 @@ def test_two_edits_of_one_node_are_refused(space: EditSpace) -> None:
 def test_what_cannot_be_edited_is_refused(source: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EditSpace(source, "solve")
+
+
+def test_a_method_is_edited_and_nothing_else() -> None:
+    source = """
+class Other:
+    def total(self):
+        return 1
+
+class Cart:
+    @property
+    def total(self):
+        return self.low + 1
+
+    @total.setter
+    def total(self, value):
+        self.low = value + 5
+"""
+    space = EditSpace(source, "Cart.total")
+    programs = [space.program([edit]) for edit in space.edits]
+    assert programs
+    assert all("value + 5" in program and "return 1\n" in program for program in programs)
+    for missing in ("Cart.sum", "Shop.total", "total"):
+        with pytest.raises(ValueError, match="defines no function"):
+            EditSpace(source, missing)

@@ -446,6 +446,67 @@ def test_g():
     }
 
 
+METHODS = """
+from functools import cached_property
+class Cart:
+    kinds = {}
+    def __init__(self, *prices):
+        self.prices = list(prices)
+    def add(self, price):
+        self.prices.append(price)
+        return self
+    __lshift__ = add
+    @property
+    def total(self):
+        return sum(self.prices)
+    @total.setter
+    def total(self, value):
+        self.prices = [value]
+    @staticmethod
+    def net(price):
+        return price / 2
+    @classmethod
+    def empty(cls):
+        return cls()
+    @cached_property
+    def largest(self):
+        return max(self.prices)
+    def __eq__(self, other):
+        return self.prices == other.prices
+"""
+USES = {
+    "__init__": "assert Cart(1, 2).prices == [1, 2]",
+    "add": "assert (cart := Cart(1)).add(2) is cart; assert (cart << 3).prices == [1, 2, 3]",
+    "total": "cart = Cart(1); cart.total = 5; assert cart.total == 5",
+    "net": "assert Cart.net(4) == Cart(1).net(4) == 2",
+    "empty": "assert type(Cart.empty()) is Cart",
+    "__eq__": "assert Cart(1) == Cart(1)",
+}
+
+
+@pytest.mark.parametrize("method", USES)
+def test_methods_are_repaired_as_functions_are(sandbox: Sandbox, method: str) -> None:
+    def run(source: str) -> list[str | None]:
+        tests = f"from mod import Cart\ndef test_a():\n    {USES[method]}\n    Cart(1)"
+        function = f"Cart.{method}"
+        suite = PytestSuite.prepare(
+            TestSources(tests), program=METHODS, module="mod", function=function
+        )
+        suite = sandbox.collect(suite, function=function, limits=LIMITS)
+        [execution] = sandbox.run([source], suite, function=function, limits=LIMITS)
+        return [output and output.text for output in execution.outputs]
+
+    assert set(run(METHODS)) == {"passed"}
+    assert set(run(METHODS + f"\nCart.{method} = lambda *_: 1 / 0")) != {"passed"}
+
+
+def test_a_method_of_another_kind_is_refused(sandbox: Sandbox) -> None:
+    tests = TestSources("from mod import Cart\ndef test_a():\n    assert Cart(1).largest == 1")
+    suite = PytestSuite.prepare(tests, program=METHODS, module="mod", function="Cart.largest")
+    with pytest.raises(PytestSuiteError, match=r"Cart.largest is a cached_property, not a plain"):
+        sandbox.collect(suite, function="Cart.largest", limits=LIMITS)
+
+
 @pytest.mark.parametrize(
     ("keyword", "names"),
     [
