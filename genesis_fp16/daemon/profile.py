@@ -47,7 +47,11 @@ def run_profile(
     )
     for event in run_agent_task(settings, agent, "profile", done="profiled", request=request):
         if isinstance(event, ProfileDone):
-            return event.report.model_copy(update={"prewarmed": settings.prewarm})
+            remarks = list(event.report.remarks)
+            if (count := settings.for_agent(agent).processes_per_run) > 1:
+                remarks.append(f"a run trains in {count} processes; one was measured")
+            changes = {"prewarmed": settings.prewarm, "remarks": tuple(remarks)}
+            return event.report.model_copy(update=changes)
     raise AgentTaskError(f"{agent} was not profiled: its worker has sent no report", 1)
 
 

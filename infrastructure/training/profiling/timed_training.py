@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 
@@ -252,10 +253,10 @@ class _Batches:
             taken = iter(self._batches)
         while True:
             with self._clock.phase("batches"):
-                batch = next(taken, None)
-            if batch is None:
+                found = list(islice(taken, 1))
+            if not found:
                 return
-            yield batch
+            yield found[0]
 
 
 class _SizedBatches(_Batches):

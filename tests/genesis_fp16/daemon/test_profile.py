@@ -57,6 +57,8 @@ def test_a_run_is_measured_and_nothing_of_the_agent_changes(
     install_line()
     home = folder / ".genesis"
     Store.open(load_settings()).close()
+    with (folder / ".env").open("a") as settings:
+        settings.write("GENESIS_AGENTS__LINE__PROCESSES_PER_RUN=2\n")
     buffer = ReplayBuffer(home / "agents" / "line" / "replay")
     for number in range(3):
         buffer.append(Transition(group=f"e{number}", observation={"x": 1.0}, action={}))
@@ -79,6 +81,7 @@ def test_a_run_is_measured_and_nothing_of_the_agent_changes(
     assert [each["precision"] for each in report["steps"]] == ["fp32", "bf16"]
     assert report["findings"]
     assert any("publish() is the agent's own" in each for each in report["caveats"])
+    assert "a run trains in 2 processes; one was measured" in report["caveats"]
     assert files(home / "agents") == before
     assert list((home / "profiles").iterdir()) == []
     assert not (home / "runs").exists()
