@@ -10,16 +10,15 @@ from pathlib import Path
 from torch.nn import Module
 
 from infrastructure.world_model import ModelFileError, WorldModel
-from infrastructure.world_model.distributions import base_rate_distributions
 from infrastructure.world_model.distributions.metrics import clustered_standard_error
 from infrastructure.world_model.fitting import (
-    Family,
     FittedModel,
     TrainingData,
     fit_candidates,
+    predict_all,
     select_family,
 )
-from infrastructure.world_model.fitting.scoring import PRIMARY, measure, row_nll
+from infrastructure.world_model.fitting.scoring import PRIMARY, base_rate_scores, measure, row_nll
 from infrastructure.world_model.model_files import BuildNetwork
 
 Z_95_ONE_SIDED = 1.645
@@ -55,11 +54,16 @@ def gate_publication(
     candidates = fit_candidates(data, ensemble)
     family = select_family(candidates, data)
     candidate, test = candidates[family], data.test
-    nll_N = row_nll(candidate.predict(test.features), test.outcomes, data.codec)
-    base_N = row_nll(base_rate_distributions(data.codec, len(nll_N)), test.outcomes, data.codec)
+    predicted = predict_all(candidates, test.features)
+    base = base_rate_scores(test.outcomes, data.codec)
+    nll_N, base_N = row_nll(predicted[family], test.outcomes, data.codec), base.rows
     skill = float((base_N - nll_N).mean())
     error = clustered_standard_error(base_N - nll_N, test.groups)
-    metrics = _metrics(data, candidates, family) | {f"{PRIMARY}_standard_error": error}
+    measured = {
+        name: measure(each, test.outcomes, data.codec, base) for name, each in predicted.items()
+    }
+    skills = {f"{name}.{PRIMARY}": metrics[PRIMARY] for name, metrics in measured.items()}
+    metrics = {**measured[family], **skills, f"{PRIMARY}_standard_error": error}
 
     if not skill > Z_95_ONE_SIDED * error:
         reason = (
@@ -79,18 +83,6 @@ def gate_publication(
     better = nll < used_nll
     reason = f"{gain}; {compared}" if better else f"not better than the model in use: {compared}"
     return GateDecision(published=better, reason=reason, candidate=candidate, metrics=metrics)
-
-
-def _metrics(
-    data: TrainingData, candidates: Mapping[Family, FittedModel], selected: Family
-) -> dict[str, float]:
-    """Return all test metrics of the selected candidate, and the skill of each family."""
-    measured = {
-        name: measure(model.predict(data.test.features), data.test.outcomes, data.codec)
-        for name, model in candidates.items()
-    }
-    skills = {f"{name}.{PRIMARY}": metrics[PRIMARY] for name, metrics in measured.items()}
-    return measured[selected] | skills
 
 
 def _nll_in_use(

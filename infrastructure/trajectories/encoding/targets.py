@@ -110,7 +110,7 @@ class TargetCodec:
     def outcomes(self, transitions: Sequence[Transition]) -> dict[str, Tensor]:
         """Return all observed targets in recorded units; see `Outcomes`."""
         return {
-            name: self._positions(transitions, name)
+            name: self.label_positions(transitions, name)
             if self.is_discrete(name)
             else torch.from_numpy(_vectors(self.spec, transitions, name))
             for name in self.spec.targets
@@ -140,8 +140,8 @@ class TargetCodec:
             single_label=tuple(cast(Sequence[str], value["single_label"])),
         )
 
-    def _positions(self, transitions: Sequence[Transition], name: str) -> Tensor:
-        """Position of each row's label, ``[N]`` int64."""
+    def label_positions(self, transitions: Sequence[Transition], name: str) -> Tensor:
+        """Position of each row's label of `Discrete` target *name*, ``[N]`` int64."""
         position = {label: index for index, label in enumerate(self.labels(name))}
         values = [target_value(self.spec, transition, name) for transition in transitions]
         return torch.tensor([position[label] for label in labels_of(values)])

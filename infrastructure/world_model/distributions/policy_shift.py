@@ -53,7 +53,7 @@ def policy_shift_warning(
     distribution = predicted[name]
     if not isinstance(distribution, DiscreteDistribution):
         return ""
-    happened_N = codec.outcomes(transitions)[name] == label
+    happened_N = codec.label_positions(transitions, name) == label
     return check_policy_shift(distribution.probabilities[:, label], happened_N, transitions).warning
 
 

@@ -4,6 +4,7 @@ from infrastructure.world_model.fitting.fitted_model import (
     Family,
     FittedModel,
     fit_candidates,
+    predict_all,
     select_family,
 )
 from infrastructure.world_model.fitting.linear_fit import fit_linear
@@ -22,6 +23,7 @@ __all__ = [
     "TrainingPlan",
     "fit_candidates",
     "fit_linear",
+    "predict_all",
     "prepare_training_data",
     "select_family",
     "training_job",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.agent_contract.transition import Transition, TransitionSpec
@@ -70,13 +71,14 @@ class FittedModel:
 
         Out-of-distribution rows are shrunk to the base rate; see `shrink_to_base_rate`.
         """
-        inputs, rows = features.inputs(), len(features)
-        ensemble = predictive_distributions(self.ensemble(inputs), self.codec, rows)
-        linear = predictive_distributions(self.linear(inputs), self.codec, rows)
-        mixed = blend(ensemble, linear, self.ensemble_weight)
+        return self.combine(NetworkPredictions.of(self, features))
+
+    def combine(self, predicted: NetworkPredictions) -> TargetDistributions:
+        """Predict each target from what the two networks predict; see `predict`."""
+        mixed = blend(predicted.ensemble, predicted.linear, self.ensemble_weight)
         calibrated = self.calibration.apply(mixed, self.codec)
-        base = base_rate_distributions(self.codec, rows)
-        return shrink_to_base_rate(calibrated, base, features.out_of_distribution)
+        base = base_rate_distributions(self.codec, len(predicted.out_of_distribution))
+        return shrink_to_base_rate(calibrated, base, predicted.out_of_distribution)
 
     def predict_transitions(self, transitions: Sequence[Transition]) -> TargetDistributions:
         """Predict the targets of recorded transitions from observation and action alone."""
@@ -95,6 +97,38 @@ class FittedModel:
         predicted = model.predict_transitions(transitions)
         warning = policy_shift_warning(predicted, transitions, self.codec)
         return replace(model, policy_shift_warning=warning)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkPredictions:
+    """What the networks of several candidates predict for the same rows, not calibrated.
+
+    Attributes:
+        out_of_distribution: See `Features`.
+    """
+
+    ensemble: TargetDistributions
+    linear: TargetDistributions
+    out_of_distribution: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: FittedModel, features: Features) -> NetworkPredictions:
+        """Run both networks of *model* on *features*."""
+        inputs, rows = features.inputs(), len(features)
+        return cls(
+            ensemble=predictive_distributions(model.ensemble(inputs), model.codec, rows),
+            linear=predictive_distributions(model.linear(inputs), model.codec, rows),
+            out_of_distribution=features.out_of_distribution,
+        )
+
+
+def predict_all(
+    candidates: Mapping[Family, FittedModel], features: Features
+) -> dict[Family, TargetDistributions]:
+    """`FittedModel.predict` of each of *candidates*, which share their networks."""
+    predicted = NetworkPredictions.of(next(iter(candidates.values())), features)
+    return {family: model.combine(predicted) for family, model in candidates.items()}
 
 
 def fit_candidates(
@@ -126,19 +160,26 @@ def fit_candidates(
             linear=linear,
             ensemble_weight=weight,
             calibration=calibration,
-            policy_shift_warning=policy_shift_warning(calibrated, part.transitions, data.codec),
         )
         return selection_loss(calibrated, part, data.codec), model
 
+    def check(model: FittedModel) -> FittedModel:
+        raw = blend(first, second, model.ensemble_weight)
+        calibrated = model.calibration.apply(raw, data.codec)
+        warning = policy_shift_warning(calibrated, part.transitions, data.codec)
+        return replace(model, policy_shift_warning=warning)
+
     _, blended = min(map(fit, _BLEND_WEIGHTS), key=lambda fitted: fitted[0])
-    return {"linear": fit(0.0)[1], "ensemble": fit(1.0)[1], "blend": blended}
+    return {
+        "linear": check(fit(0.0)[1]),
+        "ensemble": check(fit(1.0)[1]),
+        "blend": check(blended),
+    }
 
 
 def select_family(candidates: Mapping[Family, FittedModel], data: TrainingData) -> Family:
     """Return the family with the lowest `selection_loss` on the calibration groups."""
     part = data.calibration
-
-    def loss(family: Family) -> float:
-        return selection_loss(candidates[family].predict(part.features), part, data.codec)
-
-    return min(candidates, key=loss)
+    predicted = predict_all(candidates, part.features)
+    losses = {name: selection_loss(each, part, data.codec) for name, each in predicted.items()}
+    return min(candidates, key=losses.__getitem__)
