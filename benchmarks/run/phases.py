@@ -15,6 +15,7 @@ from infrastructure.agent_contract import EvaluationReport, TrainingJob
 from infrastructure.events.event import BaseEvent, CheckpointSaved, StepStats
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics import check_fp32_step
+from infrastructure.training.diagnostics.phase_clock import cpu_seconds
 from infrastructure.training.loop import train
 from infrastructure.trajectories import ReplayBuffer
 
@@ -22,7 +23,9 @@ _PARTS_OF_PUBLISHING = ("fit_linear", "fit_candidates", "gate_publication", "sav
 
 
 class PhaseTimes:
-    """Processor seconds by phase; a part is named ``phase: part`` and belongs to its phase.
+    """Processor seconds by phase, also of child processes that have ended.
+
+    A part is named ``phase: part`` and belongs to its phase.
 
     Attributes:
         seconds: Seconds by name, in the order of the run.
@@ -34,9 +37,9 @@ class PhaseTimes:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the time of the block to *name*."""
-        begun = time.process_time()
+        begun = cpu_seconds()
         yield
-        self.add(name, time.process_time() - begun)
+        self.add(name, cpu_seconds() - begun)
 
     def add(self, name: str, seconds: float) -> None:
         """Add *seconds* to *name*."""

@@ -47,10 +47,11 @@ class StatsReporter:
 
     def after_step(self, epoch: int) -> StepStats | None:
         """Start a read when due; emit and return the previous one if it has arrived; never wait."""
-        emitted = self._poll()
+        emitted = None if self._pending is None else self._poll()
         elapsed = time.monotonic() - self._begun
-        steps = self._trainer.training_steps - self._step
-        due = steps >= self._interval and elapsed >= _SHORTEST_WINDOW_SECONDS
+        if elapsed < _SHORTEST_WINDOW_SECONDS:
+            return emitted
+        due = self._trainer.training_steps - self._step >= self._interval
         if self._pending is None and (due or elapsed >= _LONGEST_WINDOW_SECONDS):
             self._close_window(epoch)
             emitted = self._poll() or emitted

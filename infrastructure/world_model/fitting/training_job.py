@@ -10,8 +10,8 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.optim import AdamW
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from infrastructure.agent_contract import Evaluation, Forward, TrainingJob
 from infrastructure.agent_contract.training_job import Batch
@@ -88,7 +88,7 @@ def training_job(
         loss=loss,
         evaluate=_EpochEvaluation(data, network, plan.device, best),
         epochs=plan.epochs,
-        scheduler=partial(LambdaLR, lr_lambda=partial(_cosine, plan.epochs * plan.steps_per_epoch)),
+        scheduler=partial(_CosineDecay, steps=plan.epochs * plan.steps_per_epoch),
     )
 
 
@@ -204,6 +204,32 @@ class _HeldOut:
             for name in head_outputs(self._codec)
         }
         return predictive_distributions(raw, self._codec, self._rows)
+
+
+class _CosineDecay(LRScheduler):
+    """Sets the learning rates of `_cosine` in so many *steps*.
+
+    It gives the numbers of torch's ``LambdaLR``, whose own ``step`` takes 1 to 2 % of a step of a
+    small model.
+    """
+
+    def __init__(self, optimizer: Optimizer, steps: int) -> None:
+        self._steps = steps
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | Tensor]:
+        share = _cosine(self._steps, self.last_epoch)
+        return [base * share for base in self.base_lrs]
+
+    def step(self, epoch: int | None = None) -> None:
+        self._step_count += 1
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        self._last_lr = self.get_lr()
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            if isinstance(group["lr"], Tensor):  # as CUDA graphs need it
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
 
 def _cosine(steps: int, step: int) -> float:

@@ -1,7 +1,12 @@
+import copy
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
 
 from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.trajectories.encoding.features import Features
@@ -117,3 +122,28 @@ def test_inputs_and_targets_stay_together_and_the_first_tensor_counts_samples():
     batch = next(iter(_stream(50, 16, 4).epoch(0)))
     assert next(iter(batch.values())).shape[0] == 16
     assert torch.equal(batch["dense"], batch["target.reward"])
+
+
+@pytest.mark.parametrize("rate", [0.002, torch.tensor(0.002)])
+def test_the_learning_rate_decays_as_with_lambda_lr(make_job, rate):
+    job, _ = make_job(epochs=2, steps_per_epoch=5)
+    ours, theirs = (
+        AdamW([torch.nn.Parameter(torch.zeros(1))], lr=copy.copy(rate), fused=True)
+        for _ in range(2)
+    )
+
+    def cosine(step):
+        return 0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * min(step / 10, 1.0)))
+
+    schedules = job.scheduler(ours), LambdaLR(theirs, lr_lambda=cosine)
+    for _ in range(12):
+        assert float(ours.param_groups[0]["lr"]) == float(theirs.param_groups[0]["lr"])
+        ours.step()
+        theirs.step()
+        for schedule in schedules:
+            schedule.step()
+    assert schedules[0].get_last_lr() == schedules[1].get_last_lr()
+    resumed = job.scheduler(AdamW([torch.nn.Parameter(torch.zeros(1))], lr=rate, fused=True))
+    resumed.load_state_dict(schedules[1].state_dict())  # of a checkpoint of an earlier version
+    resumed.step()
+    assert resumed.last_epoch == 13
