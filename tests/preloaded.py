@@ -44,6 +44,7 @@ MODULES = (
     "torch._dynamo",  # what resumes imports it; so does an optimizer without fused=True
 )
 PROGRAM = "genesis-fp16"
+FLEET = "genesis_fp16.worker.fleet"
 GROUP = "genesis_fp16.worker.group"
 SCENARIOS = "tests.infrastructure.training.distributed.scenarios"
 PRELOADED = (  # as named on a command line
@@ -51,6 +52,7 @@ PRELOADED = (  # as named on a command line
     "genesis_fp16.plugins.probe",
     "genesis_fp16.worker",
     "genesis_fp16.worker.spare",
+    FLEET,
     GROUP,
     SCENARIOS,
     "torch.distributed.run",

@@ -110,14 +110,14 @@ def _attempt(settings: Settings, attempt: Attempt, longest: float) -> dict[str, 
     """
     from genesis_fp16.domain.attempt import attempt_folder
     from infrastructure.events import EventTail
-    from infrastructure.events.event import Evaluated, PrecisionChanged
+    from infrastructure.events.event import Evaluated, Notice, PrecisionChanged
 
     folder = attempt_folder(settings.home, attempt)
     log, events_file = folder / "worker.log", folder / "events.ndjson"
     tail = EventTail(events_file, longest_backlog=longest)
     counts: Counter[str] = Counter()
     changes: list[PrecisionChanged] = []
-    evaluated, trouble = None, ""
+    evaluated, fleet, trouble = None, None, ""
     try:
         for event in tail.read():
             counts[event.kind] += 1
@@ -125,6 +125,8 @@ def _attempt(settings: Settings, attempt: Attempt, longest: float) -> dict[str, 
                 changes.append(event)
             elif isinstance(event, Evaluated):
                 evaluated = event
+            elif isinstance(event, Notice) and event.event == "fleet_changed":
+                fleet = event.fields.get("reason")
     except OSError as error:
         trouble = f"{events_file.name} cannot be read: {error.strerror or error}"
     return {
@@ -134,6 +136,7 @@ def _attempt(settings: Settings, attempt: Attempt, longest: float) -> dict[str, 
         "events_trouble": trouble,
         "events": dict(counts),
         "events_not_read_bytes": tail.skipped_bytes,
+        "fleet": fleet,
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
             | event.state.fields
@@ -163,6 +166,9 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
             for each in run["attempts"]
         ],
     )
+    for each in run["attempts"]:
+        if each["fleet"]:
+            typer.echo(f"attempt {each['number']} in a fleet: {each['fleet']}")
     if run["attempts_left_out"]:
         typer.echo(f"{run['attempts_left_out']} earlier attempts are left out: see --all")
     if run["precision_history"]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from genesis_fp16.domain.run_spec import RunSpec
@@ -11,15 +12,22 @@ from infrastructure.events import Command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
-    """A worker process; the start time distinguishes it from a later one with the same pid.
+    """An attempt's worker; the start time distinguishes it from a later one with the same pid.
 
     Attributes:
         pid: Process id; also the id of its session and process group.
         started_at: Start time of the process in Unix seconds, as the kernel reports it.
+        hosted: Incarnation of the attempt, if the process hosts several; else empty.
     """
 
     pid: int
     started_at: float
+    hosted: str = ""
+
+    @property
+    def process(self) -> Handle:
+        """Equal for all attempts in one process."""
+        return replace(self, hosted="")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,14 +53,24 @@ class Executor(Protocol):
             OSError: The worker cannot be started.
         """
 
+    def submit_fleet(self, specs: Sequence[RunSpec]) -> list[Handle]:
+        """Start one worker for several attempts; return their handles, in order.
+
+        Raises:
+            OSError: The worker cannot be started.
+        """
+
     def poll(self, handle: Handle) -> ExitStatus | None:
-        """How the worker ended, or None while it lives; its descendants end with it."""
+        """How the worker ended, or None while it lives; its descendants end with it.
+
+        Poll each attempt of a worker that hosts several until its end is known.
+        """
 
     def send(self, handle: Handle, command: Command) -> None:
         """Send *command*; a worker that has closed its stdin does not receive it."""
 
     def kill(self, handle: Handle) -> None:
-        """End the worker and all its descendants at once."""
+        """End the worker, with all attempts that it hosts, and all its descendants at once."""
 
     def recover(self, handle: Handle) -> bool:
         """Take over a worker that an earlier daemon started; False if it has ended."""

@@ -243,6 +243,11 @@ class ActiveAttempt:
         return replace(self.run, fell_back_at=self.progress.summary.fell_back_at)
 
     @property
+    def hosted(self) -> bool:
+        """Whether its worker hosts other attempts, too."""
+        return self.handle is not None and bool(self.handle.hosted)
+
+    @property
     def over(self) -> bool:
         """Whether the worker has ended and all that it had written by then has been read."""
         return self.exit_status is not None and not self.progress.tail.behind
@@ -266,8 +271,11 @@ class ActiveAttempt:
 
     def ending(self, status: ExitStatus) -> Ending:
         """What the *status* of its worker means for the attempt."""
-        exit_code, outcome = status.exit_code, self.progress.outcome
+        outcome = self.progress.outcome
         reported = None if outcome is None else EXIT_CODES[outcome]
+        if self.hosted:
+            return self._ending_in_fleet(status, reported)
+        exit_code = status.exit_code
         if exit_code is None and status.signal is None:  # an orphan is not our child to wait for
             exit_code = reported
         elif exit_code == 0 and reported != 0:  # agent code has ended the process by os._exit
@@ -278,6 +286,20 @@ class ActiveAttempt:
             signal=status.signal,
             cause=self.stop_cause,
             disk_full=disk_full,
+        )
+
+    def _ending_in_fleet(self, status: ExitStatus, reported: int | None) -> Ending:
+        """What it has *reported* counts; without that the process has ended for all its attempts.
+
+        Any of them may then be the reason, and also when none of them makes progress.
+        """
+        silent = self.stop_cause in (StopCause.START_TIMEOUT, StopCause.NO_PROGRESS)
+        return Ending(
+            exit_code=reported,
+            signal=status.signal if reported is None else None,
+            cause=self.stop_cause,
+            disk_full=self.progress.outcome == "disk_full",
+            shared=silent or reported is None,
         )
 
     def ended_at(self, home: Path, now: float) -> float:

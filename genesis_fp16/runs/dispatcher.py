@@ -25,8 +25,10 @@ from genesis_fp16.domain.run import (
     StopCause,
     resolve_ending,
 )
+from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import Executor, ExitStatus, Handle
 from genesis_fp16.runs.active_attempt import ActiveAttempt
+from genesis_fp16.runs.fleets import MOST_DUE, share_workers
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -79,12 +81,19 @@ class Dispatcher:
         self.absent: Callable[[str], str] = lambda _agent: ""
         self._active: dict[str, ActiveAttempt] = {}
         self._announced: dict[str, RunState] = {}
-        self._killed: list[Handle] = []  # workers of runs given up, until they are reaped
+        self._left: list[Handle] = []  # of attempts followed no longer, until the worker has ended
+
+    @property
+    def under_way(self) -> int:
+        """Attempts under way."""
+        return len(self._active)
 
     @property
     def busy(self) -> int:
-        """Slots in use."""
-        return len(self._active)
+        """Slots in use, one by each worker, however many attempts it hosts."""
+        handles = [active.handle for active in self._active.values()]
+        workers = {handle.process for handle in handles if handle is not None}
+        return len(workers) + handles.count(None)
 
     @property
     def alive(self) -> int:
@@ -109,7 +118,10 @@ class Dispatcher:
 
         If *only* is not None, it is the id of the only run that may start.
         """
-        for run in self.follow_and_record(now):
+        due: list[Run] = []
+        unfinished = self.follow_and_record(now)
+        free = self.settings.slots - self.busy
+        for run in unfinished:
             if run.state is not RunState.QUEUED or only not in (None, run.id):
                 continue
             if run.cancel_requested:
@@ -118,8 +130,10 @@ class Dispatcher:
                 self._cancel(run, f"the agent {run.agent} is disabled by its ENABLED=false")
             elif reason := self.absent(run.agent):
                 self._cancel(run, reason)
-            elif self._may_start(run):
-                self._isolated(run, self._start, run, now)
+            elif free > 0 and self._may_start(run, due):  # first: a long queue is spared the rest
+                due.append(run)
+        for runs in share_workers(due, free, self.settings)[:free]:
+            self._start(runs, now)
 
     def follow_and_record(self, now: float) -> list[Run]:
         """Follow the attempts under way and record them, without starting a run.
@@ -145,7 +159,7 @@ class Dispatcher:
 
         Passing on events takes `READ_SECONDS` and one more event at most.
         """
-        self._killed = [worker for worker in self._killed if self._executor.poll(worker) is None]
+        self._left = [worker for worker in self._left if self._executor.poll(worker) is None]
         for active in list(self._active.values()):
             if not active.daemon_error:
                 self._isolated(active.run, self._control, active, now)
@@ -165,11 +179,13 @@ class Dispatcher:
             if active.handle is not None:
                 self._executor.kill(active.handle)
 
-    def _may_start(self, run: Run) -> bool:
+    def _may_start(self, run: Run, due: list[Run]) -> bool:
+        """Whether *run* may start in this round, in which those in *due* start before it."""
         return (
-            len(self._active) < self.settings.slots  # first: it spares the others for a long queue
+            len(due) < MOST_DUE
             and run.is_available(self._store.now(), self.settings.retry_backoff_seconds)
             and run.agent in self._agents
+            and all(each.agent != run.agent for each in due)
             and all(active.run.agent != run.agent for active in self._active.values())
         )
 
@@ -193,7 +209,17 @@ class Dispatcher:
         if not alive:
             active.end(ExitStatus())
 
-    def _start(self, run: Run, now: float) -> None:
+    def _start(self, runs: list[Run], now: float) -> None:
+        """Start one worker for the next attempts of *runs*."""
+        begun: list[tuple[ActiveAttempt, RunSpec]] = []
+        try:
+            for run in runs:
+                self._isolated(run, self._begin, run, now, begun)
+        finally:  # also if the store fails now: their attempts have begun
+            if begun:
+                self._launch(begun)
+
+    def _begin(self, run: Run, now: float, begun: list[tuple[ActiveAttempt, RunSpec]]) -> None:
         try:
             attempt = self._store.begin_attempt(run.id, secrets.token_hex(16))
         except IntegrityError:  # a run that we do not follow is active: its row is unreadable
@@ -207,25 +233,54 @@ class Dispatcher:
         self._announce(run, RunState.STARTING)
         precision = self._precision(active.run_so_far)
         spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
+        begun.append((active, spec))
+
+    def _launch(self, begun: list[tuple[ActiveAttempt, RunSpec]]) -> None:
+        specs = [spec for _, spec in begun]
         try:
-            spec.attempt_folder.mkdir(parents=True)
-            active.handle = self._executor.submit(spec)
+            for spec in specs:
+                spec.attempt_folder.mkdir(parents=True)
+            handles = self._submit(specs)
         except OSError as error:
             message = f"the worker could not be started: {error}"
-            active.progress.summary = replace(active.progress.summary, error=message)
-            active.end(ExitStatus())  # if the store fails now, a later round ends it
-            self._end(active, Ending(disk_full=find_disk_full(error) is not None))
+            for active, _ in begun:
+                active.progress.summary = replace(active.progress.summary, error=message)
+                active.end(ExitStatus())  # if the store fails now, a later round ends it
+                full = find_disk_full(error) is not None
+                self._isolated(active.run, self._end, active, Ending(disk_full=full))
             return
-        active.sent_precision = precision
-        self._store.update_attempt(
-            attempt.incarnation, pid=active.handle.pid, pid_started_at=active.handle.started_at
-        )
+        except Exception as error:  # of any kind: the loop and the other runs go on
+            log.exception("worker_not_started", agents=", ".join(spec.agent for spec in specs))
+            for active, _ in begun:
+                self._abandon(active, f"its worker could not be started: {error!r}; see the log")
+            return
+        for (active, spec), handle in zip(begun, handles, strict=True):
+            active.handle, active.sent_precision = handle, spec.precision
+        for active, _ in begun:
+            self._isolated(active.run, self._record_worker, active)
+
+    def _submit(self, specs: list[RunSpec]) -> list[Handle]:
+        if len(specs) == 1:
+            return [self._executor.submit(specs[0])]
+        agents = ", ".join(spec.agent for spec in specs)
+        log.info("fleet_started", agents=agents, attempts=len(specs))
+        return self._executor.submit_fleet(specs)
+
+    def _record_worker(self, active: ActiveAttempt) -> None:
+        if active.handle is not None:
+            self._store.update_attempt(
+                active.attempt.incarnation,
+                pid=active.handle.pid,
+                pid_started_at=active.handle.started_at,
+            )
 
     def _control(self, active: ActiveAttempt, now: float) -> None:
         if active.exit_status is None and active.handle is not None:
             status = self._executor.poll(active.handle)
             if status is not None:
                 active.end(status)
+            elif active.hosted and active.progress.outcome is not None and self._beside(active):
+                active.end(ExitStatus())  # its worker goes on with the others
         if active.exit_status is not None:
             return
         if active.stop_cause is None:
@@ -234,6 +289,18 @@ class Dispatcher:
             log.warning("worker_killed", agent=active.run.agent, run_id=active.run.id)
             self._executor.kill(active.handle)
             active.kill_at = math.inf
+
+    def _beside(self, active: ActiveAttempt) -> list[ActiveAttempt]:
+        """Other attempts under way in the same worker."""
+        return [
+            each
+            for each in self._active.values()
+            if each is not active
+            and each.handle is not None
+            and active.handle is not None
+            and each.handle.process == active.handle.process
+            and not (each.exit_status or each.daemon_error)
+        ]
 
     def _read(self, now: float) -> Iterator[ActiveAttempt]:
         """Read events in equal shares of `READ_SECONDS`; what one does not need is for the others.
@@ -346,7 +413,7 @@ class Dispatcher:
         self._save(active, summary)
         ended_at = active.ended_at(home, self._store.now())
         self._store.end_attempt(active.attempt, ending, transition, finished_at=ended_at)
-        del self._active[active.run.id]
+        self._leave(active)
         _log_refused_events(active)
         if transition.state is RunState.QUEUED:
             log.info(
@@ -373,20 +440,27 @@ class Dispatcher:
                 self._abandon(active, message)
 
     def _abandon(self, active: ActiveAttempt, error: str) -> None:
-        """Kill the worker and follow it no longer; the run fails with *error*."""
+        """End the attempt and follow it no longer; the run fails with *error*."""
         active.daemon_error = error  # recorded later, where a failing store is tried again
-        if active.handle is not None:
+        if active.handle is None:
+            return
+        if self._beside(active):
+            self._executor.send(active.handle, Stop(reason=error))
+        else:
             self._executor.kill(active.handle)
+
+    def _leave(self, active: ActiveAttempt) -> None:
+        del self._active[active.run.id]
+        if active.handle is not None:
+            self._left.append(active.handle)
 
     def _give_up(self, active: ActiveAttempt) -> None:
         """Record that the run has failed by `daemon_error`."""
         run, transition = active.run, RunTransition(state=RunState.FAILED, failed=True)
         self._store.update_summary(run.id, replace(RunSummary.of(run), error=active.daemon_error))
         self._store.end_attempt(active.attempt, Ending(), transition, finished_at=self._store.now())
-        del self._active[run.id]
+        self._leave(active)
         _log_refused_events(active)
-        if active.handle is not None:
-            self._killed.append(active.handle)
         self._announce(run, RunState.FAILED)
 
     def _fail(self, run: Run, error: str) -> None:

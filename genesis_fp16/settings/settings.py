@@ -114,9 +114,11 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
     """Device to train on: auto, cpu, cuda or cuda:N."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Largest number of runs at the same time."""
+    """Largest number of workers at the same time; a worker trains one run, or a fleet of them."""
     prewarm: Hot[bool] = False
     """Whether a process with torch imported waits for the next run; it takes 170 MiB of memory."""
+    fleet: Hot[Literal["auto", "off"]] = "off"
+    """Whether due runs whose models share a shape train in one worker where slots are scarce."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of each agent's first run; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1

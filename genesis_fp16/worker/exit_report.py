@@ -44,10 +44,10 @@ def drop_output_on_full_disk() -> None:
         setattr(sys, name, lines)
 
 
-def print_traceback() -> None:
-    """Print the exception under way to stderr, unless its file cannot be written."""
+def print_traceback(error: BaseException) -> None:
+    """Print *error* to stderr, unless its file cannot be written."""
     with suppress(OSError):
-        traceback.print_exc()
+        traceback.print_exception(error)
 
 
 def describe_failure(error: BaseException, spec: RunSpec, activity: str) -> str:

@@ -36,7 +36,7 @@ def main() -> None:
         failures = _run_ranks(path, spec)
         finished = combine_reports(spec, failures, _read_exit_reports(spec))
     except Exception as error:  # an error of torchrun itself: the attempt has failed
-        print_traceback()
+        print_traceback(error)
         message = describe_failure(error, spec, "starting the ranks")
         finished = Finished(outcome="failed", error=message)
     code = EXIT_CODES[finished.outcome]

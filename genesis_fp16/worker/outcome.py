@@ -27,10 +27,10 @@ def run_attempt(runner: AttemptRunner, spec: RunSpec) -> Finished:
 
 
 def finished_by(error: BaseException, runner: AttemptRunner, spec: RunSpec) -> Finished:
-    """The end of an attempt by *error*, which is under way, with its traceback in the log."""
+    """Print *error*, which ended an attempt, to the log; return what it means for the run."""
     if isinstance(error, StoppedError):
         return Finished(outcome="stopped")
-    print_traceback()
+    print_traceback(error)
     never_retry = (
         PluginRefusedError,
         WrongDeviceError,

@@ -36,3 +36,10 @@ class SetPrecision(_Command):
 Command = Annotated[Stop | SaveCheckpoint | SetPrecision, Field(discriminator="command")]
 
 COMMAND_ADAPTER: TypeAdapter[Command] = TypeAdapter(Command)
+
+
+class AttemptCommand(_Command):
+    """A command to one of the attempts that a worker hosts, named by its incarnation."""
+
+    incarnation: str
+    command: Command

@@ -13,7 +13,7 @@ from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
-from infrastructure.events.event import Evaluated, PrecisionChanged, Started
+from infrastructure.events.event import Evaluated, Notice, PrecisionChanged, Started
 
 Ask = Callable[..., Result]
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -34,6 +34,8 @@ def run(store: Store) -> Run:
         emit(PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))
         emit(PrecisionChanged(step=40, state=BY_FLAG, loss_scale=1.0))
         emit(Evaluated(epoch=1, metrics={"mse": 0.25}, primary="mse"))
+        for reason in ("being measured", "together with 3 others"):
+            emit(Notice(level="info", event="fleet_changed", fields={"reason": reason}))
     store.end_attempt(
         attempt,
         Ending(exit_code=1),
@@ -70,7 +72,13 @@ def test_run_is_shown_with_its_attempts_and_precision(
     shown = ask_json("runs", "show", run.id)
     (attempt,) = shown["attempts"]
     assert attempt["ending"] == "exit code 1"
-    assert attempt["events"] == {"started": 1, "precision_changed": 2, "evaluated": 1}
+    assert attempt["events"] == {
+        "started": 1,
+        "precision_changed": 2,
+        "evaluated": 1,
+        "notice": 2,
+    }
+    assert attempt["fleet"] == "together with 3 others"
     assert attempt["evaluation"]["metrics"] == {"mse": 0.25}
     assert Path(attempt["log"]).parent == Path(attempt["events_file"]).parent
     assert Path(attempt["events_file"]).exists()
@@ -81,6 +89,7 @@ def test_run_is_shown_with_its_attempts_and_precision(
     text = ask("runs", "show", run.id).stdout
     assert "worker.log" in text
     assert "2 precision_changed" in text
+    assert "attempt 1 in a fleet: together with 3 others" in text
 
 
 def test_long_event_files_are_read_in_part_unless_asked(

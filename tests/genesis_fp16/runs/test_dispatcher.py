@@ -16,8 +16,10 @@ from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from genesis_fp16.domain.attempt import attempt_folder, events_path
+from genesis_fp16.domain.last_training import LastTraining
 from genesis_fp16.domain.run import TRANSITIONS, Run, RunState
 from genesis_fp16.executors import Handle, LocalExecutor
+from genesis_fp16.plugins.agent_folder import write_last_training
 from genesis_fp16.runs.active_attempt import LONGEST_BACKLOG
 from genesis_fp16.runs.dispatcher import (
     READ_SECONDS,
@@ -62,7 +64,8 @@ class World:
     def begin(self) -> None:
         """Become a new daemon that knows only what is stored."""
         self.store = self._stores.enter_context(closing(Store.open(self.settings)))
-        self._executors.append(LocalExecutor(self._command))
+        fleet_command = (*self._command, "--fleet")
+        self._executors.append(LocalExecutor(self._command, fleet_command=fleet_command))
         self.dispatcher = Dispatcher(
             self.store,
             self._executors[-1],
@@ -100,6 +103,18 @@ class World:
         """Change what the further attempts of a run do, whose settings are fixed."""
         path = self.settings.home / "runs" / run_id / "behaviour.json"
         path.write_text(json.dumps(how))
+
+    def have_trained(self, *agents: str) -> None:
+        """Let the last trainings of *agents* have had one shape."""
+        for agent in agents:
+            folder = self.settings.home / "agents" / agent
+            folder.mkdir(parents=True, exist_ok=True)
+            last = LastTraining(shape="1f", collect_seconds=1.0, train_seconds=2.0)
+            write_last_training(folder, last)
+
+    def processes(self, run_ids: list[str]) -> list[int | None]:
+        """Process of the newest attempt of each run."""
+        return [self.store.attempts(run_id)[-1].pid for run_id in run_ids]
 
     def enqueue(self, agent: str = "a") -> str:
         return self.store.enqueue(agent, first_seed=0).id
@@ -696,3 +711,113 @@ def test_waiting_runs_of_a_disabled_agent_are_cancelled(world: World) -> None:
     assert run.state is RunState.CANCELLED
     assert "disabled" in str(run.error)
     assert world.recorder.states[run_id][-1] == "cancelled"
+
+
+@pytest.fixture
+def fleet(world: World, ticking) -> Callable[..., list[str]]:
+    """Start runs of agents a, b and c in one worker; wait until all of them train."""
+
+    def start(**behaviours: dict[str, object]) -> list[str]:
+        world.configure(fleet="auto")
+        world.have_trained(*"abc")
+        for agent in "abc":
+            world.behave(agent, **behaviours.get(agent, {"steps": 10**9}))
+        runs = [world.enqueue(agent) for agent in "abc"]
+        ticking(lambda: all(world.events(run_id, "precision_changed") for run_id in runs))
+        return runs
+
+    return start
+
+
+def test_due_runs_of_one_shape_share_a_worker_and_a_slot(world: World, fleet, finished) -> None:
+    runs = fleet(a={"steps": 5}, b={"steps": 200}, c={"steps": 400})
+    assert len(set(world.processes(runs))) == 1
+    assert (world.dispatcher.busy, world.dispatcher.under_way) == (1, 3)
+    [first, *others] = [finished(run_id) for run_id in runs]
+    assert [run.steps for run in (first, *others)] == [5, 200, 400]
+    assert [run.state for run in (first, *others)] == ["succeeded"] * 3
+    assert first.finished_at < others[0].finished_at < others[1].finished_at
+    assert world.recorder.states[runs[0]] == ["queued", "starting", "running", "succeeded"]
+
+
+def test_commands_reach_the_attempt_that_they_name(world: World, fleet, ticking) -> None:
+    runs = fleet()
+    world.precision["b"] = FP32
+    ticking(lambda: len(world.events(runs[1], "precision_changed")) == 2)
+    world.store.request_cancel(runs[0], actor="me", reason="enough")
+    ticking(lambda: world.run(runs[0]).finished)
+    assert world.run(runs[0]).state is RunState.CANCELLED
+    before = steps(world, runs[2])
+    ticking(lambda: steps(world, runs[2]) > before)
+    last = [world.events(run_id, "precision_changed")[-1] for run_id in runs]
+    assert [event.state.effective for event in last] == ["fp16", "fp32", "fp16"]
+
+
+def test_the_death_of_a_fleet_counts_against_nobody_and_each_goes_on_alone(
+    world: World, fleet, finished
+) -> None:
+    world.configure(max_attempts=1)
+    runs = fleet(a={"steps": 300}, b={"steps": 300}, c={"steps": 300})
+    [pid] = set(world.processes(runs))
+    os.kill(pid, signal.SIGKILL)
+    ended = [finished(run_id) for run_id in runs]
+    assert [(run.state, run.failures) for run in ended] == [("succeeded", 0)] * 3
+    assert len(set(world.processes(runs))) == 3
+    first_attempts = [world.store.attempts(run_id)[0] for run_id in runs]
+    assert {each.ending for each in first_attempts} == {"with its fleet: killed by signal 9"}
+
+
+def test_a_member_that_fails_is_retried_alone_while_the_others_go_on(
+    world: World, fleet, ticking
+) -> None:
+    world.configure(slots=1)
+    runs = fleet(a={"exit": 3, "failing_attempts": 1, "steps": 5})
+    ticking(lambda: world.run(runs[0]).failures == 1)
+    assert world.run(runs[0]).state is RunState.QUEUED, "the fleet has the only slot"
+    world.configure(slots=2)
+    ticking(lambda: world.run(runs[0]).finished)
+    assert world.run(runs[0]).state is RunState.SUCCEEDED
+    assert [world.run(run_id).state for run_id in runs[1:]] == ["running"] * 2
+
+
+def test_a_member_that_hangs_costs_the_worker_and_the_others_go_on_alone(
+    world: World, fleet, ticking
+) -> None:
+    world.configure(max_attempts=1)
+    runs = fleet(a={"hang": True})
+    world.store.request_cancel(runs[0], actor="me", reason="enough")
+    ticking(lambda: world.run(runs[0]).state is RunState.STOPPING)
+    world.jumped += world.settings.stop_timeout_seconds
+    world.configure(slots=2)
+    ticking(lambda: len(world.store.attempts(runs[2])) == 2 and world.run(runs[2]).active)
+    assert world.run(runs[0]).state is RunState.CANCELLED
+    assert [world.run(run_id).failures for run_id in runs[1:]] == [0, 0]
+
+
+def test_a_shutdown_and_a_crash_of_the_daemon_stop_every_member(
+    world: World, fleet, ticking
+) -> None:
+    runs = fleet()
+    world.dispatcher.stop_all(world.now)
+    ticking(lambda: not world.dispatcher.busy)
+    assert [world.run(run_id).state for run_id in runs] == ["queued"] * 3
+    assert [world.run(run_id).failures for run_id in runs] == [0] * 3
+
+
+def test_the_next_daemon_adopts_every_member_of_a_fleet(world: World, fleet, until) -> None:
+    runs = fleet()
+    [pid] = set(world.processes(runs))
+    world.begin()
+    world.dispatcher.recover(world.now)
+    assert world.dispatcher.busy == 1
+    os.kill(pid, signal.SIGTERM)
+    world.configure(slots=0)
+    until(lambda: world.tick() or all(world.run(run_id).state == "queued" for run_id in runs))
+    assert [world.run(run_id).failures for run_id in runs] == [0] * 3
+
+
+def test_no_fleet_is_formed_unless_asked_for(world: World, ticking) -> None:
+    world.have_trained(*"abc")
+    runs = [world.enqueue(agent) for agent in "abc"]
+    ticking(lambda: all(world.run(run_id).finished for run_id in runs))
+    assert len(set(world.processes(runs))) == 3
