@@ -72,6 +72,12 @@ PLANS = st.builds(
     special=st.one_of(st.just({}), st.dictionaries(st.integers(0, 4), KINDS, max_size=2)),
     commands=st.dictionaries(st.integers(1, 9), COMMANDS, max_size=2),
     draws=st.booleans(),
+    config=st.sampled_from(
+        [{}, {}, {"max_grad_norm": None}, {"adaptive_clip": True}, {"nonfinite_loss_patience": 2}]
+    ),
+    options=st.sampled_from(
+        [{}, {}, {"baseline_interval_steps": 2}, {"telemetry_interval_steps": 2}]
+    ),
 )
 
 

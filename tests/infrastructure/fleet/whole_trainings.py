@@ -25,7 +25,7 @@ from infrastructure.training.loop import (
     training_steps,
 )
 
-_TIMES = {"seconds": 0.0, "path": "", "at": None}
+_TIMES = {"seconds": 0.0, "fp32_seconds": 0.0, "path": ""}
 PLAIN, OVERFLOW, NAN, ERROR, WIDE, RANDOM, EXIT = range(7)
 
 
@@ -185,6 +185,7 @@ def run_together(attempts: Mapping[str, Attempt], join_rounds: Mapping[str, int]
 def _without_times(event: Any) -> dict[str, Any]:
     fields = event.model_dump()
     found = {name: _TIMES.get(name, value) for name, value in fields.items()}
+    found = {name: "NaN" if str(value) == "nan" else value for name, value in found.items()}
     return {"type": type(event).__name__, **found}
 
 
