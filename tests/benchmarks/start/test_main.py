@@ -1,4 +1,4 @@
-"""The benchmark of starts: one start of each kind, with few records."""
+"""The benchmark of starts: one start, with few records."""
 
 from pathlib import Path
 
@@ -11,14 +11,12 @@ from benchmarks.start.__main__ import PHASES, Starts, summarise
 def test_each_phase_is_timed(tmp_path: Path) -> None:
     starts = Starts(tmp_path, "fp32", transitions=4000)
     try:
+        assert starts.warm_up() > 100_000  # KiB
         assert starts.record() == 4000
-        prewarmed = starts.prewarmed()
     finally:
         starts.close()
-    first = starts.first
-    assert first.keys() == {*PHASES, "submit"}
-    assert prewarmed.keys() == first.keys() - {"interpreter", "torch", "library"}
-    assert sum(prewarmed.values()) < sum(first.values())
+    assert starts.first.keys() == {*PHASES, "submit"} - {"interpreter", "torch", "library"}
+    assert all(seconds > 0 for seconds in starts.first.values())
 
 
 def test_a_column_holds_medians_and_their_sum() -> None:
