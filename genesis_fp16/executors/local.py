@@ -92,7 +92,7 @@ class LocalExecutor:
         for other in others:
             _share_log(output, other)
         is_alone = len(specs) == 1 and specs[0].processes_per_run == 1
-        child = self._take_spare(paths[0], output) if is_alone else None
+        child = self._take_spare(specs[0], output) if is_alone else None
         if child is None:
             token = secrets.token_hex(16)
             with output.open("ab") as file:
@@ -134,18 +134,18 @@ class LocalExecutor:
                 retry = {"retry_after_seconds": SPARE_RETRY_SECONDS}
                 log.warning("spare_failed", error=str(error), **retry)
 
-    def _take_spare(self, spec: Path, output: Path) -> _Child | None:
+    def _take_spare(self, spec: RunSpec, output: Path) -> _Child | None:
         """Make the spare worker that of an attempt; None if it cannot be used."""
         spare = self.spare
         if spare is None or not spare.is_ready():
             return None
         if reason := spare.failure or spare.outdated():
             self._end_spare(reason)
-        elif not spare.hand_over(spec, output):
+        elif not spare.hand_over(spec.attempt_folder / SPEC_FILE, output):
             self._end_spare("it has ended")
         else:
             self.spare = None
-            log.info("spare_used", pid=spare.process.pid, spec=str(spec))
+            log.info("spare_used", agent=spec.agent, run_id=spec.run_id, pid=spare.process.pid)
             return _Child(spare.process, spare.token)
         return None
 
