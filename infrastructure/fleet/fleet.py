@@ -136,6 +136,20 @@ class Fleet:
         self._unstack(slot.key)
         return self._slots.pop(name).member
 
+    def check_again(self, name: str) -> None:
+        """Let a member train alone from now on if its model or optimizer is no longer stackable.
+
+        Parameters may have been frozen since it joined, or modules replaced.
+
+        Raises:
+            KeyError: The fleet has no member of this name.
+        """
+        slot = self._slots[name]
+        now = _new_slot(name, slot.member)
+        if slot.alone_reason is None and now.key != slot.key:
+            self._unstack(slot.key)
+            slot.alone_reason = now.alone_reason or "its model has changed since it joined"
+
     @property
     def members(self) -> Mapping[str, FleetMember]:
         """Members by name."""

@@ -59,6 +59,7 @@ class _Member(Generic[T]):
     states: RandomStates
     request: StepRequest | None = None  # not taken yet
     loop: TrainingLoop | None = None  # that made the last request
+    round: int = 0  # of that loop, as of the last request
     standing: Standing | None = None
 
     def take(self) -> None:
@@ -173,7 +174,11 @@ class Trainings(Generic[T]):
                     step_alone=lambda _batch: member.take(),
                 )
                 self._fleet.join(member.name, taking)
-            self._standings_are_old = True
+            member.round, self._standings_are_old = loop.rounds_begun, True
+        elif member.request is not None and member.request.loop.rounds_begun > member.round:
+            member.round = member.request.loop.rounds_begun
+            if member.name in self._fleet.members:
+                self._fleet.check_again(member.name)
 
     def _leave(self, member: _Member[T]) -> None:
         member.loop, self._standings_are_old = None, True

@@ -252,6 +252,7 @@ class TrainingLoop:
         trainer: Trainer of the job's model.
         stepper: What takes a step of this training alone: the trainer, or a wrapper of it.
         loss: The job's loss function.
+        rounds_begun: Rounds of batches begun so far in this attempt.
         alone_reason: Reason the job or the options keep its steps from being taken together with
             those of other trainings, or None; see `infrastructure.fleet` for those of the model.
     """
@@ -297,6 +298,7 @@ class TrainingLoop:
         self.stepper = GraphedTrainer(trainer) if config.cuda_graph else trainer
         self.loss = job.loss
         self.alone_reason = _alone_reason(job, options)
+        self.rounds_begun = 0
         schedule = None
         if job.scheduler is not None:
             schedule = LearningRateSchedule(
@@ -434,6 +436,7 @@ class TrainingLoop:
     def _begin_round(self) -> Iterator[RankBatch]:
         """Return this rank's share of the batches that remain in the round."""
         trainer, progress = self.trainer, self._progress
+        self.rounds_begun += 1
         round_ = progress.epoch * self._rounds.per_epoch + progress.round
         begun = time.monotonic()
         batches = self._rounds.begin(round_)

@@ -184,3 +184,22 @@ def test_a_removed_training_leaves_the_others(tmp_path: Path) -> None:
     kept.end = ended["kept"].result
     assert differences(kept.seen()["model"], alone.seen()["model"], "") == []
     assert trainings.standings == {}
+
+
+def test_a_training_that_freezes_a_layer_goes_on_alone(tmp_path: Path) -> None:
+    def freezing(place: str) -> Attempt:
+        attempt = Attempt(Plan(epochs=3), tmp_path / place)
+        evaluate, first = attempt.job.evaluate, attempt.job.model[0]
+
+        def freeze_and_evaluate(forward: Any) -> Any:
+            first.requires_grad_(False)
+            return evaluate(forward)
+
+        attempt.job = replace(attempt.job, evaluate=freeze_and_evaluate)
+        return attempt
+
+    alone, together = freezing("alone"), freezing("together")
+    alone.run_alone()
+    told = run_together({"m0": together, "m1": Attempt(Plan(seed=1, epochs=3), tmp_path / "b")}, {})
+    assert differences(together.seen(), alone.seen(), "") == []
+    assert "m0: trains alone: parameter 0.weight is frozen" in told
