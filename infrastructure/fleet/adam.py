@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any, cast
 
 import torch
@@ -20,6 +20,8 @@ from infrastructure.training import FP16Trainer
 from infrastructure.training.optimizer_step import adam_kernel, is_observed
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
+_tensors_of = itemgetter(*_STATE)
+_hyperparameters_of = itemgetter("lr", "betas", "eps", "weight_decay", "maximize")
 
 
 class StackedAdam:
@@ -34,13 +36,25 @@ class StackedAdam:
 
     def __init__(self, trainers: Sequence[FP16Trainer], parameters: StackedParameters) -> None:
         self._trainers, self._parameters = trainers, parameters
+        self._optimizers = [trainer.optimizer for trainer in trainers]
+        self._are_adam = [
+            trainer.device.type == "cpu"
+            and isinstance(trainer.optimizer, Adam)
+            and not trainer.config.adaptive_clip
+            for trainer in trainers
+        ]
         members, shapes = len(trainers), [stack.shape for stack in parameters.stacks]
         self._steps_FP = torch.zeros(members, len(shapes))
         self._step_slices = [own_storages(row) for row in self._steps_FP]
         self._moments = [[torch.zeros(shape) for shape in shapes] for _ in _STATE[1:]]
         self._slices = [[own_storages(stack) for stack in stacks] for stacks in self._moments]
+        self._sizes = [shape[1:].numel() for shape in shapes]
         self._own = [
-            [*self._step_slices[i], *(slices[i] for moment in self._slices for slices in moment)]
+            [
+                tensor
+                for k, step in enumerate(self._step_slices[i])
+                for tensor in (step, *(slices[k][i] for slices in self._slices))
+            ]
             for i in range(members)
         ]
         self._sources: list[object] = [None] * members  # the state that was adopted
@@ -51,13 +65,10 @@ class StackedAdam:
 
     def can_step(self, i: int) -> bool:
         """Whether member *i*'s next step can be taken here; moves its moments to the stacks."""
-        trainer = self._trainers[i]
-        optimizer = trainer.optimizer
+        optimizer = self._optimizers[i]
         if (
-            trainer.device.type != "cpu"
-            or trainer.fused_step_unavailable_reason is not None
-            or trainer.config.adaptive_clip
-            or not isinstance(optimizer, Adam)
+            not self._are_adam[i]
+            or self._trainers[i].fused_step_unavailable_reason is not None
             or len(optimizer.param_groups) != 1
             or is_observed(optimizer)
         ):
@@ -69,20 +80,20 @@ class StackedAdam:
 
     def _adopt(self, i: int) -> bool:
         """Move member *i*'s state to the stacks; False before its first step, which makes it."""
-        state = self._trainers[i].optimizer.state
+        state = self._optimizers[i].state
         if self._sources[i] is not state:
             states = [cast("dict[str, Any]", state.get(p)) for p in self._parameters.own(i)]
             if not all(states):
                 return False
             self._sources[i], self._states[i] = state, states
         states = self._states[i]
-        found = [each[name] for name in _STATE for each in states]
+        found = [tensor for each in states for tensor in _tensors_of(each)]
         if not all(map(is_, found, self._own[i])):
             for own, value in zip(self._own[i], found, strict=True):
                 if own is not value:
                     own.copy_(value)
-            places = product(_STATE, states)
-            for own, (name, each) in zip(self._own[i], places, strict=True):
+            places = product(states, _STATE)
+            for own, (each, name) in zip(self._own[i], places, strict=True):
                 each[name] = own
         return True
 
@@ -116,12 +127,12 @@ class StackedAdam:
         divisor_G = (norm_G * inverse_G).clamp_(min=1.0)
         if scale_G is not None:
             divisor_G.mul_(scale_G)
-        if not bool((divisor_G == 1.0).all()):  # division by 1 changes nothing
+        if any(divisor != 1.0 for divisor in divisor_G.tolist()):  # 1 changes nothing
             for gradient in gradients:
                 gradient.div_(divisor_G.view(-1, *[1] * (gradient.dim() - 1)))
         alike: dict[tuple[object, ...], list[int]] = {}
         for row in rows:
-            optimizer = self._trainers[members[row]].optimizer
+            optimizer = self._optimizers[members[row]]
             optimizer._opt_called = True  # type: ignore[attr-defined]  # for an LR scheduler
             alike.setdefault(_hyperparameters(optimizer), []).append(row)
         for same in alike.values():
@@ -130,30 +141,30 @@ class StackedAdam:
     def _apply(
         self, members: Sequence[int], rows: Sequence[int], gradients: Sequence[Tensor]
     ) -> None:
-        everyone = len(rows) == len(self._trainers)
-        if everyone:
-            self._steps_FP += 1.0
-        else:
+        """Step members of equal hyperparameters."""
+        count = len(self._trainers)
+        wholes: list[int] = []  # parameters whose stacks are stepped as wholes
+        if len(rows) < count:
             for row in rows:
                 self._steps_FP[members[row]] += 1.0
-        whole = everyone and bool((self._steps_FP == self._steps_FP[0, 0]).all())
-        lists: tuple[list[Tensor], ...] = ([], [], [], [], [])
-        firsts, seconds = self._moments
-        for k, (stack, gradient) in enumerate(zip(self._parameters.stacks, gradients, strict=True)):
-            if whole and elementwise_agrees(stack[0].numel(), len(stack)):
-                tensors = (stack, gradient, firsts[k], seconds[k], self._step_slices[0][k])
-                for each, tensor in zip(lists, tensors, strict=True):
-                    each.append(tensor)
-                continue
-            of_row = gradient.unbind()
+        else:
+            self._steps_FP += 1.0
+            if bool((self._steps_FP == self._steps_FP[0, 0]).all()):
+                wholes = [k for k, n in enumerate(self._sizes) if elementwise_agrees(n, count)]
+        (firsts, seconds), steps = self._moments, self._step_slices
+        calls = [
+            (self._parameters.stacks[k], gradients[k], firsts[k], seconds[k], steps[0][k])
+            for k in wholes
+        ]
+        for k in sorted({*range(len(gradients))}.difference(wholes)):
+            slices = (self._parameters.slices[k], self._slices[0][k], self._slices[1][k])
+            of_row = gradients[k].unbind()
             for row in rows:
                 i = members[row]
-                lists[0].append(self._parameters.slices[k][i])
-                lists[1].append(of_row[row])
-                lists[2].append(self._slices[0][k][i])
-                lists[3].append(self._slices[1][k][i])
-                lists[4].append(self._step_slices[i][k])
-        optimizer = self._trainers[members[rows[0]]].optimizer
+                own, first, second = (each[i] for each in slices)
+                calls.append((own, of_row[row], first, second, steps[i][k]))
+        optimizer = self._optimizers[members[rows[0]]]
+        lists = (list(each) for each in zip(*calls, strict=True))
         adam_kernel(optimizer, optimizer.param_groups[0], *lists)
 
 
@@ -162,9 +173,5 @@ def _hyperparameters(optimizer: torch.optim.Optimizer) -> tuple[object, ...]:
     return (
         type(optimizer),
         group.get("decoupled_weight_decay"),
-        group["lr"],
-        *group["betas"],
-        group["eps"],
-        group["weight_decay"],
-        group["maximize"],
+        *_hyperparameters_of(group),
     )

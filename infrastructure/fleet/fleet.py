@@ -403,10 +403,9 @@ def _stackable(stacks: _Stacks, turns: Sequence[_Turn], outputs: Outputs) -> lis
     pending = [turn.pending for turn in turns if turn.pending and turn.slot.loss_is_known]
     if len(pending) < len(turns):
         return []
-    signatures = {each.signature() for each in pending}
-    if len(signatures) > 1 or None in signatures:
+    if not all(each.is_like(pending[0]) for each in pending):
         return []
-    case = (len(turns), turns[0].group, *signatures, torch.get_num_threads())
+    case = (len(turns), turns[0].group, pending[0].signature(), torch.get_num_threads())
     if case not in stacks.agreements:
         stacks.agreements[case] = stacked_loss_agrees(pending, outputs)
     return pending if stacks.agreements[case] else []

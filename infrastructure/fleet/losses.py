@@ -83,10 +83,23 @@ class PendingLoss:
     output: PendingOutput
     targets: Mapping[str, Tensor]
 
+    def is_like(self, other: PendingLoss) -> bool:
+        """Whether the two can be computed together."""
+        if self.loss is not other.loss or self.targets.keys() != other.targets.keys():
+            return False
+        for name, target in self.targets.items():
+            like = other.targets[name]
+            if (
+                target.shape != like.shape
+                or target.dtype != like.dtype
+                or target.requires_grad
+                or not target.is_contiguous()  # operations divide a view into other vectors
+            ):
+                return False
+        return True
+
     def signature(self) -> Hashable:
-        """Equal for losses that can be computed together; None where there is no such loss."""
-        if any(not t.is_contiguous() or t.requires_grad for t in self.targets.values()):
-            return None
+        """Equal for losses that are like each other."""
         targets = ((name, t.shape, t.dtype) for name, t in self.targets.items())
         return (self.loss, *targets)
 

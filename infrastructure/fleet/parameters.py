@@ -37,6 +37,7 @@ class StackedParameters:
     def __init__(self, trainers: Sequence[FP16Trainer]) -> None:
         self._trainers = trainers
         self._own = [list(trainer.model.parameters()) for trainer in trainers]
+        self._addresses_of = [[own.data_ptr for own in each] for each in self._own]
         self.names = [name for name, _ in trainers[0].model.named_parameters()]
         self.stacks = [_aligned_stack(len(trainers), p) for p in self._own[0]]
         self.slices = [own_storages(stack) for stack in self.stacks]
@@ -48,7 +49,7 @@ class StackedParameters:
 
     def adopt(self, i: int) -> None:
         """Move to the stack what of member *i* is not there, such as weights set by ``.data``."""
-        if [own.data_ptr() for own in self._own[i]] == self._addresses[i]:
+        if [address() for address in self._addresses_of[i]] == self._addresses[i]:
             return
         for own, slices, address in zip(self._own[i], self.slices, self._addresses[i], strict=True):
             if own.data_ptr() != address:

@@ -6,7 +6,7 @@ Shapes: F members, B rows, I inputs and O outputs of a layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -50,6 +50,7 @@ class _Block:
     layers: list[Module]
     names: list[str]  # of their parameters
     is_stacked: bool
+    gradients: list[Tensor] = field(default_factory=list)  # memory that every step uses again
 
 
 class SequentialForm:
@@ -111,15 +112,15 @@ class SequentialForm:
         blocks = self._blocks(rows[0], len(rows), half, is_stacked=is_stacked)
         if isinstance(value, Tensor) and len(blocks) == 1 and blocks[0].is_stacked:
             [block] = blocks
+            own = [parameters[name] for name in block.names]
             with torch.no_grad():
-                result, saved = _run_layers(
-                    block.layers, half, value, [parameters[name] for name in block.names]
-                )
-            return Outputs(
-                raw=result.float(),
-                structure=_itself,
-                backward=partial(_differentiate_layers, block.layers, saved, result.dtype),
+                result, saved = _run_layers(block.layers, half, value, own)
+            if half is None and not block.gradients:
+                block.gradients = [torch.empty_like(each, requires_grad=False) for each in own]
+            backward = partial(
+                _differentiate_layers, block.layers, saved, result.dtype, into=block.gradients
             )
+            return Outputs(raw=result.float(), structure=_itself, backward=backward)
         for block in blocks:
             own = [parameters[name] for name in block.names]
             if block.is_stacked:
@@ -256,21 +257,28 @@ def _differentiate_layers(
     gradient_FBO: Tensor,
     *,
     of_input: bool = False,
+    into: Sequence[Tensor] = (),
 ) -> list[Tensor]:
     """Gradients of the parameters and, if *of_input*, of the first layer's input before them.
 
     The operations are those of torch's own backward pass. Autograd's backward pass of ``baddbmm``
     would give the weights' gradient transposed.
+
+    Args:
+        into: Memory for the float32 gradients of all parameters; empty for new memory.
     """
-    gradient_FBO, found = gradient_FBO.to(dtype), []
+    gradient_FBO, found = gradient_FBO.to(dtype), list[Tensor]()
+    memory = list(into)
     for i in range(len(layers) - 1, -1, -1):
         layer, first, second = layers[i], saved[2 * i], saved[2 * i + 1]
         if not isinstance(layer, nn.Linear):
             gradient_FBO = _DERIVATIVES[type(layer)](layer, gradient_FBO, first, second)
             continue
         if layer.bias is not None:
-            found.append(gradient_FBO.sum(1).float())
-        found.append(torch.bmm(gradient_FBO.transpose(1, 2), first).float())
+            out = memory.pop() if memory else None
+            found.append(torch.sum(gradient_FBO, 1, out=out).float())
+        out = memory.pop() if memory else None
+        found.append(torch.bmm(gradient_FBO.transpose(1, 2), first, out=out).float())
         if i > 0 or of_input:
             gradient_FBO = torch.bmm(gradient_FBO, second)
     return [gradient_FBO, *reversed(found)] if of_input else found[::-1]

@@ -74,10 +74,17 @@ def test_a_stacked_loss_that_differs_does_not_agree():
     assert not stacked_loss_agrees(pending, outputs)
 
 
-def test_targets_that_are_views_are_not_stacked():
-    """An elementwise operation divides a view into other vectors."""
-    assert functional.mse_loss(PendingOutput(), VALUES).signature() is not None
-    assert functional.mse_loss(PendingOutput(), VALUES.mT).signature() is None
+def test_losses_of_other_targets_are_not_stacked():
+    def pending(target):
+        return functional.mse_loss(PendingOutput(), target)
+
+    first = pending(VALUES)
+    assert first.is_like(first)
+    assert pending(VALUES + 1.0).is_like(first)
+    assert not pending(VALUES[:2]).is_like(first)
+    assert not pending(VALUES.double()).is_like(first)
+    assert not pending(torch.zeros(3, 4).mT).is_like(first)
+    assert not functional.cross_entropy(PendingOutput(), LABELS).is_like(first)
 
 
 def test_a_mean_and_a_cross_entropy_of_each_are_those_alone():
