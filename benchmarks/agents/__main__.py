@@ -128,7 +128,7 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
         print("Genesis' own case bank: not run: name its file with --casebank")
     else:
         subjects.append(casebank_subject(home, options.casebank))
-    return subjects
+    return [each for each in subjects if each.name in options.only or not options.only]
 
 
 def _round(options: argparse.Namespace) -> None:
@@ -201,6 +201,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--candidates", type=int, help="candidates that SE-Darwin runs")
     parser.add_argument("--steps", type=int, help="steps of a training, at most")
     parser.add_argument("--agents", type=int, default=15, help="number of business agents")
+    parser.add_argument("--only", nargs="+", default=(), help="names of agents to measure")
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--seed", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--half-seeds", type=int, default=3, help="seeds of FP16 and BF16, at most")
