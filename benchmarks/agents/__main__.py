@@ -165,7 +165,7 @@ def _tuning(options: argparse.Namespace) -> None:
         "100 steps": ("fp32", replace(base, steps=100)),
         "600 steps": ("fp32", replace(base, steps=600)),
         "batch 64": ("fp32", replace(base, batch_size=64)),
-        "no clipping": ("fp32", replace(base, max_grad_norm=0.0)),
+        "no clipping": ("fp32", replace(base, max_grad_norm=None)),
         "fp16": ("fp16", base),
         "scale 1024": ("fp16", replace(base, loss_scale=1024.0)),
         "growth 50": ("fp16", replace(base, growth_interval=50)),

@@ -37,7 +37,7 @@ class Effort:
     steps: Optimizer steps of a training, at most.
     loss_scale: Initial loss scale.
     growth_interval: Steps after which it grows.
-    max_grad_norm: Bound of the gradient's norm; 0 for none.
+    max_grad_norm: Bound of the norm of the gradient; None for none.
     batch_size: Rows per step; None for the agent's own.
     keep_fp32: Modules that stay in FP32.
     """
@@ -45,7 +45,7 @@ class Effort:
     steps: int
     loss_scale: float = 65536.0
     growth_interval: int = 2000
-    max_grad_norm: float = 1.0
+    max_grad_norm: float | None = 1.0
     batch_size: int | None = None
     keep_fp32: tuple[str, ...] = ()
 
