@@ -160,19 +160,24 @@ class Fleet:
         """Reason why a member trains alone, by name; members that are stacked are missing."""
         reasons = {}
         for name, slot in self._slots.items():
+            like = self._of_key(slot.key)
+            precision = slot.member.trainer.precision
             if slot.alone_reason is not None:
                 reasons[name] = slot.alone_reason
-            elif len(self._of_key(slot.key)) < 2:
+            elif len(like) < 2:
                 reasons[name] = "no other member's model has its shape"
+            elif sum(each.member.trainer.precision is precision for each in like) < 2:
+                reasons[name] = f"no other member's model of its shape trains in {precision.value}"
         return reasons
 
     @property
     def groups(self) -> list[list[str]]:
-        """Names of the members that are stacked with each other, for every shape."""
+        """Names of the members stacked with each other, for every shape and precision."""
         names: dict[Hashable, list[str]] = {}
         for name, slot in self._slots.items():
             if slot.alone_reason is None:
-                names.setdefault(slot.key, []).append(name)
+                key = (slot.key, slot.member.trainer.precision)
+                names.setdefault(key, []).append(name)
         return [group for group in names.values() if len(group) > 1]
 
     def _of_key(self, key: Hashable) -> list[_Slot]:

@@ -157,6 +157,17 @@ def test_each_training_is_told_how_it_is_stepped(tmp_path: Path) -> None:
     assert len(verdicts) == 1
 
 
+def test_a_rollback_of_one_changes_what_is_told_of_all(tmp_path: Path) -> None:
+    plans = [Plan(seed=seed, precision="bf16") for seed in range(3)]
+    plans[1].commands = {4: precision("fp32")}
+    told, _ = compare(plans, tmp_path)
+    first, rest = told[:3], told[3:]
+    assert all("stepped together with 2 other trainings" in line for line in first)
+    assert "m1: trains alone: no other member's model of its shape trains in fp32" in rest
+    assert all("with 1 other training" in line for line in rest if not line.startswith("m1"))
+    assert len(rest) >= 3
+
+
 def test_a_short_training_is_not_measured(tmp_path: Path) -> None:
     attempts = {f"m{i}": Attempt(Plan(seed=i), tmp_path / f"{i}") for i in range(2)}
     for attempt in attempts.values():
