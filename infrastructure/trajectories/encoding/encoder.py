@@ -80,6 +80,8 @@ class FeatureEncoder:
                 seen[key] = _one_hot(values, field).any(dim=0).tolist()
                 if len(set(labels_of(values))) < 2:
                     constant.append(key)
+            elif all(value == values[0] for value in values):
+                constant.append(key)
         return cls(spec, standardisers, seen, constant)
 
     @property
@@ -95,9 +97,12 @@ class FeatureEncoder:
 
     @property
     def text_buckets(self) -> dict[str, int]:
-        """Number of buckets of each text field."""
-        fields = _columns(self._spec, (), ())
-        return {key: field.buckets for key, field, _ in fields if isinstance(field, Text)}
+        """Number of buckets of each text field that varied."""
+        return {
+            key: field.buckets
+            for key, field, _ in _columns(self._spec, (), ())
+            if isinstance(field, Text) and key not in self.constant
+        }
 
     def encode(self, observations: Sequence[Values], actions: Sequence[Values]) -> Features:
         """Encode rows; missing numbers become the mean, undeclared labels become *unknown*.
@@ -115,8 +120,9 @@ class FeatureEncoder:
         ood_N = torch.zeros(len(observations), dtype=torch.bool)
         for key, field, values in _columns(self._spec, observations, actions):
             if isinstance(field, Text):
-                rows = [buckets_of(cast(str, value), field.buckets) for value in values]
-                texts[key] = Tokens.of(rows)
+                if key not in self.constant:
+                    rows = [buckets_of(cast(str, value), field.buckets) for value in values]
+                    texts[key] = Tokens.of(rows)
             elif isinstance(field, Box):
                 if key not in self.constant:
                     numbers_NC = _numbers(values, field)

@@ -144,9 +144,11 @@ def test_the_encoding_of_any_number_is_finite_and_small(value):
 def test_fields_without_variance_are_dropped_and_named():
     rows = [_row(5.0, (1.0, n), "a", "x") for n in range(10)]
     encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
-    assert encoder.constant == ("observation.speed", "observation.kind", "action.kind")
-    assert encoder.dense_width == 1
-    assert encoder.encode(*_rows(_row(7.0, (3.0, 4.0), "b"))).dense.shape == (1, 1)
+    numbers_and_labels = ("observation.speed", "observation.kind", "action.kind")
+    assert encoder.constant == (*numbers_and_labels, "action.code")
+    assert (encoder.dense_width, encoder.text_buckets) == (1, {})
+    features = encoder.encode(*_rows(_row(7.0, (3.0, 4.0), "b", code="new")))
+    assert (features.dense.shape, features.texts) == ((1, 1), {})
 
 
 def test_a_wrong_row_is_named(encoder):
