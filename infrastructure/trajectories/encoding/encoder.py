@@ -119,21 +119,21 @@ class FeatureEncoder:
         texts = {}
         ood_N = torch.zeros(len(observations), dtype=torch.bool)
         for key, field, values in _columns(self._spec, observations, actions):
-            if isinstance(field, Text):
-                if key not in self.constant:
-                    rows = [buckets_of(cast(str, value), field.buckets) for value in values]
-                    texts[key] = Tokens.of(rows)
-            elif isinstance(field, Box):
-                if key not in self.constant:
-                    numbers_NC = _numbers(values, field)
-                    dense.append(self._standardisers[key].apply(numbers_NC))
-                    ood_N |= torch.from_numpy(self._standardisers[key].is_out_of_range(numbers_NC))
-            else:
+            is_constant = key in self.constant
+            if isinstance(field, Discrete):  # a constant one may have another label now
                 one_hot_NL = _one_hot(values, field)
                 if key in self._seen:
                     ood_N |= one_hot_NL[:, ~torch.tensor(self._seen[key])].any(dim=1)
-                if key not in self.constant:
-                    dense.append(one_hot_NL)
+                dense += [] if is_constant else [one_hot_NL]
+            elif is_constant:
+                continue
+            elif isinstance(field, Text):
+                rows = [buckets_of(cast(str, value), field.buckets) for value in values]
+                texts[key] = Tokens.of(rows)
+            else:
+                numbers_NC = _numbers(values, field)
+                dense.append(self._standardisers[key].apply(numbers_NC))
+                ood_N |= torch.from_numpy(self._standardisers[key].is_out_of_range(numbers_NC))
         return Features(dense=torch.cat(dense, dim=1), texts=texts, out_of_distribution=ood_N)
 
     def encode_transitions(self, transitions: Sequence[Transition]) -> Features:
