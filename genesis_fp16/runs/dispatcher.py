@@ -243,11 +243,12 @@ class Dispatcher:
             handles = self._submit(specs)
         except OSError as error:
             message = f"the worker could not be started: {error}"
+            full = find_disk_full(error) is not None
+            ending = Ending(disk_full=full, shared=len(begun) > 1)
             for active, _ in begun:
                 active.progress.summary = replace(active.progress.summary, error=message)
                 active.end(ExitStatus())  # if the store fails now, a later round ends it
-                full = find_disk_full(error) is not None
-                self._isolated(active.run, self._end, active, Ending(disk_full=full))
+                self._isolated(active.run, self._end, active, ending)
             return
         except Exception as error:  # of any kind: the loop and the other runs go on
             log.exception("worker_not_started", agents=", ".join(spec.agent for spec in specs))

@@ -405,6 +405,19 @@ def test_a_worker_that_cannot_be_started_fails_its_run_only(world: World, finish
     assert finished(world.enqueue()).state is RunState.SUCCEEDED
 
 
+def test_a_fleet_that_cannot_be_started_is_charged_to_the_run_that_prevents_it(
+    world: World, finished
+) -> None:
+    world.configure(fleet="auto", max_attempts=1)
+    world.have_trained(*"abc")
+    runs = [world.enqueue(agent) for agent in "abc"]
+    (world.settings.home / "runs").mkdir(exist_ok=True)
+    (world.settings.home / "runs" / runs[1]).write_text("in the way")
+    ended = [finished(run_id) for run_id in runs]
+    assert [run.state for run in ended] == ["succeeded", "failed", "succeeded"]
+    assert [run.failures for run in ended] == [0, 1, 0]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a small disk")
 def test_a_worker_without_room_for_its_files_is_started_later(
     world: World, ticking, finished, small_disk
