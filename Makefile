@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents format clean everything install uninstall drill manifests boot-test torture
+.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry format clean everything install uninstall drill manifests boot-test torture
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -49,7 +49,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents  ## All of the measurements below, in some three hours
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry  ## All of the measurements below, in some three hours
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -66,17 +66,24 @@ bench-fleet: $(STAMP)  ## Measure what training many small models in one step sa
 bench-run: $(STAMP)  ## Measure what a run costs besides learning, in ten minutes
 	$(BIN)/python -m benchmarks.run
 
-bench-start: $(VENV)/.bench  ## Measure the start of a run, cold and pre-warmed, in a minute
+bench-start: $(STAMP)  ## Measure the start of a run, cold and pre-warmed, in two minutes
 	$(BIN)/python -m benchmarks.start
 
 bench-agents: $(STAMP)  ## Measure all eighteen agents and a round of fifteen of them, in over an hour
 	$(BIN)/python -m benchmarks.agents table
-	$(BIN)/python -m benchmarks.agents round
+	$(BIN)/python -m benchmarks.agents round --steps 400
 	$(BIN)/python -m benchmarks.agents tuning
 
 bench-policy: $(STAMP)  ## Measure how far rollout and trainer of a policy disagree, in ten minutes
 	$(BIN)/python -m benchmarks.policy mismatch
 	$(BIN)/python -m benchmarks.policy factorial
+
+bench-waltzrl: $(STAMP)  ## Measure the stages of WaltzRL and its world models, in ten minutes
+	$(BIN)/python -m benchmarks.waltzrl
+	$(BIN)/python -m benchmarks.waltzrl.recorded
+
+bench-telemetry: $(STAMP)  ## Measure the share of a training that telemetry takes, in a minute
+	$(BIN)/python -m benchmarks.telemetry
 
 bench-precision-lab: $(STAMP)  ## Test document 004's hypotheses and search planted faults, in half an hour
 	$(BIN)/python -m benchmarks.precision_lab hypotheses
