@@ -68,7 +68,7 @@ def _precision_now(settings: Settings, agent: str, store: Store | None) -> Preci
     """
     own = settings.for_agent(agent)
     decision = store.guard.latest().get(agent) if store is not None else None
-    heeded = decision if settings.guard_enabled else None
+    guard = decision if settings.guard_enabled else None
     overrides = store.overrides.in_force() if store is not None else ()
     return resolve_precision(
         PrecisionInputs(
@@ -78,7 +78,7 @@ def _precision_now(settings: Settings, agent: str, store: Store | None) -> Preci
             preset=own.role_preset,
             overrides=applicable_overrides(overrides, agent, math.inf),
             device=Device(accelerator=True, fp16=True, bf16=True),
-            guard=heeded is not None and heeded.demands_fp32,
-            guard_roles=heeded.roles if heeded is not None else {},
+            guard=guard is not None and guard.demands_fp32,
+            guard_roles=guard.roles if guard is not None else {},
         )
     )

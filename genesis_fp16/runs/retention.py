@@ -39,10 +39,9 @@ MAX_DECISIONS = 1000  # of the guard, since its state was last `watching`
 _DAY_SECONDS = 86400.0
 _REMEDY = "let the daemon's user write there, or delete it yourself; the next start tries again"
 
-log = structlog.get_logger()
-
-
 _MEASURED = ("preflights", "profiles", "labs")  # folders of failed measurements
+
+log = structlog.get_logger()
 
 
 class _Ended(NamedTuple):

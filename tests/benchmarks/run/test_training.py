@@ -21,8 +21,8 @@ def test_the_parts_of_a_training_are_measured_beside_its_bare_steps(tmp_path):
     before = {name: tensor.clone() for name, tensor in job.model.state_dict().items()}
     cost = measure_training(job, tmp_path, seed=0, checkpoint_steps=100)
     assert cost.steps == 100
-    assert cost.total > cost.bare > 0.0
+    assert cost.bare > 0.0
     assert min(cost.batches, cost.evaluations, cost.checkpoints) > 0.0
-    assert cost.ratio > 1.0
+    assert cost.total > cost.batches + cost.evaluations + cost.checkpoints
     changed = job.model.state_dict()
     assert not any(torch.equal(before[name], changed[name]) for name in before)
