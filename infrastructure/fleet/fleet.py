@@ -98,6 +98,7 @@ class _Stacks:
     parameters: StackedParameters
     adam: StackedAdam
     agreements: dict[Hashable, bool]  # whether stacked losses agree
+    failure_is_logged: bool = False
 
 
 class Fleet:
@@ -338,7 +339,7 @@ def _step_together(
         gradients, loss_G = _differentiate(stacks, turns, scale_G, draws)
         has_drawn = draws.found()
     except (Exception, SystemExit) as error:  # of one of them, and the step alone finds out which
-        log.warning("stacked_step_failed", members=[t.slot.name for t in turns], reason=str(error))
+        _log_failure(stacks, turns, error)
         draws.found()
         for turn in turns:
             turn.is_alone = True
@@ -354,6 +355,13 @@ def _step_together(
         if turn.random_state is not None and turn.call.generator is not None:
             turn.call.generator.set_state(turn.random_state)
     return [(turn.slot, turn.batch) for turn in alone]
+
+
+def _log_failure(stacks: _Stacks, turns: list[_Turn], error: BaseException) -> None:
+    """Log the first failure of *stacks*; it may come back in every step."""
+    if not stacks.failure_is_logged:
+        stacks.failure_is_logged, members = True, [turn.slot.name for turn in turns]
+        log.warning("stacked_step_failed", members=members, reason=repr(error))
 
 
 def _differentiate(

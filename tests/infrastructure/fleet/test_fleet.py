@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from torch import nn
 
 from infrastructure.events import PrecisionState
 from infrastructure.fleet import Fleet, FleetMember
 from infrastructure.training import FP16Trainer
-from tests.infrastructure.fleet.twins import KINDS, Twins, loss, perceptron
+from tests.infrastructure.fleet.twins import KINDS, Twins, fail, loss, perceptron
 
 WIDTHS = st.sampled_from([1, 2, 3, 5, 7, 8, 16, 17, 32, 64])
 ACTIVATIONS = st.sampled_from([nn.SiLU, nn.ReLU, nn.Tanh, nn.GELU, nn.Softplus, nn.Identity])
@@ -145,6 +146,27 @@ def test_a_failing_member_leaves_and_the_others_take_their_step(kind: str) -> No
     twins.check()
     assert list(twins.fleet.members) == ["m0", "m2"]
     assert twins.in_fleet["m2"].training_steps == 3
+
+
+def test_a_failure_that_comes_back_in_every_step_together_is_logged_once() -> None:
+    def fails_together(_: FP16Trainer) -> Any:
+        def loss(forward: Any, batch: Any) -> Any:
+            out = forward(batch["x"])
+            if type(out.grad_fn).__name__ == "UnbindBackward0":  # a slice of a stack
+                out = out.clone()
+                out.register_hook(fail)
+            return out.square().mean()
+
+        return loss
+
+    twins = Twins(partial(perceptron, [8, 16, 4], nn.SiLU, 0.0), fails_together)
+    twins.join("m0", seed=0, precision="fp32")
+    twins.join("m1", seed=1, precision="fp32")
+    with capture_logs() as logs:
+        for step in range(3):
+            twins.step({name: batch(step, 8, [8, 16, 4]) for name in twins.names})
+    twins.check()
+    assert [line["event"] for line in logs] == ["stacked_step_failed"]
 
 
 def test_a_batch_of_other_width_costs_its_member_only() -> None:
