@@ -28,7 +28,8 @@ def run_profile(
 
     Args:
         store: Store of overrides, decisions and runs; None if no daemon has served yet.
-        collect_seconds: Longest time for collecting; 0 uses what is recorded.
+        collect_seconds: Longest time for collecting, at most that of a run; 0 uses what is
+            recorded.
 
     Raises:
         AgentTaskError: The agent is training now, or its run failed.
@@ -43,7 +44,8 @@ def run_profile(
                 os.EX_TEMPFAIL,
             )
     request = ProfileRequest(
-        precision=_precision_now(settings, agent, store), collect_seconds=collect_seconds
+        precision=_precision_now(settings, agent, store),
+        collect_seconds=min(collect_seconds, settings.budget_seconds),
     )
     for event in run_agent_task(settings, agent, "profile", done="profiled", request=request):
         if isinstance(event, ProfileDone):
