@@ -112,8 +112,14 @@ def enable(
     home = load_settings().home.absolute()
     taken = agent_entry_points(home)
     written, kept = [], []
-    with private_umask(home):
-        (home / records).mkdir(parents=True, exist_ok=True)
+    try:
+        with private_umask(home):
+            (home / records).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DefinitionNotWrittenError(
+            f"{home / records} cannot be made a folder: {error.strerror}; name another with "
+            "--records"
+        ) from error
     for name in GENESIS_AGENTS:
         if name in taken:
             kept.append(name)
@@ -135,7 +141,8 @@ def enable(
     typer.echo(f"{len(written)} definitions written to {home / DEFINITIONS_FOLDER}")
     if kept:
         typer.echo(f"left as they are: {', '.join(kept)}")
-    typer.echo(f"let Genesis write its records to {home / records} ({record_format})")
+    if written:
+        typer.echo(f"let Genesis write its records to {home / records} ({record_format})")
     if switches:
         typer.echo(f"for the WaltzRL pair, set {' and '.join(switches)} in the settings file")
 

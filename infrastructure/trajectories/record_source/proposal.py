@@ -17,6 +17,7 @@ from infrastructure.agent_contract.transition import (
     Text,
     Transition,
 )
+from infrastructure.files import open_regular
 from infrastructure.trajectories.genesis_records import read_trajectory_pool
 from infrastructure.trajectories.genesis_records.records import read_lines
 from infrastructure.trajectories.record_source.definition import SourceTable
@@ -104,9 +105,21 @@ def propose(path: Path, name: str, *, group: str = "", targets: Sequence[str] = 
 
     Raises:
         SampleError: No record of the sample can be read.
-        OSError: *path* cannot be read.
+        OSError: *path* cannot be read, or is not a regular file.
     """
+    open_regular(path).close()  # a pipe or a device may have no end
     record_format = _detect(path)
+    proposal = _propose_for_format(record_format, path, name, group, targets)
+    if group and record_format != "records":
+        proposal.notes.append(
+            f"the group {group!r} is not used: the format {record_format} has its own"
+        )
+    return proposal
+
+
+def _propose_for_format(
+    record_format: RecordFormat, path: Path, name: str, group: str, targets: Sequence[str]
+) -> Proposal:
     if record_format in GENESIS_SPECS:
         read = (
             read_trajectory_pool if record_format == "trajectory-pool" else _reader(record_format)
@@ -257,10 +270,8 @@ def _name_what_is_missing(proposal: Proposal, fields: Mapping[str, FieldType]) -
         proposal.missing.append("an observation: no input field is in every record and varies")
     if not proposal.targets:
         there = ", ".join(name for name, kind in fields.items() if not isinstance(kind, Text))
-        proposal.missing.append(
-            "a target, which the world model predicts; name it with --target, of: "
-            f"{there or 'none'}"
-        )
+        how = f"name it with --target, of: {there}" if there else "no field could be one"
+        proposal.missing.append(f"a target, which the world model predicts; {how}")
 
 
 def _absent(targets: Sequence[str], fields: Mapping[str, FieldType]) -> list[str]:

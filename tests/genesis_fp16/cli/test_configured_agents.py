@@ -106,6 +106,7 @@ def test_the_preset_is_off_until_asked_for(call: Callable[..., Result], folder: 
     (definitions / "seo.toml").write_text("mine")
     again = call("enable", "genesis")
     assert "0 definitions written" in again.stdout
+    assert "let Genesis write" not in again.stdout  # the definitions may name another folder
     assert (definitions / "seo.toml").read_text() == "mine"
 
 
@@ -116,3 +117,13 @@ def test_any_name_of_the_folder_of_records_makes_definitions_that_load(
     assert answer.exit_code == 0, answer.output
     path = folder / "home" / "agents.d" / "seo.toml"
     load_agent("agents.replay_agent:ReplayAgent", "seo", definition=path)
+
+
+def test_a_folder_of_records_that_cannot_be_made_is_named(
+    call: Callable[..., Result], folder: Path
+) -> None:
+    (folder / "home").mkdir(exist_ok=True)
+    (folder / "home" / "records").write_text("in the way")
+    answer = call("enable", "genesis")
+    assert type(answer.exception).__name__ == "DefinitionNotWrittenError"
+    assert "name another with --records" in str(answer.exception)

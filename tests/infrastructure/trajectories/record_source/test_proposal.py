@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -93,6 +94,8 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     wrong = propose(sample(tmp_path, *rows), "qa", group="z", targets=["z"])
     assert "no record has 'z'" in wrong.missing[0]
     assert "the target 'z': it is not in every record" in wrong.missing[1]
+    nothing = propose(sample(tmp_path, {"x": 1}), "qa")
+    assert "no field could be one" in nothing.missing[-1]
 
 
 def test_genesis_formats_are_recognised(tmp_path: Path) -> None:
@@ -109,6 +112,17 @@ def test_genesis_formats_are_recognised(tmp_path: Path) -> None:
     assert parse_definition(found.to_toml(tmp_path, "every 1h").encode(), Path("qa.toml"))
     pool = {"trajectories": {"a": {"success_score": 0.5}}}
     assert propose(sample(tmp_path, pool), "qa").source == {"format": "trajectory-pool"}
+
+
+def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        propose(tmp_path / "pipe", "qa")
+
+
+def test_a_group_that_the_format_does_not_need_is_noted(tmp_path: Path) -> None:
+    found = propose(sample(tmp_path, *map(step, range(40))), "qa", group="task")
+    assert "the group 'task' is not used: the format transitions has its own" in found.notes
 
 
 def test_another_agents_name_is_noted(tmp_path: Path) -> None:
