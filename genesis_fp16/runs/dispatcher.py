@@ -248,6 +248,7 @@ class Dispatcher:
             for active, _ in begun:
                 active.progress.summary = replace(active.progress.summary, error=message)
                 active.end(ExitStatus())  # if the store fails now, a later round ends it
+            for active, _ in begun:
                 self._isolated(active.run, self._end, active, ending)
             return
         except Exception as error:  # of any kind: the loop and the other runs go on

@@ -12,7 +12,7 @@ from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from structlog.testing import capture_logs
 
 from genesis_fp16.domain.attempt import attempt_folder, events_path
@@ -416,6 +416,25 @@ def test_a_fleet_that_cannot_be_started_is_charged_to_the_run_that_prevents_it(
     ended = [finished(run_id) for run_id in runs]
     assert [run.state for run in ended] == ["succeeded", "failed", "succeeded"]
     assert [run.failures for run in ended] == [0, 1, 0]
+
+
+def test_a_fleet_that_cannot_be_started_while_the_store_fails_ends_later(
+    world: World, finished
+) -> None:
+    world.configure(fleet="auto")
+    world.have_trained(*"abc")
+    runs = [world.enqueue(agent) for agent in "abc"]
+    (world.settings.home / "runs").write_text("in the way")
+    with closing(sqlite3.connect(world.settings.home / "genesis.db")) as database:
+        database.execute(
+            "CREATE TRIGGER refuses BEFORE UPDATE OF finished_at ON attempts "
+            "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
+        with pytest.raises(IntegrityError, match="refused"):
+            world.tick()
+        database.execute("DROP TRIGGER refuses")
+    (world.settings.home / "runs").unlink()
+    assert [finished(run_id).state for run_id in runs] == ["succeeded"] * 3
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a small disk")
