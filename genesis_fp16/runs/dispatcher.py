@@ -97,7 +97,7 @@ class Dispatcher:
 
     @property
     def alive(self) -> int:
-        """Attempts that have a worker and have neither ended nor been given up, as of the last round."""
+        """Attempts whose workers have neither ended nor been given up, as of the last round."""
         return sum(
             not (each.daemon_error or each.exit_status or each.handle is None)
             for each in self._active.values()
