@@ -16,6 +16,7 @@ from genesis_fp16.domain.run import ACTIVE
 from genesis_fp16.domain.run_spec import ProfileRequest
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from genesis_fp16.store.daemon_status import find_daemon
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import ProfileDone
 from infrastructure.events.profile_report import ProfileReport
@@ -38,9 +39,12 @@ def run_profile(
     """
     for run in store.unfinished(agent) if store is not None else ():
         if run.state in ACTIVE:
+            remedy = f"wait for its end (genesis-fp16 runs show {run.id})"
+            if find_daemon(settings.home.absolute()) is None:
+                remedy = "no daemon serves here: genesis-fp16 serve brings the run to its end"
             raise AgentTaskError(
                 f"{agent} was not profiled: its run {run.id} is {run.state}, and both would slow "
-                f"the other down; wait for its end (genesis-fp16 runs show {run.id})",
+                f"the other down; {remedy}",
                 os.EX_TEMPFAIL,
             )
     request = ProfileRequest(

@@ -243,7 +243,8 @@ def _half(report: ProfileReport, agent: str) -> tuple[str, str]:
     half = next((each for each in report.steps if each.ratio is not None), None)
     if half is None or half.ratio is None:
         return "no half type was measured on this device", ""
-    name, pays = half.precision, half.ratio + (half.ratio_error or 0.0) <= WORTHWHILE
+    name, error = half.precision, half.ratio_error or 0.0
+    pays, is_slower = half.ratio + error <= WORTHWHILE, half.ratio - error > 1.0
     text = f"{name.upper()} takes {half.ratio:.2f} of FP32's time"
     if half.cast_share >= CAST_SHARE:
         text += f", {half.cast_share:.0%} of it in casts"
@@ -251,7 +252,7 @@ def _half(report: ProfileReport, agent: str) -> tuple[str, str]:
     if _effective(report) == "fp32":
         check = f"check the accuracy with genesis-fp16 preflight {agent}, then {setting}={name}"
         return (text, check) if pays else (f"{text}, so FP32 is right", "")
-    return text, "" if pays else f"{setting}=fp32"
+    return text, f"{setting}=fp32" if is_slower else ""
 
 
 def _effective(report: ProfileReport) -> PrecisionName:

@@ -16,6 +16,7 @@ from genesis_fp16.domain.run import RunState
 from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
+from genesis_fp16.store.lock import DaemonLock
 from infrastructure.agent_contract import Transition
 from infrastructure.events.profile_report import ProfileReport
 from infrastructure.trajectories import ReplayBuffer
@@ -130,6 +131,9 @@ def test_an_agent_that_trains_now_is_not_profiled(install_line: Callable[..., No
     with pytest.raises(AgentTaskError, match=f"its run {run.id} is {RunState.STARTING}") as caught:
         run_profile(settings, "line", store, collect_seconds=1.0)
     assert caught.value.exit_code == os.EX_TEMPFAIL
+    assert "no daemon serves here" in str(caught.value)
+    with DaemonLock(settings), pytest.raises(AgentTaskError, match="wait for its end"):
+        run_profile(settings, "line", store, collect_seconds=1.0)
     store.close()
 
 
