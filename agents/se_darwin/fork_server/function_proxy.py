@@ -67,6 +67,7 @@ class FunctionProxy:
         self._wire, self._calls, self._answers = wire, calls, answers
         self._buffer = b""
         self._lines: set[int] = set()
+        self._raised: BaseException | None = None
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
         """Call the candidate; its changes of the arguments are made in the caller's objects, too.
@@ -94,6 +95,7 @@ class FunctionProxy:
                 return returned[0]
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CandidateLostError from error
+        self._raised = raised
         raise raised
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
@@ -107,6 +109,10 @@ class FunctionProxy:
             ProxyAttributeError: Always.
         """
         raise ProxyAttributeError(f"{self.__name__}.{name}")
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether *error* is what the candidate's last failed call raised."""
+        return error is self._raised
 
     def take_covered_lines(self) -> set[int]:
         """Return the lines that ran since the last call of this method, and forget them."""

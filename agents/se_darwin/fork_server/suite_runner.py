@@ -118,7 +118,7 @@ class SuiteRunner:
             except CandidateLostError:
                 lost = True
             except BaseException as error:  # the exception is how the test fails
-                end.record(None if type(error).__name__ in _SKIPPED else error)
+                end.record(None if self._is_skip(error) else error)
             for check in [*self._checks, *[end] * test.has_end_check]:
                 if check.failure is None and not check.has_passed and end.failure is not None:
                     check.failure, check.lines = end.failure, end.lines
@@ -129,6 +129,10 @@ class SuiteRunner:
                 number += 1
             if lost:
                 return
+
+    def _is_skip(self, error: BaseException) -> bool:
+        """Whether the test skips itself; a candidate that raises the same exception fails."""
+        return type(error).__name__ in _SKIPPED and not self._proxy.has_raised(error)
 
     def _check(self, number: int) -> Check:
         return self._checks[number]

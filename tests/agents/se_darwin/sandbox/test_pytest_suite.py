@@ -667,3 +667,26 @@ def test_tests_that_cannot_be_run_are_refused_by_name(
 ) -> None:
     with pytest.raises(PytestSuiteError, match=message):
         prepare(sandbox, tests)
+
+
+SKIPS = ("import pytest; pytest.skip()", "import unittest; raise unittest.SkipTest")
+
+
+@pytest.mark.parametrize("skip", SKIPS)
+def test_a_candidate_cannot_skip_a_test(sandbox: Sandbox, skip: str) -> None:
+    tests = """
+import pytest, unittest
+from mod import solve
+def test_a():
+    assert solve(1) == 3
+def test_b():
+    solve(1)
+def test_c():
+    if solve(1):
+        pytest.skip()
+    assert solve(1) == 3
+"""
+    names = ["test_a, line 5", "test_b", "test_c, line 11"]
+    candidate = f"def solve(x, low=0):\n    {skip}\n"
+    assert passed(sandbox, tests, candidate) == dict.fromkeys(names, False)
+    assert passed(sandbox, tests) == dict(zip(names, (False, True, True), strict=True))
