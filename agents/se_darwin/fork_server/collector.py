@@ -125,8 +125,8 @@ class Collector:
                         f"{name} is parametrized indirectly, which is not supported; give the "
                         "values to the test, or to the fixture as params"
                     )
-                keys, values = [*mark.args, *map(mark.kwargs.get, ("argnames", "argvalues"))][:2]
-                rows.append(list(_rows(keys, values)))
+                given = dict(zip(("argnames", "argvalues"), mark.args, strict=False)) | mark.kwargs
+                rows.append(list(_rows(given["argnames"], given["argvalues"])))
         for chosen in product(*rows):
             yield {key: value for row in chosen for key, value in row.items()}
 
@@ -190,5 +190,7 @@ def _rows(names: Any, values: Any) -> Iterator[dict[str, object]]:  # noqa: ANN4
     for value in values:
         row = value if len(keys) > 1 else (value,)
         if type(value).__name__ == "ParameterSet":  # made by pytest.param
+            if any(map(_leaves_out, value.marks)):
+                continue
             row = value.values
         yield dict(zip(keys, row, strict=True))

@@ -37,16 +37,16 @@ class _Fixture:
 class Fixtures:
     """The fixtures that a test sees.
 
-    Those of a scope other than ``function`` are made once, and torn down with the process.
+    Those of a scope other than ``function`` are made once for each of
+    the parameters that they depend on; they are not torn down: the process just ends.
 
     Args:
         namespaces: Where fixtures are defined, the farthest first; a later one replaces an earlier.
-        in_class: Names in the last namespace that belong to a class.
     """
 
     def __init__(self, namespaces: Sequence[Mapping[str, object]]) -> None:
         self._found: dict[str, _Fixture] = {}
-        self._kept: dict[tuple[str, int], object] = {}
+        self._kept: dict[tuple[object, ...], object] = {}
         self._teardown = ExitStack()
         for namespace in namespaces:
             self._add(namespace, in_class=False)
@@ -87,9 +87,11 @@ class Fixtures:
     ) -> dict[str, object]:
         """Make the fixtures *names*; *stack* tears down those that are not kept."""
         values: dict[str, object] = {}
+        keys: dict[str, tuple[object, ...]] = {}  # fixtures with equal keys have the same value
         for name in names:
             fixture = self._found[name]
-            key = (name, chosen.get(name, -1))
+            below = [keys[need] for need in fixture.needs if need != _REQUEST]
+            key = keys[name] = (fixture.function, chosen.get(name, -1), *below)
             if fixture.is_kept and key in self._kept:
                 values[name] = self._kept[key]
                 continue

@@ -690,3 +690,42 @@ def test_c():
     candidate = f"def solve(x, low=0):\n    {skip}\n"
     assert passed(sandbox, tests, candidate) == dict.fromkeys(names, False)
     assert passed(sandbox, tests) == dict(zip(names, (False, True, True), strict=True))
+
+
+def test_a_kept_fixture_is_made_for_each_of_its_parameters_and_classes(sandbox: Sandbox) -> None:
+    tests = """
+import pytest
+from mod import solve
+@pytest.fixture(scope="module", params=[1, 2])
+def low(request):
+    return request.param
+@pytest.fixture(scope="module")
+def high(low):
+    return low + 10
+def test_a(low, high):
+    assert solve(low) == high - 9
+class TestOne:
+    @pytest.fixture(scope="class")
+    def number(self):
+        return 1
+    def test_b(self, number):
+        assert solve(number) == 2
+class TestTwo:
+    @pytest.fixture(scope="class")
+    def number(self):
+        return 2
+    def test_c(self, number):
+        assert solve(number) == 3
+"""
+    assert all(passed(sandbox, tests).values())
+
+
+def test_marked_sets_of_parameters_are_left_out(sandbox: Sandbox) -> None:
+    tests = """
+import pytest
+from mod import solve
+@pytest.mark.parametrize("x", argvalues=[1, pytest.param(2, marks=pytest.mark.xfail)])
+def test_a(x):
+    assert solve(x) == 2
+"""
+    assert passed(sandbox, tests) == {"test_a[0], line 6": True}
