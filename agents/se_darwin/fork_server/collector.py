@@ -63,7 +63,7 @@ class Collector:
         self._namespace, self._fixtures = namespace, fixtures
         self._marks = _as_list(namespace.get("pytestmark", []))
         self._classes: dict[str, tuple[type, Fixtures]] = {}
-        self._begun: set[object] = set()  # the module and classes that were set up
+        self._begun: dict[object, BaseException | None] = {}  # how setting them up ended
 
     def collect(self, name: str, lines: list[int], has_end_check: bool) -> Iterator[Test]:
         """Yield the calls of the test *name*: one, or one for each set of parameters.
@@ -159,11 +159,17 @@ class Collector:
             call(**{name: values[name] for name in test.taken if name in values}, **test.row)
 
     def _once(self, what: object, *hooks: Callable[..., object] | None) -> None:
-        """Set up the module or a class, unless that was done."""
+        """Set up the module or a class once; if that failed, all its tests fail with that error."""
         if what not in self._begun:
-            self._begun.add(what)
-            for hook in hooks:
-                _call_hook(hook, what)
+            self._begun[what] = None
+            try:
+                for hook in hooks:
+                    _call_hook(hook, what)
+            except BaseException as error:
+                self._begun[what] = error
+                raise
+        elif (failed := self._begun[what]) is not None:
+            raise failed
 
 
 def _call_hook(hook: Callable[..., object] | None, given: object) -> None:

@@ -12,6 +12,15 @@ from .wire import UnsendableError, Wire
 UNSENDABLE_ARGUMENT = "an argument cannot be sent to the candidate"
 NO_ATTRIBUTES = "a candidate can only be called"
 MAX_ANSWER_BYTES = 1 << 22
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+)
+_MARK = "raised_by_candidate"  # attribute of an exception
 
 
 class CandidateLostError(BaseException):
@@ -52,6 +61,11 @@ class UnsendableResultError(UncomparableError):
         TypeError.__init__(self, f"{text}: {problem}")
 
 
+def is_raised_by_candidate(error: BaseException) -> bool:
+    """Whether *error* was raised by a call of the candidate, not by the tests."""
+    return _MARK in vars(error)
+
+
 class FunctionProxy:
     """Calls the function in the candidate's process.
 
@@ -67,7 +81,6 @@ class FunctionProxy:
         self._wire, self._calls, self._answers = wire, calls, answers
         self._buffer = b""
         self._lines: set[int] = set()
-        self._raised: BaseException | None = None
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
         """Call the candidate; its changes of the arguments are made in the caller's objects, too.
@@ -85,7 +98,7 @@ class FunctionProxy:
         self._send(json.dumps({"values": values, "names": list(keywords)}).encode() + b"\n")
         try:
             answer = json.loads(self._read_line())
-            self._lines.update(answer["lines"])
+            self._lines.update(map(int, answer["lines"]))
             returned = self._wire.decode(answer["sent"]) if "sent" in answer else []
             if "strange" in answer:
                 raised: BaseException = UnsendableResultError(str(answer["strange"]))
@@ -93,9 +106,9 @@ class FunctionProxy:
                 raised = self._wire.decode_error(*answer["raise"])
             else:
                 return returned[0]
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        except _UNREADABLE as error:
             raise CandidateLostError from error
-        self._raised = raised
+        vars(raised)[_MARK] = True
         raise raised
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
@@ -109,10 +122,6 @@ class FunctionProxy:
             ProxyAttributeError: Always.
         """
         raise ProxyAttributeError(f"{self.__name__}.{name}")
-
-    def has_raised(self, error: BaseException) -> bool:
-        """Whether *error* is what the candidate's last failed call raised."""
-        return error is self._raised
 
     def take_covered_lines(self) -> set[int]:
         """Return the lines that ran since the last call of this method, and forget them."""

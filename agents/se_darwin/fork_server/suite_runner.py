@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 from .check import PASSED, Check
 from .collector import Collector, Test
 from .fixtures import Fixtures, UnsupportedTestError
-from .function_proxy import CandidateLostError, FunctionProxy
+from .function_proxy import CandidateLostError, FunctionProxy, is_raised_by_candidate
 from .place import UnsupportedFunctionError, replace_function
 from .wire import Wire, make_module
 
@@ -118,7 +118,7 @@ class SuiteRunner:
             except CandidateLostError:
                 lost = True
             except BaseException as error:  # the exception is how the test fails
-                end.record(None if self._is_skip(error) else error)
+                end.record(None if _is_skip(error) else error)
             for check in [*self._checks, *[end] * test.has_end_check]:
                 if check.failure is None and not check.has_passed and end.failure is not None:
                     check.failure, check.lines = end.failure, end.lines
@@ -130,12 +130,13 @@ class SuiteRunner:
             if lost:
                 return
 
-    def _is_skip(self, error: BaseException) -> bool:
-        """Whether the test skips itself; a candidate that raises the same exception fails."""
-        return type(error).__name__ in _SKIPPED and not self._proxy.has_raised(error)
-
     def _check(self, number: int) -> Check:
         return self._checks[number]
+
+
+def _is_skip(error: BaseException) -> bool:
+    """Whether the test skips itself; a candidate that raises the same exception fails."""
+    return type(error).__name__ in _SKIPPED and not is_raised_by_candidate(error)
 
 
 def _register(name: str, module: ModuleType) -> None:

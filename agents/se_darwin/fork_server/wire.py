@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from fractions import Fraction
 from itertools import islice
 from types import FunctionType, ModuleType
@@ -131,7 +131,7 @@ class Wire:
         """Return the values that `encode` encoded; known objects are changed in place.
 
         Raises:
-            ValueError, TypeError, LookupError: *message* was not made by `encode`.
+            ValueError, TypeError, LookupError, ArithmeticError: *message* was not made by `encode`.
         """
         if message.get("forget"):
             self._forget()
@@ -217,6 +217,12 @@ class Wire:
                 raise LookupError(f"{extra[0]} is not an enumeration")
             member: Enum = kind[extra[1]]
             return member
+        if tag == "flag":
+            kind, [value] = vars(self._module)[extra], parts
+            if not (issubclass(kind, Flag) and type(value) is int):
+                raise LookupError(f"{extra} is not a flag")
+            flag: Flag = kind(value)
+            return flag
         if tag == "named tuple":
             kind = self._class(extra)
             if not issubclass(kind, tuple):
@@ -343,6 +349,8 @@ class _Graph:
     def _open_instance(self, value: Any, kind: type) -> tuple[str, Any, list[object]]:  # noqa: ANN401
         if vars(self._module).get(kind.__name__) is not kind:
             raise UnsendableError(value)
+        if isinstance(value, Flag):  # a combination of members has no name
+            return "flag", kind.__name__, [value.value]
         if isinstance(value, Enum):
             return "enum", [kind.__name__, value.name], []
         if kind.__module__ != self._module.__name__:

@@ -18,7 +18,7 @@ from agents.se_darwin.fork_server.wire import UnsendableError, Wire, make_module
 CLASSES = """
 from collections import namedtuple
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, Flag
 from http import HTTPStatus
 from unittest.mock import _ANY, _Call
 
@@ -26,6 +26,10 @@ Pair = namedtuple("Pair", "first second")
 
 class Colour(Enum):
     RED = 1
+
+class Access(Flag):
+    READ = 1
+    WRITE = 2
 
 @dataclass
 class Point:
@@ -126,6 +130,9 @@ def test_objects_of_the_programs_own_classes_arrive(wire: Wire, module: Any) -> 
         module.Doubled(3),
         module.Cell(1, (2,)),
         module.Colour.RED,
+        module.Access.READ,
+        module.Access.READ | module.Access.WRITE,
+        module.Access(0),
         module.HTTPStatus.OK,
     ):
         arrived = sent(wire, [value])[0]
@@ -266,7 +273,12 @@ def node(tag: object, extra: object, *parts: object) -> dict[str, object]:
     "forged",
     [
         node("enum", ["Colour", "GREEN"]),
+        node("flag", "Colour", 1),
+        node("flag", "Access", "READ"),
+        node("flag", "Access", 1, 2),
         node("enum", ["Point", "x"]),
+        node("Fraction", None, 1, 0),
+        node("timedelta", None, 10**12),
         node("instance", ["Nobody", []]),
         node("instance", ["dataclass", []]),
         node("instance", ["Text", []]),
@@ -287,7 +299,7 @@ def node(tag: object, extra: object, *parts: object) -> dict[str, object]:
     ],
 )
 def test_what_was_not_encoded_is_refused(module: ModuleType, forged: Any) -> None:
-    with pytest.raises((ValueError, TypeError, LookupError)):
+    with pytest.raises((ValueError, TypeError, LookupError, ArithmeticError)):
         Wire(module).decode(forged)
 
 

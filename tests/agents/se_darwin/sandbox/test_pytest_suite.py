@@ -729,3 +729,20 @@ def test_a(x):
     assert solve(x) == 2
 """
     assert passed(sandbox, tests) == {"test_a[0], line 6": True}
+
+
+def test_all_tests_fail_whose_set_up_failed(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+class TestSetUp:
+    @classmethod
+    def setup_class(cls):
+        solve(1)
+    def test_a(self):
+        assert True
+    def test_b(self):
+        assert True
+"""
+    candidate = "def solve(x, low=0):\n    import unittest; raise unittest.SkipTest\n"
+    assert all(passed(sandbox, tests).values())
+    assert not any(passed(sandbox, tests, candidate).values())
