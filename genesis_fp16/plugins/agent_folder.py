@@ -10,11 +10,12 @@ from pydantic import ValidationError
 
 from genesis_fp16.domain.last_training import LastTraining
 from infrastructure.events.preflight_report import PreflightReport
-from infrastructure.files import write_atomically
+from infrastructure.files import open_regular, write_atomically
 
 _PREFLIGHT = "preflight.json"
 _LAST_TRAINING = "last-training.json"
 _REPLAY = "replay"
+_LONGEST_REPORT = 1 << 20  # bytes
 
 
 def write_preflight(agent_folder: Path, report: PreflightReport) -> None:
@@ -29,7 +30,7 @@ def write_preflight(agent_folder: Path, report: PreflightReport) -> None:
 def read_preflight(agent_folder: Path) -> PreflightReport | None:
     """The agent's last report; None if there is none, or this version cannot read it."""
     try:
-        return PreflightReport.model_validate_json((agent_folder / _PREFLIGHT).read_bytes())
+        return PreflightReport.model_validate_json(_read(agent_folder / _PREFLIGHT))
     except (OSError, ValidationError):
         return None
 
@@ -46,9 +47,19 @@ def write_last_training(agent_folder: Path, last: LastTraining) -> None:
 def read_last_training(agent_folder: Path) -> LastTraining | None:
     """The agent's last training; None if there was none, or this version cannot read it."""
     try:
-        return LastTraining.model_validate_json((agent_folder / _LAST_TRAINING).read_bytes())
+        return LastTraining.model_validate_json(_read(agent_folder / _LAST_TRAINING))
     except (OSError, ValidationError):
         return None
+
+
+def _read(path: Path) -> bytes:
+    """The start of a regular file, of more bytes than a report has.
+
+    The daemon reads what a worker may have replaced: a pipe must not make it wait, nor a huge file
+    fill its memory.
+    """
+    with open_regular(path) as file:
+        return file.read(_LONGEST_REPORT)
 
 
 def copy_agent_folder(source: Path, target: Path) -> None:

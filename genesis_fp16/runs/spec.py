@@ -14,6 +14,9 @@ from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.plugins.discovery import definition_of
 from genesis_fp16.settings import Settings
 from infrastructure.events import PrecisionState
+from infrastructure.files import open_regular
+
+_LONGEST_SPEC = 1 << 24  # bytes
 
 log = structlog.get_logger()
 
@@ -76,7 +79,8 @@ def _settings_of_run(run: Run, began_in: Path, now: dict[str, JsonValue]) -> dic
     for folder in sorted(attempts, key=lambda each: int(each.name)):
         path = folder / SPEC_FILE
         try:
-            first = _Began.model_validate_json(path.read_bytes()).settings
+            with open_regular(path) as file:  # a worker may have put a pipe in its place
+                first = _Began.model_validate_json(file.read(_LONGEST_SPEC)).settings
         except FileNotFoundError:
             continue  # there was no room on the disk for it
         except (OSError, ValueError) as error:

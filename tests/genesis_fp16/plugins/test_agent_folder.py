@@ -1,5 +1,6 @@
 """What workers leave; a pre-flight report is written and read in the pre-flight's own tests."""
 
+import os
 from pathlib import Path
 
 from genesis_fp16.domain.last_training import LastTraining
@@ -23,6 +24,17 @@ def test_the_last_training_is_read_back_unless_another_version_wrote_it(tmp_path
     write_last_training(tmp_path, last)
     assert read_last_training(tmp_path) == last
     (tmp_path / "last-training.json").write_text('{"of": "another version"}')
+    assert read_last_training(tmp_path) is None
+
+
+def test_what_a_worker_put_in_place_of_a_report_holds_up_nobody(tmp_path: Path) -> None:
+    for name in ("preflight.json", "last-training.json"):
+        os.mkfifo(tmp_path / name)  # without a writer
+    assert read_preflight(tmp_path) is None
+    assert read_last_training(tmp_path) is None
+    (tmp_path / "last-training.json").unlink()
+    (tmp_path / "last-training.json").touch()
+    os.truncate(tmp_path / "last-training.json", 1 << 40)  # a sparse file
     assert read_last_training(tmp_path) is None
 
 

@@ -1,3 +1,4 @@
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,6 +88,15 @@ def test_a_repetition_has_the_settings_of_the_run_it_repeats(tmp_path: Path, sto
     write_spec(first)
     twin, _ = spec_of(store, tmp_path, {"task": "brackets"}, id="twin", baseline_of=first.run_id)
     assert (twin.settings, twin.repeats) == ({"task": "sorting"}, first.run_folder)
+
+
+def test_a_pipe_in_place_of_a_specification_is_reported(tmp_path: Path, store: Store) -> None:
+    first, _ = spec_of(store, tmp_path, {"epochs": 2})
+    write_spec(first)
+    (first.attempt_folder / SPEC_FILE).unlink()
+    os.mkfifo(first.attempt_folder / SPEC_FILE)  # without a writer
+    second, logs = spec_of(store, tmp_path, {"epochs": 3})
+    assert (second.settings, logs) == ({"epochs": 3}, [("settings_unreadable", None)])
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[1]", '{"settings": 3}', "[" * 99999])
