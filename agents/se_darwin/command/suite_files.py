@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.se_darwin.command.target import BYTE_ORDER_MARK, parse, read
+from agents.se_darwin.sandbox.pytest_suite import HERE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,12 +73,12 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from [node.module] if node.module else []
-            prefix = f"{node.module}." if node.module else "__here__."
+            prefix = f"{node.module}." if node.module else f"{HERE}."
             yield from (f"{prefix}{alias.name}" for alias in node.names)
 
 
 def _file_of(name: str, folders: list[Path]) -> Path | None:
-    parts = name.removeprefix("__here__.").split(".")
+    parts = name.removeprefix(f"{HERE}.").split(".")
     for folder in folders:
         module = folder.joinpath(*parts)
         for path in (module.with_name(f"{module.name}.py"), module / "__init__.py"):
