@@ -32,6 +32,12 @@ class UnknownRunError(GenesisError, LookupError):
     """No run has this id."""
 
 
+class RunEndedError(GenesisError, ValueError):
+    """The run cannot be cancelled, because it has ended."""
+
+    exit_code = os.EX_DATAERR
+
+
 @app.callback(invoke_without_command=True)
 def list_runs(
     context: typer.Context,
@@ -101,6 +107,28 @@ def show_run(
         print_json(answer)
     else:
         _print_run(answer, None if everything else SHOWN)
+
+
+@app.command("cancel")
+def cancel_run(
+    run_id: str,
+    reason: Annotated[str, typer.Option(help="Why; recorded in the audit trail.")] = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Ask the daemon to cancel a run; one that trains writes a checkpoint and stops."""
+    from genesis_fp16.cli.actor import actor
+
+    settings = load_command_settings().location
+    with open_existing_store(settings) as store:
+        run = store.run(run_id) if store is not None else None
+        if store is None or run is None:
+            raise UnknownRunError(f"no run has the id {run_id!r}: see genesis-fp16 runs")
+        if not store.request_cancel(run_id, actor=actor(), reason=reason):
+            raise RunEndedError(f"{run_id} has ended already: it {run.state}")
+    if as_json:
+        print_json({"run": run_id, "cancel_requested": True})
+    else:
+        typer.echo(f"{run_id} of {run.agent} will be cancelled; a daemon that serves does it now")
 
 
 def _attempt(settings: Settings, attempt: Attempt, longest: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from genesis_fp16.cli.runs import RunEndedError
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.settings import load_settings
@@ -64,6 +65,19 @@ def test_an_agent_without_runs_is_distinguished_from_an_unknown_one(
     assert refused.exit_code == 2
     said = " ".join(refused.output.replace("│", " ").split())
     assert "no agent is named 'yuong'; did you mean young? known: a, " in said
+
+
+def test_a_run_is_cancelled_once_and_by_name(ask: Ask, store: Store, run: Run) -> None:
+    waiting = store.enqueue("b", first_seed=1)
+    assert f"{waiting.id} of b will be cancelled" in ask("runs", "cancel", waiting.id).stdout
+    found = store.run(waiting.id)
+    assert found is not None
+    assert found.cancel_requested
+    ended = ask("runs", "cancel", run.id)
+    assert isinstance(ended.exception, RunEndedError)
+    assert "has ended already: it failed" in str(ended.exception)
+    unknown = ask("runs", "cancel", "nobody")
+    assert "no run has the id 'nobody'" in str(unknown.exception)
 
 
 def test_run_is_shown_with_its_attempts_and_precision(
