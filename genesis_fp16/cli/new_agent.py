@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from genesis_fp16.cli.settings import load_command_settings
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.plugins.discovery import agent_entry_points
 from infrastructure.agent_contract.agent import AGENT_NAME
 from infrastructure.events.plain_text import plain
 
@@ -40,6 +42,8 @@ def new(
     """Write a Python distribution with an agent that runs as it is, to be replaced by yours."""
     if not AGENT_NAME.fullmatch(name):
         raise typer.BadParameter(f"{plain(name)!r} must match {AGENT_NAME.pattern}")
+    if name in agent_entry_points(load_command_settings().location.home.absolute()):
+        raise typer.BadParameter(f"an agent named {name!r} is known: choose another name")
     target = (folder or Path(name)).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise typer.BadParameter(f"{target} exists and is not empty: name another with --folder")

@@ -44,9 +44,11 @@ def replace_function(module: ModuleType, name: str, proxy: Callable[..., Any]) -
             f"{name} is a {type(found).__name__}, not a plain method: move what it computes into a "
             "function that it calls"
         )
-    for other, value in list(vars(owner).items()):
-        if value is found:
-            setattr(owner, other, replacement)
+    places = [other for other, value in vars(owner).items() if value is found]
+    if not places:
+        raise UnsupportedFunctionError(f"{name} is inherited: name it with the class that has it")
+    for place in places:
+        setattr(owner, place, replacement)
 
 
 def _owner(module: ModuleType, name: str) -> tuple[Any, str]:

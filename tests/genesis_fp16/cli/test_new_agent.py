@@ -57,6 +57,8 @@ def test_a_new_agent_overwrites_nothing(ask: Ask, folder: Path) -> None:
         assert "exists and is not empty" in " ".join(answer.output.replace("│", "").split())
     answer = ask("agents", "new", "Wrong_Name")
     assert "must match" in answer.output
+    known = ask("agents", "new", "se-darwin")
+    assert (known.exit_code, "'se-darwin' is known" in known.output) == (2, True)
     assert sorted(path.name for path in folder.iterdir()) == ["file", "mine"]
 
 
