@@ -261,7 +261,8 @@ def test_a_prewarmed_worker_serves_a_run_and_ends_with_the_daemon(
     start, install_plugin, until
 ) -> None:
     install_plugin("any")
-    daemon = start(settings="GENESIS_PREWARM=true\nGENESIS_AGENTS__ANY__SCHEDULE=every 1s\n")
+    settings = "GENESIS_PREWARM=true\nGENESIS_MAX_ATTEMPTS=1\n"
+    daemon = start(settings=f"{settings}GENESIS_AGENTS__ANY__SCHEDULE=every 1s\n")
     used = daemon.wait_for("spare_used")["pid"]
     children = psutil.Process(daemon.process.pid).children()
     until(lambda: len(daemon.lines("run_ended")) > 0)
