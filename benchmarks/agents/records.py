@@ -1,6 +1,6 @@
 """Generated records of the fifteen business agents, in the format of Genesis' replay buffer.
 
-There are no public records of these agents, so these are generated, and what is learned from them
+No records of these agents are public. These are generated, and what is learned from them
 says nothing about Genesis. Their use is that the best possible prediction is known. One record is
 one decision: a tool and an argument. The tool suits the kind of task or not, the argument suits the
 situation or not; both tables are drawn for each agent. By the agent's rule success takes both,

@@ -28,7 +28,7 @@ from genesis_fp16.worker.channel import (
     run_logger,
 )
 from genesis_fp16.worker.collection import Collection, check_type, repeated_snapshot
-from genesis_fp16.worker.config import trainer_config
+from genesis_fp16.worker.config import loop_options, trainer_config
 from infrastructure.agent_contract import (
     Agent,
     EvaluationReport,
@@ -58,7 +58,7 @@ from infrastructure.training.checkpoints import BestEpoch, BestEpochError
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.distributed import Ranks, process_group
-from infrastructure.training.loop import LoopOptions, Steps, TrainingLoop, TrainingResult
+from infrastructure.training.loop import Steps, TrainingLoop, TrainingResult
 from infrastructure.training.precision import resolve_device
 from infrastructure.training.rounds import GeneratedRound
 from infrastructure.trajectories import BufferSnapshot
@@ -298,16 +298,7 @@ class AttemptRunner:
         precision = broadcast_from_leader(self._ranks, self._read_commands)
         config = broadcast_from_leader(self._ranks, self._config)
         self._begin("train", "training")
-        options = LoopOptions(
-            seed=spec.seed,
-            stats_interval_steps=spec.stats_interval_steps,
-            baseline_interval_steps=spec.baseline_interval_steps,
-            telemetry_interval_steps=spec.telemetry_interval_steps,
-            checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
-            keep_checkpoints=spec.keep_checkpoints,
-            profile_steps=spec.profile_steps,
-            parallel=spec.parallel,
-        )
+        options = loop_options(spec)
         with PacedEvents(self._emit_and_save) as emit:
             loop = TrainingLoop(
                 job=job,

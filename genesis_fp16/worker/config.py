@@ -1,4 +1,4 @@
-"""The trainer's configuration, from the operator's options and the pre-flight check."""
+"""Configuration of trainer and loop, from an attempt's specification and the pre-flight check."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from genesis_fp16.domain.run_spec import TrainerOptions
+from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
 from genesis_fp16.plugins.agent_folder import read_preflight
 from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.loop import LoopOptions
 from infrastructure.training.precision import device_name
 
 
@@ -31,3 +32,17 @@ def trainer_config(
         scale = report.recommended_scale
     options["loss_scale"] = max(scale or base.loss_scale, options["min_loss_scale"])
     return replace(base, **options)
+
+
+def loop_options(spec: RunSpec) -> LoopOptions:
+    """The options of the training loop of an attempt."""
+    return LoopOptions(
+        seed=spec.seed,
+        stats_interval_steps=spec.stats_interval_steps,
+        baseline_interval_steps=spec.baseline_interval_steps,
+        telemetry_interval_steps=spec.telemetry_interval_steps,
+        checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
+        keep_checkpoints=spec.keep_checkpoints,
+        profile_steps=spec.profile_steps,
+        parallel=spec.parallel,
+    )

@@ -14,6 +14,7 @@ import torch
 
 from genesis_fp16.domain.run_spec import ProfileRequest, RunSpec
 from genesis_fp16.worker.collection import Collection
+from genesis_fp16.worker.config import loop_options
 from infrastructure.agent_contract import (
     Agent,
     Evaluation,
@@ -33,7 +34,7 @@ from infrastructure.training.diagnostics.phase_clock import (
     cpu_seconds,
     peak_bytes,
 )
-from infrastructure.training.loop import LoopOptions, training_steps
+from infrastructure.training.loop import training_steps
 from infrastructure.training.model_copy import UncopyableModelError
 from infrastructure.training.precision import Precision, device_name, native_half_types
 from infrastructure.training.profiling import (
@@ -116,14 +117,7 @@ class RunProfile:
         """Train *job* for some seconds and measure its step."""
         spec, clock = self._spec, self._clock
         (batch,) = first_batches(job, self._device)
-        options = LoopOptions(
-            seed=spec.seed,
-            stats_interval_steps=spec.stats_interval_steps,
-            baseline_interval_steps=spec.baseline_interval_steps,
-            telemetry_interval_steps=spec.telemetry_interval_steps,
-            checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
-            keep_checkpoints=spec.keep_checkpoints,
-        )
+        options = replace(loop_options(spec), profile_steps=0)  # this is the profile
         begin = partial(
             training_steps,
             device=self._device,

@@ -29,7 +29,7 @@ def replace_function(module: ModuleType, name: str, proxy: Callable[..., Any]) -
     """Put *proxy* in the place of the function *name*, and of its other names there.
 
     Raises:
-        LookupError, AttributeError: There is no such function.
+        LookupError, AttributeError: *module* does not have that function.
         UnsupportedFunctionError: It is something else than a function, method or property.
     """
     owner, attribute = _owner(module, name)

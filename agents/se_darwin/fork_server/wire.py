@@ -62,8 +62,8 @@ Node = tuple[int, str, Any, list[Reference]]
 class Message(TypedDict, total=False):
     """Values in transit.
 
-    *nodes* has every object after its parts, as far as there is no cycle. With *forget* the objects
-    of earlier messages are forgotten first.
+    In *nodes* an object follows its parts, except in a cycle. With *forget* the objects of earlier
+    messages are forgotten first.
     """
 
     roots: list[Reference]
