@@ -1,0 +1,145 @@
+"""What attempts show: executions with and without the model, repairs, and right repairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.se_darwin.foreign.attempt import AttemptRecord, Conditions
+from benchmarks.se_darwin.statistics import ModuleBootstrap
+
+_RESAMPLES, _SEED = 4000, 0
+_ALL = "all"
+
+_Attempts = Mapping[str, AttemptRecord]
+
+
+def compare(records: Sequence[AttemptRecord]) -> str:
+    """Return the report of *records* as Markdown tables.
+
+    An attempt without a repair counts the full budget of executions; one that could not be made
+    counts as one without a repair. Intervals are 95 %, from resamples of bugs.
+
+    Raises:
+        ValueError: There are no records, two attempts at a bug under the same conditions, or
+            attempts with different budgets.
+    """
+    if not records:
+        raise ValueError("the files have no attempts: run some first")
+    budgets = {(each.conditions.max_seconds, each.conditions.max_evaluations) for each in records}
+    if len(budgets) > 1:
+        raise ValueError(f"these attempts had different budgets: {sorted(budgets)}")
+    [(seconds, evaluations)] = budgets
+    by_ranker: dict[str, dict[str, AttemptRecord]] = {}
+    for record in records:
+        attempts = by_ranker.setdefault(_label(record.conditions), {})
+        if record.digest in attempts:
+            raise ValueError(
+                f"two attempts at {record.source}/{record.name} by "
+                f"{_label(record.conditions)}: name each file once"
+            )
+        attempts[record.digest] = record
+    lines = [
+        f"Budget of a bug: {seconds:g} s and {evaluations} executions.",
+        "",
+        *_repairs(by_ranker),
+        *_executions(by_ranker),
+        *_losses(by_ranker),
+    ]
+    return "\n".join(lines)
+
+
+def _label(conditions: Conditions) -> str:
+    name: str = conditions.ranker
+    if name == "model":
+        name = f"model {conditions.model}" if conditions.model else "shipped model"
+    return name if conditions.seed == 0 else f"{name}, seed {conditions.seed}"
+
+
+def _sources(attempts: _Attempts) -> list[str]:
+    sources = sorted({record.source for record in attempts.values()})
+    return [*sources, _ALL] if len(sources) > 1 else sources
+
+
+def _of(attempts: _Attempts, source: str) -> dict[str, AttemptRecord]:
+    return {
+        digest: record for digest, record in attempts.items() if source in (_ALL, record.source)
+    }
+
+
+def _cost(record: AttemptRecord) -> int:
+    return record.executions if record.repaired else record.conditions.max_evaluations
+
+
+def _repairs(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
+    yield "| source | ranker | bugs | repaired | right | right of repaired | not tried | seconds |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for ranker, attempts in sorted(by_ranker.items()):
+        for source in _sources(attempts):
+            chosen = _of(attempts, source).values()
+            repaired = [record for record in chosen if record.repaired]
+            right = sum(record.right for record in repaired)
+            bugs = len(chosen)
+            yield (
+                f"| {source} | {ranker} | {bugs} | {_share(len(repaired), bugs)} "
+                f"| {_share(right, bugs)} | {_share(right, len(repaired))} "
+                f"| {sum(bool(record.error) for record in chosen)} "
+                f"| {sum(record.seconds for record in chosen):.0f} |"
+            )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({100 * part / whole:.0f} %)" if whole else "0"
+
+
+def _executions(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
+    models = [ranker for ranker in sorted(by_ranker) if "model" in ranker]
+    others = [ranker for ranker in sorted(by_ranker) if "model" not in ranker]
+    pairs = [(other, model) for model in models for other in others]
+    if not pairs:
+        return
+    yield ""
+    yield (
+        "| source | executions of | ÷ of | bugs | sums | ratio | repaired by either | their ratio "
+        "| fewer / more / equal with the second |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for above, below in pairs:
+        shared = by_ranker[above].keys() & by_ranker[below].keys()
+        first = {digest: by_ranker[above][digest] for digest in shared}
+        second = {digest: by_ranker[below][digest] for digest in shared}
+        for source in _sources(first):
+            yield _pair(above, below, source, _of(first, source), second)
+
+
+def _pair(above: str, below: str, source: str, first: _Attempts, second: _Attempts) -> str:
+    digests = sorted(first, key=lambda digest: (first[digest].source, first[digest].name))
+    costs = [(_cost(first[digest]), _cost(second[digest])) for digest in digests]
+    either = [
+        cost
+        for digest, cost in zip(digests, costs, strict=True)
+        if first[digest].repaired or second[digest].repaired
+    ]
+    fewer = sum(one > other for one, other in costs)
+    more = sum(one < other for one, other in costs)
+    sums = f"{sum(one for one, _ in costs)} ÷ {sum(other for _, other in costs)}"
+    return (
+        f"| {source} | {above} | {below} | {len(costs)} | {sums} | {_ratio(costs)} "
+        f"| {len(either)} | {_ratio(either)} | {fewer} / {more} / {len(costs) - fewer - more} |"
+    )
+
+
+def _ratio(costs: Sequence[tuple[int, int]]) -> str:
+    if not costs:
+        return ""
+    bootstrap = ModuleBootstrap([f"{number:04}" for number in range(len(costs))], _RESAMPLES, _SEED)
+    return str(bootstrap.ratio([one for one, _ in costs], [other for _, other in costs]))
+
+
+def _losses(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
+    failed = [record for attempts in by_ranker.values() for record in attempts.values()]
+    failed = [record for record in failed if record.error]
+    if failed:
+        yield "\nNot tried:\n"
+    for record in sorted(failed, key=lambda record: (record.source, record.name)):
+        what = f"{record.source}/{record.name} ({_label(record.conditions)})"
+        yield f"- {what}: {' '.join(record.error.split())}"

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from benchmarks.se_darwin.foreign.attempt import AttemptRecord, Conditions, RankerName
+from benchmarks.se_darwin.foreign.comparison import compare
+
+
+def _record(
+    ranker: RankerName, name: str, *, executions: int, repaired: bool, right: bool = False
+) -> AttemptRecord:
+    return AttemptRecord(
+        source="students",
+        name=name,
+        digest=name,
+        conditions=Conditions(ranker=ranker, max_evaluations=100),
+        executions=executions,
+        repaired=repaired,
+        right=right,
+    )
+
+
+def test_a_bug_without_a_repair_counts_the_full_budget() -> None:
+    records = [
+        _record("suspicion", "a", executions=40, repaired=True, right=True),
+        _record("suspicion", "b", executions=7, repaired=False),
+        _record("model", "a", executions=10, repaired=True, right=True),
+        _record("model", "b", executions=60, repaired=True),
+    ]
+
+    report = compare(records)
+
+    assert "| suspicion | shipped model | 2 | 140 ÷ 70 | 2 [" in report
+    assert "| 2 / 0 / 0 |" in report
+    assert "| students | shipped model | 2 | 2 (100 %) | 1 (50 %) | 1 (50 %) | 0 | 0 |" in report
+
+
+def test_an_attempt_that_could_not_be_made_is_listed() -> None:
+    failed = _record("random", "a", executions=0, repaired=False)
+    failed.error = "no test\ncalls f"
+
+    report = compare([failed])
+
+    assert "| students | random | 1 | 0 (0 %) | 0 (0 %) | 0 | 1 | 0 |" in report
+    assert "- students/a (random): no test calls f" in report
+
+
+def test_the_same_file_twice_is_refused() -> None:
+    record = _record("random", "a", executions=1, repaired=True)
+
+    with pytest.raises(ValueError, match="two attempts at students/a by random"):
+        compare([record, record])
+
+
+def test_different_budgets_are_not_compared() -> None:
+    record = _record("random", "a", executions=1, repaired=True)
+    other = record.model_copy(update={"conditions": Conditions(ranker="model", model=Path("m"))})
+
+    with pytest.raises(ValueError, match="different budgets"):
+        compare([record, other])
+
+
+def test_no_attempts_are_refused() -> None:
+    with pytest.raises(ValueError, match="no attempts"):
+        compare([])
