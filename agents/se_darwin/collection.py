@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from agents.se_darwin.corpus import Subject, load_subjects
+from agents.se_darwin.edits import Edit
+from agents.se_darwin.features import StepFeatures, observe
 from agents.se_darwin.sandbox import Limits, Sandbox
 from agents.se_darwin.search.evolution import Evolution, Outcome
+from agents.se_darwin.search.operators import revise
 from agents.se_darwin.search.policy import Policy, Ranker
 from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin.tasks import RepairTask, SubjectSuite
@@ -15,6 +18,8 @@ from infrastructure.agent_contract import Transition
 
 CORPUS_LIMITS = Limits(cpu_seconds=0.02)
 """The corpus runs its tests in 1-2 ms; a mutant that loops is stopped after ten times that."""
+FEW_TESTS = (3, 10)
+"""Fewest and most tests of a task that has as few as people write."""
 IDLE_GENERATIONS = 10
 """A search ends after this many generations in a row without a new candidate."""
 
@@ -35,7 +40,7 @@ class TaskStream:
     Args:
         sandbox: Sandbox in which the originals run.
         rng: Random generator.
-        two_edit_share: Share of tasks with two faults.
+        settings: Shares of the kinds of tasks; see `SEDarwinSettings`.
         subjects: Functions to break; None for the whole corpus.
     """
 
@@ -43,11 +48,11 @@ class TaskStream:
         self,
         sandbox: Sandbox,
         rng: Random,
+        settings: SEDarwinSettings,
         *,
-        two_edit_share: float = 0.0,
         subjects: tuple[Subject, ...] | None = None,
     ) -> None:
-        self._sandbox, self._rng, self._two_edit_share = sandbox, rng, two_edit_share
+        self._sandbox, self._rng, self._settings = sandbox, rng, settings
         self._subjects = list(load_subjects() if subjects is None else subjects)
         self._suites: dict[str, SubjectSuite | None] = {}
 
@@ -66,9 +71,12 @@ class TaskStream:
         if suite is None:
             self._subjects.remove(subject)
             return None
-        return suite.inject(
-            self._sandbox, self._rng, 2 if self._rng.random() < self._two_edit_share else 1
-        )
+        settings, rng = self._settings, self._rng
+        faults = 2 if rng.random() < settings.two_edit_share else 1
+        wide = rng.random() < settings.wide_fault_share
+        if rng.random() < settings.few_tests_share:
+            suite = suite.with_tests(rng, rng.randint(*FEW_TESTS))
+        return suite.inject(self._sandbox, rng, faults, wide=wide)
 
 
 def evolve_tasks(
@@ -90,8 +98,7 @@ def evolve_tasks(
         stop: Called between generations; True ends the stream.
         subjects: Functions to break; None for the whole corpus.
     """
-    tasks = TaskStream(sandbox, rng, two_edit_share=settings.two_edit_share, subjects=subjects)
-    for task in tasks:
+    for task in TaskStream(sandbox, rng, settings, subjects=subjects):
         evolution = Evolution(
             task,
             sandbox,
@@ -113,6 +120,53 @@ def evolve_tasks(
             idle = 0 if outcomes else idle + 1
             for outcome in outcomes:
                 yield to_transition(task, outcome, sandbox)
+
+
+def survey_tasks(
+    sandbox: Sandbox,
+    rng: Random,
+    settings: SEDarwinSettings,
+    *,
+    candidates: int = 60,
+    stop: Callable[[], bool] = lambda: False,
+    subjects: tuple[Subject, ...] | None = None,
+) -> Iterator[Transition]:
+    """Yield transitions without end: of each task, the edits that undo the fault and a sample.
+
+    A search meets few repairs; this shows one of nearly every fault that a single edit undoes.
+    Its propensity is the probability that the candidate is in the sample; 1 for undoing edits.
+
+    Args:
+        sandbox: Sandbox in which candidates run.
+        rng: Random generator; the same state gives the same transitions.
+        settings: Shares of the kinds of tasks; see `SEDarwinSettings`.
+        candidates: Number of candidates to sample from each task.
+        stop: Called between tasks; True ends the stream.
+        subjects: Functions to break; None for the whole corpus.
+    """
+    nothing = frozenset[Edit]()
+    for task in TaskStream(sandbox, rng, settings, subjects=subjects):
+        if stop():
+            return
+        programs = {task.space.program(step.edits): step for step in revise(task.space, nothing)}
+        programs.pop(task.space.source, None)
+        undoing = [source for source in programs if source == task.original]
+        others = [source for source in programs if source != task.original]
+        sample = rng.sample(others, min(candidates, len(others)))
+        [root] = task.evaluate(sandbox, [(nothing, task.space.source)], coverage=True)
+        chosen = [(programs[source], source) for source in (*undoing, *sample)]
+        children = task.evaluate(sandbox, [(step.edits, source) for step, source in chosen])
+        observation, features = observe(task.space, root), StepFeatures(task.space, root)
+        for (step, source), child in zip(chosen, children, strict=True):
+            outcome = Outcome(
+                step=step,
+                observation=observation,
+                action=features.describe(step),
+                propensity=1.0 if source == task.original else len(sample) / len(others),
+                parent=root,
+                child=child,
+            )
+            yield to_transition(task, outcome, sandbox)
 
 
 def to_transition(task: RepairTask, outcome: Outcome, sandbox: Sandbox) -> Transition:

@@ -14,6 +14,9 @@ class SEDarwinSettings(BaseModel):
     exploration: Share of candidates chosen at random; keeps the data diverse and the calibration
         unbiased.
     two_edit_share: Share of tasks with two faults instead of one.
+    wide_fault_share: Share of tasks with faults like those that people make, which often no single
+        edit repairs, instead of the agent's own edits.
+    few_tests_share: Share of tasks with 3 to 10 tests instead of 40.
     parallel_candidates: Candidates that run at the same time.
     """
 
@@ -23,4 +26,6 @@ class SEDarwinSettings(BaseModel):
     candidates_per_generation: int = Field(default=8, ge=1)
     exploration: float = Field(default=0.2, gt=0.0, le=1.0)
     two_edit_share: float = Field(default=0.2, ge=0.0, le=1.0)
+    wide_fault_share: float = Field(default=0.5, ge=0.0, le=1.0)
+    few_tests_share: float = Field(default=0.5, ge=0.0, le=1.0)
     parallel_candidates: int = Field(default=2, ge=1, le=64)

@@ -21,6 +21,8 @@ class RepairTask:
         tests: Tests that a repair must pass.
         hidden_tests: Tests that detect a program that is overfitted to *tests*.
         fault: Description of the injected fault; empty if none was injected.
+        original: Source of the program before the fault was injected, in normal form; empty if
+            none was injected.
         limits: Time and memory limits of each candidate; None for the sandbox's own.
         suite: Test suite whose checks are *tests*; None if *tests* are plain calls.
     """
@@ -32,6 +34,7 @@ class RepairTask:
     tests: tuple[TestCase, ...]
     hidden_tests: tuple[TestCase, ...] = ()
     fault: str = ""
+    original: str = ""
     limits: Limits | None = None
     suite: PytestSuite | None = None
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from random import Random
 
 from agents.se_darwin.corpus import Subject
 from agents.se_darwin.edits import Edit, EditSpace
+from agents.se_darwin.faults import draw_faults
 from agents.se_darwin.fork_server.canonical import canonical
 from agents.se_darwin.sandbox import Sandbox, TestCase
 from agents.se_darwin.tasks.repair_task import RepairTask
@@ -87,10 +88,25 @@ class SubjectSuite:
             hidden_tests=tuple(tests[split:]),
         )
 
-    def inject(self, sandbox: Sandbox, rng: Random, edits: int = 1) -> RepairTask | None:
-        """Inject a fault of *edits* edits that fails a visible test; None if no draw does.
+    def with_tests(self, rng: Random, count: int) -> SubjectSuite:
+        """Return the suite with *count* random tests of those visible; the others are hidden."""
+        chosen = set(rng.sample(range(len(self.tests)), min(count, len(self.tests))))
+        visible = [test for number, test in enumerate(self.tests) if number in chosen]
+        others = [test for number, test in enumerate(self.tests) if number not in chosen]
+        return replace(
+            self, tests=tuple(visible), hidden_tests=(*others, *self.hidden_tests)[:HIDDEN_TESTS]
+        )
 
-        The kind of edit is drawn first, uniformly, because edits of variables outnumber the rest.
+    def inject(
+        self, sandbox: Sandbox, rng: Random, edits: int = 1, *, wide: bool = False
+    ) -> RepairTask | None:
+        """Inject a fault that fails a visible test; None if no draw does.
+
+        Args:
+            sandbox: Sandbox in which broken programs run.
+            rng: Random generator.
+            edits: Number of edits or faults.
+            wide: Whether to make `agents.se_darwin.faults` instead of the agent's own edits.
         """
         original = RepairTask(
             name=self.subject.name,
@@ -99,21 +115,37 @@ class SubjectSuite:
             space=self.space,
             tests=self.tests,
             hidden_tests=self.hidden_tests,
+            original=self.space.source,
         )
-        faults = self._faults(rng, edits)
+        faults = self._wide_faults(rng, edits) if wide else self._own_faults(rng, edits)
         for _ in range(_BATCHES):
-            batch = [fault for fault, _ in zip(faults, range(_FAULTS_PER_BATCH), strict=False)]
-            programs = [(fault, self.space.program(fault)) for fault in batch]
+            batch = dict(islice(faults, _FAULTS_PER_BATCH))
+            programs = [(frozenset[Edit](), source) for source in batch]
             for evaluation in original.evaluate(sandbox, programs):
                 if not evaluation.fixed:
                     return replace(
                         original,
                         space=EditSpace(evaluation.source, self.subject.function),
-                        fault="; ".join(str(edit) for edit in evaluation.edits),
+                        fault=batch[evaluation.source],
                     )
         return None
 
-    def _faults(self, rng: Random, edits: int) -> Iterator[frozenset[Edit]]:
+    def _wide_faults(self, rng: Random, count: int) -> Iterator[tuple[str, str]]:
+        """Yield programs with *count* faults of people's kinds, and the kinds."""
+        function = self.subject.function
+        for first in draw_faults(self.space.source, function, rng):
+            kinds, source = first.kind, first.source
+            for _ in range(count - 1):
+                fault = next(draw_faults(source, function, rng), None)
+                if fault is not None:
+                    kinds, source = f"{kinds}; {fault.kind}", fault.source
+            yield source, kinds
+
+    def _own_faults(self, rng: Random, edits: int) -> Iterator[tuple[str, str]]:
+        """Yield programs that *edits* of the agent's edits make, and the edits.
+
+        The kind of edit is drawn first, uniformly, because edits of variables outnumber the rest.
+        """
         by_kind: dict[str, list[Edit]] = defaultdict(list)
         for edit in self.space.edits:
             by_kind[edit.kind].append(edit)
@@ -121,7 +153,7 @@ class SubjectSuite:
         for _ in range(1000 if kinds else 0):
             fault = frozenset(rng.choice(by_kind[rng.choice(kinds)]) for _ in range(edits))
             if len({edit.node for edit in fault}) == edits:
-                yield fault
+                yield self.space.program(fault), "; ".join(sorted(map(str, fault)))
 
 
 def _order_by_diversity(

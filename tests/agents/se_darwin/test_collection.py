@@ -3,11 +3,13 @@ from __future__ import annotations
 from itertools import islice
 from random import Random
 
-from agents.se_darwin.collection import evolve_tasks
+from agents.se_darwin.collection import TaskStream, evolve_tasks, survey_tasks
 from agents.se_darwin.corpus import load_subjects
+from agents.se_darwin.faults.draw import FAULT_KINDS
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.settings import SEDarwinSettings
+from agents.se_darwin.tasks import RepairTask
 from infrastructure.agent_contract import Transition
 from infrastructure.trajectories.schema import input_problem, target_problem
 
@@ -42,3 +44,28 @@ def test_the_same_seed_gives_the_same_transitions(sandbox: Sandbox) -> None:
 
 def test_a_stop_request_ends_the_stream(sandbox: Sandbox) -> None:
     assert list(evolve_tasks(sandbox, Random(0), SEDarwinSettings(), stop=lambda: True)) == []
+
+
+def test_a_survey_shows_a_repair_of_every_fault_that_an_edit_undoes(sandbox: Sandbox) -> None:
+    settings = SEDarwinSettings(wide_fault_share=0.0, two_edit_share=0.0, few_tests_share=1.0)
+    surveyed = survey_tasks(sandbox, Random(1), settings, candidates=5, subjects=SUBJECTS[:6])
+    transitions = list(islice(surveyed, 40))
+    undone = [each for each in transitions if each.propensity == 1.0]
+    assert len(undone) >= 4
+    assert all(each.next_observation["outcome"] == "fixed" for each in undone)
+    for transition in transitions:
+        assert input_problem(SPEC, transition.observation, transition.action) is None
+        assert target_problem(SPEC, transition) is None
+        assert transition.propensity is not None
+
+
+def test_settings_choose_faults_and_number_of_tests(sandbox: Sandbox) -> None:
+    def draw(**shares: float) -> list[RepairTask]:
+        stream = TaskStream(sandbox, Random(0), SEDarwinSettings(**shares), subjects=SUBJECTS[:6])
+        return list(islice(stream, 5))
+
+    own = draw(wide_fault_share=0.0, few_tests_share=0.0)
+    assert all("->" in task.fault and len(task.tests) > 10 for task in own)
+    wide = draw(wide_fault_share=1.0, few_tests_share=1.0)
+    assert all(task.fault in FAULT_KINDS or ";" in task.fault for task in wide)
+    assert all(3 <= len(task.tests) <= 10 < len(task.hidden_tests) for task in wide)

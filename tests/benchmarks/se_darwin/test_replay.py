@@ -37,6 +37,7 @@ def solve(items, limit):
             total += item
     return total
 """
+OWN_FAULTS = SEDarwinSettings(wide_fault_share=0.0, few_tests_share=0.0)
 CALLS = [(([1, 2, 3], 2), 3), (([], 5), 0), (([9, 1, 9], 8), 1), (([7, 7], 7), 14)]
 
 
@@ -50,7 +51,7 @@ def replayed(sandbox: Sandbox) -> list[ReplayTask]:
     subjects = tuple(subject for subject in load_subjects() if is_held_out(subject))
     tasks = (
         task
-        for task in TaskStream(sandbox, Random(1), subjects=subjects)
+        for task in TaskStream(sandbox, Random(1), OWN_FAULTS, subjects=subjects)
         if len(task.space.edits) <= MOST_CANDIDATES
     )
     return [ReplayTask.execute(sandbox, task) for task in islice(tasks, REPLAYED_TASKS)]
@@ -60,7 +61,7 @@ def test_a_world_model_needs_fewer_executions_than_its_own_predictions_shuffled(
     sandbox: Sandbox, replayed: list[ReplayTask]
 ) -> None:
     subjects = tuple(subject for subject in load_subjects() if not is_held_out(subject))
-    collected = evolve_tasks(sandbox, Random(0), SEDarwinSettings(), subjects=subjects)
+    collected = evolve_tasks(sandbox, Random(0), OWN_FAULTS, subjects=subjects)
     model = WorldModel(SPEC)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fields that never vary in so little data
