@@ -18,6 +18,7 @@ import typer
 from pydantic import JsonValue, ValidationError
 
 from agents.se_darwin.command.child import ChildAnswer, ChildRequest, RepairResult
+from agents.se_darwin.command.program_files import ProgramFiles
 from agents.se_darwin.command.suite_files import SuiteFiles
 from agents.se_darwin.command.target import RepairTarget
 from infrastructure.agent_contract.command import CommandContext, CommandError
@@ -71,14 +72,18 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
             f"{ranker!r} is not one of {', '.join(RANKERS)}", param_hint="--ranker"
         )
     found = RepairTarget.read(target)
-    files = SuiteFiles.read(tests, found.folder / found.path)
+    program = ProgramFiles.read(found.folder / found.path, found.code)
+    files = SuiteFiles.read(tests, program)
     result = _repair(
         context,
         agent,
         found,
+        module=program.name,
+        own_modules=dict(program.sources),
         test_code=files.code,
         conftests=list(files.conftests),
         test_helpers=dict(files.helpers),
+        test_aliases=dict(files.aliases),
         test_keyword=keyword,
         record=not no_record,
         max_evaluations=max_evaluations,
@@ -127,7 +132,6 @@ def _repair(
             context={
                 "code": target.code,
                 "function": target.function,
-                "module": target.module,
                 "path": target.path,
                 "agent_folder": str(agent.folder),
                 "record": record and not agent.not_writable,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agents.se_darwin.command.program_files import ProgramFiles
 from agents.se_darwin.command.target import BYTE_ORDER_MARK, parse, read
 from agents.se_darwin.sandbox.pytest_suite import HERE
 
@@ -19,19 +20,21 @@ class SuiteFiles:
         code: The test module.
         conftests: Files ``conftest.py`` beside it and in the folders above, the farthest first.
         helpers: Modules beside it, or in the folders above, that it or a conftest file imports.
+        aliases: Names by which they import modules of the program's own, with their real names.
     """
 
     code: str
     conftests: list[str] = field(default_factory=list)
     helpers: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path, program: Path) -> SuiteFiles:
+    def read(cls, path: Path, program: ProgramFiles) -> SuiteFiles:
         """Read the test module *path*, and what belongs to it up to the working folder.
 
         Args:
             path: The test module.
-            program: File under repair, which is not one of the helpers.
+            program: Files of the program; those of its own modules that the tests import are added.
 
         Raises:
             CommandError: A file cannot be read, or is not Python.
@@ -46,7 +49,12 @@ class SuiteFiles:
         while trees:
             for name in _imports(trees.pop()):
                 helper = _file_of(name, folders)
-                if name not in found.helpers and helper is not None and helper != program.resolve():
+                if name in {*found.helpers, *program.sources} or helper == program.file:
+                    continue
+                own = program.name_of(helper) if helper else name
+                if own is not None and program.include(own):
+                    found.aliases.update({name: own} if name != own else {})
+                elif helper is not None:
                     found.helpers[name] = _python(helper, "the tests")
                     trees.append(ast.parse(found.helpers[name]))
         return found

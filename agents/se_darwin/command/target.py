@@ -24,14 +24,12 @@ class RepairTarget:
     Attributes:
         code: Text of the file with its own line ends.
         function: Name of the function, at the top level of the file, or ``Class.method``.
-        module: Name by which tests import the file.
         path: Path of the file in a diff, relative to *folder*.
         folder: Folder in which to apply the diff: the working folder if the file lies in it.
     """
 
     code: str
     function: str
-    module: str
     path: str
     folder: Path
 
@@ -70,7 +68,6 @@ class RepairTarget:
         return cls(
             code=code,
             function=function,
-            module=program.stem,
             path=str(real.relative_to(folder)),
             folder=folder,
         )

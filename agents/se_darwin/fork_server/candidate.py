@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from .canonical import UncomparableError, canonical
+from .given_modules import import_program, module_names
 from .place import find_function
-from .wire import Call, Message, UnsendableError, Wire, make_module
+from .wire import Call, Message, ProgramNames, UnsendableError, Wire
 
 CANDIDATE_FILE = "<candidate>"
 
@@ -46,15 +47,26 @@ def run_calls(
 
 
 def serve_calls(
-    source: str, function: str, module: str, calls: int, answers: int, *, coverage: bool
+    source: str,
+    function: str,
+    module: str,
+    own_modules: Mapping[str, str],
+    pipes: tuple[int, int],
+    *,
+    coverage: bool,
 ) -> None:
     """Answer a suite runner's calls, one line of JSON each, until it closes the pipe.
+
+    *own_modules* are the sources of the modules of its own that the program may import; *pipes* are
+    the descriptors of the calls and of the answers.
 
     An answer has ``sent`` (what the call returned, if anything, and the arguments, as far as they
     changed), ``raise`` or ``strange`` (what cannot be sent), and ``lines``.
     """
-    made = make_module(module, source, CANDIDATE_FILE)
-    called, wire = find_function(made, function), Wire(made, first=1)
+    made = import_program(module, source, CANDIDATE_FILE, own_modules)
+    calls, answers = pipes
+    program = ProgramNames(made, module_names(own_modules))
+    called, wire = find_function(made, function), Wire(program, first=1)
     with os.fdopen(calls, "rb", closefd=False) as lines:
         for line in lines:
             write_line(answers, _answer(called, wire, json.loads(line), coverage))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from types import FunctionType, ModuleType
 from typing import Any
@@ -25,8 +25,13 @@ def find_function(module: ModuleType, name: str) -> Callable[..., Any]:
     return function
 
 
-def replace_function(module: ModuleType, name: str, proxy: Callable[..., Any]) -> None:
-    """Put *proxy* in the place of the function *name*, and of its other names there.
+def replace_function(
+    module: ModuleType, name: str, proxy: Callable[..., Any], others: Sequence[ModuleType] = ()
+) -> None:
+    """Put *proxy* in the place of the function *name*, and wherever else it is kept.
+
+    Other places are other names in its module or class, names in the modules *others*, and the
+    items of lists and dictionaries that are globals of these modules.
 
     Raises:
         LookupError, AttributeError: *module* does not have that function.
@@ -44,11 +49,22 @@ def replace_function(module: ModuleType, name: str, proxy: Callable[..., Any]) -
             f"{name} is a {type(found).__name__}, not a plain method: move what it computes into a "
             "function that it calls"
         )
-    places = [other for other, value in vars(owner).items() if value is found]
-    if not places:
+    if vars(owner).get(attribute) is not found:
         raise UnsupportedFunctionError(f"{name} is inherited: name it with the class that has it")
-    for place in places:
-        setattr(owner, place, replacement)
+    for each in (owner, *others):
+        for place in [other for other, value in vars(each).items() if value is found]:
+            setattr(each, place, replacement)
+    for each in (module, *others):
+        for table in list(vars(each).values()):
+            _replace_items(table, found, replacement)
+
+
+def _replace_items(table: object, found: object, replacement: object) -> None:
+    if type(table) is dict:
+        for key in [key for key, value in table.items() if value is found]:
+            table[key] = replacement
+    elif type(table) is list:
+        table[:] = [replacement if value is found else value for value in table]
 
 
 def _owner(module: ModuleType, name: str) -> tuple[Any, str]:

@@ -33,6 +33,7 @@ from .confinement import (
     forbid_tracing,
     limit_resources,
 )
+from .given_modules import PACKAGE, compile_module
 from .seccomp_filter import install_seccomp_filter
 from .suite_runner import SuiteRequest, run_suite
 
@@ -45,7 +46,8 @@ class Request(TypedDict):
 
     *module*, if any, provides its namespace; *tests* is a literal of pairs of arguments. If
     *suite_module* is set, the program is the module of that name and the test suite is run
-    instead, or with *collect* only listed.
+    instead, or with *collect* only listed; *own_modules* are sources of modules that the program
+    imports.
     """
 
     sources: list[str]
@@ -53,6 +55,7 @@ class Request(TypedDict):
     module: str | None
     tests: str
     suite_module: str | None
+    own_modules: dict[str, str]
     collect: bool
     coverage: bool
     parallel: int
@@ -192,8 +195,13 @@ def _start(request: Request, index: int, suite_fd: int, base_bytes: int) -> tupl
         calls_in, calls_out = os.pipe()
         answers_in, answers_out = os.pipe()
 
+        own_modules = request["own_modules"]
+        for name, text in own_modules.items():  # once, for all children
+            compile_module(text, f"<{name.removesuffix(PACKAGE)}>")
+
         def serve() -> None:
-            serve_calls(source, function, suite_module, calls_in, answers_out, coverage=coverage)
+            pipes = (calls_in, answers_out)
+            serve_calls(source, function, suite_module, own_modules, pipes, coverage=coverage)
 
         def run_tests() -> None:
             suite, collect = _read_suite(suite_fd), request["collect"]

@@ -7,11 +7,9 @@ they expect, nor what is reported.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
+import importlib
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypedDict
 
@@ -19,8 +17,9 @@ from .check import PASSED, Check
 from .collector import Collector, Test
 from .fixtures import Fixtures, UnsupportedTestError
 from .function_proxy import CandidateLostError, FunctionProxy, is_raised_by_candidate
+from .given_modules import GivenModules, import_program, module_names
 from .place import UnsupportedFunctionError, replace_function
-from .wire import Wire, make_module
+from .wire import ProgramNames, Wire
 
 CHECK_NAME = "__check__"
 _SKIPPED = ("Skipped", "SkipTest")  # raised by pytest.skip and by unittest
@@ -30,7 +29,9 @@ class SuiteRequest(TypedDict):
     """A prepared test module; see `agents.se_darwin.sandbox.PytestSuite`."""
 
     program: str
-    module_names: list[str]
+    module: str
+    own_modules: dict[str, str]
+    aliases: dict[str, str]
     tests: str
     conftests: list[str]
     helpers: dict[str, str]
@@ -87,15 +88,18 @@ class SuiteRunner:
     """
 
     def __init__(self, suite: SuiteRequest, function: str, calls: int, answers: int) -> None:
-        name, *others = suite["module_names"]
-        module = make_module(name, suite["program"], "<program>")
-        self._proxy = FunctionProxy(function, Wire(module), calls, answers)
-        replace_function(module, function, self._proxy)
-        for other in others:
-            _register(other, module)
+        own_modules = suite["own_modules"]
+        module = import_program(suite["module"], suite["program"], "<program>", own_modules)
+        others = module_names(own_modules)
+        wire = Wire(ProgramNames(module, others))
+        self._proxy = FunctionProxy(function, wire, calls, answers)
+        loaded = [sys.modules[name] for name in others if name in sys.modules]
+        replace_function(module, function, self._proxy, loaded)
+        for other, name in suite["aliases"].items():
+            _register(other, importlib.import_module(name))
         self._checks: list[Check] = []
         self.left_out: list[str] = []
-        sys.meta_path.insert(0, _Helpers(suite["helpers"]))
+        sys.meta_path.append(GivenModules(suite["helpers"]))
         conftests = [_execute("conftest", source) for source in suite["conftests"]]
         namespace = _execute("tests", suite["tests"], {CHECK_NAME: self._check})
         self._collector = Collector(namespace, Fixtures([*conftests, namespace]))
@@ -144,7 +148,9 @@ def _register(name: str, module: ModuleType) -> None:
     package, _, last = name.rpartition(".")
     if package:
         if package not in sys.modules:
-            _register(package, ModuleType(package))
+            made = ModuleType(package)
+            made.__path__ = []  # so that modules of its own can be imported
+            _register(package, made)
         setattr(sys.modules[package], last, module)
     sys.modules[name] = module
 
@@ -156,24 +162,3 @@ def _execute(name: str, source: str, known: Mapping[str, object] | None = None) 
     code = compile(source, f"<{name}>", "exec", dont_inherit=True)
     exec(code, vars(module))  # noqa: S102 - the caller's tests, in the sandbox
     return vars(module)
-
-
-class _Helpers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Lets the tests import modules of their own, whose sources are given by name."""
-
-    def __init__(self, sources: Mapping[str, str]) -> None:
-        self._sources = sources
-
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        """Find a helper, or a package of one."""
-        del path, target
-        is_package = any(each.startswith(f"{name}.") for each in self._sources)
-        if name not in self._sources and not is_package:
-            return None
-        return importlib.util.spec_from_loader(name, self, is_package=is_package)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the helper's source."""
-        source = self._sources.get(module.__name__, "")
-        code = compile(source, f"<{module.__name__}>", "exec", dont_inherit=True)
-        exec(code, vars(module))  # noqa: S102 - the caller's tests, in the sandbox

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -89,21 +89,59 @@ class UnsendableError(TypeError):
         super().__init__(f"a {type(value).__name__} is not plain data")
 
 
-class Wire:
-    """Encodes and decodes values of builtin types, a few library types, and one module's classes.
-
-    Objects of classes that the module only imports are refused: the program does not define their
-    equality, and some library classes equal anything. Members of an imported enumeration pass,
-    because decoding looks them up and creates nothing; so do classes, functions and bare objects
-    that are the module's globals, which compare by identity.
+class ProgramNames:
+    """Names of what the program's module, and the modules of its own that it imports, contain.
 
     Args:
-        module: The program's module in this process; it resolves names.
+        module: The program's module in this process.
+        own_modules: Names of its own modules, which need not be imported yet.
+    """
+
+    def __init__(self, module: ModuleType, own_modules: Sequence[str] = ()) -> None:
+        self._module = module
+        self._others = [name for name in own_modules if name != module.__name__]
+
+    def find(self, name: str) -> Any:  # noqa: ANN401 - any global
+        """Return what *name* is: a global of the program, or ``module:global``.
+
+        Raises:
+            LookupError: There is none.
+        """
+        module, _, attribute = name.rpartition(":")
+        if module and module not in self._others:
+            raise LookupError(f"{module} is not a module of this program")
+        return vars(sys.modules[module] if module else self._module)[attribute]
+
+    def name_of(self, value: object, names: Iterable[str] | None = None) -> str | None:
+        """Return the name under which `find` finds *value*, among *names* if given; or None."""
+        others = ((f"{name}:", sys.modules.get(name)) for name in self._others)
+        for prefix, module in (("", self._module), *others):
+            known = {} if module is None else vars(module)
+            for name in known if names is None else names:
+                if known.get(name) is value:
+                    return f"{prefix}{name}"
+        return None
+
+    def defines(self, kind: type) -> bool:
+        """Whether one of these modules defines the class *kind*."""
+        return kind.__module__ == self._module.__name__ or kind.__module__ in self._others
+
+
+class Wire:
+    """Encodes and decodes values of builtin types, a few library types, and the program's classes.
+
+    Objects of classes that the program only imports are refused: the program does not define their
+    equality, and some library classes equal anything. Members of an imported enumeration pass,
+    because decoding looks them up and creates nothing; so do classes, functions and bare objects
+    that are the program's globals, which compare by identity.
+
+    Args:
+        program: Resolves names of the program in this process.
         first: 0 in the one process, 1 in the other, so that they give different numbers.
     """
 
-    def __init__(self, module: ModuleType, first: int = 0) -> None:
-        self._module = module
+    def __init__(self, program: ProgramNames, first: int = 0) -> None:
+        self._program = program
         self._next, self._may_forget = first, first == 0
         self._known: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}  # by id(); `_known` keeps the objects alive
@@ -118,7 +156,7 @@ class Wire:
         if self._may_forget and len(self._known) > MAX_KNOWN:
             self._forget()
             message["forget"] = True
-        graph = _Graph(self._module, self._numbers, self._next)
+        graph = _Graph(self._program, self._numbers, self._next)
         graph.add(values)
         message["roots"] = [graph.reference(value) for value in values]
         message["nodes"] = graph.nodes
@@ -190,7 +228,7 @@ class Wire:
         if tag == "object":
             return self._known[value]
         if tag == "global":
-            found = vars(self._module)[value]
+            found = self._program.find(value)
             if not compares_by_identity(found):
                 raise LookupError(f"{value} is not sent by name")
             return found
@@ -212,13 +250,13 @@ class Wire:
         if tag in _BY_ARGUMENTS:
             return _BY_ARGUMENTS[tag](*parts)
         if tag == "enum":
-            kind = vars(self._module)[extra[0]]
+            kind = self._program.find(extra[0])
             if not issubclass(kind, Enum):  # raises TypeError if it is not a class
                 raise LookupError(f"{extra[0]} is not an enumeration")
             member: Enum = kind[extra[1]]
             return member
         if tag == "flag":
-            kind, [value] = vars(self._module)[extra], parts
+            kind, [value] = self._program.find(extra), parts
             if not (issubclass(kind, Flag) and type(value) is int):
                 raise LookupError(f"{extra} is not a flag")
             flag: Flag = kind(value)
@@ -231,8 +269,8 @@ class Wire:
         return _IMMUTABLE[tag](parts)
 
     def _class(self, name: str) -> type[Any]:
-        kind: type[Any] = vars(self._module)[name]
-        if not (isinstance(kind, type) and kind.__module__ == self._module.__name__):
+        kind: type[Any] = self._program.find(name)
+        if not (isinstance(kind, type) and self._program.defines(kind)):
             raise LookupError(f"{name} is not a class of this program")
         return kind
 
@@ -267,8 +305,8 @@ class Wire:
 class _Graph:
     """The objects of one message."""
 
-    def __init__(self, module: ModuleType, numbers: dict[int, int], next_number: int) -> None:
-        self._module, self._numbers = module, numbers
+    def __init__(self, program: ProgramNames, numbers: dict[int, int], next_number: int) -> None:
+        self._program, self._numbers = program, numbers
         self._own: dict[int, int] = {}
         self.next_number = next_number
         self.new: dict[int, object] = {}
@@ -323,9 +361,8 @@ class _Graph:
         if kind in _BY_TEXT:
             return [kind.__name__, _BY_TEXT[kind](value)]
         if compares_by_identity(value):
-            for name, known in vars(self._module).items():
-                if known is value:
-                    return ["global", name]
+            name = self._program.name_of(value)
+            return None if name is None else ["global", name]
         return None
 
     def _open(self, value: Any) -> tuple[str, Any, list[object]]:  # noqa: ANN401 - any value
@@ -347,22 +384,23 @@ class _Graph:
         return self._open_instance(value, kind)
 
     def _open_instance(self, value: Any, kind: type) -> tuple[str, Any, list[object]]:  # noqa: ANN401
-        if vars(self._module).get(kind.__name__) is not kind:
+        name = self._program.name_of(kind, [kind.__name__])
+        if name is None:
             raise UnsendableError(value)
         if isinstance(value, Flag):  # a combination of members has no name
-            return "flag", kind.__name__, [value.value]
+            return "flag", name, [value.value]
         if isinstance(value, Enum):
-            return "enum", [kind.__name__, value.name], []
-        if kind.__module__ != self._module.__name__:
+            return "enum", [name, value.name], []
+        if not self._program.defines(kind):
             raise UnsendableError(value)
         if isinstance(value, tuple):
-            return "named tuple", kind.__name__, list(value)
+            return "named tuple", name, list(value)
         try:
             object.__new__(kind)
         except TypeError:  # a class built on another type
             raise UnsendableError(value) from None
         fields = _fields(value)
-        return "instance", [kind.__name__, list(fields)], list(fields.values())
+        return "instance", [name, list(fields)], list(fields.values())
 
     def _factory(self, value: defaultdict[Any, Any]) -> str | None:
         factory = value.default_factory
@@ -409,12 +447,3 @@ def _set_fields(value: object, fields: dict[str, object]) -> None:
     if fields or hasattr(value, "__dict__"):
         vars(value).clear()
         vars(value).update(fields)
-
-
-def make_module(name: str, source: str, file: str) -> ModuleType:
-    """Run *source* as the module *name* of this process."""
-    module = ModuleType(name)
-    module.__file__ = f"{name}.py"  # tests may read it; nothing can be opened
-    sys.modules[name] = module
-    exec(compile(source, file, "exec", dont_inherit=True), vars(module))  # noqa: S102 - in the sandbox
-    return module

@@ -1,13 +1,19 @@
 """The sandbox's host side: runs candidates and compares their results, which it never trusts."""
 
 from agents.se_darwin.sandbox.execution import Execution, Limits, Output, TestCase
-from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError, TestSources
+from agents.se_darwin.sandbox.pytest_suite import (
+    ProgramSources,
+    PytestSuite,
+    PytestSuiteError,
+    TestSources,
+)
 from agents.se_darwin.sandbox.sandbox import Sandbox, SandboxUnavailableError
 
 __all__ = [
     "Execution",
     "Limits",
     "Output",
+    "ProgramSources",
     "PytestSuite",
     "PytestSuiteError",
     "Sandbox",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from agents.se_darwin.fork_server.check import PASSED
+from agents.se_darwin.fork_server.given_modules import module_names
 from agents.se_darwin.fork_server.suite_runner import CHECK_NAME
 from agents.se_darwin.sandbox.call_graph import may_call
 from agents.se_darwin.sandbox.execution import TestCase
@@ -31,6 +32,7 @@ class TestSources:
         helpers: Other modules of the tests' own, by the name that imports them.
         keyword: Expression that the names of the tests to run match, as ``-k`` of pytest; empty
             for all.
+        aliases: Names by which they import modules of the program's own, with their real names.
     """
 
     __test__ = False  # pytest must not collect it
@@ -39,6 +41,23 @@ class TestSources:
     conftests: tuple[str, ...] = ()
     helpers: Mapping[str, str] = field(default_factory=dict)
     keyword: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSources:
+    """The program under repair.
+
+    Attributes:
+        code: Its source.
+        module: Dotted name of its module.
+        own_modules: Sources of modules of its own that it may import, by dotted name; that of a
+            package as ``package.__init__``.
+    """
+
+    code: str
+    module: str
+    own_modules: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +70,7 @@ class PytestSuite:
 
     Attributes:
         program: The program as given; provides everything except the function under repair.
-        module_names: Names of the program's module: its own, then those that tests import it by.
+        aliases: Other names by which the tests import the program's modules, with their real names.
         tests: The prepared source of the test module.
         assert_lines: Lines of the asserts that are checks, by test: ``test`` or ``Class.test``.
         end_checks: Names of the tests whose end is a check.
@@ -62,8 +81,8 @@ class PytestSuite:
         left_out: Why a test of the function cannot be run, for each such test.
     """
 
-    program: str
-    module_names: tuple[str, ...]
+    program: ProgramSources
+    aliases: Mapping[str, str]
     tests: str
     assert_lines: Mapping[str, tuple[int, ...]]
     end_checks: tuple[str, ...]
@@ -74,10 +93,8 @@ class PytestSuite:
     left_out: tuple[str, ...] = ()
 
     @classmethod
-    def prepare(
-        cls, tests: TestSources, *, program: str, module: str, function: str
-    ) -> PytestSuite:
-        """Prepare *tests*, which import *module*, whose source is *program*.
+    def prepare(cls, tests: TestSources, program: ProgramSources, function: str) -> PytestSuite:
+        """Prepare *tests*, which import *program*.
 
         Tests that cannot call *function* are left out.
 
@@ -89,7 +106,10 @@ class PytestSuite:
         conftest_trees = [_parse(each, "conftest.py") for each in tests.conftests]
         helper_trees = {name: _parse(each, f"{name}.py") for name, each in helpers.items()}
         trees = [tree, *conftest_trees, *helper_trees.values()]
-        own_modules = {*helpers, *["conftest"] * bool(conftest_trees)}
+        own_trees = [_parse(each, name) for name, each in program.own_modules.items()]
+        own_modules = {*helpers, *tests.aliases, *module_names(program.own_modules)}
+        own_modules |= {"conftest"} if conftest_trees else set()
+        module = program.module.rpartition(".")[2]
         names: list[str] = []
         modules: set[str] = set()
         for each in trees:
@@ -97,11 +117,11 @@ class PytestSuite:
             names += found
             modules |= others
         selected = _selector(tests.keyword)
-        if not names:
+        if not names and not program.own_modules:
             raise PytestSuiteError(
                 f"the tests do not import the program: write `from {module} import ...` in them"
             )
-        everywhere = [*trees, ast.parse(program)]
+        everywhere = [*trees, *own_trees, ast.parse(program.code)]
         goal = _name_in_calls(function)
         automatic = ast.Module(
             [each for tree in trees for each in tree.body if _is_automatic(each)], []
@@ -130,7 +150,8 @@ class PytestSuite:
         last = 1 + len(conftest_trees)
         return cls(
             program=program,
-            module_names=(module, *(name for name in dict.fromkeys(names) if name != module)),
+            aliases=dict(tests.aliases)
+            | {name: program.module for name in names if name != program.module},
             tests=sources[0],
             assert_lines=assert_lines,
             end_checks=tuple(end_checks),
@@ -143,8 +164,10 @@ class PytestSuite:
     def to_request(self) -> dict[str, object]:
         """Return the suite as `agents.se_darwin.fork_server.suite_runner.SuiteRequest`."""
         return {
-            "program": self.program,
-            "module_names": list(self.module_names),
+            "program": self.program.code,
+            "module": self.program.module,
+            "own_modules": dict(self.program.own_modules),
+            "aliases": dict(self.aliases),
             "tests": self.tests,
             "conftests": list(self.conftests),
             "helpers": dict(self.helpers),

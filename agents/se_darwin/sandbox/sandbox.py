@@ -184,9 +184,9 @@ class Sandbox:
         Raises:
             PytestSuiteError: The suite cannot be run in the sandbox.
         """
-        both = f"{suite.module_names[0]}.py or its tests"
+        both = f"{suite.program.module}.py or its tests"
         request = {
-            **self._request([suite.program], function, limits),
+            **self._request([suite.program.code], function, limits),
             **self._write_suite(suite),
             "collect": True,
         }
@@ -301,7 +301,8 @@ class Sandbox:
         with os.fdopen(self._suite_fd, "wb", closefd=False) as file:
             file.seek(0)
             file.write(json.dumps(suite.to_request()).encode())
-        return {"suite_module": suite.module_names[0]}
+        program = suite.program
+        return {"suite_module": program.module, "own_modules": dict(program.own_modules)}
 
     def _request(self, sources: Sequence[str], function: str, limits: Limits) -> dict[str, object]:
         """A request; see `agents.se_darwin.fork_server.server.Request`."""
@@ -311,6 +312,7 @@ class Sandbox:
             "module": None,
             "tests": "",
             "suite_module": None,
+            "own_modules": {},
             "collect": False,
             "coverage": False,
             "parallel": self._parallel,

@@ -6,8 +6,9 @@ import ast
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Literal
 
@@ -22,8 +23,10 @@ from pydantic import (
 
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.fork_server.function_proxy import NO_ATTRIBUTES, UNSENDABLE_ARGUMENT
+from agents.se_darwin.fork_server.given_modules import module_names
 from agents.se_darwin.sandbox import (
     Limits,
+    ProgramSources,
     PytestSuite,
     Sandbox,
     TestCase,
@@ -158,7 +161,10 @@ class EvolutionRequest(BaseModel):
         conftests: Sources of the conftest files of *test_code*, the farthest first.
         test_helpers: Sources of further modules that *test_code* imports, by name.
         test_keyword: Expression that the names of the tests to run match, as ``-k`` of pytest.
-        module: Name by which *test_code* imports *code*.
+        module: Dotted name of the module of *code*.
+        own_modules: Sources of modules of its own that *code* imports, by dotted name; that of a
+            package as ``package.__init__``.
+        test_aliases: Names by which the tests import *own_modules*, with their real names.
         path: Path of the file of *code* in the diff.
         agent_folder: Folder of the agent's replay buffer and of its published world model, which
             ranks the candidates; None to use neither.
@@ -184,6 +190,8 @@ class EvolutionRequest(BaseModel):
     test_helpers: dict[str, str] = Field(default_factory=dict)
     test_keyword: str = ""
     module: str = "program"
+    own_modules: dict[str, str] = Field(default_factory=dict)
+    test_aliases: dict[str, str] = Field(default_factory=dict)
     path: str = "program.py"
     agent_folder: Path | None = None
     record: bool = True
@@ -221,7 +229,7 @@ class EvolutionRequest(BaseModel):
 
     @model_validator(mode="after")
     def _check_imports(self) -> EvolutionRequest:
-        needed = set(_needed_imports(ast.parse(self.code), self.function))
+        needed = self._needed_modules()
         unavailable = sorted(name for name in needed if not _is_available(name))
         if unavailable:
             raise ValueError(
@@ -256,9 +264,15 @@ class EvolutionRequest(BaseModel):
                 "tests, the standard library, and what is installed in the environment of "
                 "genesis-fp16"
             )
-        tree = ast.parse(self.code)
-        standard = {name for name in _all_imports(tree) if _is_standard(name)}
-        modules = {*standard, *_needed_imports(tree, self.function), *of_tests}
+        trees = [ast.parse(self.code), *map(ast.parse, self.own_modules.values())]
+        standard = {name for tree in trees for name in _all_imports(tree) if _is_standard(name)}
+        installed = {
+            name
+            for tree in trees[1:]
+            for name in _all_imports(tree)
+            if name not in module_names(self.own_modules) and _is_available(name)
+        }
+        modules = {*standard, *installed, *self._needed_modules(), *of_tests}
         return Sandbox(modules=sorted(modules), packages=_folders_of(modules))
 
     def task(self, sandbox: Sandbox, timeout_seconds: float) -> RepairTask:
@@ -300,10 +314,25 @@ class EvolutionRequest(BaseModel):
     def _suite(self) -> PytestSuite | None:
         if not self.test_code:
             return None
-        tests = TestSources(self.test_code, self.conftests, self.test_helpers, self.test_keyword)
-        return PytestSuite.prepare(
-            tests, program=self.code, module=self.module, function=self.function
+        tests = TestSources(
+            self.test_code, self.conftests, self.test_helpers, self.test_keyword, self.test_aliases
         )
+        program = ProgramSources(self.code, self.module, self.own_modules)
+        return PytestSuite.prepare(tests, program, self.function)
+
+    def _needed_modules(self) -> set[str]:
+        """Modules that the function needs and that are not the program's own."""
+        found = set()
+        own = {*module_names(self.own_modules), self.module}
+        own |= {name.rpartition(".")[0] for name in own}
+        for name in _needed_imports(ast.parse(self.code), self.function):
+            package = self.module.rpartition(".")[0]
+            if name.startswith(".") and package:
+                with suppress(ImportError):  # beyond the top package
+                    name = resolve_name(name, package)  # noqa: PLW2901 - the same module
+            if name not in own:
+                found.add(name)
+        return found
 
     def _check_given(self, given: Evaluation) -> None:
         """Refuse tests whose results do not depend on the function."""

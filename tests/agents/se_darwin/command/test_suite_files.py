@@ -5,18 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from agents.se_darwin.command.program_files import ProgramFiles
 from agents.se_darwin.command.suite_files import SuiteFiles
 from infrastructure.agent_contract.command import CommandError
 
 WRONG_DATA, FOUND_NOTHING = os.EX_DATAERR, os.EX_NOINPUT
-PROGRAM = Path("prices.py")
 
 
 def write(folder: Path, **sources: str) -> None:
     for name, source in sources.items():
-        path = folder / f"{name.replace('__', '/')}.py"
+        path = folder / f"{name.replace('__', '/').replace('INIT', '__init__')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
+
+
+def program(file: str = "prices.py") -> ProgramFiles:
+    path = Path(file)
+    return ProgramFiles.read(path, path.read_text() if path.exists() else "")
 
 
 def test_conftest_files_and_helpers_are_found_up_to_the_working_folder(folder: Path) -> None:
@@ -33,7 +38,7 @@ def test_conftest_files_and_helpers_are_found_up_to_the_working_folder(folder: P
         tests__beside="",
         lib__far="import shared",
     )
-    found = SuiteFiles.read(Path("tests/test_a.py"), PROGRAM)
+    found = SuiteFiles.read(Path("tests/test_a.py"), program())
     assert found.conftests == ["import shared", "from prices import total"]
     names = {"shared", "near", "lib.far", "__here__.beside", "__here__.deeper"}
     assert found.helpers.keys() == names
@@ -43,20 +48,20 @@ def test_conftest_files_and_helpers_are_found_up_to_the_working_folder(folder: P
 def test_outside_the_working_folder_only_its_own_folder_counts(tmp_path: Path) -> None:
     elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere"
     write(elsewhere, conftest="a = 1", inner__test_a="import b", inner__b="", b="not this")
-    found = SuiteFiles.read(elsewhere / "inner" / "test_a.py", PROGRAM)
+    found = SuiteFiles.read(elsewhere / "inner" / "test_a.py", program())
     assert (found.conftests, found.helpers) == ([], {"b": ""})
 
 
 def test_a_byte_order_mark_does_tests_no_harm(folder: Path) -> None:
     (folder / "t.py").write_bytes(b"\xef\xbb\xbfimport a\n")
-    assert SuiteFiles.read(Path("t.py"), PROGRAM).code == "import a\n"
+    assert SuiteFiles.read(Path("t.py"), program()).code == "import a\n"
 
 
 def test_a_broken_helper_is_named(folder: Path) -> None:
     write(folder, helper="x =")
     (folder / "test_prices.py").write_text("import prices, helper")
     with pytest.raises(CommandError, match=r"helper.py:1 is not Python"):
-        SuiteFiles.read(Path("test_prices.py"), PROGRAM)
+        SuiteFiles.read(Path("test_prices.py"), program())
 
 
 @pytest.mark.parametrize(
@@ -73,5 +78,24 @@ def test_tests_that_cannot_be_read_are_refused(
     path = Path("test_prices.py")
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(CommandError, match=message) as caught:
-        SuiteFiles.read(path, PROGRAM)
+        SuiteFiles.read(path, program())
     assert caught.value.exit_code == code
+
+
+def test_modules_of_the_program_are_not_helpers(folder: Path) -> None:
+    write(
+        folder,
+        shop__INIT="",
+        shop__prices="from . import tax",
+        shop__tax="",
+        shop__lines="from .tax import rate",
+        shop__tests__test_a="from ..prices import total\nfrom ..tax import rate\n"
+        "from .made import made\nfrom shop.lines import Line\nimport shop.tax",
+        shop__tests__INIT="",
+        shop__tests__made="from ..lines import Line",
+    )
+    own = program("shop/prices.py")
+    found = SuiteFiles.read(Path("shop/tests/test_a.py"), own)
+    assert found.helpers == {}
+    assert found.aliases == {"tax": "shop.tax", "made": "shop.tests.made"}
+    assert {"shop.tax", "shop.lines", "shop.tests.made"} <= own.sources.keys()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.se_darwin.fork_server.wire import UnsendableError, Wire, make_module
+from agents.se_darwin.fork_server.wire import ProgramNames, UnsendableError, Wire
 
 CLASSES = """
 from collections import namedtuple
@@ -53,6 +54,22 @@ class Text(str):
 class Oops(ValueError):
     pass
 """
+OTHERS = """
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from wire_classes import Colour, Point as Imported
+
+class Shade(Enum):
+    DARK = 1
+
+@dataclass
+class Point:
+    z: object
+
+def double(x):
+    return 2 * x
+"""
 atoms = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 atoms |= st.binary() | st.binary().map(bytearray) | st.complex_numbers(allow_nan=False)
 atoms |= st.dates() | st.datetimes() | st.timedeltas() | st.fractions()
@@ -75,16 +92,24 @@ values = st.recursive(
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    return make_module("wire_classes", CLASSES, "<classes>")
+    made = sys.modules["wire_classes"] = ModuleType("wire_classes")
+    exec(CLASSES, vars(made))
+    other = sys.modules["wire_others"] = ModuleType("wire_others")
+    exec(OTHERS, vars(other))
+    return made
 
 
 @pytest.fixture(scope="module")
 def wire(module: ModuleType) -> Wire:
-    return Wire(module)
+    return Wire(names_of(module))
+
+
+def names_of(module: ModuleType) -> ProgramNames:
+    return ProgramNames(module, ["wire_classes", "wire_others", "wire_not_imported"])
 
 
 def sent(wire: Wire, value: object) -> Any:
-    return pass_on(wire, Wire(wire._module, first=1), value)[0]
+    return pass_on(wire, Wire(wire._program, first=1), value)[0]
 
 
 def pass_on(sender: Wire, receiver: Wire, *values: object) -> list[Any]:
@@ -143,7 +168,7 @@ def test_objects_of_the_programs_own_classes_arrive(wire: Wire, module: Any) -> 
 @pytest.fixture
 def two(module: ModuleType) -> tuple[Wire, Wire]:
     """The suite runner's end and the candidate's."""
-    return Wire(module), Wire(module, first=1)
+    return Wire(names_of(module)), Wire(names_of(module), first=1)
 
 
 def test_the_same_object_arrives_as_the_same(two: tuple[Wire, Wire], module: Any) -> None:
@@ -286,6 +311,10 @@ def node(tag: object, extra: object, *parts: object) -> dict[str, object]:
         node("instance", ["Point", ["x"]]),
         node("named tuple", "_Call"),
         node("named tuple", "Point"),
+        node("instance", ["fractions:Fraction", []]),
+        node("instance", ["wire_others:Fraction", []]),
+        node("instance", ["wire_others:Nobody", []]),
+        node("instance", ["wire_not_imported:Point", []]),
         node("eval", None),
         node("tuple", None, ["object", 0]),
         node("defaultdict", "namedtuple_of_nobody"),
@@ -300,12 +329,22 @@ def node(tag: object, extra: object, *parts: object) -> dict[str, object]:
 )
 def test_what_was_not_encoded_is_refused(module: ModuleType, forged: Any) -> None:
     with pytest.raises((ValueError, TypeError, LookupError, ArithmeticError)):
-        Wire(module).decode(forged)
+        Wire(names_of(module)).decode(forged)
+
+
+def test_objects_of_the_programs_other_modules_arrive(wire: Wire, module: Any) -> None:
+    others = sys.modules["wire_others"]
+    point, shade = others.Point(module.Point(1, [])), others.Shade.DARK
+    arrived = sent(wire, [point, shade, others.double, others.Point])
+    assert arrived == [point, shade, others.double, others.Point]
+    assert type(arrived[0].z) is module.Point
+    with pytest.raises(UnsendableError):  # defined by neither module
+        Wire(ProgramNames(module)).encode(point)
 
 
 @pytest.mark.parametrize("tag", ["list", "dict", "defaultdict", "deque", "set", "bytearray"])
 def test_a_known_object_does_not_become_another_kind(module: Any, tag: str) -> None:
-    wire = Wire(module)
+    wire = Wire(names_of(module))
     wire.encode(module.Point(1, []))
     [point] = wire._known.values() if len(wire._known) == 1 else [*wire._known.values()][:1]
     with pytest.raises(TypeError, match="does not become"):
@@ -325,7 +364,3 @@ def test_errors_arrive_as_their_class(wire: Wire, module: Any) -> None:
 def test_an_error_of_no_known_class_is_still_one(wire: Wire) -> None:
     for place, name in (("builtins", "len"), ("nowhere", "Error"), ("builtins", "int")):
         assert type(wire.decode_error(place, name, wire.encode())) is RuntimeError
-
-
-def test_the_module_has_a_file_name_for_those_who_ask(module: ModuleType) -> None:
-    assert module.__file__ == "wire_classes.py"

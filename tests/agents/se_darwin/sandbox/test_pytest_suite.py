@@ -8,6 +8,7 @@ import pytest
 from agents.se_darwin.sandbox import (
     Execution,
     Limits,
+    ProgramSources,
     PytestSuite,
     PytestSuiteError,
     Sandbox,
@@ -48,7 +49,7 @@ def prepare(
     sandbox: Sandbox, tests: str | TestSources, program: str = PROGRAM, module: str = "mod"
 ) -> PytestSuite:
     sources = TestSources(tests) if isinstance(tests, str) else tests
-    suite = PytestSuite.prepare(sources, program=program, module=module, function="solve")
+    suite = PytestSuite.prepare(sources, ProgramSources(program, module), "solve")
     return sandbox.collect(suite, function="solve", limits=LIMITS)
 
 
@@ -489,9 +490,7 @@ def test_methods_are_repaired_as_functions_are(sandbox: Sandbox, method: str) ->
     def run(source: str) -> list[str | None]:
         tests = f"from mod import Cart\ndef test_a():\n    {USES[method]}\n    Cart(1)"
         function = f"Cart.{method}"
-        suite = PytestSuite.prepare(
-            TestSources(tests), program=METHODS, module="mod", function=function
-        )
+        suite = PytestSuite.prepare(TestSources(tests), ProgramSources(METHODS, "mod"), function)
         suite = sandbox.collect(suite, function=function, limits=LIMITS)
         [execution] = sandbox.run([source], suite, function=function, limits=LIMITS)
         return [output and output.text for output in execution.outputs]
@@ -500,9 +499,45 @@ def test_methods_are_repaired_as_functions_are(sandbox: Sandbox, method: str) ->
     assert set(run(METHODS + f"\nCart.{method} = lambda *_: 1 / 0")) != {"passed"}
 
 
+PACKAGE = {
+    "shop.__init__": "from . import lines, mod\nfrom .mod import solve\nfrom . import tables",
+    "shop.tables": "from .mod import solve\nTABLE, ROW = {'solve': solve}, [solve]",
+    "shop.lines": "class Line:\n    def __init__(self, n):\n        self.n = n",
+}
+IN_PACKAGE = """
+from .lines import Line
+def solve(line):
+    return Line(line.n + 1)
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "shop.solve(Line(1)).n == 2",
+        "shop.tables.TABLE['solve'](Line(1)).n == 2",
+        "shop.tables.ROW[0](Line(1)).n == 2",
+        "mod.solve(Line(1)).n == 2 and type(mod.solve(Line(1))) is Line",
+        "again(Line(1)).n == 2",
+    ],
+)
+def test_a_program_imports_modules_of_its_own(sandbox: Sandbox, use: str) -> None:
+    tests = TestSources(
+        "import shop\nfrom shop import mod\nfrom shop.lines import Line\n"
+        f"from .mod import solve as again\ndef test_a():\n    assert {use}",
+        aliases={"lines": "shop.lines"},
+    )
+    suite = PytestSuite.prepare(tests, ProgramSources(IN_PACKAGE, "shop.mod", PACKAGE), "solve")
+    suite = sandbox.collect(suite, function="solve", limits=LIMITS)
+    wrong = IN_PACKAGE.replace("+ 1", "- 1")
+    right, other = sandbox.run([IN_PACKAGE, wrong], suite, function="solve", limits=LIMITS)
+    assert [output and output.text for output in right.outputs] == ["passed"]
+    assert [output and output.text for output in other.outputs] != ["passed"]
+
+
 def test_a_method_of_another_kind_is_refused(sandbox: Sandbox) -> None:
     tests = TestSources("from mod import Cart\ndef test_a():\n    assert Cart(1).largest == 1")
-    suite = PytestSuite.prepare(tests, program=METHODS, module="mod", function="Cart.largest")
+    suite = PytestSuite.prepare(tests, ProgramSources(METHODS, "mod"), "Cart.largest")
     with pytest.raises(PytestSuiteError, match=r"Cart.largest is a cached_property, not a plain"):
         sandbox.collect(suite, function="Cart.largest", limits=LIMITS)
 

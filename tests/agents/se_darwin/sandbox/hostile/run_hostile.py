@@ -10,7 +10,14 @@ from contextlib import suppress
 import psutil
 
 from agents.se_darwin.fork_server import seccomp_filter
-from agents.se_darwin.sandbox import Limits, PytestSuite, Sandbox, TestCase, TestSources
+from agents.se_darwin.sandbox import (
+    Limits,
+    ProgramSources,
+    PytestSuite,
+    Sandbox,
+    TestCase,
+    TestSources,
+)
 
 HONEST = "def solve(x):\n    return x + 1\n"
 TESTS = """
@@ -47,7 +54,7 @@ def main() -> None:
     with Sandbox(modules=["builtins", "json", "shutil", "subprocess"], parallel=4) as sandbox:
         cases = [TestCase.returning((number,), number + 1) for number in range(3)]
         sources = TestSources(TESTS)
-        suite = PytestSuite.prepare(sources, program=HONEST, module="program", function="solve")
+        suite = PytestSuite.prepare(sources, ProgramSources(HONEST, "program"), "solve")
         suite = sandbox.collect(suite, function="solve", limits=LIMITS)
         for name, source in programs.items():
             started = time.monotonic()

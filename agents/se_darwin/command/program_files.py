@@ -1,0 +1,126 @@
+"""Reading of the modules of its own that a program imports: its package, or files beside it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import resolve_name
+from pathlib import Path
+
+from agents.se_darwin.command.target import BYTE_ORDER_MARK, parse, read
+from agents.se_darwin.fork_server.given_modules import PACKAGE
+from infrastructure.agent_contract.command import CommandError
+
+MAX_MODULES = 300
+"""A program of more modules is refused: each candidate imports them all."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ProgramFiles:
+    """The file under repair and the modules of its own.
+
+    Attributes:
+        name: Dotted name of the program's module in its package.
+        roots: Folders in which its modules are looked for, the first first.
+        sources: Sources of its own modules by dotted name, that of a package as
+            ``package.__init__``; the program is not among them.
+    """
+
+    name: str
+    file: Path
+    roots: list[Path]
+    sources: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, program: Path, code: str) -> ProgramFiles:
+        """Read what the file *program*, whose text is *code*, imports directly and indirectly.
+
+        A package is a folder with ``__init__.py``, or one that a relative import of *code* needs.
+
+        Raises:
+            CommandError: A file cannot be read, is not Python, or there are too many.
+        """
+        file, tree = program.resolve(), ast.parse(code)
+        folder, parts = file.parent, [file.stem]
+        levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        needed = max(levels, default=0)
+        while folder.name and ((folder / "__init__.py").is_file() or len(parts) <= needed):
+            parts.insert(0, folder.name)
+            folder = folder.parent
+        working = Path.cwd()
+        above = [each for each in file.parents if each.is_relative_to(working)]
+        roots = list(dict.fromkeys([folder, file.parent, *above]))
+        found = cls(name=".".join(parts), file=file, roots=roots)
+        for count in range(1, len(parts)):
+            found.include(".".join(parts[:count]))
+        for name in _imports(tree, found.name, is_package=False):
+            found.include(name)
+        return found
+
+    def include(self, name: str) -> bool:
+        """Add the module *name* and what it imports; return whether it is one of the program's own.
+
+        Raises:
+            CommandError: See `read`.
+        """
+        pending, is_own = [name], False
+        while pending:
+            each = pending.pop()
+            file = self._file_of(each)
+            if file is None:
+                continue
+            is_own |= each == name
+            is_package = file.name == "__init__.py"
+            key = f"{each}{PACKAGE}" if is_package else each
+            if file == self.file or key in self.sources:
+                continue
+            if len(self.sources) >= MAX_MODULES:
+                raise CommandError(
+                    f"{self.file} imports more than {MAX_MODULES} modules of its own, too many for "
+                    "a sandbox: move the function to a module that imports less",
+                    os.EX_DATAERR,
+                )
+            source = read(file, "the program").removeprefix(BYTE_ORDER_MARK)
+            self.sources[key] = source
+            pending += _imports(parse(source, file), each, is_package=is_package)
+        return is_own
+
+    def name_of(self, file: Path) -> str | None:
+        """Name under which the program imports *file*, if it lies in the program's package."""
+        top = self.name.partition(".")[0]
+        if top == self.name or not file.is_relative_to(self.roots[0] / top):
+            return None
+        parts = list(file.relative_to(self.roots[0]).with_suffix("").parts)
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    def _file_of(self, name: str) -> Path | None:
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            return None
+        for root in self.roots:
+            module = root.joinpath(*name.split("."))
+            for path in (module / "__init__.py", module.with_name(f"{module.name}.py")):
+                if path.is_file():
+                    return path.resolve()
+        return None
+
+
+def _imports(tree: ast.Module, name: str, *, is_package: bool) -> Iterator[str]:
+    """Absolute names that the module *name* may import, and the packages that contain them."""
+    package = name if is_package else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        found: list[str] = []
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            try:
+                base = resolve_name(base, package) if node.level else base
+            except ImportError:  # beyond the top package: importing it will say so
+                continue
+            found = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for each in found:
+            parts = each.split(".")
+            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
