@@ -132,6 +132,9 @@ TESTED_BY = {
     "agents/se_darwin/fork_server/fixtures.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
     "agents/se_darwin/fork_server/place.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
     "agents/se_darwin/fork_server/suite_runner.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
+    "agents/se_darwin/fork_server/given_modules.py": (
+        "agents/se_darwin/sandbox/test_pytest_suite.py"
+    ),
     "agents/se_darwin/solution/recording.py": "agents/se_darwin/command/test_evolve.py",
     "agents/se_darwin/tasks/repair_task.py": "agents/se_darwin/search/test_evolution.py",
 }

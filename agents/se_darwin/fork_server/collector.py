@@ -180,7 +180,8 @@ def _call_hook(hook: Callable[..., object] | None, given: object) -> None:
 
 def _leaves_out(mark: Any) -> bool:  # noqa: ANN401 - pytest's own
     """Whether a test with that mark does not run, or is expected to fail."""
-    return mark.name in ("skip", "xfail") or (mark.name == "skipif" and any(mark.args[:1]))
+    conditions = (*mark.args[:1], mark.kwargs.get("condition", False))
+    return mark.name in ("skip", "xfail") or (mark.name == "skipif" and any(conditions))
 
 
 def _is_skipped(*owners: object) -> bool:

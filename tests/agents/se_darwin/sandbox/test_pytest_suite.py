@@ -417,7 +417,7 @@ def test_b(low):
 @pytest.mark.skipif(False, reason="never")
 def test_c():
     assert solve(1) == 2
-@pytest.mark.skipif(True, reason="always")
+@pytest.mark.skipif(condition=True, reason="always")
 def test_d():
     assert solve(1) == 3
 def test_e(tmp_path):
