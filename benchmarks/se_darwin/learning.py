@@ -238,11 +238,11 @@ def _table(features: Features, encoder: FeatureEncoder, use_tokens: bool) -> Any
     from scipy import sparse
 
     columns = [sparse.csr_matrix(dense)]
-    for name, buckets in encoder.text_buckets.items():
+    for name, rows in encoder.text_rows.items():
         tokens = features.texts[name]
         starts = np.append(tokens.offsets.numpy(), len(tokens.buckets))
         ones = np.ones(len(tokens.buckets))
-        shape = (len(features), buckets)
+        shape = (len(features), rows)
         columns.append(sparse.csr_matrix((ones, tokens.buckets.numpy(), starts), shape=shape))
     return sparse.hstack(columns).tocsr()
 

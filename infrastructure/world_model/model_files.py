@@ -27,10 +27,13 @@ from infrastructure.world_model.networks import (
     LinearNetwork,
     ModelFileError,
     NetworkShape,
+    without_spare_rows,
 )
 from infrastructure.world_model.networks.weights import read_tensors
 
-FORMAT = 2
+FORMATS = (2, 3)
+"""Format 3 has fewer table rows than its texts have buckets; releases before it read only 2."""
+
 _INDEX = "model.json"
 
 BuildNetwork = Callable[[NetworkShape], Module]
@@ -38,6 +41,8 @@ BuildNetwork = Callable[[NetworkShape], Module]
 
 def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) -> None:
     """Replace the model in *folder* atomically and durably.
+
+    Rows of text tables that stand for no token are left out.
 
     Args:
         folder: Folder of the model, created if missing.
@@ -48,22 +53,33 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
     """
     folder.mkdir(parents=True, exist_ok=True)
     buffer = BytesIO()
-    states = {"ensemble": model.ensemble.state_dict(), "linear": model.linear.state_dict()}
+    shape = NetworkShape.of(model.encoder, model.codec, spare_rows=False)
+    own = type(model.ensemble) is EnsembleNetwork
+    ensemble = model.ensemble.state_dict()
+    states = {
+        "ensemble": without_spare_rows(ensemble, shape) if own else ensemble,
+        "linear": without_spare_rows(model.linear.state_dict(), shape),
+    }
     torch.save(states, buffer)
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     weights = folder / f"weights-{digest[:16]}.pt"
+    encoder = model.encoder.to_json()
     description = {
         "spec": spec_to_json(model.spec),
-        "encoder": model.encoder.to_json(),
+        "encoder": encoder,
         "codec": model.codec.to_json(),
         "calibration": model.calibration.to_json(),
         "ensemble_weight": model.ensemble_weight,
         "caution": model.policy_shift_warning,
-        "network": model.ensemble.sizes if type(model.ensemble) is EnsembleNetwork else None,
+        "network": model.ensemble.sizes if own else None,
         "weights": {"file": weights.name, "sha256": digest},
         "extra": dict(extra),
     }
-    index = {"format": FORMAT, "sha256": _digest(description), "model": description}
+    index = {
+        "format": 3 if encoder["buckets"] else 2,
+        "sha256": _digest(description),
+        "model": description,
+    }
     previous = _current_weights(folder)
     write_atomically(weights, buffer.getvalue())
     write_atomically(folder / _INDEX, json.dumps(index, indent=1).encode())
@@ -108,12 +124,13 @@ def _read_description(path: Path) -> Mapping[str, Mapping[str, object]]:
     data = _read(path)
     try:
         index = json.loads(data)
-        found, expected, description = index["format"], index["sha256"], index["model"]
+        found, digest, description = index["format"], index["sha256"], index["model"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ModelFileError(path, f"it is truncated or altered ({error})") from error
-    if found != FORMAT:
-        raise ModelFileError(path, f"its format is {found!r}, expected {FORMAT}")
-    if _digest(description) != expected:
+    if found not in FORMATS:
+        expected = " or ".join(map(str, FORMATS))
+        raise ModelFileError(path, f"its format is {found!r}, expected {expected}")
+    if _digest(description) != digest:
         raise ModelFileError(path, "its hash differs from its content")
     return cast("Mapping[str, Mapping[str, object]]", description)
 
@@ -126,12 +143,12 @@ def _rebuild(
     spec = spec_from_json(description["spec"])
     encoder = FeatureEncoder.from_json(spec, description["encoder"])
     codec = TargetCodec.from_json(spec, description["codec"])
-    shape = NetworkShape.of(encoder, codec)
+    shape = NetworkShape.of(encoder, codec, spare_rows=False)
     linear = LinearNetwork(shape)
     if description["network"] is not None:
         ensemble: Module = EnsembleNetwork(shape, **cast("dict[str, int]", description["network"]))
     else:
-        ensemble = build_network(shape)
+        ensemble = build_network(NetworkShape.of(encoder, codec))
     ensemble.load_state_dict(states["ensemble"])
     linear.load_state_dict(states["linear"])
     return FittedModel(

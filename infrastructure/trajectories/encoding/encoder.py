@@ -31,6 +31,7 @@ from infrastructure.trajectories.encoding.standardiser import Numbers, Standardi
 from infrastructure.trajectories.schema import Values, input_problem, labels_of
 
 MAX_TOKENS = 512
+MIN_TABLE_ROWS = 8
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -45,6 +46,13 @@ class FeatureEncoder:
             label, in order, and last whether it held any undeclared one. Empty for models saved
             by a version that did not record this.
         constant: Keys of fields that did not vary; they are not encoded.
+        buckets: Buckets of each `Text` field by its key that occurred in the training data,
+            ascending. Tokens are numbered by their bucket's position in it; tokens of other
+            buckets are dropped, because nothing was learned about them. All buckets of a field
+            without an entry are kept, as in models saved by a version that did not record this.
+
+    Raises:
+        ValueError: *buckets* are not ascending, or not buckets of their field.
     """
 
     def __init__(
@@ -53,11 +61,21 @@ class FeatureEncoder:
         standardisers: Mapping[str, Standardiser],
         seen: Mapping[str, Sequence[bool]],
         constant: Sequence[str],
+        buckets: Mapping[str, Sequence[int]],
     ) -> None:
         self._spec = spec
         self._standardisers = dict(standardisers)
         self._seen = {key: tuple(flags) for key, flags in seen.items()}
         self.constant = tuple(constant)
+        fields = {key: field for key, field in _text_fields(spec) if key not in self.constant}
+        self._buckets = {
+            key: _checked_buckets(key, field, buckets[key])
+            for key, field in fields.items()
+            if key in buckets
+        }
+        self._numbers = {
+            key: _positions(found, fields[key].buckets) for key, found in self._buckets.items()
+        }
 
     @classmethod
     def fit(
@@ -69,7 +87,23 @@ class FeatureEncoder:
             observations: Observations of the *training* groups only, one per row.
             actions: Actions of the same rows.
         """
+        return cls._fit(spec, observations, actions)[0]
+
+    @classmethod
+    def fit_and_encode(
+        cls, spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
+    ) -> tuple[FeatureEncoder, Features]:
+        """`fit`, then `encode` the same rows; their texts are hashed once."""
+        encoder, hashed = cls._fit(spec, observations, actions)
+        return encoder, encoder._encode(observations, actions, hashed)
+
+    @classmethod
+    def _fit(
+        cls, spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
+    ) -> tuple[FeatureEncoder, dict[str, Tokens]]:
+        """Return the encoder, and the hashed texts of each field that varied."""
         standardisers, seen, constant = {}, {}, []
+        hashed = dict[str, Tokens]()
         for key, field, values in _columns(spec, observations, actions):
             if isinstance(field, Box):
                 standardiser = Standardiser.fit(_numbers(values, field), squeeze=True)
@@ -82,7 +116,16 @@ class FeatureEncoder:
                     constant.append(key)
             elif all(value == values[0] for value in values):
                 constant.append(key)
-        return cls(spec, standardisers, seen, constant)
+            else:
+                tokens = _hashed(values, field)
+                if len(tokens.buckets):
+                    hashed[key] = tokens
+                else:  # blanks only
+                    constant.append(key)
+        sizes = {key: field.buckets for key, field in _text_fields(spec)}
+        found = {key: tokens.buckets.unique().tolist() for key, tokens in hashed.items()}
+        buckets = {key: each for key, each in found.items() if len(each) < sizes[key]}
+        return cls(spec, standardisers, seen, constant, buckets), hashed
 
     @property
     def dense_width(self) -> int:
@@ -96,21 +139,44 @@ class FeatureEncoder:
         return width
 
     @property
-    def text_buckets(self) -> dict[str, int]:
-        """Number of buckets of each text field that varied."""
+    def text_rows(self) -> dict[str, int]:
+        """Number of tokens that are told apart, of each text field that varied."""
         return {
-            key: field.buckets
-            for key, field, _ in _columns(self._spec, (), ())
-            if isinstance(field, Text) and key not in self.constant
+            key: len(self._buckets[key]) if key in self._buckets else field.buckets
+            for key, field in _text_fields(self._spec)
+            if key not in self.constant
+        }
+
+    @property
+    def table_rows(self) -> dict[str, int]:
+        """`text_rows` rounded up to a power of two, but at most the field's buckets.
+
+        Networks of agents with similar texts so have the same shape, and train in one fleet.
+        """
+        fields = dict(_text_fields(self._spec))
+        return {
+            key: min(fields[key].buckets, max(MIN_TABLE_ROWS, 1 << (rows - 1).bit_length()))
+            for key, rows in self.text_rows.items()
         }
 
     def encode(self, observations: Sequence[Values], actions: Sequence[Values]) -> Features:
         """Encode rows; missing numbers become the mean, undeclared labels become *unknown*.
 
+        Tokens whose bucket did not occur in the training data are dropped.
+
         Raises:
             ValueError: A field is missing or of another type than the spec declares; the
                 message names row, field and value.
         """
+        return self._encode(observations, actions, {})
+
+    def _encode(
+        self,
+        observations: Sequence[Values],
+        actions: Sequence[Values],
+        hashed: Mapping[str, Tokens],
+    ) -> Features:
+        """`encode`; *hashed* are texts that are hashed already."""
         if not inputs_fit(self._spec, observations, actions):
             for row, (observation, action) in enumerate(zip(observations, actions, strict=True)):
                 if problem := input_problem(self._spec, observation, action):
@@ -128,8 +194,9 @@ class FeatureEncoder:
             elif is_constant:
                 continue
             elif isinstance(field, Text):
-                rows = [buckets_of(cast(str, value), field.buckets) for value in values]
-                texts[key] = Tokens.of(rows)
+                tokens = hashed[key] if key in hashed else _hashed(values, field)
+                numbers = self._numbers.get(key)
+                texts[key] = tokens if numbers is None else tokens.renumber(numbers)
             else:
                 numbers_NC = _numbers(values, field)
                 dense.append(self._standardisers[key].apply(numbers_NC))
@@ -144,7 +211,12 @@ class FeatureEncoder:
         """Return what `from_json` needs in addition to the spec."""
         statistics = {key: item.to_json() for key, item in self._standardisers.items()}
         seen = {key: list(flags) for key, flags in self._seen.items()}
-        return {"standardisers": statistics, "seen": seen, "constant": list(self.constant)}
+        return {
+            "standardisers": statistics,
+            "seen": seen,
+            "constant": list(self.constant),
+            "buckets": {key: list(found) for key, found in self._buckets.items()},
+        }
 
     @classmethod
     def from_json(cls, spec: TransitionSpec, value: Mapping[str, object]) -> FeatureEncoder:
@@ -154,12 +226,16 @@ class FeatureEncoder:
             KeyError, TypeError, ValueError: *value* does not describe an encoder of *spec*.
         """
         statistics = cast(Mapping[str, Mapping[str, list[float]]], value["standardisers"])
+        buckets = value.get("buckets", {})
+        if not isinstance(buckets, Mapping):
+            raise TypeError(f"the buckets of text fields must be a table, got {buckets!r:.40}")
         boxes = [key for key, field, _ in _columns(spec, (), ()) if isinstance(field, Box)]
         return cls(
             spec,
             {key: Standardiser.from_json(statistics[key]) for key in boxes},
             cast(Mapping[str, Sequence[bool]], value.get("seen", {})),
             cast(Sequence[str], value["constant"]),
+            buckets,
         )
 
 
@@ -171,6 +247,37 @@ def _columns(
         yield f"observation.{name}", field, [row[name] for row in observations]
     for name, field in spec.action.items():
         yield f"action.{name}", field, [row[name] for row in actions]
+
+
+def _text_fields(spec: TransitionSpec) -> Iterator[tuple[str, Text]]:
+    """Yield key and type of each text field, in the order the spec declares them."""
+    for key, field, _ in _columns(spec, (), ()):
+        if isinstance(field, Text):
+            yield key, field
+
+
+def _checked_buckets(key: str, field: Text, buckets: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(buckets) if isinstance(buckets, Sequence) else ()
+    whole = bool(found) and all(type(bucket) is int for bucket in found)
+    ascending = whole and all(first < second for first, second in pairwise(found))
+    if not ascending or found[0] < 0 or found[-1] >= field.buckets:
+        raise ValueError(
+            f"the buckets of {key} must be at least one whole number from 0 to "
+            f"{field.buckets - 1}, in ascending order"
+        )
+    return found
+
+
+def _positions(buckets: Sequence[int], count: int) -> Tensor:
+    """Position of each of *count* buckets in *buckets*, ``[count]`` int64; -1 if it is absent."""
+    positions = torch.full((count,), -1)
+    positions[torch.tensor(buckets)] = torch.arange(len(buckets))
+    return positions
+
+
+def _hashed(values: Sequence[object], field: Text) -> Tokens:
+    """Hash the texts of all rows."""
+    return Tokens.of([buckets_of(cast(str, value), field.buckets) for value in values])
 
 
 def _numbers(values: Sequence[object], field: Box) -> Numbers:

@@ -21,7 +21,8 @@ class Tokens:
     """Text tokens of N rows, concatenated.
 
     Attributes:
-        buckets: ``[T]`` int64, below the field's number of buckets.
+        buckets: ``[T]`` int64, below the field's number of buckets, or of its rows in tables of
+            weights once they are renumbered.
         lengths: ``[N]`` int64, tokens per row.
     """
 
@@ -34,6 +35,22 @@ class Tokens:
         return cls(
             buckets=torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64)),
             lengths=torch.tensor(list(map(len, rows)), dtype=torch.int64),
+        )
+
+    def renumber(self, numbers_B: Tensor) -> Tokens:
+        """Replace each bucket by its number; drop tokens whose bucket has the number -1.
+
+        Args:
+            numbers_B: Number of each bucket, int64.
+        """
+        numbers_T = numbers_B.index_select(0, self.buckets)
+        kept_T = numbers_T >= 0
+        if bool(kept_T.all()):
+            return Tokens(buckets=numbers_T, lengths=self.lengths)
+        row_of_token = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)
+        return Tokens(
+            buckets=numbers_T[kept_T],
+            lengths=row_of_token[kept_T].bincount(minlength=len(self.lengths)),
         )
 
     @property

@@ -123,14 +123,18 @@ def encode_split(
     """
     observations = [transition.observation for transition in split["train"]]
     actions = [transition.action for transition in split["train"]]
-    encoder = FeatureEncoder.fit(spec, observations, actions)
+    encoder, features = FeatureEncoder.fit_and_encode(spec, observations, actions)
     codec = TargetCodec.fit(spec, split["train"])
     _require("targets that vary", len(codec.heads), 1)
+    encoded = {
+        part: features if part == "train" else encoder.encode_transitions(rows)
+        for part, rows in split.items()
+    }
     return TrainingData(
         spec=spec,
         encoder=encoder,
         codec=codec,
-        parts={part: _encode(encoder, codec, chosen) for part, chosen in split.items()},
+        parts={part: _data_part(codec, rows, encoded[part]) for part, rows in split.items()},
         unusable=unusable,
     )
 
@@ -177,13 +181,13 @@ def _describe_unusable(unusable: Mapping[str, int]) -> list[str]:
     return sentences
 
 
-def _encode(
-    encoder: FeatureEncoder, codec: TargetCodec, transitions: Sequence[Transition]
+def _data_part(
+    codec: TargetCodec, transitions: Sequence[Transition], features: Features
 ) -> DataPart:
     outcomes = codec.outcomes(transitions)
     return DataPart(
         transitions=transitions,
-        features=encoder.encode_transitions(transitions),
+        features=features,
         targets=codec.encode(outcomes),
         outcomes=outcomes,
         states=(

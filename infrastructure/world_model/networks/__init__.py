@@ -6,6 +6,7 @@ from infrastructure.world_model.networks.network import (
     LinearNetwork,
     NetworkShape,
     build_seeded,
+    without_spare_rows,
 )
 from infrastructure.world_model.networks.weights import ModelFileError
 
@@ -16,4 +17,5 @@ __all__ = [
     "NetworkShape",
     "build_seeded",
     "ensemble_loss",
+    "without_spare_rows",
 ]

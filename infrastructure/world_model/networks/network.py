@@ -39,7 +39,7 @@ class NetworkShape:
 
     Attributes:
         dense: Number of dense features.
-        texts: Number of buckets of each text field.
+        texts: Number of rows in the table of each text field.
         boxes: Number of varying dimensions of each `Box` target.
         labels: Number of labels of each `Discrete` target.
     """
@@ -50,12 +50,19 @@ class NetworkShape:
     labels: Mapping[str, int]
 
     @classmethod
-    def of(cls, encoder: FeatureEncoder, codec: TargetCodec) -> NetworkShape:
-        """Return the shape that fits *encoder* and *codec*."""
+    def of(
+        cls, encoder: FeatureEncoder, codec: TargetCodec, *, spare_rows: bool = True
+    ) -> NetworkShape:
+        """Return the shape that fits *encoder* and *codec*.
+
+        Args:
+            spare_rows: Whether text tables are rounded up, so that networks of similar agents
+                have the same shape; False for the rows that are used.
+        """
         heads = codec.heads
         return cls(
             dense=encoder.dense_width,
-            texts=encoder.text_buckets,
+            texts=encoder.table_rows if spare_rows else encoder.text_rows,
             boxes={name: size for name, size in heads.items() if not codec.is_discrete(name)},
             labels={name: size for name, size in heads.items() if codec.is_discrete(name)},
         )
@@ -102,7 +109,7 @@ class EnsembleNetwork(nn.Module):
         self.dropout = dropout
         self.sizes = {"members": members, "hidden": hidden, "embedding": embedding}
         self.embeddings = nn.ModuleList(
-            TextEmbedding(buckets, members * embedding) for buckets in shape.texts.values()
+            TextEmbedding(rows, members * embedding) for rows in shape.texts.values()
         )
         outputs = 2 * sum(shape.boxes.values()) + sum(shape.labels.values())
         widths = [shape.dense + embedding * len(shape.texts), hidden, hidden, outputs]
@@ -178,7 +185,7 @@ class LinearNetwork(nn.Module):
         boxes = sum(shape.boxes.values())
         outputs = boxes + sum(shape.labels.values())
         self.embeddings = nn.ModuleList(
-            TextEmbedding(buckets, outputs) for buckets in shape.texts.values()
+            TextEmbedding(rows, outputs) for rows in shape.texts.values()
         )
         self.weight = nn.Parameter(torch.zeros(shape.dense, outputs))
         self.bias = nn.Parameter(torch.zeros(outputs))
@@ -290,17 +297,32 @@ class TextEmbedding(nn.Module):
     gives zeros. Stays float32 under autocast.
     """
 
-    def __init__(self, buckets: int, width: int) -> None:
+    def __init__(self, rows: int, width: int) -> None:
         super().__init__()
-        self.bag = nn.EmbeddingBag(buckets, width, mode="mean")
+        self.bag = nn.EmbeddingBag(rows, width, mode="mean")
 
     def forward(self, buckets_T: Tensor, offsets_N: Tensor) -> Tensor:
         """Embed rows of tokens: ``[N, width]`` float32."""
         return embed_text(self.bag.weight, buckets_T, offsets_N)
 
 
+def without_spare_rows(state: Mapping[str, Tensor], shape: NetworkShape) -> dict[str, Tensor]:
+    """Cut the text tables of an `EnsembleNetwork` or a `LinearNetwork` to the rows of *shape*.
+
+    Args:
+        state: Its ``state_dict``.
+        shape: Its shape, without spare rows.
+    """
+    names = (f"embeddings.{number}.bag.weight" for number in range(len(shape.texts)))
+    tables = dict(zip(names, shape.texts.values(), strict=True))
+    return {
+        name: tensor[: tables[name]].clone() if name in tables else tensor
+        for name, tensor in state.items()
+    }
+
+
 def embed_text(table: Tensor, buckets_T: Tensor, offsets_N: Tensor) -> Tensor:
-    """`TextEmbedding` with the weights *table*, ``[buckets, width]``."""
+    """`TextEmbedding` with the weights *table*, ``[rows, width]``."""
     ends_N = torch.cat([offsets_N[1:], offsets_N.new_tensor([len(buckets_T)])])
     embedded: Tensor = functional.embedding_bag(buckets_T, table, offsets_N, mode="mean")
     return embedded * (ends_N - offsets_N).float().sqrt()[:, None]

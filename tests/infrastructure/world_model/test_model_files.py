@@ -38,13 +38,13 @@ def test_a_loaded_model_predicts_the_same(fitted, saved, record):
 
 def test_a_model_saved_without_ranges_predicts_the_same(fitted, saved, record):
     """Format 2 first had no ``low`` and ``high``: absurd numbers are recognised without them."""
-    index = json.loads((saved / "model.json").read_text())
-    for part in ("encoder", "codec"):
-        for statistics in index["model"][part]["standardisers"].values():
-            del statistics["low"], statistics["high"]
-    text = json.dumps(index["model"], sort_keys=True)
-    index["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    (saved / "model.json").write_text(json.dumps(index))
+
+    def forget(model):
+        for part in ("encoder", "codec"):
+            for statistics in model[part]["standardisers"].values():
+                del statistics["low"], statistics["high"]
+
+    _resave(saved, forget)
     read = WorldModel.load(saved)
     observations = [t.observation for t in record()[:50]]
     actions = [t.action for t in record()[:50]]
@@ -77,12 +77,13 @@ def test_a_model_saved_by_a_former_version_predicts_the_same():
 
 
 def test_a_saved_model_has_the_keys_that_former_versions_read(saved):
-    """A deployment can be rolled back without losing its published model."""
+    """A deployment without texts can be rolled back without losing its published model."""
     before, now = (json.loads((folder / "model.json").read_text()) for folder in (SAVED, saved))
-    assert (now["format"], now.keys()) == (before["format"], before.keys())
+    assert (before["format"], now["format"]) == (2, 3)  # its texts do not fill their tables
+    assert now.keys() == before.keys()
     assert now["model"].keys() == before["model"].keys()
     for part in ("spec", "encoder", "codec", "calibration", "network", "weights", "extra"):
-        assert now["model"][part].keys() == before["model"][part].keys(), part
+        assert now["model"][part].keys() >= before["model"][part].keys(), part
     for part in ("encoder", "codec"):
         statistics = [
             {frozenset(each) for each in index["model"][part]["standardisers"].values()}
@@ -98,6 +99,51 @@ def test_a_saved_model_has_the_keys_that_former_versions_read(saved):
     ]
     for part in ("ensemble", "linear"):
         assert states[0][part].keys() == states[1][part].keys()
+
+
+def test_a_model_without_texts_can_be_read_by_former_versions(noise, tmp_path):
+    model = WorldModel(noise.spec, members=1, hidden=4)
+    with pytest.warns(UserWarning, match="constant fields are excluded"):
+        model.fit(noise.transitions[:1000], epochs=1)
+    model.save(tmp_path)
+    assert json.loads((tmp_path / "model.json").read_text())["format"] == 2
+
+
+def _resave(folder, change):
+    """Change the index of the model in *folder*, and give it the hash of its content."""
+    index = json.loads((folder / "model.json").read_text())
+    change(index["model"])
+    text = json.dumps(index["model"], sort_keys=True)
+    index["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (folder / "model.json").write_text(json.dumps(index))
+
+
+def test_weights_are_saved_only_for_tokens_that_occurred(fitted, saved):
+    index = json.loads((saved / "model.json").read_text())["model"]["encoder"]["buckets"]
+    used = len(index["observation.code"])
+    assert used < fitted.fitted_model.encoder.table_rows["observation.code"] < 128
+    states = torch.load(_weights(saved)[0], weights_only=True)
+    for part, network in states.items():
+        table = network["embeddings.0.bag.weight"]
+        assert len(table) == used, part
+        assert table.untyped_storage().nbytes() == table.nbytes, part
+
+
+def test_a_corrupt_index_of_tokens_is_named_with_the_remedy(saved):
+    def repeat(model):
+        model["encoder"]["buckets"]["observation.code"][1:] = [5, 5]
+
+    _resave(saved, repeat)
+    problem = r"buckets of observation\.code must be .* in ascending order"
+    with pytest.raises(ModelFileError, match=rf"(?s){problem}.* or remove it"):
+        WorldModel.load(saved)
+
+    def shorten(model):
+        model["encoder"]["buckets"]["observation.code"] = [1, 2]
+
+    _resave(saved, shorten)
+    with pytest.raises(ModelFileError, match=r"(?s)size mismatch.* or remove it"):
+        WorldModel.load(saved)
 
 
 def test_nothing_to_load_and_nothing_to_save(tmp_path):
@@ -127,7 +173,8 @@ def test_damaged_weights_are_named_with_the_remedy(saved, damage):
         lambda text: "",
         lambda text: "[1, 2]",
         lambda text: "{}",
-        lambda text: text.replace('"format": 2', '"format": 1'),
+        lambda text: text.replace('"format": 3', '"format": 1'),
+        lambda text: text.replace('"format": 3', '"format": 4'),
         lambda text: text.replace('"members": 3', '"members": 4'),
         lambda text: text.replace("0.", "1.", 1),
     ],

@@ -2,6 +2,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,13 +36,15 @@ def encoder():
 
 
 def test_layout(encoder):
-    features = encoder.encode(*_rows(_row(49.5, (99.0, 3.0), "b", "z", "one two")))
+    features = encoder.encode(*_rows(_row(49.5, (99.0, 3.0), "b", "z", ["w1", "w2", "w1"])))
     assert encoder.dense_width == 1 + 2 + 3 + 4
-    assert encoder.text_buckets == {"action.code": 64}
+    used = {bucket for n in range(100) for bucket in buckets_of(f"w{n}", 64)}
+    assert encoder.text_rows == {"action.code": len(used)}
+    assert encoder.table_rows == {"action.code": 64}
     assert features.dense.dtype is torch.float32
     assert features.dense[0, :2].abs().max() < 1e-6  # the mean is encoded as 0
     assert features.dense[0, 3:].tolist() == [0, 1, 0, 0, 0, 1, 0]
-    assert features.texts["action.code"].lengths.tolist() == [3]  # two words and their pair
+    assert features.texts["action.code"].lengths.tolist() == [3]
 
 
 def test_an_unseen_label_is_unknown(encoder):
@@ -146,7 +149,7 @@ def test_fields_without_variance_are_dropped_and_named():
     encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
     numbers_and_labels = ("observation.speed", "observation.kind", "action.kind")
     assert encoder.constant == (*numbers_and_labels, "action.code")
-    assert (encoder.dense_width, encoder.text_buckets) == (1, {})
+    assert (encoder.dense_width, encoder.text_rows) == (1, {})
     features = encoder.encode(*_rows(_row(7.0, (3.0, 4.0), "b", code="new")))
     assert (features.dense.shape, features.texts) == ((1, 1), {})
 
@@ -178,6 +181,91 @@ def test_taking_rows_equals_encoding_them(encoder):
     assert taken.keys() == direct.keys()
     for name, tensor in direct.items():
         assert torch.equal(taken[name], tensor)
+
+
+TEXT_ONLY = TransitionSpec(
+    observation={"speed": Box()}, action={"code": Text(buckets=16)}, targets={"reward": Box()}
+)
+FIXED = FeatureEncoder.fit(TEXT_ONLY, [{"speed": 1.0}], [{"code": ""}]).to_json() | {"constant": []}
+TEXTS = st.lists(st.lists(st.sampled_from("abcdefghijklmnop"), max_size=5), max_size=8)
+
+
+def _codes(texts):
+    return [{"speed": 1.0}] * len(texts), [{"code": text} for text in texts]
+
+
+@given(TEXTS, TEXTS)
+def test_tokens_are_numbered_by_the_buckets_that_occurred(known, asked):
+    known = [["a"], [], *known]  # at least one token, and two texts
+    encoder, encoded = FeatureEncoder.fit_and_encode(TEXT_ONLY, *_codes(known))
+    again = encoder.encode(*_codes(known)).inputs()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in encoded.inputs().items())
+
+    buckets = [buckets_of(text, 16) for text in known]
+    index = sorted(set().union(*buckets))
+    assert encoder.to_json()["buckets"] == ({"action.code": index} if len(index) < 16 else {})
+    assert encoder.text_rows == {"action.code": len(index)}
+    rows = encoder.table_rows["action.code"]
+    assert rows == (8 if len(index) <= 8 else 16)
+
+    tokens = encoder.encode(*_codes(asked)).texts["action.code"]
+    expected = [[index.index(b) for b in buckets_of(text, 16) if b in index] for text in asked]
+    assert tokens.lengths.tolist() == [len(row) for row in expected]
+    assert tokens.buckets.tolist() == [number for row in expected for number in row]
+
+
+def test_tokens_keep_their_buckets_where_all_occurred():
+    words = [[f"w{n}"] for n in range(200)]
+    encoder, features = FeatureEncoder.fit_and_encode(TEXT_ONLY, *_codes(words))
+    assert encoder.text_rows == encoder.table_rows == {"action.code": 16}
+    assert features.texts["action.code"].buckets.tolist() == [
+        buckets_of(word, 16)[0] for word in words
+    ]
+
+
+def test_tables_of_similar_texts_have_equal_sizes():
+    spec = replace(TEXT_ONLY, action={"code": Text()})
+    sizes = [
+        FeatureEncoder.fit(spec, *_codes([[f"w{n}"] for n in range(count)])).table_rows
+        for count in (2, 8, 60, 64, 2000)
+    ]
+    assert [each["action.code"] for each in sizes] == [8, 8, 64, 64, 2048]
+
+
+def test_texts_without_a_token_are_constant():
+    encoder = FeatureEncoder.fit(TEXT_ONLY, *_codes(["", " ", []]))
+    assert encoder.constant == ("observation.speed", "action.code")
+    assert encoder.text_rows == {}
+
+
+def test_an_encoder_saved_without_buckets_keeps_them_all(encoder):
+    saved = encoder.to_json()
+    del saved["buckets"]
+    read = FeatureEncoder.from_json(SPEC, saved)
+    assert read.text_rows == read.table_rows == {"action.code": 64}
+    tokens = read.encode(*_rows(_row(code=["never", "seen"]))).texts["action.code"]
+    assert tokens.buckets.tolist() == buckets_of(["never", "seen"], 64)
+
+
+@given(
+    st.lists(st.integers(-2, 17) | st.sampled_from([True, 1.0, "1", None]), max_size=4)
+    | st.sampled_from([None, 3, "12", {"1": 2}])
+)
+def test_saved_buckets_are_ascending_or_refused(buckets):
+    saved = FIXED | {"buckets": {"action.code": buckets}}
+    valid = isinstance(buckets, list) and all(type(each) is int for each in buckets)
+    if valid and buckets and buckets == sorted(set(buckets) & set(range(16))):
+        read = FeatureEncoder.from_json(TEXT_ONLY, saved)
+        assert read.text_rows == {"action.code": len(buckets)}
+    else:
+        with pytest.raises(ValueError, match=r"buckets of action\.code must be .* 0 to 15"):
+            FeatureEncoder.from_json(TEXT_ONLY, saved)
+
+
+def test_saved_buckets_that_are_no_table_are_refused():
+    saved = FIXED | {"buckets": [1, 2]}
+    with pytest.raises(TypeError, match=r"buckets of text fields must be a table, got \[1, 2\]"):
+        FeatureEncoder.from_json(TEXT_ONLY, saved)
 
 
 @pytest.mark.process
