@@ -6,17 +6,17 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Literal, TypedDict
 
 from pydantic import BaseModel
 
-from agents.se_darwin.collection import IDLE_GENERATIONS, evolve_tasks, open_corpus_sandbox
+from agents.se_darwin.collection import evolve_tasks, open_corpus_sandbox
 from agents.se_darwin.edits.rewrite import rewrite
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.search.evolution import Evolution, Outcome
-from agents.se_darwin.search.policy import Policy, Ranker
+from agents.se_darwin.search.policy import Policy
+from agents.se_darwin.search.ranker import RandomRanker, Ranker, SuspicionRanker
 from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin.solution.evolved_program import EditDescriber, EvolvedProgram, unified_diff
 from agents.se_darwin.solution.recording import Recording
@@ -70,14 +70,14 @@ class SEDarwinAgent(WorldModelAgent):
 
     Args:
         agent_name: Name of the agent that it works for; stored in the trajectories it returns.
-        trajectories_per_iteration: Candidates per generation of `evolve_solution`.
+        trajectories_per_iteration: Candidates per generation of `evolve_solution`; two run at the
+            same time.
         max_iterations: Maximum number of generations of `evolve_solution`; None if only its budget
             of evaluations limits it.
         timeout_per_trajectory: Seconds that the caller's program may take for all its tests. A
             candidate is killed after a multiple of what the program takes, at most twice this.
         success_threshold: Share of passed tests at which `evolve_solution` stops, in (0, 1].
-        world_model: Ranker of the candidates of `evolve_solution`; None draws them by
-            suspiciousness.
+        world_model: Ranker of the candidates of `evolve_solution`; None for the published one.
     """
 
     name = "se-darwin"
@@ -87,7 +87,7 @@ class SEDarwinAgent(WorldModelAgent):
         self,
         agent_name: str = "se-darwin",
         *,
-        trajectories_per_iteration: int = 8,
+        trajectories_per_iteration: int = 2,
         max_iterations: int | None = None,
         timeout_per_trajectory: float = 5.0,
         success_threshold: float = 1.0,
@@ -101,7 +101,7 @@ class SEDarwinAgent(WorldModelAgent):
                 f"{success_threshold} and {max_iterations}"
             )
         self.agent_name = agent_name
-        self._policy = Policy(ranker=world_model, batch=trajectories_per_iteration)
+        self._world_model, self._batch = world_model, trajectories_per_iteration
         self._max_iterations = max_iterations
         self._timeout_seconds = timeout_per_trajectory
         self._success_threshold = success_threshold
@@ -173,7 +173,8 @@ class SEDarwinAgent(WorldModelAgent):
         """
         request = EvolutionRequest.from_context(context)
         started = time.monotonic()
-        policy, ranked_by = self._policy_for(request)
+        ranker, ranked_by = self._ranker_for(request)
+        policy = Policy(ranker=ranker, batch=self._batch)
         with await asyncio.to_thread(request.sandbox) as sandbox:
             timeout_seconds = request.timeout_seconds or self._timeout_seconds
             task = await asyncio.to_thread(request.task, sandbox, timeout_seconds)
@@ -215,6 +216,7 @@ class SEDarwinAgent(WorldModelAgent):
             pool_statistics={
                 "trajectories": float(len(members)),
                 "evaluations": float(evolution.evaluations),
+                **{name: float(count) for name, count in evolution.split.items()},
                 "candidate_edits": float(len(task.space.edits)),
                 "mean_score": sum(member.score for member in members) / len(members),
                 "timed_out": float(
@@ -229,16 +231,16 @@ class SEDarwinAgent(WorldModelAgent):
             left_out=list(task.suite.left_out) if task.suite else [],
         )
 
-    def _policy_for(self, request: EvolutionRequest) -> tuple[Policy, str]:
-        """Return the policy, and what chooses: a world model, suspicion and why, or chance."""
-        if request.ranker != "model":
-            is_random = request.ranker == "random"
-            policy = replace(self._policy, ranker=None, uniform=is_random)
-            return policy, "chance" if is_random else "suspicion"
-        if self._policy.ranker is not None:
-            return self._policy, "world model given"
+    def _ranker_for(self, request: EvolutionRequest) -> tuple[Ranker, str]:
+        """Return the ranker, and what it is: a world model, suspicion and why, or chance."""
+        if request.ranker == "random":
+            return RandomRanker(), "chance"
+        if request.ranker == "suspicion":
+            return SuspicionRanker(), "suspicion"
+        if self._world_model is not None:
+            return self._world_model, "world model given"
         if request.agent_folder is None:
-            return self._policy, "suspicion"
+            return SuspicionRanker(), "suspicion"
         try:
             model = WorldModel.load(request.agent_folder / "published", self.build_model)
         except FileNotFoundError:
@@ -247,9 +249,9 @@ class SEDarwinAgent(WorldModelAgent):
             reason = str(error)
         else:
             if model.spec == SPEC:
-                return replace(self._policy, ranker=model), "published world model"
+                return model, "published world model"
             reason = "the published world model has another version"
-        return self._policy, f"suspicion: {reason}"
+        return SuspicionRanker(), f"suspicion: {reason}"
 
     def _is_success(self, evaluation: Evaluation) -> bool:
         return evaluation.score >= self._success_threshold
@@ -264,7 +266,6 @@ class SEDarwinAgent(WorldModelAgent):
         """Run generations until a program is good enough or a limit is reached."""
         iterations: list[Iteration] = []
         history: list[Outcome] = []
-        idle = 0
         while True:
             began = time.monotonic()
             remaining = request.max_evaluations - evolution.evaluations
@@ -276,12 +277,11 @@ class SEDarwinAgent(WorldModelAgent):
                 return iterations, history, "seconds"
             if len(iterations) >= (self._max_iterations or math.inf):
                 return iterations, history, "iterations"
-            if idle >= IDLE_GENERATIONS:
-                return iterations, history, "exhausted"
             if request.stop is not None and request.stop():
                 return iterations, history, "stopped"
             outcomes = evolution.run_generation(remaining)
-            idle = 0 if outcomes else idle + 1
+            if not outcomes:
+                return iterations, history, "exhausted"
             history += outcomes
             record(outcomes)
             now = time.monotonic()

@@ -11,7 +11,8 @@ from agents.se_darwin.features import StepFeatures, observe
 from agents.se_darwin.sandbox import Limits, Sandbox
 from agents.se_darwin.search.evolution import Evolution, Outcome
 from agents.se_darwin.search.operators import revise
-from agents.se_darwin.search.policy import Policy, Ranker
+from agents.se_darwin.search.policy import Policy
+from agents.se_darwin.search.ranker import Ranker, SuspicionRanker
 from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin.tasks import RepairTask, SubjectSuite
 from infrastructure.agent_contract import Transition
@@ -20,8 +21,6 @@ CORPUS_LIMITS = Limits(cpu_seconds=0.02)
 """The corpus runs its tests in 1-2 ms; a mutant that loops is stopped after ten times that."""
 FEW_TESTS = (3, 10)
 """Fewest and most tests of a task that has as few as people write."""
-IDLE_GENERATIONS = 10
-"""A search ends after this many generations in a row without a new candidate."""
 
 
 def open_corpus_sandbox(parallel: int = 2) -> Sandbox:
@@ -94,7 +93,7 @@ def evolve_tasks(
         sandbox: Sandbox in which candidates run.
         rng: Random generator; the same state gives the same transitions.
         settings: See `SEDarwinSettings`.
-        ranker: World model that ranks candidates; None to draw them by suspiciousness.
+        ranker: World model that ranks candidates; None to rank them by suspiciousness.
         stop: Called between generations; True ends the stream.
         subjects: Functions to break; None for the whole corpus.
     """
@@ -104,20 +103,18 @@ def evolve_tasks(
             sandbox,
             rng,
             Policy(
-                ranker=ranker,
+                ranker=ranker or SuspicionRanker(),
                 batch=settings.candidates_per_generation,
                 epsilon=settings.exploration,
             ),
         )
-        idle = 0
-        while idle < IDLE_GENERATIONS and not evolution.archive.best.fixed:
-            remaining = settings.evaluations_per_task - evolution.evaluations
-            if remaining <= 0:
-                break
+        while not evolution.archive.best.fixed:
             if stop():
                 return
-            outcomes = evolution.run_generation(remaining)
-            idle = 0 if outcomes else idle + 1
+            remaining = settings.evaluations_per_task - evolution.evaluations
+            outcomes = evolution.run_generation(remaining) if remaining > 0 else []
+            if not outcomes:
+                break
             for outcome in outcomes:
                 yield to_transition(task, outcome, sandbox)
 

@@ -9,7 +9,6 @@ from random import Random
 import numpy as np
 import torch
 
-from agents.se_darwin.search.policy import choose_ranked
 from agents.se_darwin.settings import SEDarwinSettings
 from benchmarks.se_darwin.dataset import ExecutedBug
 from benchmarks.se_darwin.learning import FIXED, WorldModelScorer
@@ -69,9 +68,14 @@ def simulate_policy(
         order = np.argsort(-scorer.score(case.replay), kind="stable").tolist()
         recorded = case.replay.transitions(case.bug.module)
         most = _SETTINGS.evaluations_per_task
-        for choice in choose_ranked(rng, order, most, _SETTINGS.exploration):
-            transition = recorded[choice.index]
-            yield replace(transition, propensity=choice.propensity)
+        while order and most:
+            most -= 1
+            explores = rng.random() < _SETTINGS.exploration
+            position = rng.randrange(len(order)) if explores else 0
+            propensity = _SETTINGS.exploration / len(order)
+            propensity += (1.0 - _SETTINGS.exploration) * (position == 0)
+            transition = recorded[order.pop(position)]
+            yield replace(transition, propensity=propensity)
             if transition.terminated:
                 break
 

@@ -13,6 +13,7 @@ from benchmarks.se_darwin.statistics import ModuleBootstrap
 from benchmarks.se_darwin.study import OURS, RIVALS, Study
 
 SORTED = "Ochiai sorted"
+DECAYED = "Ochiai, node decay"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 
 from agents.se_darwin.features import NUMBERS
-from agents.se_darwin.search.evolution import MIN_WEIGHT
+from agents.se_darwin.search.ranker import MIN_SUSPICION
 from benchmarks.se_darwin.learning import Scores
 from benchmarks.se_darwin.replay import ReplayTask
 
@@ -54,11 +54,11 @@ def by_random_order(task: ReplayTask) -> float:
 
 
 def by_genprog_weights(task: ReplayTask) -> float:
-    """Draw nodes by suspiciousness, their candidates uniformly, like the agent without a model."""
+    """Draw nodes by suspiciousness, their candidates uniformly, as in GenProg."""
     alternatives = Counter(task.nodes)
     suspiciousness = suspiciousness_of(task)
     weights = [
-        (value**2 + MIN_WEIGHT) / alternatives[node]
+        (value**2 + MIN_SUSPICION) / alternatives[node]
         for value, node in zip(suspiciousness, task.nodes, strict=True)
     ]
     rng = Random(f"genprog/{task.name}")

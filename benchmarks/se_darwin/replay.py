@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from agents.se_darwin.edits import Edit
-from agents.se_darwin.features import NUMBERS, Fields, Step, StepFeatures, observe
+from agents.se_darwin.features import Fields, Step, StepFeatures, observe
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.search.operators import revise
-from agents.se_darwin.search.policy import Ranker
+from agents.se_darwin.search.ranker import Ranker
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import label_outcome
 from infrastructure.agent_contract import Transition
@@ -92,22 +92,14 @@ class ReplayTask:
         return len(self.outcomes)
 
     def executions_to_repair(self, ranker: Ranker) -> int:
-        """Return `executions_in` the ranker's order."""
-        return self.executions_in(ranker.rank(self.observation, self.actions))
+        """Return `executions_in` the order of the ranker's chances; ties keep their order."""
+        chances = ranker.success_chances(self.observation, self.actions)
+        return self.executions_in(sorted(range(len(chances)), key=lambda index: -chances[index]))
 
 
 def mean_executions(tasks: Sequence[ReplayTask], ranker: Ranker) -> float:
     """Return the mean of `ReplayTask.executions_to_repair`."""
     return sum(task.executions_to_repair(ranker) for task in tasks) / len(tasks)
-
-
-class SuspiciousnessRanker:
-    """The classical baseline: ranks by the suspiciousness of the edited line alone."""
-
-    def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
-        """Return positions in *actions*, most suspicious first; ties keep their order."""
-        del observation
-        return sorted(range(len(actions)), key=lambda index: -_suspiciousness_of(actions[index]))
 
 
 class ShuffledRanker:
@@ -121,14 +113,7 @@ class ShuffledRanker:
     def __init__(self, ranker: Ranker, rng: Random) -> None:
         self._ranker, self._rng = ranker, rng
 
-    def rank(self, observation: Fields, actions: Sequence[Fields]) -> list[int]:
-        """Return positions in *actions*, in the order of predictions for other candidates."""
-        permutation = self._rng.sample(range(len(actions)), len(actions))
-        return [permutation[index] for index in self._ranker.rank(observation, actions)]
-
-
-def _suspiciousness_of(action: Fields) -> float:
-    numbers = action["numbers"]
-    if not isinstance(numbers, Sequence):
-        raise TypeError(f"action field 'numbers' must be a sequence, got {numbers!r}")
-    return float(numbers[NUMBERS.index("suspiciousness")])
+    def success_chances(self, observation: Fields, actions: Sequence[Fields]) -> list[float]:
+        """Return the chances of other candidates."""
+        chances = self._ranker.success_chances(observation, actions)
+        return self._rng.sample(chances, len(chances))

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.measuring.plot import plot_shares
 from benchmarks.measuring.table import format_table, write_csv
 from benchmarks.se_darwin.dataset import Dataset
-from benchmarks.se_darwin.limits import SORTED, LimitCheck
+from benchmarks.se_darwin.limits import DECAYED, SORTED, LimitCheck
 from benchmarks.se_darwin.statistics import ModuleBootstrap
 from benchmarks.se_darwin.study import OURS, RIVALS, Study
 from benchmarks.se_darwin.two_edit_search import MOST_EXECUTIONS, OCHIAI
@@ -63,7 +63,7 @@ class Report:
         )
         self._table(title, "se_darwin_one_edit.csv", rows)
         self._executions[_ONE_EDIT] = {
-            name: study.executions[name] for name in ("random", SORTED, OCHIAI, *RIVALS, OURS)
+            name: study.executions[name] for name in ("random", SORTED, DECAYED, *RIVALS, OURS)
         }
 
     def searches(

@@ -103,15 +103,28 @@ def to_predictions(
     ]
 
 
+def success_probabilities(spec: TransitionSpec, predicted: TargetDistributions) -> list[float]:
+    """Return the probability of the spec's success label, by row.
+
+    Raises:
+        ValueError: The spec names no success label.
+    """
+    if spec.success is None:
+        raise ValueError("this spec names no success label: declare TransitionSpec.success")
+    name, label = spec.success
+    target, distribution = spec.targets[name], predicted[name]
+    if not isinstance(target, Discrete) or not isinstance(distribution, DiscreteDistribution):
+        raise TypeError(f"target {name} of the success label must be Discrete, got {target}")
+    chances: list[float] = distribution.probabilities[:, target.values.index(label)].tolist()
+    return chances
+
+
 def rank_candidates(spec: TransitionSpec, predicted: TargetDistributions) -> list[int]:
     """Rank rows, best first: by success probability, then expected improvement, then position."""
     rows = len(next(iter(predicted.values())).epistemic)
     keys = []
     if spec.success is not None:
-        name, label = spec.success
-        target, distribution = spec.targets[name], predicted[name]
-        if isinstance(target, Discrete) and isinstance(distribution, DiscreteDistribution):
-            keys.append(distribution.probabilities[:, target.values.index(label)].tolist())
+        keys.append(success_probabilities(spec, predicted))
     gains = _column(predicted, improvement_target(spec))
     if gains is not None:
         keys.append(gains)

@@ -47,6 +47,7 @@ from infrastructure.world_model.networks import (
 from infrastructure.world_model.prediction import (
     Prediction,
     rank_candidates,
+    success_probabilities,
     to_predictions,
     untrained_prediction,
 )
@@ -307,6 +308,22 @@ class WorldModel:
             return list(range(len(actions)))
         features = self._model.encoder.encode([observation] * len(actions), actions)
         return rank_candidates(self.spec, self._model.predict(features))
+
+    def success_chances(self, observation: Values, actions: Sequence[Values]) -> list[float]:
+        """Return the calibrated probability of the spec's success label, by candidate action.
+
+        Before any fit every probability is 0.5.
+
+        Raises:
+            ValueError: The spec names no success label, or a field is missing or of another type
+                than the spec declares.
+        """
+        if self.spec.success is None:
+            raise ValueError("this spec names no success label: declare TransitionSpec.success")
+        if self._model is None or not actions:
+            return [0.5] * len(actions)
+        features = self._model.encoder.encode([observation] * len(actions), actions)
+        return success_probabilities(self.spec, self._model.predict(features))
 
     def save(self, folder: Path) -> None:
         """Replace the model in *folder* atomically.

@@ -34,6 +34,13 @@ _ENDS = {
     "exhausted": "every candidate was run: this fault is not among those that small edits repair",
     "stopped": "interrupted",
 }
+_SPLIT = {
+    "single_edits": "single edits",
+    "second_edits": "second edits",
+    "further_edits": "further edits",
+    "recombinations": "recombinations",
+    "duplicates": "not run again",
+}
 
 
 def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
@@ -230,6 +237,8 @@ def _print(result: RepairResult, folder: Path) -> None:
         f"evaluations: {statistics['evaluations']:.0f}, from {statistics['candidate_edits']:.0f} "
         f"single edits; chosen by {result.ranked_by}; {result.total_time:.1f} s"
     )
+    counts = [f"{statistics.get(key, 0.0):.0f} {name}" for key, name in _SPLIT.items()]
+    typer.echo(f"split: {', '.join(counts)}")
     if late := statistics.get("timed_out"):
         remedy = "" if result.success else "; if the tests are slow, raise --timeout"
         typer.echo(f"ran too long: {late:.0f} candidates{remedy}")
