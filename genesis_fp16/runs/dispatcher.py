@@ -220,6 +220,7 @@ class Dispatcher:
                 self._launch(begun)
 
     def _begin(self, run: Run, now: float, begun: list[tuple[ActiveAttempt, RunSpec]]) -> None:
+        precision = self._precision(run)  # first: if the store fails now, no attempt has begun
         try:
             attempt = self._store.begin_attempt(run.id, secrets.token_hex(16))
         except IntegrityError:  # a run that we do not follow is active: its row is unreadable
@@ -231,7 +232,6 @@ class Dispatcher:
         active = ActiveAttempt.follow(run, attempt, self.settings, now, clock=self.clock)
         self._active[run.id] = active
         self._announce(run, RunState.STARTING)
-        precision = self._precision(active.run_so_far)
         spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
         begun.append((active, spec))
 

@@ -493,6 +493,25 @@ def test_a_run_that_cannot_be_handled_is_given_up_when_the_store_recovers(
     assert finished(world.enqueue("a")).state is RunState.SUCCEEDED
 
 
+def test_a_store_that_fails_before_an_attempt_begins_delays_it(world: World, finished) -> None:
+    class FailsOnce(dict[str, PrecisionState]):
+        failed = False
+
+        def __getitem__(self, agent: str) -> PrecisionState:
+            if not self.failed:
+                self.failed = True
+                raise OperationalError("SELECT", {}, sqlite3.OperationalError("disk I/O error"))
+            return super().__getitem__(agent)
+
+    world.precision = FailsOnce(a=FP16)
+    run_id = world.enqueue("a")
+    with pytest.raises(OperationalError):
+        world.tick()
+    assert world.store.attempts(run_id) == []
+    assert finished(run_id).state is RunState.SUCCEEDED
+    assert len(world.store.attempts(run_id)) == 1
+
+
 def test_malformed_events_are_skipped(world: World, finished) -> None:
     world.behave("a", garbage=True)
     assert finished(world.enqueue()).state is RunState.SUCCEEDED
