@@ -44,9 +44,8 @@ def agents(
     for plugin in plugins:
         schedule = None
         if plugin.schedule is not None:
-            schedule = str(
-                effective_schedule(settings.for_agent(plugin.name).schedule, plugin.schedule)
-            )
+            times = settings.for_agent(plugin.name).schedule
+            schedule = str(effective_schedule(plugin.schedule, times))
         rows.append({**asdict(plugin), "schedule": schedule})
     if as_json:
         print_json(rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from itertools import islice
@@ -159,8 +160,7 @@ class Daemon:
         self.loop.agents.pop(name, None)
         if up:
             self._ready[name] = plugin
-            if plugin.schedule is not None:
-                self._schedule(name, plugin.schedule)
+            self._schedule(plugin, self._timetable.add)
         elif plugin.state != "pending":  # one that is pending will be back soon
             self._timetable.remove(name)
             if was_up:
@@ -220,14 +220,17 @@ class Daemon:
         if decision.state is GuardState.TRIPPED and decision.trigger is not None:
             self.metrics.guard_tripped(decision.agent, decision.trigger)
 
-    def _schedule(self, agent: str, default: Schedule) -> None:
-        """Add *agent* to the timetable."""
-        own = self.loop.settings.for_agent(agent).schedule
-        schedule = effective_schedule(own, default)
+    def _schedule(self, plugin: Plugin, put: Callable[[str, Schedule], None]) -> None:
+        """Put the schedule in force of the agent, if it has one, into the timetable."""
+        if plugin.schedule is None:
+            return
+        own = self.loop.settings.for_agent(plugin.name)
+        schedule = effective_schedule(plugin.schedule, own.schedule, own.catch_up, own.overlap)
         try:
-            self._timetable.add(agent, schedule)
+            put(plugin.name, schedule)
         except ValueError as error:
-            log.error("schedule_refused", agent=agent, schedule=str(schedule), error=str(error))
+            agent, text = plugin.name, str(schedule)
+            log.error("schedule_refused", agent=agent, schedule=text, error=str(error))
 
     def _log_precision(self, agent: str) -> None:
         """Log the precision resolved for *agent*; a worker still has to acknowledge it."""
@@ -249,8 +252,9 @@ class Daemon:
             if outcome.changed:
                 self.watch.configure(self.loop.settings)
                 self._check_canaries()
-                for agent in self._ready:
-                    self._log_precision(agent)
+                for plugin in self._ready.values():
+                    self._log_precision(plugin.name)
+                    self._schedule(plugin, self._timetable.change)
         if reload:
             self.watch.rescan()
         self._update_plugins()

@@ -19,7 +19,7 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from infrastructure.agent_contract import Schedule
-from infrastructure.agent_contract.schedule import CatchUp
+from infrastructure.agent_contract.schedule import CatchUp, Overlap
 
 ANCHOR = datetime(2026, 1, 1, tzinfo=UTC)  # fixed, so that a restart does not shift intervals
 MAX_CATCH_UP_RUNS = 100
@@ -65,12 +65,19 @@ def missed(schedule: Schedule, last_due: float, now: float, catch_up: CatchUp) -
     return list(newest)
 
 
-def effective_schedule(operators: str | None, default: Schedule) -> Schedule:
-    """The operator's times if set, else the agent's; catch-up and overlap are the agent's."""
-    if operators is None:
-        return default
-    times = Schedule.parse(operators)
-    return replace(default, every_seconds=times.every_seconds, cron=times.cron)
+def effective_schedule(
+    default: Schedule,
+    times: str | None = None,
+    catch_up: CatchUp | None = None,
+    overlap: Overlap | None = None,
+) -> Schedule:
+    """The agent's schedule, *default*, with what the operator has set instead."""
+    chosen = default if times is None else Schedule.parse(times)
+    return replace(
+        chosen,
+        catch_up=catch_up or default.catch_up,
+        overlap=overlap or default.overlap,
+    )
 
 
 def _walk(schedule: Schedule, after: float, until: float) -> Iterator[float]:

@@ -44,6 +44,7 @@ class Timetable:
         self._store = store
         self._first_seed = first_seed
         self._added: dict[str, Schedule] = {}  # their last due times are not known yet
+        self._changed_schedules: dict[str, Schedule] = {}  # take effect in the next round
         self._schedules: dict[str, Schedule] = {}
         self._handled_until: dict[str, float] = {}  # due times; without agents that were never due
         self._missed: set[str] = set()  # agents that were due while no daemon ran
@@ -67,15 +68,31 @@ class Timetable:
         next_due(schedule, 0.0)  # raises here, before anything is recorded
         self._added[agent] = schedule
 
+    def change(self, agent: str, schedule: Schedule) -> None:
+        """Give *agent*, which was added, another schedule, if it differs.
+
+        Due times up to now count by the schedule so far, those after it by the new one: a change
+        makes no run of the past due.
+
+        Raises:
+            ValueError: The schedule's cron expression is malformed.
+        """
+        next_due(schedule, 0.0)
+        if agent in self._added:
+            self._added[agent] = schedule
+        elif schedule != self._changed_schedules.get(agent, self._schedules[agent]):
+            self._changed_schedules[agent] = schedule
+
     def has_work(self, now: float) -> bool:
         """Whether `tick` has something to do at *now*, in Unix seconds."""
         due = bool(self._heap) and self._heap[0][0] <= now
-        return due or bool(self._added) or now < self._last_tick
+        return due or bool(self._added or self._changed_schedules) or now < self._last_tick
 
     def remove(self, agent: str) -> None:
         """Queue no more runs of *agent*; if it is added again, it has missed those meanwhile."""
         for known in (self._added, self._schedules, self._handled_until, self._handle_at):
             known.pop(agent, None)
+        self._changed_schedules.pop(agent, None)
         for shown in (self.next_runs, self.periods, self.lags):
             shown.pop(agent, None)
         self._missed.discard(agent)
@@ -92,6 +109,7 @@ class Timetable:
         self._read_last_due(now)
         if not self._added:  # else one of those may have been due for longer
             self._record_due(now)
+        self._apply_changes(now)
 
     def _count_from(self, now: float) -> None:
         """Handle agents again that were handled later than *now*: the clock was set back."""
@@ -134,6 +152,21 @@ class Timetable:
         self.changed.add(agent)
         if due_at is not None:
             self._handle(agent, at=due_at)
+
+    def _apply_changes(self, now: float) -> None:
+        """Plan agents anew whose schedule has changed, once nothing of the old one is due."""
+        planned = ((self._handle_at.get(each, math.inf), each) for each in self._changed_schedules)
+        agents = [agent for at, agent in planned if at > now][:MAX_AGENTS]
+        if not agents:
+            return
+        times = {DueTime(agent=agent, last_due=now): list[float]() for agent in agents}
+        self._store.record_due(times, first_seed=self._first_seed)
+        for agent in agents:
+            self._schedules[agent] = self._changed_schedules.pop(agent)
+            self._handled_until[agent] = now
+            self._handle_at.pop(agent, None)
+            self.next_runs.pop(agent, None)
+            self._plan(agent, now)
 
     def _record_due(self, now: float) -> None:
         """Queue the runs that are due."""

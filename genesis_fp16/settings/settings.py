@@ -38,6 +38,7 @@ from genesis_fp16.settings.types import (
     PresetName,
     ScheduleText,
 )
+from infrastructure.agent_contract.schedule import CatchUp, Overlap
 from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.events.role_precision import PRESETS, RolePrecisions
 
@@ -58,8 +59,12 @@ class AgentSettings(BaseModel):
 
     enabled: OrEmpty[bool] = None
     """Whether the agent is loaded; false cancels its waiting runs; empty: its own default."""
-    schedule: ScheduleText = None
+    schedule: Hot[ScheduleText] = None
     """Schedule, for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
+    catch_up: Hot[OrEmpty[CatchUp]] = None
+    """Runs for due times missed while no daemon ran: none, latest or all; empty: its own."""
+    overlap: Hot[OrEmpty[Overlap]] = None
+    """At a due time while a run is unfinished: skip, queue or replace it; empty: its own."""
     precision: Hot[OrEmpty[PrecisionWish]] = None
     """Precision of this agent: fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
     role_precision: Hot[PresetName] = None

@@ -235,14 +235,15 @@ def test_agents_come_and_go_while_it_serves(start, install_plugin, until, tmp_pa
     daemon = start()
     assert daemon.wait_for("plugin_ready")["agent"] == "a"
     with (daemon.folder / ".env").open("a") as file:
-        file.write("GENESIS_AGENTS__A__SCHEDULE=every 7m\nGENESIS_AGENTS__B__SCHEDULE=every 7m\n")
+        file.write("GENESIS_AGENTS__A__SCHEDULE=every 5m\nGENESIS_AGENTS__B__SCHEDULE=every 7m\n")
+        file.write("GENESIS_AGENTS__A__PARALLEL=fsdp2\n")
     assert "GENESIS_AGENTS__B__SCHEDULE" in daemon.wait_for("settings_reloaded")["changed"]
-    assert daemon.wait_for("settings_deferred")["settings"] == ["GENESIS_AGENTS__A__SCHEDULE"]
+    assert daemon.wait_for("settings_deferred")["settings"] == ["GENESIS_AGENTS__A__PARALLEL"]
     install_plugin("b")
     assert daemon.wait_for("plugin_ready", 2)["agent"] == "b"
-    daemon.wait_for("agent_scheduled", 2)
-    schedules = {line["agent"]: line["schedule"] for line in daemon.lines("agent_scheduled")}
-    assert schedules == {"a": "every 1h", "b": "every 7m"}
+    daemon.wait_for("agent_scheduled", 3)
+    schedules = [(line["agent"], line["schedule"]) for line in daemon.lines("agent_scheduled")]
+    assert schedules == [("a", "every 1h"), ("a", "every 5m"), ("b", "every 7m")]
 
     (tmp_path / "site" / "a_plugin-1.5.dist-info" / "METADATA").parent.rename(tmp_path / "away")
     until(lambda: [line for line in daemon.lines("plugin_pending") if line["agent"] == "a"])

@@ -74,9 +74,12 @@ def test_years_of_due_times_are_not_computed() -> None:
     assert fires == [NOON - back for back in reversed(range(MAX_CATCH_UP_RUNS))]
 
 
-def test_the_operator_sets_the_times_and_the_agent_the_rest() -> None:
+def test_what_the_operator_sets_wins() -> None:
     own = Schedule(every_seconds=5, catch_up="all", overlap="replace")
-    assert effective_schedule(None, own) == own
-    assert effective_schedule("cron 0 3 * * mon", own) == Schedule(
+    assert effective_schedule(own) == own
+    assert effective_schedule(own, "cron 0 3 * * mon") == Schedule(
         cron="0 3 * * mon", catch_up="all", overlap="replace"
+    )
+    assert effective_schedule(own, None, "none", "queue") == Schedule(
+        every_seconds=5, catch_up="none", overlap="queue"
     )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -54,6 +55,52 @@ def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, time
     assert due_times(store) == [NOON + HOUR]
     assert table.lags["a"] == pytest.approx(0.2)
     assert table.periods["a"] == HOUR
+
+
+def test_a_changed_schedule_makes_no_run_of_the_past_due(store, timetable) -> None:
+    table = timetable()
+    begin(table, "a", replace(HOURLY, catch_up="all"), NOON)
+    finish_all(store)
+    table.change("a", Schedule(every_seconds=60, catch_up="all", overlap="queue"))
+    assert table.has_work(NOON + 600)
+    table.tick(NOON + 600)
+    assert due_times(store) == []
+    assert table.next_runs == {"a": NOON + 660}
+    assert not table.has_work(NOON + 600)
+    table.tick(NOON + 660)
+    table.tick(NOON + 720)
+    assert due_times(store) == [NOON + 660, NOON + 720], "the overlap has changed, too"
+
+    begin(again := timetable(), "a", Schedule(every_seconds=60), NOON + 730)
+    assert due_times(store) == [NOON + 660, NOON + 720], "nor after a restart"
+    assert again.next_runs == {"a": NOON + 780}
+
+
+def test_what_is_due_when_a_schedule_changes_is_not_lost(store, timetable) -> None:
+    table = timetable()
+    begin(table, "a", HOURLY, NOON - 100)
+    finish_all(store)
+    table.change("a", Schedule(cron="0 3 * * *"))
+    table.tick(NOON + 1)
+    assert due_times(store) == [NOON]
+    assert table.next_runs == {"a": NOON + 15 * HOUR}
+
+
+def test_a_change_before_the_first_round_is_the_schedule(store, timetable) -> None:
+    table = timetable()
+    table.add("a", HOURLY)
+    table.change("a", Schedule(every_seconds=60, catch_up="none"))
+    table.tick(NOON)
+    assert due_times(store) == []
+    assert table.next_runs == {"a": NOON + 60}
+    table.change("a", Schedule(every_seconds=60, catch_up="none"))
+    assert not table.has_work(NOON), "nothing has changed"
+    with pytest.raises(ValueError, match="maximum value"):
+        table.change("a", Schedule(cron="99 * * * *"))
+    table.change("a", HOURLY)
+    table.remove("a")
+    table.tick(NOON + HOUR)
+    assert due_times(store) == []
 
 
 def test_the_period_is_the_longest_gap(timetable) -> None:

@@ -51,13 +51,15 @@ def test_all_settings_of_an_agent_that_is_not_in_use_take_effect(running: Runnin
     running.reloader.in_use = lambda key: key == "used"
     outcome = running.write(
         "GENESIS_SLOTS=2\nGENESIS_AGENTS__LATER__SETTINGS__TOKEN=abc\n"
-        "GENESIS_AGENTS__LATER__SCHEDULE=every 5m\nGENESIS_AGENTS__USED__SCHEDULE=every 7m\n"
+        "GENESIS_AGENTS__LATER__PARALLEL=fsdp2\nGENESIS_AGENTS__USED__PARALLEL=fsdp2\n"
+        "GENESIS_AGENTS__USED__SCHEDULE=every 7m\nGENESIS_AGENTS__USED__OVERLAP=queue\n"
     )
     assert outcome is not None
     assert outcome.settings.for_agent("later").settings == {"token": "abc"}
-    assert outcome.settings.for_agent("later").schedule == "every 5m"
-    assert outcome.settings.for_agent("used").schedule is None
-    assert outcome.cold == ("GENESIS_AGENTS__USED__SCHEDULE",)
+    assert outcome.settings.for_agent("later").parallel == "fsdp2"
+    used = outcome.settings.for_agent("used")
+    assert (used.parallel, used.schedule, used.overlap) == ("ddp", "every 7m", "queue")
+    assert outcome.cold == ("GENESIS_AGENTS__USED__PARALLEL",)
     assert "abc" not in str(outcome.changed)
     outcome = running.write("GENESIS_SLOTS=2\n")
     assert outcome is not None

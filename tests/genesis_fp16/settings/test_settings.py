@@ -252,7 +252,9 @@ def test_names_and_marks_follow_from_the_declaration() -> None:
     assert {*hot_fields(TrainerOptions), *GuardSettings.model_fields} < hot
     assert {*TrainerOptions.model_fields} - hot == {"cpu_half"}
     assert not hot & {"home", "slots", "agents", "database_url"}
-    assert hot_fields(AgentSettings) == ("precision", "role_precision", "keep_fp32")
+    assert hot_fields(AgentSettings) == (
+        *("schedule", "catch_up", "overlap", "precision", "role_precision", "keep_fp32"),
+    )
 
 
 # .env.example
