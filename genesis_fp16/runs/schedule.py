@@ -154,7 +154,7 @@ class Timetable:
             self._handle(agent, at=due_at)
 
     def _apply_changes(self, now: float) -> None:
-        """Plan agents anew whose schedule has changed, once nothing of the old one is due."""
+        """Plan again agents whose schedule has changed, once nothing of the old one is due."""
         planned = ((self._handle_at.get(each, math.inf), each) for each in self._changed_schedules)
         agents = [agent for at, agent in planned if at > now][:MAX_AGENTS]
         if not agents:
