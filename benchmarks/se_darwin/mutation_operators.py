@@ -1,4 +1,9 @@
-"""Mutation operators outside the agent's edit grammar: no edit of the agent inverts them."""
+"""Mutation operators that are not edits of the agent.
+
+An edit of the agent inverts some of their mutants: a repeated statement is removed, and a removed
+call, term or condition comes back if the function has the same one elsewhere. It never inverts a
+number that is far off or a string that was cut short.
+"""
 
 from __future__ import annotations
 

@@ -121,7 +121,8 @@ TESTED_BY = {
     # Programs that SE-Darwin breaks and repairs, and those that run inside its sandbox.
     "agents/se_darwin/corpus/*.py": "agents/se_darwin/corpus/test_subject.py",
     "agents/se_darwin/faults/*.py": "agents/se_darwin/faults/test_draw.py",
-    "agents/se_darwin/edits/expression_rules.py": "agents/se_darwin/edits/test_edit_space.py",
+    "agents/se_darwin/edits/*_rules.py": "agents/se_darwin/edits/test_edit_space.py",
+    "agents/se_darwin/edits/scope.py": "agents/se_darwin/edits/test_edit_space.py",
     "agents/se_darwin/fork_server/candidate.py": "agents/se_darwin/sandbox/test_sandbox.py",
     "agents/se_darwin/fork_server/server.py": "agents/se_darwin/sandbox/test_sandbox.py",
     "agents/se_darwin/fork_server/check.py": "agents/se_darwin/sandbox/test_pytest_suite.py",

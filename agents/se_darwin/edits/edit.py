@@ -7,8 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from agents.se_darwin.edits.scope import Scope
+
 Slot: TypeAlias = "tuple[ast.AST, str, int | None]"
 Assignment: TypeAlias = "tuple[Slot, object]"
+
+
+class Block(ast.stmt):
+    """Any number of statements in the place of one, so that others keep their positions.
+
+    `EditSpace.program` replaces it by its statements before it writes the program.
+    """
+
+    _fields = ("body",)
+
+    def __init__(self, body: list[ast.stmt]) -> None:
+        super().__init__()
+        self.body = body
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +73,40 @@ class Site:
         parent: Parent of the node.
         role: Field of the parent that contains the node.
         index: Position in that field if it is a list, else None.
-        names: The function's own variables, most used first.
-        strings: String and bytes constants of the function.
-        returns: The function's ``return`` statements that have a value.
+        ancestors: Parent, its parent and so on, up to the function.
+        scope: Ingredients that the function offers.
     """
 
     node: ast.AST
     parent: ast.AST
     role: str
     index: int | None
-    names: tuple[str, ...]
-    strings: tuple[str | bytes, ...]
-    returns: tuple[ast.Return, ...]
+    ancestors: tuple[ast.AST, ...]
+    scope: Scope
+
+    @property
+    def slot(self) -> Slot:
+        """Slot that contains the node."""
+        return self.parent, self.role, self.index
 
     def replace(self, build: Callable[[], ast.AST]) -> Callable[[], Sequence[Assignment]]:
         """Return an assignment of *build*'s result to the node's slot."""
-        slot = (self.parent, self.role, self.index)
-        return lambda: [(slot, ast.copy_location(build(), self.node))]
+        return lambda: [(self.slot, ast.copy_location(build(), self.node))]
+
+    def replace_text(self, text: str) -> Callable[[], Sequence[Assignment]]:
+        """Return an assignment of the expression *text* to the node's slot."""
+        return self.replace(lambda: parse_expression(text))
+
+    def put(
+        self, *, before: Sequence[str] = (), after: Sequence[str] = ()
+    ) -> Callable[[], Sequence[Assignment]]:
+        """Return an assignment that puts statements before and after the node, a statement."""
+
+        def assign() -> Sequence[Assignment]:
+            body = [*_parse(before), statement_in(self.slot), *_parse(after)]
+            return [(self.slot, Block(body))]
+
+        return assign
 
     def set_field(
         self, name: str, value: object, index: int | None = None
@@ -90,6 +122,14 @@ def read(slot: Slot) -> object:
     return value if index is None else value[index]
 
 
+def statement_in(slot: Slot) -> ast.stmt:
+    """Return the statement in *slot*."""
+    statement = read(slot)
+    if not isinstance(statement, ast.stmt):
+        raise TypeError(f"the slot {slot[1:]} holds {statement!r}, not a statement")
+    return statement
+
+
 def write(slot: Slot, value: object) -> None:
     """Put *value* into *slot*."""
     owner, name, index = slot
@@ -102,3 +142,12 @@ def write(slot: Slot, value: object) -> None:
 def swap(first: Slot, second: Slot) -> Callable[[], Sequence[Assignment]]:
     """Return assignments that exchange the contents of two slots."""
     return lambda: [(first, read(second)), (second, read(first))]
+
+
+def parse_expression(text: str) -> ast.expr:
+    """Return the syntax tree of an expression."""
+    return ast.parse(text, mode="eval").body
+
+
+def _parse(statements: Sequence[str]) -> list[ast.stmt]:
+    return [statement for text in statements for statement in ast.parse(text).body]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from agents.se_darwin.edits.edit import Assignment, Edit, Site, read, write
+from agents.se_darwin.edits.block_rules import BLOCK_RULES
+from agents.se_darwin.edits.edit import Assignment, Block, Edit, Site, read, write
 from agents.se_darwin.edits.expression_rules import EXPRESSION_RULES
+from agents.se_darwin.edits.growth_rules import GROWTH_RULES
+from agents.se_darwin.edits.ingredient_rules import INGREDIENT_RULES
+from agents.se_darwin.edits.scope import Scope
+from agents.se_darwin.edits.shrink_rules import SHRINK_RULES
 from agents.se_darwin.edits.statement_rules import STATEMENT_RULES
 
 EDIT_KINDS = (
@@ -30,8 +34,43 @@ EDIT_KINDS = (
     "assignment",
     "statement_order",
     "return_value",
+    "operand_removed",
+    "clause_removed",
+    "call_removed",
+    "index_removed",
+    "argument_removed",
+    "call_added",
+    "method_added",
+    "index_added",
+    "bound_added",
+    "term_added",
+    "clause_added",
+    "filter_added",
+    "argument_added",
+    "value_replaced",
+    "condition_replaced",
+    "container",
+    "target",
+    "attribute",
+    "statement_removed",
+    "branch_unwrapped",
+    "branch_kind",
+    "statement_moved",
+    "statement_copied",
+    "exit_added",
+    "update_added",
+    "guard_added",
+    "statement_guarded",
+    "return_kind",
 )
-_RULES = EXPRESSION_RULES + STATEMENT_RULES
+_RULES = (
+    EXPRESSION_RULES
+    + STATEMENT_RULES
+    + SHRINK_RULES
+    + GROWTH_RULES
+    + INGREDIENT_RULES
+    + BLOCK_RULES
+)
 _MAX_ANCESTORS = 4
 
 
@@ -62,8 +101,8 @@ class EditSpace:
         self.source = ast.unparse(self._tree)
         self.function = function
         self.definition = definition_of(self._tree, function)
-        self.names = _variables(self.definition)
         self.nodes = tuple(ast.walk(self.definition))
+        self.scope = Scope.of(self.definition, self.nodes)
         self.edits = tuple(self._enumerate())
 
     def program(self, edits: Iterable[Edit]) -> str:
@@ -76,12 +115,18 @@ class EditSpace:
         if len({edit.node for edit in ordered}) != len(ordered):
             raise ValueError("two edits change the same node; keep one of them")
         undone: list[Assignment] = []
+        written: list[object] = []
         try:
             for edit in ordered:
                 assignments = edit.assign()
                 undone += [(slot, read(slot)) for slot, _ in assignments]
                 for slot, value in assignments:
                     write(slot, value)
+                    written.append(value)
+            if any(isinstance(value, Block) for value in written):
+                for slot, block in _flattened(self.definition):
+                    undone.append((slot, read(slot)))
+                    write(slot, block)
             return ast.unparse(self._tree)
         finally:
             for slot, value in reversed(undone):
@@ -90,23 +135,23 @@ class EditSpace:
     def _enumerate(self) -> Iterator[Edit]:
         numbers = {id(node): number for number, node in enumerate(self.nodes)}
         parents = {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
-        strings = _strings(self.nodes)
-        returns = tuple(
-            node for node in self.nodes if isinstance(node, ast.Return) and node.value is not None
-        )
+        inert = _inert(self.nodes)
         seen: set[Edit] = set()
         for node in self.nodes:
             for role, index, child in _children(node):
+                if id(child) in inert:
+                    continue
+                ancestors = tuple(_ancestors(child, parents))
                 site = Site(
                     node=child,
                     parent=node,
                     role=role,
                     index=index,
-                    names=self.names,
-                    strings=strings,
-                    returns=returns,
+                    ancestors=ancestors,
+                    scope=self.scope,
                 )
-                path = (role, *_ancestors(child, parents))
+                types = (type(each).__name__ for each in ancestors[:_MAX_ANCESTORS])
+                path = (role, *types)
                 for rule in _RULES:
                     for proposal in rule(site):
                         edit = Edit(
@@ -159,33 +204,37 @@ def _children(node: ast.AST) -> Iterator[tuple[str, int | None, ast.AST]]:
                     yield role, index, item
 
 
-def _ancestors(node: ast.AST, parents: dict[int, ast.AST]) -> Sequence[str]:
-    found: list[str] = []
-    while id(node) in parents and len(found) < _MAX_ANCESTORS:
+def _ancestors(node: ast.AST, parents: dict[int, ast.AST]) -> Iterator[ast.AST]:
+    while id(node) in parents:
         node = parents[id(node)]
-        found.append(type(node).__name__)
-    return found
+        yield node
 
 
-def _variables(definition: ast.FunctionDef) -> tuple[str, ...]:
-    """Return parameters and assigned names of the function, most used first."""
-    owned = {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)}
-    uses: Counter[str] = Counter()
+def _flattened(definition: ast.FunctionDef) -> Iterator[Assignment]:
+    """Yield each block that contains a `Block`, with the statements of it in its place."""
     for node in ast.walk(definition):
-        if isinstance(node, ast.Name):
-            uses[node.id] += 1
-            if isinstance(node.ctx, ast.Store):
-                owned.add(node.id)
-    return tuple(sorted(owned, key=lambda name: (-uses[name], name)))
+        for role in ("body", "orelse", "finalbody"):
+            block = getattr(node, role, None)
+            if isinstance(block, list) and any(isinstance(each, Block) for each in block):
+                flat = list(_flat(block))
+                yield (node, role, None), flat if flat or role != "body" else [ast.Pass()]
 
 
-def _strings(nodes: Sequence[ast.AST]) -> tuple[str | bytes, ...]:
-    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
-    found = [
-        node.value
-        for node in nodes
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str | bytes)
-        and id(node) not in parts
-    ]
-    return tuple(dict.fromkeys(found))
+def _flat(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    for each in block:
+        if isinstance(each, Block):
+            yield from _flat(each.body)
+        else:
+            yield each
+
+
+def _inert(nodes: Sequence[ast.AST]) -> set[int]:
+    """Return the ids of nodes that have no effect: annotations and docstrings."""
+    roots: list[ast.AST] = []
+    for node in nodes:
+        for role in ("annotation", "returns"):
+            if isinstance(getattr(node, role, None), ast.AST):
+                roots.append(getattr(node, role))
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node, clean=False) is not None:
+            roots.append(node.body[0])
+    return {id(each) for root in roots for each in ast.walk(root)}

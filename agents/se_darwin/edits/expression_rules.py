@@ -206,7 +206,7 @@ def string(site: Site) -> Iterator[Proposal]:
     if not isinstance(node, ast.Constant) or isinstance(site.parent, ast.JoinedStr):
         return
     if isinstance(node.value, str | bytes):
-        for other in (*site.strings, type(node.value)()):
+        for other in (*site.scope.strings, type(node.value)()):
             if type(other) is type(node.value) and other != node.value:
                 yield Proposal(
                     kind="string",
@@ -219,8 +219,12 @@ def string(site: Site) -> Iterator[Proposal]:
 def variable(site: Site) -> Iterator[Proposal]:
     """One variable of the function for another, where it is read."""
     node = site.node
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in site.names:
-        for other in site.names:
+    if (
+        isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Load)
+        and node.id in site.scope.names
+    ):
+        for other in site.scope.names:
             if other != node.id:
                 yield Proposal(
                     kind="variable", old=node.id, new=other, assign=site.set_field("id", other)

@@ -57,9 +57,9 @@ def statement_order(site: Site) -> Iterator[Proposal]:
 def return_value(site: Site) -> Iterator[Proposal]:
     """Exchange the values of two neighbouring ``return`` statements."""
     node = site.node
-    if not isinstance(node, ast.Return) or node not in site.returns[:-1]:
+    if not isinstance(node, ast.Return) or node not in site.scope.returns[:-1]:
         return
-    following = site.returns[site.returns.index(node) + 1]
+    following = site.scope.returns[site.scope.returns.index(node) + 1]
     exchange = swap((node, "value", None), (following, "value", None))
     yield Proposal(kind="return_value", old="this", new="next", assign=exchange)
 

@@ -1,5 +1,6 @@
 import ast
 
+from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.edits.edit import Edit, Site, read, swap, write
 
 
@@ -27,9 +28,8 @@ def test_a_site_replaces_its_node_or_a_field() -> None:
         parent=values,
         role="elts",
         index=1,
-        names=(),
-        strings=(),
-        returns=(),
+        ancestors=(values, tree.body[0], tree),
+        scope=EditSpace("def solve():\n    pass", "solve").scope,
     )
     changed(site.set_field("value", 5))
     assert ast.unparse(tree) == "x = [1, 5]"

@@ -92,7 +92,7 @@ def test_the_ranker_decides_which_candidates_run_first(
 
 def test_outcomes_are_labelled_by_what_happened(sandbox: Sandbox, two_faults: RepairTask) -> None:
     evolution = Evolution(two_faults, sandbox, Random(2), policy=Policy())
-    outcomes = run_out(evolution, 120)
+    outcomes = run_out(evolution, 400)
     for outcome in outcomes:
         change = outcome.child.score - outcome.parent.score
         expected = "better" if change > 0 else "worse" if change < 0 else "same"

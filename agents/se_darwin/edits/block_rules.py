@@ -1,0 +1,364 @@
+"""Edits that insert, remove or move statements."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+
+from agents.se_darwin.edits.edit import (
+    Assignment,
+    Block,
+    Proposal,
+    Site,
+    Slot,
+    parse_expression,
+    read,
+    statement_in,
+)
+from agents.se_darwin.edits.scope import MAX_TEXT
+
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
+_EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+_LOOPS = (ast.For, ast.While)
+_COMPOUND = (ast.If, ast.For, ast.While, ast.With)
+_BLOCKS = ("body", "orelse", "finalbody")
+
+
+def _is_statement(site: Site) -> bool:
+    return isinstance(site.node, ast.stmt) and site.role in _BLOCKS and site.index is not None
+
+
+def _block(site: Site) -> list[ast.stmt]:
+    block: list[ast.stmt] = getattr(site.parent, site.role)
+    return block
+
+
+def _is_last(site: Site) -> bool:
+    return site.index == len(_block(site)) - 1
+
+
+def _in_loop(site: Site) -> bool:
+    """Whether ``break`` and ``continue`` are allowed at the statement."""
+    inside: ast.AST = site.node
+    for ancestor in site.ancestors:
+        if isinstance(ancestor, _LOOPS):
+            return inside not in ancestor.orelse
+        if isinstance(ancestor, ast.FunctionDef):
+            return False
+        inside = ancestor
+    return False
+
+
+def _leaves_loop(node: ast.AST) -> bool:
+    """Whether ``break`` or ``continue`` is in *node*."""
+    return any(isinstance(each, ast.Break | ast.Continue) for each in ast.walk(node))
+
+
+def _summary(node: ast.AST) -> str:
+    """First line of a statement, shortened."""
+    return ast.unparse(node).split("\n")[0][:MAX_TEXT]
+
+
+def _gone() -> Block:
+    return Block([])
+
+
+def statement_removed(site: Site) -> Iterator[Proposal]:
+    """Remove a statement."""
+    if _is_statement(site) and not isinstance(site.node, ast.Pass):
+        yield Proposal(
+            kind="statement_removed",
+            old=_summary(site.node),
+            new="nothing",
+            assign=lambda: [(site.slot, _gone())],
+        )
+
+
+def branch_unwrapped(site: Site) -> Iterator[Proposal]:
+    """``if c: body`` to ``body``, a loop to one pass of it, an ``else`` to nothing."""
+    node = site.node
+    if not isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
+        return
+    if not isinstance(node, ast.For | ast.While):
+        yield Proposal(
+            kind="branch_unwrapped",
+            old=type(node).__name__,
+            new="body",
+            assign=lambda: [(site.slot, Block(node.body))],
+        )
+    if not isinstance(node, ast.With) and node.orelse:
+        yield Proposal(
+            kind="branch_unwrapped",
+            old=f"{type(node).__name__} else",
+            new="nothing",
+            assign=site.set_field("orelse", []),
+        )
+        if not isinstance(node, ast.Try):
+            yield Proposal(
+                kind="branch_unwrapped",
+                old=f"{type(node).__name__} else",
+                new="after it",
+                assign=lambda: [
+                    ((node, "orelse", None), []),
+                    (site.slot, Block([statement_in(site.slot), *node.orelse])),
+                ],
+            )
+
+
+def branch_kind(site: Site) -> Iterator[Proposal]:
+    """``if`` to ``while`` and back; ``if`` after an ``if`` to ``elif``; exchanged branches."""
+    node = site.node
+    if isinstance(node, ast.If):
+        if not node.orelse:
+            yield Proposal(
+                kind="branch_kind",
+                old="If",
+                new="While",
+                assign=site.replace(lambda: ast.While(node.test, node.body, [])),
+            )
+        if _is_statement(site) and site.index:
+            before = _block(site)[site.index - 1]
+            if isinstance(before, ast.If) and not before.orelse:
+                previous = (site.parent, site.role, site.index - 1)
+                yield Proposal(
+                    kind="branch_kind",
+                    old="If",
+                    new="elif",
+                    assign=lambda: [
+                        ((before, "orelse", None), [read(site.slot)]),
+                        (site.slot, _gone()),
+                        (previous, read(previous)),
+                    ],
+                )
+    elif isinstance(node, ast.While) and not node.orelse and not _leaves_loop(node):
+        yield Proposal(
+            kind="branch_kind",
+            old="While",
+            new="If",
+            assign=site.replace(lambda: ast.If(node.test, node.body, [])),
+        )
+
+
+def moved_out(site: Site) -> Iterator[Proposal]:
+    """Move the first or last statement of a block out of the block."""
+    owner = _slot_of(site.parent, site.ancestors)
+    if not _is_statement(site) or owner is None or len(_block(site)) == 1:
+        return
+    if isinstance(site.parent, _LOOPS) and _leaves_loop(site.node):
+        return
+    if site.index == 0:
+        yield _move(site, "before its block", owner, before=True)
+    if _is_last(site):
+        yield _move(site, "after its block", owner, before=False)
+
+
+def moved_in(site: Site) -> Iterator[Proposal]:
+    """Move a statement to the end of the block before it, or to the start of the one after it."""
+    if not _is_statement(site):
+        return
+    block, index = _block(site), site.index or 0
+    if index and isinstance(block[index - 1], _COMPOUND):
+        for role in ("body", "orelse"):
+            inner = getattr(block[index - 1], role, [])
+            if inner:
+                place = f"into {role} of the {type(block[index - 1]).__name__} before"
+                slot = (block[index - 1], role, len(inner) - 1)
+                yield _move(site, place, slot, before=False)
+    if index + 1 < len(block) and isinstance(block[index + 1], _COMPOUND):
+        place = f"into body of the {type(block[index + 1]).__name__} after"
+        yield _move(site, place, (block[index + 1], "body", 0), before=True)
+
+
+def moved_along(site: Site) -> Iterator[Proposal]:
+    """Move a statement past the next one, or to the end of its block."""
+    if not _is_statement(site) or _is_last(site):
+        return
+    block, index = _block(site), site.index or 0
+    if not (isinstance(site.node, _SIMPLE) and isinstance(block[index + 1], _SIMPLE)):
+        place = (site.parent, site.role, index + 1)  # `statement_order` exchanges simple ones
+        yield _move(site, "past the next", place, before=False)
+    if index + 2 < len(block):
+        place = (site.parent, site.role, len(block) - 1)
+        yield _move(site, "to the end of its block", place, before=False)
+
+
+def _move(site: Site, new: str, there: Slot, *, before: bool) -> Proposal:
+    def assign() -> Sequence[Assignment]:
+        moved, stays = statement_in(site.slot), statement_in(there)
+        both = [moved, stays] if before else [stays, moved]
+        return [(there, Block(both)), (site.slot, Block([]))]
+
+    return Proposal(kind="statement_moved", old=_summary(site.node), new=new, assign=assign)
+
+
+def _slot_of(parent: ast.AST, ancestors: tuple[ast.AST, ...]) -> Slot | None:
+    """Return the slot of *parent* if it is a statement in a block of the function."""
+    if len(ancestors) < 2 or not isinstance(parent, ast.stmt):
+        return None
+    for role in _BLOCKS:
+        block = getattr(ancestors[1], role, None)
+        if isinstance(block, list) and parent in block:
+            return ancestors[1], role, block.index(parent)
+    return None
+
+
+def statement_copied(site: Site) -> Iterator[Proposal]:
+    """Insert a copy of a simple statement at an end of a block."""
+    if not _is_statement(site) or _is_exit(site.node):
+        return
+    own = ast.unparse(site.node)
+    for text in site.scope.statements[:8]:
+        if text != own and _is_last(site):
+            yield _inserted(site, "statement_copied", after=[text])
+        if text != own and site.index == 0 and not isinstance(site.parent, ast.FunctionDef):
+            yield _inserted(site, "statement_copied", before=[text])
+
+
+def _inserted(
+    site: Site, kind: str, before: Sequence[str] = (), after: Sequence[str] = ()
+) -> Proposal:
+    text = "; ".join((*before, *after)).replace("\n    ", " ")
+    return Proposal(
+        kind=kind,
+        old="before" if before else "after",
+        new=text,
+        assign=site.put(before=before, after=after),
+    )
+
+
+def _is_exit(node: ast.AST) -> bool:
+    return isinstance(node, _EXITS)
+
+
+def exit_added(site: Site) -> Iterator[Proposal]:
+    """Insert ``break``, ``continue`` or ``return`` at the end of a block."""
+    if not _is_statement(site) or not _is_last(site) or _is_exit(site.node):
+        return
+    if _in_loop(site) and not isinstance(site.parent, _LOOPS):
+        for text in ("break", "continue"):
+            yield _inserted(site, "exit_added", after=[text])
+    elif isinstance(site.parent, _LOOPS) and site.role == "body":
+        yield _inserted(site, "exit_added", after=["break"])
+    values = (*site.scope.names[:6], *site.scope.returned, "None", "True", "False")
+    for value in dict.fromkeys(values):
+        yield _inserted(site, "exit_added", after=[f"return {value}"])
+
+
+def update_added(site: Site) -> Iterator[Proposal]:
+    """Insert ``x += 1``, ``x.append(y)`` or ``x = y`` at the end of a block."""
+    if not _is_statement(site) or not _is_last(site) or _is_exit(site.node):
+        return
+    scope = site.scope
+    if isinstance(site.parent, ast.FunctionDef):
+        return
+    stored = [name for name in scope.assigned if name in scope.numeric]
+    texts = [f"{name} {operator}= 1" for name in stored[:3] for operator in "+-"]
+    for method, owners in (("append", scope.lists), ("add", scope.sets)):
+        texts += [
+            f"{owner}.{method}({value})"
+            for owner in owners[:2]
+            for value in scope.names[:4]
+            if value != owner
+        ]
+    texts += [
+        f"{name} = {value}"
+        for name in scope.assigned[:3]
+        for value in scope.names[:3]
+        if value != name
+    ]
+    for text in dict.fromkeys(texts):
+        yield _inserted(site, "update_added", after=[text])
+
+
+def guard_added(site: Site) -> Iterator[Proposal]:
+    """Begin the function with ``if not x: return y``."""
+    if not _is_statement(site) or not isinstance(site.parent, ast.FunctionDef):
+        return
+    first = 1 if ast.get_docstring(site.parent, clean=False) is not None else 0
+    if site.index != first:
+        return
+    scope = site.scope
+    values = dict.fromkeys(
+        (*scope.returned[:4], *scope.parameters[:1], "None", "False", "True", "0", "1", "[]")
+    )
+    for name in scope.parameters[:2]:
+        tests = [f"not {name}"] if name in scope.sized else []
+        if name in scope.numeric:
+            tests += [f"{name} < 0", f"{name} == 0", f"{name} <= 1"]
+        for test in tests:
+            for value in values:
+                yield _inserted(site, "guard_added", before=[f"if {test}:\n    return {value}"])
+
+
+def loop_guard_added(site: Site) -> Iterator[Proposal]:
+    """Begin a loop with ``if c: continue`` or ``if c: break``."""
+    if not _is_statement(site) or site.index or not isinstance(site.parent, _LOOPS):
+        return
+    if site.role == "body":
+        for condition in (*site.scope.conditions[:4], *site.scope.names[:2]):
+            for test in (condition, f"not ({condition})"):
+                for leave in ("continue", "break"):
+                    yield _inserted(site, "guard_added", before=[f"if {test}:\n    {leave}"])
+
+
+def statement_guarded(site: Site) -> Iterator[Proposal]:
+    """``s`` to ``if c: s``: a condition of the function, or a variable."""
+    node = site.node
+    if not _is_statement(site) or not isinstance(node, _SIMPLE + _EXITS):
+        return
+    scope = site.scope
+    if isinstance(node, ast.Return) and isinstance(site.parent, ast.FunctionDef) and _is_last(site):
+        return
+    for condition in dict.fromkeys((*scope.conditions[:3], *scope.names[:1])):
+        for test in (condition, f"not ({condition})"):
+            yield Proposal(
+                kind="statement_guarded",
+                old="nothing",
+                new=f"if {test}",
+                assign=lambda test=test: [  # type: ignore[misc]
+                    (site.slot, _guarded(test, statement_in(site.slot)))
+                ],
+            )
+
+
+def _guarded(test: str, statement: ast.stmt) -> ast.If:
+    return ast.If(test=parse_expression(test), body=[statement], orelse=[])
+
+
+def return_kind(site: Site) -> Iterator[Proposal]:
+    """Exchange ``return e``, ``yield e``, ``yield from e``, ``x = e`` and the statement ``e``."""
+    node = site.node
+    if not isinstance(node, ast.Expr | ast.Return | ast.Assign) or node.value is None:
+        return
+    own, value = type(node).__name__, node.value
+    if isinstance(node, ast.Expr) and isinstance(value, ast.Yield | ast.YieldFrom):
+        if value.value is None:
+            return
+        own, value = type(value).__name__, value.value
+    made: dict[str, Callable[[], ast.stmt]] = {"Return": lambda: ast.Return(value)}
+    if own == "Return":
+        made["Expr"] = lambda: ast.Expr(value)
+    if own in ("Return", "YieldFrom"):
+        made["Yield"] = lambda: ast.Expr(ast.Yield(value))
+    elif own == "Yield":
+        made["YieldFrom"] = lambda: ast.Expr(ast.YieldFrom(value))
+    for name, build in made.items():
+        if name != own:
+            yield Proposal(kind="return_kind", old=own, new=name, assign=site.replace(build))
+
+
+BLOCK_RULES = (
+    statement_removed,
+    branch_unwrapped,
+    branch_kind,
+    moved_out,
+    moved_in,
+    moved_along,
+    statement_copied,
+    exit_added,
+    update_added,
+    guard_added,
+    loop_guard_added,
+    statement_guarded,
+    return_kind,
+)

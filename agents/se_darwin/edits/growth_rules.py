@@ -1,0 +1,292 @@
+"""Edits that make an expression larger, with what the function has in scope."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from agents.se_darwin.edits.edit import Proposal, Site, parse_expression
+from agents.se_darwin.edits.scope import is_value
+
+_NUMBER_CALLS = ("abs", "int", "str")
+_SIZED_CALLS = ("len", "sorted", "list", "set")
+_ITERATED_CALLS = ("sorted", "reversed", "set", "range", "enumerate")
+_TEXT_METHODS = ("lower", "strip")
+_MAX_NAMES = 2
+_MAX_CONDITIONS = 5
+_RANGE_LIMIT = 3
+
+
+def call_added(site: Site) -> Iterator[Proposal]:
+    """``x`` to ``f(x)``: a function used nearby, or a builtin that fits the place."""
+    node = site.node
+    if not isinstance(node, ast.expr) or not _is_operand(site):
+        return
+    if isinstance(node, ast.Constant | ast.Compare | ast.BoolOp):
+        return
+    called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    builtins: tuple[str, ...]
+    if site.role == "iter":
+        builtins = _ITERATED_CALLS
+    elif isinstance(node, ast.Name):
+        numeric, sized = node.id in site.scope.numeric, node.id in site.scope.sized
+        builtins = (_NUMBER_CALLS if numeric else ()) + (_SIZED_CALLS if sized else ())
+    elif isinstance(node, ast.BinOp):
+        builtins = _NUMBER_CALLS
+    else:
+        builtins = ("int", "str", *_SIZED_CALLS)
+    if isinstance(site.parent, ast.BinOp | ast.Slice | ast.Subscript | ast.Compare):
+        builtins = tuple(name for name in builtins if name in ("abs", "int", "len"))
+    for name in dict.fromkeys((*site.scope.functions[:_MAX_NAMES], *builtins)):
+        if name != called:
+            yield Proposal(
+                kind="call_added",
+                old="nothing",
+                new=name,
+                assign=site.replace(
+                    lambda name=name: ast.Call(  # type: ignore[misc]
+                        func=ast.Name(name, ast.Load()), args=[node], keywords=[]
+                    )
+                ),
+            )
+
+
+def method_added(site: Site) -> Iterator[Proposal]:
+    """``x`` to ``x.lower()``, ``x.items()`` or ``x.copy()``."""
+    node = site.node
+    if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
+        return
+    if not _is_operand(site) or (isinstance(node, ast.Name) and node.id not in site.scope.sized):
+        return
+    if site.role == "iter":
+        names: tuple[str, ...] = ("items", "values")
+    elif isinstance(site.parent, ast.Compare):
+        names = ("lower",)
+    elif isinstance(site.parent, ast.Assign | ast.Return) or site.role == "args":
+        names = ("copy", *_TEXT_METHODS)
+    else:
+        return
+    for name in names:
+        yield Proposal(
+            kind="method_added",
+            old="nothing",
+            new=name,
+            assign=site.replace(
+                lambda name=name: ast.Call(  # type: ignore[misc]
+                    func=ast.Attribute(node, name, ast.Load()), args=[], keywords=[]
+                )
+            ),
+        )
+
+
+def index_added(site: Site) -> Iterator[Proposal]:
+    """``x`` to ``x[0]``, ``x[-1]``, ``x[i]``, ``x[1:]``, ``x[:-1]`` or ``x[::-1]``."""
+    node = site.node
+    if not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+        return
+    if not _is_operand(site) or (isinstance(node, ast.Name) and node.id not in site.scope.sized):
+        return
+    indexes = ["0", "-1", *site.scope.indexes[:2]]
+    if site.role in ("iter", "args") or isinstance(site.parent, ast.Assign | ast.Return):
+        indexes += ["1:", ":-1", "::-1"]
+    for index in dict.fromkeys(indexes):
+        yield Proposal(
+            kind="index_added",
+            old="nothing",
+            new=index,
+            assign=site.replace(lambda index=index: _indexed(node, index)),  # type: ignore[misc]
+        )
+
+
+def _indexed(node: ast.expr, index: str) -> ast.expr:
+    subscript = ast.parse(f"x[{index}]", mode="eval").body
+    subscript.value = node  # type: ignore[attr-defined]
+    return subscript
+
+
+def bound_added(site: Site) -> Iterator[Proposal]:
+    """Add a bound or a step to a slice."""
+    node = site.node
+    if not isinstance(node, ast.Slice):
+        return
+    candidates = {
+        "lower": ("1", *site.scope.numeric[:3]),
+        "upper": ("-1", *site.scope.numeric[:3]),
+        "step": ("-1", "2", *site.scope.numeric[:2]),
+    }
+    for side, texts in candidates.items():
+        if getattr(node, side) is None:
+            for text in texts:
+                yield Proposal(
+                    kind="bound_added",
+                    old=side,
+                    new=text,
+                    assign=site.set_field(side, parse_expression(text)),
+                )
+
+
+def term_added(site: Site) -> Iterator[Proposal]:
+    """``x`` to ``x + y`` or ``x - y``: a variable or a number of the function."""
+    node = site.node
+    if not _is_operand(site) or isinstance(site.parent, ast.BinOp) or site.role == "iter":
+        return
+    if not isinstance(node, ast.Name | ast.BinOp | ast.Call | ast.Subscript | ast.Attribute):
+        return
+    if isinstance(node, ast.Name) and node.id not in site.scope.numeric:
+        names = site.scope.sized
+    else:
+        names = site.scope.numeric
+    numbers = [repr(value) for value in site.scope.numbers if value not in (0, 1)]
+    own = ["1"] if isinstance(site.parent, ast.Compare | ast.Call) else []  # `offset` has the rest
+    for text in (*names[:_MAX_NAMES], *own, *numbers[:1]):
+        for operator in (ast.Add, ast.Sub):
+            if operator is ast.Sub and text == ast.unparse(node):
+                continue
+            yield Proposal(
+                kind="term_added",
+                old="nothing",
+                new=f"{operator.__name__} {text}",
+                assign=site.replace(
+                    lambda operator=operator, text=text: ast.BinOp(  # type: ignore[misc]
+                        node, operator(), parse_expression(text)
+                    )
+                ),
+            )
+
+
+def clause_added(site: Site) -> Iterator[Proposal]:
+    """``c`` to ``c and d`` or ``c or d``: a condition of the function, or a variable."""
+    node = site.node
+    if not isinstance(node, ast.expr) or not _is_condition(site):
+        return
+    own = ast.unparse(node)
+    clauses = [text for text in site.scope.conditions if text not in own][:_MAX_CONDITIONS]
+    truths = [name for name in site.scope.names[:_MAX_NAMES] if name not in clauses]
+    for operator in (ast.And, ast.Or):
+        for text in clauses:
+            yield _clause(site, node, operator, text, first=False)
+        for text in truths:  # before the condition, which may need it
+            for test in (text, f"not {text}"):
+                yield _clause(site, node, operator, test, first=True)
+
+
+def _clause(
+    site: Site, node: ast.expr, operator: type[ast.boolop], text: str, *, first: bool
+) -> Proposal:
+    def build() -> ast.expr:
+        values = [parse_expression(text), node]
+        return ast.BoolOp(operator(), values if first else values[::-1])
+
+    return Proposal(
+        kind="clause_added",
+        old="nothing",
+        new=f"{operator.__name__} {text}",
+        assign=site.replace(build),
+    )
+
+
+def filter_added(site: Site) -> Iterator[Proposal]:
+    """``[e for x in y]`` to ``[e for x in y if x]``, or with a condition of the function."""
+    node = site.node
+    if not isinstance(node, ast.comprehension) or not isinstance(node.target, ast.Name):
+        return
+    name = node.target.id
+    for text in (name, f"not {name}", *site.scope.conditions[:3]):
+        added = [*node.ifs, parse_expression(text)]
+        yield Proposal(
+            kind="filter_added", old="nothing", new=text, assign=site.set_field("ifs", added)
+        )
+
+
+def argument_added(site: Site) -> Iterator[Proposal]:
+    """Give a call one more argument: a variable, a small number, or a usual keyword."""
+    node = site.node
+    if not isinstance(node, ast.Call) or not is_value(node):
+        return
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    positions: list[tuple[int, str]] = []
+    end = len(node.args)
+    if name == "range" and end < _RANGE_LIMIT:
+        positions = [(0, text) for text in ("1", "2", *site.scope.numeric[:3])] if end == 1 else []
+        positions += [(end, text) for text in ("-1", "2", *site.scope.numeric[:3])]
+    elif name in ("round", "int", "enumerate", "sum", "next") and end == 1:
+        positions = [(1, text) for text in ("0", "1", "2", "None", *site.scope.numeric[:2])]
+    elif name in ("min", "max") or (not method and name not in _CLOSED_CALLS):
+        positions = [(end, text) for text in (*site.scope.names[:_MAX_NAMES], "0", "1")]
+    elif method in ("get", "pop", "split", "strip", "join", "append", "count", "rjust", "ljust"):
+        positions = [(end, text) for text in ("0", "1", "-1", "None", "[]", "' '", "','")]
+        positions += [(end, name) for name in site.scope.names[:3]]
+    for index, text in positions:
+        added = [*node.args[:index], parse_expression(text), *node.args[index:]]
+        yield Proposal(
+            kind="argument_added",
+            old=f"args {index}",
+            new=text,
+            assign=site.set_field("args", added),
+        )
+    if name == "sorted" or method == "sort":
+        yield from _reversed(site, node)
+
+
+_CLOSED_CALLS = (
+    "len", "range", "abs", "str", "list", "set", "tuple", "dict", "sorted", "reversed", "any",
+    "all", "float", "bool", "ord", "chr", "isinstance", "iter", "repr", "hash", "id", "type",
+)  # fmt: skip
+
+
+def _reversed(site: Site, node: ast.Call) -> Iterator[Proposal]:
+    if all(keyword.arg != "reverse" for keyword in node.keywords):
+        added = [*node.keywords, ast.keyword("reverse", ast.Constant(value=True))]
+        yield Proposal(
+            kind="argument_added",
+            old="keywords",
+            new="reverse",
+            assign=site.set_field("keywords", added),
+        )
+
+
+def _is_condition(site: Site) -> bool:
+    """Whether the expression is a whole condition."""
+    if isinstance(site.node, ast.Constant):
+        return False
+    if isinstance(site.parent, ast.If | ast.While | ast.IfExp) and site.role == "test":
+        return True
+    if isinstance(site.parent, ast.comprehension) and site.role == "ifs":
+        return True
+    is_truth = isinstance(site.node, ast.Compare | ast.BoolOp)
+    return is_truth and isinstance(site.parent, ast.Return | ast.Assign) and site.role == "value"
+
+
+_OPERAND_PLACES: tuple[tuple[tuple[type[ast.AST], ...], tuple[str, ...]], ...] = (
+    ((ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Yield, ast.keyword), ("value",)),
+    ((ast.For, ast.comprehension), ("iter",)),
+    ((ast.Call,), ("args",)),
+    ((ast.Subscript,), ("slice",)),
+    ((ast.Slice,), ("lower", "upper", "step")),
+    ((ast.BinOp, ast.Compare), ("left", "right", "comparators")),
+    ((ast.IfExp,), ("body", "orelse")),
+    ((ast.Tuple, ast.List, ast.ListComp, ast.GeneratorExp), ("elts", "elt")),
+)
+
+
+def _is_operand(site: Site) -> bool:
+    """Whether the expression is a value that the function works with."""
+    if not is_value(site.node) or isinstance(site.node, ast.Starred):
+        return False
+    return any(
+        isinstance(site.parent, parents) and site.role in roles
+        for parents, roles in _OPERAND_PLACES
+    )
+
+
+GROWTH_RULES = (
+    call_added,
+    method_added,
+    index_added,
+    bound_added,
+    term_added,
+    clause_added,
+    filter_added,
+    argument_added,
+)

@@ -1,0 +1,129 @@
+"""Edits that replace an expression by another one that is in scope."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from agents.se_darwin.edits.edit import Proposal, Site
+from agents.se_darwin.edits.scope import is_value
+
+_MAX_NAMES = 3
+_COMPOUND = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
+_CONTAINERS = ("[]", "{}", "set()", "()", "''", "0", "1", "None", "float('inf')", "[[]]")
+_GENERIC = ("0", "1", "-1", "None", "True", "False", "[]", "''")
+
+
+def value_replaced(site: Site) -> Iterator[Proposal]:
+    """A value by a variable, a number or a small constant, where none is replaced by another."""
+    node = site.node
+    if not isinstance(node, (ast.Name, ast.Constant, *_COMPOUND)) or not is_value(node):
+        return
+    if (
+        isinstance(site.parent, ast.Expr | ast.JoinedStr | ast.FormattedValue)
+        or site.role == "func"
+    ):
+        return
+    own = ast.unparse(node)
+    texts = list(_replacements(site, node))
+    if isinstance(site.parent, ast.Assign | ast.Return | ast.Call | ast.Compare):
+        texts += [text for text in site.scope.values if _is_alike(text, node)][:2]
+    for text in dict.fromkeys(texts):
+        known = isinstance(node, ast.Name) and text in site.scope.names  # `variable` does these
+        if text != own and not known:
+            yield Proposal(
+                kind="value_replaced", old=own[:40], new=text, assign=site.replace_text(text)
+            )
+
+
+def _replacements(site: Site, node: ast.expr) -> Iterator[str]:
+    scope = site.scope
+    if isinstance(site.parent, ast.Return):
+        yield from (*scope.returned[:4], *scope.names[:4], *_GENERIC)
+    elif isinstance(node, ast.Constant):
+        yield from (*scope.names[:_MAX_NAMES], *map(repr, scope.numbers[:3]))
+        if isinstance(node.value, bool) or node.value is None:
+            yield from _GENERIC
+    elif isinstance(node, ast.Name):
+        if node.id in scope.numeric and isinstance(site.parent, ast.Call | ast.Compare):
+            yield from ("0", "1")
+    elif _takes_constant(site):
+        yield from (*scope.names[:_MAX_NAMES], "0", "1")
+
+
+def _takes_constant(site: Site) -> bool:
+    parent = site.parent
+    if isinstance(parent, ast.Call):
+        return site.role == "args"
+    return isinstance(parent, ast.Assign | ast.AugAssign | ast.Compare | ast.BinOp | ast.Slice) or (
+        isinstance(parent, ast.Subscript) and site.role == "slice"
+    )
+
+
+def _is_alike(text: str, node: ast.expr) -> bool:
+    """Whether the expression *text* shares a name with *node*, or *node* is a constant."""
+    if isinstance(node, ast.Constant):
+        return False
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return any(name in text for name in names) and text != ast.unparse(node)
+
+
+def condition_replaced(site: Site) -> Iterator[Proposal]:
+    """A condition by another one of the function."""
+    node = site.node
+    if not isinstance(node, ast.expr) or site.role not in ("test", "ifs"):
+        return
+    own = ast.unparse(node)
+    texts = [*site.scope.conditions[:6]]
+    negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    inner = node.operand if isinstance(node, ast.UnaryOp) else node
+    if isinstance(inner, ast.Name | ast.Attribute):
+        texts.append(f"{ast.unparse(inner)} is {'None' if negated else 'not None'}")
+    elif isinstance(site.parent, ast.While):
+        texts.append("True")
+    for text in dict.fromkeys(texts):
+        if text != own:
+            yield Proposal(
+                kind="condition_replaced", old=own[:40], new=text, assign=site.replace_text(text)
+            )
+
+
+def container(site: Site) -> Iterator[Proposal]:
+    """An empty container to one of another type, or to another usual start value."""
+    node = site.node
+    if not isinstance(node, ast.expr):
+        return
+    own = ast.unparse(node)
+    is_start = isinstance(site.parent, ast.Assign) and own in _CONTAINERS
+    if is_start or (own in _CONTAINERS[:4] and site.role in ("args", "value", "orelse", "body")):
+        for text in _CONTAINERS:
+            if text != own:
+                yield Proposal(kind="container", old=own, new=text, assign=site.replace_text(text))
+
+
+def target(site: Site) -> Iterator[Proposal]:
+    """Assign to another variable that the function assigns."""
+    node = site.node
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        for other in site.scope.assigned[:5]:
+            if other != node.id:
+                yield Proposal(
+                    kind="target", old=node.id, new=other, assign=site.set_field("id", other)
+                )
+
+
+def attribute(site: Site) -> Iterator[Proposal]:
+    """Another attribute that the function uses of the same object."""
+    node = site.node
+    if isinstance(node, ast.Attribute):
+        for other in site.scope.attributes.get(ast.unparse(node.value), ()):
+            if other != node.attr:
+                yield Proposal(
+                    kind="attribute",
+                    old=node.attr,
+                    new=other,
+                    assign=site.set_field("attr", other),
+                )
+
+
+INGREDIENT_RULES = (value_replaced, condition_replaced, container, target, attribute)
