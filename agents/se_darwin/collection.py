@@ -29,7 +29,7 @@ def open_corpus_sandbox(parallel: int = 2) -> Sandbox:
     Raises:
         SandboxUnavailableError: This host cannot isolate candidates.
     """
-    modules = sorted({subject.module for subject in load_subjects()})
+    modules = sorted({subject.library for subject in load_subjects() if subject.library})
     return Sandbox(modules=modules, limits=CORPUS_LIMITS, parallel=parallel)
 
 

@@ -136,7 +136,7 @@ def _failing_task(
     task = RepairTask(
         name=suite.subject.name,
         function=suite.subject.function,
-        module=suite.subject.module,
+        module=suite.subject.library,
         space=EditSpace(source, suite.subject.function),
         tests=suite.tests,
         hidden_tests=suite.hidden_tests,

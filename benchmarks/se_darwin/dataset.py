@@ -119,7 +119,7 @@ def open_caching_sandbox(path: Path, parallel: int) -> CachingSandbox:
     Raises:
         SandboxUnavailableError: This host cannot isolate candidates.
     """
-    modules = sorted({subject.module for subject in load_subjects()})
+    modules = sorted({subject.library for subject in load_subjects() if subject.library})
     return CachingSandbox(path, modules=modules, limits=CORPUS_LIMITS, parallel=parallel)
 
 

@@ -1,4 +1,4 @@
-"""Pure functions of the standard library, each with a generator of inputs."""
+"""Pure functions, most of the standard library, each with a generator of inputs."""
 
 from agents.se_darwin.corpus.subject import Subject, load_subjects
 

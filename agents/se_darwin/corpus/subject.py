@@ -1,4 +1,4 @@
-"""Subjects: standard-library functions with their source and a generator of inputs."""
+"""Subjects: functions with their source and a generator of inputs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from agents.se_darwin.corpus.arithmetic import GENERATORS as ARITHMETIC
 from agents.se_darwin.corpus.dates import GENERATORS as DATES
 from agents.se_darwin.corpus.draws import Generator
 from agents.se_darwin.corpus.encodings import GENERATORS as ENCODINGS
+from agents.se_darwin.corpus.everyday import GENERATORS as EVERYDAY
 from agents.se_darwin.corpus.parsing import GENERATORS as PARSING
 from agents.se_darwin.corpus.paths import GENERATORS as PATHS
 from agents.se_darwin.corpus.protocols import GENERATORS as PROTOCOLS
@@ -20,14 +21,16 @@ from agents.se_darwin.corpus.sequences import GENERATORS as SEQUENCES
 from agents.se_darwin.corpus.texts import GENERATORS as TEXTS
 
 _GENERATORS = SEQUENCES | TEXTS | PATHS | ARITHMETIC | DATES | ENCODINGS | PROTOCOLS | PARSING
+_GENERATORS |= EVERYDAY
+_EVERYDAY = "everyday"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """A pure function of the standard library.
+    """A pure function of the standard library, or one that was written for the corpus.
 
     Attributes:
-        module: Dotted name of the module.
+        module: Dotted name of the module; ``everyday`` for functions written for the corpus.
         function: Name of the function in the module.
         source: Normalised source of the definition, without docstring, decorators, annotations.
         generate: Draws positional arguments; literals only.
@@ -42,6 +45,11 @@ class Subject:
     def name(self) -> str:
         """Full name, for example ``heapq.merge``; the group of its transitions."""
         return f"{self.module}.{self.function}"
+
+    @property
+    def library(self) -> str | None:
+        """Standard-library module whose names the function uses; None if it uses none."""
+        return None if self.module == _EVERYDAY else self.module
 
 
 @cache
@@ -69,6 +77,8 @@ def _find_source(module: str, function: str) -> str | None:
 @cache
 def _parse_module(module: str) -> ast.Module | None:
     folder = Path(sysconfig.get_path("stdlib"), *module.split("."))
+    if module == _EVERYDAY:
+        folder = Path(__file__).with_name(_EVERYDAY)
     for path in (folder.with_suffix(".py"), folder / "__init__.py"):
         if path.is_file():
             return ast.parse(path.read_text(encoding="utf-8"))

@@ -50,7 +50,7 @@ class SubjectSuite:
             The suite; None if the subject's module or helpers are missing, it runs too long, it is
             not deterministic, or nearly all inputs have the same outcome.
         """
-        if subject.module in sandbox.missing_modules:
+        if subject.library in sandbox.missing_modules:
             return None
         drawn = {repr(case): case for case in (subject.generate(rng) for _ in range(_DRAWS))}
         cases = [TestCase(arguments=case, expected="") for case in drawn.values()]
@@ -58,7 +58,7 @@ class SubjectSuite:
             [subject.source] * 2,
             cases,
             function=subject.function,
-            module=subject.module,
+            module=subject.library,
             coverage=True,
         )
         if first.outputs != second.outputs or None in first.outputs:
@@ -111,7 +111,7 @@ class SubjectSuite:
         original = RepairTask(
             name=self.subject.name,
             function=self.subject.function,
-            module=self.subject.module,
+            module=self.subject.library,
             space=self.space,
             tests=self.tests,
             hidden_tests=self.hidden_tests,

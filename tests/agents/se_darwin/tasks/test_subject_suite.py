@@ -31,6 +31,25 @@ def test_the_original_passes_and_the_broken_program_fails(sandbox: Sandbox, name
     assert task.space.source != suite.space.source
 
 
+def test_functions_written_for_the_corpus_need_no_library(sandbox: Sandbox) -> None:
+    written = [subject for subject in SUBJECTS.values() if subject.library is None]
+    assert len(written) >= 40
+    unusable = [
+        subject.name
+        for subject in written
+        if SubjectSuite.build(sandbox, subject, Random(0)) is None
+    ]
+    assert unusable == []
+
+
+def test_few_tests_are_some_of_the_visible_ones(sandbox: Sandbox) -> None:
+    suite = build(sandbox, "bisect.bisect_left")
+    few = suite.with_tests(Random(0), 5)
+    assert len(few.tests) == 5
+    assert set(map(repr, few.tests)) < set(map(repr, suite.tests))
+    assert not set(map(repr, few.tests)) & set(map(repr, few.hidden_tests))
+
+
 def test_arguments_changed_in_place_are_part_of_the_oracle(sandbox: Sandbox) -> None:
     suite = build(sandbox, "heapq.heapify")
     assert {test.expected for test in suite.tests} == {"None"}
