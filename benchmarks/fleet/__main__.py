@@ -59,6 +59,7 @@ def measure(
         return lambda: seconds_of(partial(_run, loop, steps), _CPU)
 
     costs = interleave({name: block(loop) for name, loop in loops.items()}, rounds, seed=0)
+    together.require_together()
     require_equal(alone, together)
     targets = {"one by one": subject.target, "torch.vmap": 1.1}
     return [

@@ -55,11 +55,20 @@ class InAFleet:
         """Take one step of every member.
 
         Raises:
-            RuntimeError: A member failed, or trains alone.
+            RuntimeError: A member failed.
         """
         batches = {str(i): next(each) for i, each in enumerate(self._batches)}
-        if failed := {**self.fleet.step(batches), **self.fleet.alone}:
+        if failed := self.fleet.step(batches):
             raise RuntimeError(f"not trained together: {failed}")
+
+    def require_together(self) -> None:
+        """Check that every member is stepped with the others.
+
+        Raises:
+            RuntimeError: A member trains alone.
+        """
+        if alone := self.fleet.alone:
+            raise RuntimeError(f"not trained together: {alone}")
 
 
 class WithVmap:

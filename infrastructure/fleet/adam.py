@@ -6,7 +6,7 @@ Shapes: F members of the fleet, G members of the group at hand, P parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import chain, product
 from operator import is_, itemgetter
 from typing import Any, cast
 
@@ -63,20 +63,33 @@ class StackedAdam:
         inverse = [0.0 if most is None else 1.0 / most for most in largest]
         self._inverse_max_norms = torch.tensor(inverse)
 
-    def can_step(self, i: int) -> bool:
-        """Whether member *i*'s next step can be taken here; moves its moments to the stacks."""
+    def can_step(self, members: Sequence[int]) -> list[bool]:
+        """Whether the next step of each of *members* can be taken here.
+
+        Moves the moments of those that can to the stacks.
+        """
+        are_plain = [self._is_plain(i) for i in members]
+        if len(members) == len(self._trainers) and all(are_plain):
+            optimizers = self._optimizers
+            if all(map(is_, self._sources, [each.state for each in optimizers])):
+                states = chain.from_iterable(self._states)
+                found = chain.from_iterable(map(_tensors_of, states))
+                if all(map(is_, found, chain.from_iterable(self._own))):
+                    return are_plain
+        return [is_plain and self._adopt(i) for i, is_plain in zip(members, are_plain, strict=True)]
+
+    def _is_plain(self, i: int) -> bool:
+        """Whether member *i*'s optimizer has nothing that a fleet does not compute."""
         optimizer = self._optimizers[i]
-        if (
-            not self._are_adam[i]
-            or self._trainers[i].fused_step_unavailable_reason is not None
-            or len(optimizer.param_groups) != 1
-            or is_observed(optimizer)
-        ):
-            return False
-        group = optimizer.param_groups[0]
-        if group["amsgrad"] or isinstance(group["lr"], Tensor):
-            return False
-        return self._adopt(i)
+        groups = optimizer.param_groups
+        return (
+            self._are_adam[i]
+            and self._trainers[i].fused_step_unavailable_reason is None
+            and len(groups) == 1
+            and not groups[0]["amsgrad"]
+            and not isinstance(groups[0]["lr"], Tensor)
+            and not is_observed(optimizer)
+        )
 
     def _adopt(self, i: int) -> bool:
         """Move member *i*'s state to the stacks; False before its first step, which makes it."""

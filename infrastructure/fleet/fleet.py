@@ -27,6 +27,7 @@ from infrastructure.fleet.forms import Call, NotStackableError, Outputs, Stacked
 from infrastructure.fleet.losses import (
     PendingLoss,
     PendingOutput,
+    are_alike,
     stacked_loss,
     stacked_loss_agrees,
 )
@@ -72,7 +73,7 @@ class _Slot:
     name: str
     member: FleetMember
     form: StackedForm | None
-    key: Hashable
+    key: int | None  # number of its shape; None where it has none
     alone_reason: str | None
     index: int = 0  # place in the stacks
     is_checked: bool = False
@@ -98,6 +99,7 @@ class _Stacks:
     parameters: StackedParameters
     adam: StackedAdam
     agreements: dict[Hashable, bool]  # whether stacked losses agree
+    ones: Tensor  # float32 [F]
     failure_is_logged: bool = False
 
 
@@ -111,7 +113,8 @@ class Fleet:
 
     def __init__(self) -> None:
         self._slots: dict[str, _Slot] = {}
-        self._stacks: dict[Hashable, _Stacks] = {}
+        self._shapes: dict[Hashable, int] = {}  # numbers of the members' shapes: quick to hash
+        self._stacks: dict[int | None, _Stacks] = {}
         self._caller, self._draws = RandomStates(), DrawDetector()
 
     # Members, between two steps.
@@ -124,7 +127,7 @@ class Fleet:
         """
         if name in self._slots:
             raise ValueError(f"the fleet has a member {name!r}: let it leave first, or use a name")
-        slot = self._slots[name] = _new_slot(name, member)
+        slot = self._slots[name] = self._new_slot(name, member)
         self._unstack(slot.key)
 
     def leave(self, name: str) -> FleetMember:
@@ -146,7 +149,7 @@ class Fleet:
             KeyError: The fleet has no member of this name.
         """
         slot = self._slots[name]
-        now = _new_slot(name, slot.member)
+        now = self._new_slot(name, slot.member)
         if slot.alone_reason is None and now.key != slot.key:
             self._unstack(slot.key)
             slot.alone_reason = now.alone_reason or "its model has changed since it joined"
@@ -160,39 +163,55 @@ class Fleet:
     def alone(self) -> Mapping[str, str]:
         """Reason why a member trains alone, by name; members that are stacked are missing."""
         reasons = {}
+        groups = {name for group in self.groups for name in group}
         for name, slot in self._slots.items():
-            like = self._of_key(slot.key)
-            precision = slot.member.trainer.precision
             if slot.alone_reason is not None:
                 reasons[name] = slot.alone_reason
-            elif len(like) < 2:
+            elif name in groups:
+                continue
+            elif len(self._of_key(slot.key)) < 2:
                 reasons[name] = "no other member's model has its shape"
-            elif sum(each.member.trainer.precision is precision for each in like) < 2:
-                reasons[name] = f"no other member's model of its shape trains in {precision.value}"
+            else:
+                precision = slot.member.trainer.precision.value
+                reasons[name] = f"no other member's model of its shape trains in {precision}"
         return reasons
 
     @property
     def groups(self) -> list[list[str]]:
         """Names of the members stacked with each other, for every shape and precision."""
-        names: dict[Hashable, list[str]] = {}
+        names: dict[tuple[int | None, Precision], list[str]] = {}
         for name, slot in self._slots.items():
             if slot.alone_reason is None:
                 key = (slot.key, slot.member.trainer.precision)
                 names.setdefault(key, []).append(name)
         return [group for group in names.values() if len(group) > 1]
 
-    def _of_key(self, key: Hashable) -> list[_Slot]:
+    def _new_slot(self, name: str, member: FleetMember) -> _Slot:
+        form, key, reason = None, None, None
+        try:
+            form = stacked_form(member.trainer.model)
+            shape = stack_key(member.trainer, form)
+            key = self._shapes.setdefault(shape, len(self._shapes))
+            if form.draws and member.generator is None:
+                reason = "its model draws random numbers, and the member has no generator"
+            if form.draws and member.trainer.device.type != "cpu":
+                reason = "its model draws random numbers on another device than the CPU"
+        except NotStackableError as error:
+            reason = error.reason
+        return _Slot(name=name, member=member, form=form, key=key, alone_reason=reason)
+
+    def _of_key(self, key: int | None) -> list[_Slot]:
         slots = self._slots.values()
         return [slot for slot in slots if slot.key == key and slot.alone_reason is None]
 
-    def _unstack(self, key: Hashable) -> None:
+    def _unstack(self, key: int | None) -> None:
         stacks = self._stacks.pop(key, None)
         if stacks is not None:
             for slot in stacks.slots:
                 stacks.adam.release(slot.index)
                 stacks.parameters.release(slot.index)
 
-    def _stack(self, key: Hashable) -> _Stacks | None:
+    def _stack(self, key: int | None) -> _Stacks | None:
         """The stacks of the members of one shape; None where there is only one such member."""
         if key not in self._stacks:
             slots = self._of_key(key)
@@ -203,8 +222,9 @@ class Fleet:
             trainers = [slot.member.trainer for slot in slots]
             parameters = StackedParameters(trainers)
             adam = StackedAdam(trainers, parameters)
+            ones = torch.ones(len(slots), device=trainers[0].device)
             self._stacks[key] = _Stacks(
-                slots=slots, parameters=parameters, adam=adam, agreements={}
+                slots=slots, parameters=parameters, adam=adam, agreements={}, ones=ones
             )
         return self._stacks[key]
 
@@ -264,20 +284,6 @@ class Fleet:
         return alone
 
 
-def _new_slot(name: str, member: FleetMember) -> _Slot:
-    form, key, reason = None, None, None
-    try:
-        form = stacked_form(member.trainer.model)
-        key = stack_key(member.trainer, form)
-        if form.draws and member.generator is None:
-            reason = "its model draws random numbers, and the member has no generator"
-        if form.draws and member.trainer.device.type != "cpu":
-            reason = "its model draws random numbers on another device than the CPU"
-    except NotStackableError as error:
-        reason = error.reason
-    return _Slot(name=name, member=member, form=form, key=key, alone_reason=reason)
-
-
 def _turn(slot: _Slot, batch: Batch, has_drawn: Callable[[], bool] | None) -> _Turn | None:
     """Find out how the loss calls the model; None where only a step alone will do."""
     trainer, form = slot.member.trainer, slot.form
@@ -330,14 +336,12 @@ def _step_together(
 ) -> list[tuple[_Slot, Batch]]:
     """Step *turns* as one; return those that must be stepped alone, with nothing done."""
     trainers = [turn.slot.member.trainer for turn in turns]
-    for turn in turns:
-        stacks.parameters.adopt(turn.slot.index)
+    stacks.parameters.adopt([turn.slot.index for turn in turns])
     scale_G = None
     if trainers[0].precision.scales_loss:
         scale_G = torch.stack([trainer.scale_in_force for trainer in trainers])
     try:
-        gradients, loss_G = _differentiate(stacks, turns, scale_G, draws)
-        has_drawn = draws.found()
+        gradients, loss_G, has_drawn = _differentiate(stacks, turns, scale_G, draws)
     except (Exception, SystemExit) as error:  # of one of them, and the step alone finds out which
         _log_failure(stacks, turns, error)
         draws.found()
@@ -366,42 +370,48 @@ def _log_failure(stacks: _Stacks, turns: list[_Turn], error: BaseException) -> N
 
 def _differentiate(
     stacks: _Stacks, turns: Sequence[_Turn], scale_G: Tensor | None, draws: DrawDetector
-) -> tuple[list[Tensor], Tensor]:
-    """Gradients of all parameters, times the loss scales, and the losses ``[G]``."""
+) -> tuple[list[Tensor], Tensor, bool]:
+    """Gradients of all parameters, times the loss scales, and the losses ``[G]``.
+
+    The last result is whether the members' losses drew random numbers.
+    """
     leaves = stacks.parameters.leaves([turn.slot.index for turn in turns])
     slot, calls = turns[0].slot, [turn.call for turn in turns]
     trainer, form = slot.member.trainer, cast("StackedForm", slot.form)
     with _autocast(trainer, trainer.precision):
         outputs = form.forward(dict(zip(stacks.parameters.names, leaves, strict=True)), calls)
-    loss_G, raw_gradient = _losses(stacks, turns, outputs, scale_G, draws)
-    return outputs.gradients(leaves, raw_gradient), loss_G
+    weight_G = stacks.ones[: len(turns)] if scale_G is None else scale_G
+    raw_gradient: Tensor | list[Tensor]
+    with _autocast(trainer, Precision.FP32):
+        pending = _stackable(stacks, turns, outputs)
+        if pending:
+            raw = outputs.stack()
+            loss_G, raw_gradient = stacked_loss(pending, raw, outputs.structure, weight_G)
+    if not pending:
+        loss_G, raw_gradient = _losses_of_each(turns, outputs, weight_G, draws)
+    gradients = outputs.gradients(leaves, raw_gradient)
+    return gradients, loss_G, not pending and draws.found()
 
 
-def _losses(
-    stacks: _Stacks,
-    turns: Sequence[_Turn],
-    outputs: Outputs,
-    scale_G: Tensor | None,
-    draws: DrawDetector,
+def _losses_of_each(
+    turns: Sequence[_Turn], outputs: Outputs, weight_G: Tensor, draws: DrawDetector
 ) -> tuple[Tensor, Tensor | list[Tensor]]:
-    """Compute and differentiate the losses, 0 where only a step alone will do.
+    """Compute and differentiate the losses one by one, 0 where only a step alone will do.
+
+    Args:
+        weight_G: Loss scales, float32.
 
     Returns:
         The losses ``[G]`` without gradient, and the gradient of the raw outputs, a stack or one
         tensor of each member, times the loss scales.
     """
-    trainer = turns[0].slot.member.trainer
-    weight_G = torch.ones(len(turns), device=trainer.device) if scale_G is None else scale_G
-    with _autocast(trainer, Precision.FP32):
-        pending = _stackable(stacks, turns, outputs)
-        if pending:
-            return stacked_loss(pending, outputs.stack(), outputs.structure, weight_G)
-        raw, zero = outputs.raw, weight_G.new_zeros(())
-        is_stacked = isinstance(raw, Tensor)
-        raws = [raw] if isinstance(raw, Tensor) else raw
-        leaves = [each.detach().requires_grad_() for each in raws]
-        own = leaves[0].unbind() if is_stacked else [leaf.clone() for leaf in leaves]
-        check = draws.found if any(not turn.slot.is_checked for turn in turns) else None
+    raw, zero = outputs.raw, weight_G.new_zeros(())
+    is_stacked = isinstance(raw, Tensor)
+    raws = [raw] if isinstance(raw, Tensor) else raw
+    leaves = [each.detach().requires_grad_() for each in raws]
+    own = leaves[0].unbind() if is_stacked else [leaf.clone() for leaf in leaves]
+    check = draws.found if any(not turn.slot.is_checked for turn in turns) else None
+    with _autocast(turns[0].slot.member.trainer, Precision.FP32):
         pairs = zip(turns, map(outputs.structure, own), strict=True)
         losses = [_loss_of(turn, output, check) for turn, output in pairs]
         loss_G = torch.stack([zero if loss is None else loss for loss in losses])
@@ -416,7 +426,7 @@ def _stackable(stacks: _Stacks, turns: Sequence[_Turn], outputs: Outputs) -> lis
     pending = [turn.pending for turn in turns if turn.pending and turn.slot.loss_is_known]
     if len(pending) < len(turns):
         return []
-    if not all(each.is_like(pending[0]) for each in pending):
+    if not are_alike(pending):
         return []
     case = (len(turns), turns[0].group, pending[0].signature(), torch.get_num_threads())
     if case not in stacks.agreements:
@@ -474,17 +484,17 @@ def _finish(
     scale_G: Tensor | None,
 ) -> None:
     """Attempt the optimizer step of every turn that has a loss; decisions are per member."""
-    together = []
-    for row, turn in enumerate(turns):
-        if turn.is_alone:
+    members = [turn.slot.index for turn in turns]
+    ready = [row for row, turn in enumerate(turns) if not turn.is_alone]
+    can_step = stacks.adam.can_step([members[row] for row in ready])
+    together = [row for row, can in zip(ready, can_step, strict=True) if can]
+    for row in ready if len(together) < len(ready) else ():
+        if row in together:
             continue
-        if stacks.adam.can_step(turn.slot.index):
-            together.append(row)
-            continue
-        own = stacks.parameters.own(turn.slot.index)
+        own = stacks.parameters.own(members[row])
         for parameter, gradient in zip(own, gradients, strict=True):
             parameter.grad = gradient[row]
-        turn.slot.member.trainer.step_with_gradients(loss_G[row])
+        turns[row].slot.member.trainer.step_with_gradients(loss_G[row])
     if not together:
         return
     norms = [torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients]
@@ -495,13 +505,13 @@ def _finish(
     found_inf_G = total_G.sub_(total_G).ne_(0.0)  # x - x is NaN, or 0
     skipped = found_inf_G.tolist()
     rows = [row for row in together if not skipped[row]]
-    members = [turn.slot.index for turn in turns]
     stacks.adam.step(members, rows, gradients, norm_G, scale_G)
     outcomes = list(zip(norm_G.unbind(), loss_G.unbind(), found_inf_G.unbind(), strict=True))
     for row in together:
         trainer = turns[row].slot.member.trainer
         norm, loss, found_inf = outcomes[row]
-        trainer.update_loss_scale(loss, found_inf)
+        if scale_G is not None:
+            trainer.update_loss_scale(loss, found_inf)
         trainer.count_step(norm, loss, skipped=found_inf)
 
 

@@ -26,7 +26,7 @@ class NotStackableError(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # not frozen: one is made for every member in every step
 class Call:
     """One member's call of its model.
 

@@ -41,7 +41,7 @@ class StackableLoss:
     def __call__(self, output: Any, targets: Mapping[str, Tensor]) -> Tensor:
         """Return the loss ``[]``, float32."""
         if isinstance(output, PendingOutput):
-            return cast("Tensor", PendingLoss(loss=self, output=output, targets=targets))
+            return cast("Tensor", PendingLoss(self, output, targets))
         return self.alone(output, targets)
 
 
@@ -72,10 +72,10 @@ class PendingOutput:
             or any(each is not None for each in args[2:])
         ):
             raise TypeError(f"{function} of an output that is not computed yet")
-        return PendingLoss(loss=known.loss, output=output, targets={"": target})
+        return PendingLoss(known.loss, output, {"": target})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: one is made for every loss of every step
 class PendingLoss:
     """A known function of an output that is not computed yet, and of targets."""
 
@@ -83,25 +83,29 @@ class PendingLoss:
     output: PendingOutput
     targets: Mapping[str, Tensor]
 
-    def is_like(self, other: PendingLoss) -> bool:
-        """Whether the two can be computed together."""
-        if self.loss is not other.loss or self.targets.keys() != other.targets.keys():
-            return False
-        for name, target in self.targets.items():
-            like = other.targets[name]
-            if (
-                target.shape != like.shape
-                or target.dtype != like.dtype
-                or target.requires_grad
-                or not target.is_contiguous()  # operations divide a view into other vectors
-            ):
-                return False
-        return True
-
     def signature(self) -> Hashable:
         """Equal for losses that are like each other."""
         targets = ((name, t.shape, t.dtype) for name, t in self.targets.items())
         return (self.loss, *targets)
+
+
+def are_alike(pending: Sequence[PendingLoss]) -> bool:
+    """Whether all of *pending* can be computed together."""
+    loss, likes = pending[0].loss, pending[0].targets
+    if any(each.loss is not loss or each.targets.keys() != likes.keys() for each in pending):
+        return False
+    for name, like in likes.items():
+        shape, dtype = like.shape, like.dtype
+        for each in pending:
+            target = each.targets[name]
+            if (
+                target.shape != shape
+                or target.dtype != dtype
+                or target.requires_grad
+                or not target.is_contiguous()  # operations divide a view into other vectors
+            ):
+                return False
+    return True
 
 
 def stacked_loss(

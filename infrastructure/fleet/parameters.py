@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -37,23 +38,30 @@ class StackedParameters:
     def __init__(self, trainers: Sequence[FP16Trainer]) -> None:
         self._trainers = trainers
         self._own = [list(trainer.model.parameters()) for trainer in trainers]
-        self._addresses_of = [[own.data_ptr for own in each] for each in self._own]
+        self._all = list(chain.from_iterable(self._own))
         self.names = [name for name, _ in trainers[0].model.named_parameters()]
         self.stacks = [_aligned_stack(len(trainers), p) for p in self._own[0]]
         self.slices = [own_storages(stack) for stack in self.stacks]
         rows = zip(*self.slices, strict=True)
         self._addresses = [[each.data_ptr() for each in row] for row in rows]
+        self._all_addresses = list(chain.from_iterable(self._addresses))
         self._leaves = [stack.detach().requires_grad_() for stack in self.stacks]
-        for i in range(len(trainers)):
-            self.adopt(i)
+        self.adopt(range(len(trainers)))
 
-    def adopt(self, i: int) -> None:
-        """Move to the stack what of member *i* is not there, such as weights set by ``.data``."""
-        if [address() for address in self._addresses_of[i]] == self._addresses[i]:
+    def adopt(self, chosen: Sequence[int]) -> None:
+        """Move to the stacks what of the *chosen* is not there, such as weights set by ``.data``.
+
+        Args:
+            chosen: Members by their place in the fleet, all or some.
+        """
+        everybody = len(chosen) == len(self._trainers)
+        if everybody and list(map(Tensor.data_ptr, self._all)) == self._all_addresses:
             return
-        for own, slices, address in zip(self._own[i], self.slices, self._addresses[i], strict=True):
-            if own.data_ptr() != address:
-                own.data = slices[i].copy_(own.data)
+        for i in chosen:
+            places = zip(self._own[i], self.slices, self._addresses[i], strict=True)
+            for own, slices, address in places:
+                if own.data_ptr() != address:
+                    own.data = slices[i].copy_(own.data)
 
     def release(self, i: int) -> None:
         """Give member *i* memory of its own."""

@@ -10,6 +10,7 @@ from infrastructure.fleet.forms import Outputs
 from infrastructure.fleet.losses import (
     PendingLoss,
     PendingOutput,
+    are_alike,
     cross_entropy_of_each,
     mean_of_each,
     stacked_loss_agrees,
@@ -79,12 +80,12 @@ def test_losses_of_other_targets_are_not_stacked():
         return functional.mse_loss(PendingOutput(), target)
 
     first = pending(VALUES)
-    assert first.is_like(first)
-    assert pending(VALUES + 1.0).is_like(first)
-    assert not pending(VALUES[:2]).is_like(first)
-    assert not pending(VALUES.double()).is_like(first)
-    assert not pending(torch.zeros(3, 4).mT).is_like(first)
-    assert not functional.cross_entropy(PendingOutput(), LABELS).is_like(first)
+    assert are_alike([first, first])
+    assert are_alike([first, pending(VALUES + 1.0)])
+    assert not are_alike([first, pending(VALUES[:2])])
+    assert not are_alike([first, pending(VALUES.double())])
+    assert not are_alike([first, pending(torch.zeros(3, 4).mT)])
+    assert not are_alike([first, functional.cross_entropy(PendingOutput(), LABELS)])
 
 
 def test_a_mean_and_a_cross_entropy_of_each_are_those_alone():
