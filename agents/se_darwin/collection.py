@@ -147,11 +147,14 @@ def survey_tasks(
             return
         programs = {task.space.program(step.edits): step for step in revise(task.space, nothing)}
         programs.pop(task.space.source, None)
-        undoing = [source for source in programs if source == task.original]
         others = [source for source in programs if source != task.original]
-        sample = rng.sample(others, min(candidates, len(others)))
+        sample = set(rng.sample(others, min(candidates, len(others))))
         [root] = task.evaluate(sandbox, [(nothing, task.space.source)], coverage=True)
-        chosen = [(programs[source], source) for source in (*undoing, *sample)]
+        chosen = [
+            (step, source)
+            for source, step in programs.items()
+            if source == task.original or source in sample
+        ]
         children = task.evaluate(sandbox, [(step.edits, source) for step, source in chosen])
         observation, features = observe(task.space, root), StepFeatures(task.space, root)
         for (step, source), child in zip(chosen, children, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from math import log1p
 
 from agents.se_darwin.edits import Edit, EditSpace
@@ -57,8 +58,14 @@ class EditContext:
         for lines in (*self._reads.values(), *self._assigned.values()):
             lines.sort()
 
-    def describe(self, edit: Edit) -> tuple[float, ...]:
-        """Return the `CONTEXT_NUMBERS` of *edit*."""
+    def describe(self, edit: Edit, names: Sequence[str]) -> tuple[float, ...]:
+        """Return the `CONTEXT_NUMBERS` of *edit*.
+
+        Args:
+            edit: The edit.
+            names: Variables that the new token contains; the first counts. Without any, the
+                numbers of names are 0.
+        """
         old, new = edit.old, edit.new
         place = self._places.get(id(self._nodes[edit.node]), "")
         tokens = (
@@ -67,9 +74,7 @@ class EditContext:
             float(self._uses[place, old] > 1),
             float(self._uses[place, new] > 0),
         )
-        return tokens + (
-            self._describe_names(old, new, edit.line) if edit.kind == "variable" else _NO_NAME
-        )
+        return tokens + (self._describe_names(old, names[0], edit.line) if names else _NO_NAME)
 
     def _describe_names(self, old: str, new: str, line: int) -> tuple[float, ...]:
         old_reads, new_reads = self._reads[old], self._reads[new]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log1p
 
 from agents.se_darwin.edits import EDIT_KINDS, Edit, EditSpace
 from agents.se_darwin.features.edit_context import CONTEXT_NUMBERS, EditContext
+from agents.se_darwin.features.statements import FARTHEST, Statements
+from agents.se_darwin.features.variables import Variables
 from agents.se_darwin.tasks.evaluation import Evaluation, line_suspiciousness
 from infrastructure.agent_contract.transition import (
     Box,
@@ -27,11 +29,15 @@ NUMBERS = (
     "more_suspicious",
     "failing_coverage",
     "passing_coverage",
+    "failing_only",
     "depth",
     "position",
+    "loops",
+    "distance",
     "alternatives",
     "alternatives_of_line",
     "kind_share",
+    "same_type",
     *CONTEXT_NUMBERS,
     "changed",
 )
@@ -104,8 +110,14 @@ class StepFeatures:
         self._alternatives = Counter(edit.node for edit in space.edits)
         self._kinds = Counter(edit.kind for edit in space.edits)
         self._context = EditContext(space)
-        self._lines = 1 + space.source.count("\n")
+        self._variables = Variables(space.nodes)
+        self._statements = Statements(space.definition, self._variables.roles)
+        self._first_line = space.definition.lineno
+        last_line = space.definition.end_lineno or self._first_line
+        self._lines = 1 + last_line - self._first_line
+        self._mean_alternatives = len(space.edits) / max(1, len(self._alternatives))
         self._line_edits = Counter(edit.line for edit in space.edits)
+        self._mean_line_edits = len(space.edits) / max(1, len(self._line_edits))
         levels: Counter[float] = Counter()
         for line, count in self._line_edits.items():
             levels[self.suspiciousness(line)] += count
@@ -142,31 +154,51 @@ class StepFeatures:
     def _tokens(self, edit: Edit) -> list[str]:
         role, *ancestors = edit.path
         parent = ancestors[0] if ancestors else ""
-        change = f"{edit.kind} {edit.old}>{edit.new}"
+        kind, node = edit.kind, self._space.nodes[edit.node]
+        old, new = self._variables.describe(edit.old), self._variables.describe(edit.new)
+        change = f"{kind} {old}>{new}"
+        place = self._statements.places.get(id(node), "")
         return [
-            edit.kind,
+            kind,
             change,
-            f"{edit.kind} from {edit.old}",
-            f"{edit.kind} to {edit.new}",
-            f"{edit.kind} in {parent}.{role}",
+            f"{kind} from {old}",
+            f"{kind} to {new}",
+            f"{kind} in {parent}.{role}",
             f"{change} in {parent}.{role}",
-            *(f"{edit.kind} under {name}" for name in ancestors[1:]),
-            *(f"{edit.kind} | {symptom}" for symptom in self._symptoms),
+            f"{kind} at {place}",
+            f"{change} at {place}",
+            f"{kind} to {new} on {self._variables.type_of(node)}",
+            *(f"{kind} under {name}" for name in ancestors[1:]),
+            *(f"{kind} | {symptom}" for symptom in self._symptoms),
             *(f"{change} | {symptom}" for symptom in self._symptoms),
         ]
 
     def _numbers(self, edit: Edit) -> list[float]:
         ochiai, failing, passing = self._suspiciousness.get(edit.line, (0.0, 0.0, 0.0))
+        node = self._space.nodes[edit.node]
+        names = self._variables.names_in(edit.new)
+        types = [self._variables.types.get(name, "?") for name in (edit.old, *names[:1])]
         return [
             ochiai,
             ochiai / self._max_level if self._max_level else 0.0,
             *self._ranks.get(ochiai, (1.0, 1.0)),
             failing,
             passing,
+            float(failing > 0.0 == passing),
             float(len(edit.path)),
-            edit.line / self._lines,
-            log1p(self._alternatives[edit.node]),
-            log1p(self._line_edits[edit.line]),
+            (edit.line - self._first_line) / self._lines,
+            float(self._statements.loops.get(id(node), 0)),
+            self._statements.distance(node) / FARTHEST,
+            log1p(self._alternatives[edit.node]) - log1p(self._mean_alternatives),
+            log1p(self._line_edits[edit.line]) - log1p(self._mean_line_edits),
             self._kinds[edit.kind] / len(self._space.edits),
-            *self._context.describe(edit),
+            _agreement(types),
+            *self._context.describe(edit, names),
         ]
+
+
+def _agreement(types: Sequence[str]) -> float:
+    """Return 1 if two types are known and equal, -1 if they differ, else 0."""
+    if len(types) < 2 or "?" in types:
+        return 0.0
+    return 1.0 if types[0] == types[1] else -1.0

@@ -22,13 +22,13 @@ def space() -> EditSpace:
 
 def numbers(space: EditSpace, old: str, new: str, line: int) -> dict[str, float]:
     edit = next(e for e in space.edits if (e.old, e.new, e.line) == (old, new, line))
-    return dict(zip(CONTEXT_NUMBERS, EditContext(space).describe(edit), strict=True))
+    return dict(zip(CONTEXT_NUMBERS, EditContext(space).describe(edit, [new]), strict=True))
 
 
 def test_every_edit_has_every_number(space: EditSpace) -> None:
     context = EditContext(space)
     for edit in space.edits:
-        assert len(context.describe(edit)) == len(CONTEXT_NUMBERS)
+        assert len(context.describe(edit, [])) == len(CONTEXT_NUMBERS)
 
 
 def test_a_name_fits_where_it_is_used_alike_elsewhere(space: EditSpace) -> None:
@@ -54,7 +54,7 @@ def test_an_assigned_value_that_is_not_read_is_reported(space: EditSpace) -> Non
 
 def test_tokens_of_other_kinds_are_counted(space: EditSpace) -> None:
     edit = next(e for e in space.edits if e.kind == "constant" and e.new == "1")
-    made = dict(zip(CONTEXT_NUMBERS, EditContext(space).describe(edit), strict=True))
+    made = dict(zip(CONTEXT_NUMBERS, EditContext(space).describe(edit, []), strict=True))
     assert made["old_elsewhere"] > 0.0 == made["new_elsewhere"]
     assert made["old_reads"] == made["name_similarity"] == 0.0
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from math import log1p, sqrt
 
 import pytest
 
-from agents.se_darwin.edits import Edit
+from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.features import NUMBERS, SPEC, Step, StepFeatures, observe
 from agents.se_darwin.sandbox import Execution, Output, Sandbox
 from agents.se_darwin.search.operators import refine, revise
@@ -121,9 +122,11 @@ def test_every_number_is_what_its_name_says(evaluated: Evaluation, two_faults: R
             "failing_coverage": failing.get(edit.line, 0.0),
             "passing_coverage": passing.get(edit.line, 0.0),
             "depth": len(edit.path),
-            "position": edit.line / (1 + space.source.count("\n")),
-            "alternatives": log1p(nodes[edit.node]),
-            "alternatives_of_line": log1p(lines[edit.line]),
+            "failing_only": float(edit.line in failing and edit.line not in passing),
+            "position": (edit.line - space.definition.lineno)
+            / (1 + space.source.count("\n") - (space.definition.lineno - 1)),
+            "alternatives": log1p(nodes[edit.node]) - log1p(len(space.edits) / len(nodes)),
+            "alternatives_of_line": log1p(lines[edit.line]) - log1p(len(space.edits) / len(lines)),
             "kind_share": kinds[edit.kind] / len(space.edits),
             "changed": 1.0,
         }
@@ -154,10 +157,30 @@ def test_tokens_name_change_place_and_symptoms(
         f"comparison to {edit.new}",
         f"comparison in {parent}.{role}",
         f"{change} in {parent}.{role}",
+        "comparison at If test",
+        f"{change} at If test",
+        f"comparison to {edit.new} on bool",
         *(f"comparison under {name}" for name in further),
         *(f"comparison | {symptom}" for symptom in ("a", "b", "c")),
         *(f"{change} | {symptom}" for symptom in ("a", "b", "c")),
     ]
+
+
+def test_other_names_give_the_same_features(evaluated: Evaluation, two_faults: RepairTask) -> None:
+    renamed = two_faults.space.source
+    for old, new in (("total", "amount"), ("item", "price"), ("limit", "most"), ("unused", "rest")):
+        renamed = re.sub(rf"\b{old}\b", new, renamed)
+    spaces = two_faults.space, EditSpace(renamed, "solve")
+    described = []
+    for space in spaces:
+        features = StepFeatures(space, evaluated)
+        found = [
+            features.describe(Step(operator="revision", changed=frozenset({e}), edits=frozenset()))
+            for e in space.edits
+            if e.kind in ("variable", "offset", "comparison")
+        ]
+        described.append(Counter(tuple(each["tokens"]) for each in found))  # type: ignore[arg-type]
+    assert described[0] == described[1]
 
 
 def test_several_edits_are_their_mean_and_all_their_tokens(
