@@ -239,7 +239,9 @@ def exit_added(site: Site) -> Iterator[Proposal]:
             yield _inserted(site, "exit_added", after=[text])
     elif isinstance(site.parent, _LOOPS) and site.role == "body":
         yield _inserted(site, "exit_added", after=["break"])
-    values = (*site.scope.names[:6], *site.scope.returned, "None", "True", "False")
+    if _in_loop(site) and isinstance(site.parent, _LOOPS):
+        return
+    values = (*site.scope.names[:3], *site.scope.returned[:4], "None", "True", "False")
     for value in dict.fromkeys(values):
         yield _inserted(site, "exit_added", after=[f"return {value}"])
 
@@ -252,17 +254,17 @@ def update_added(site: Site) -> Iterator[Proposal]:
     if isinstance(site.parent, ast.FunctionDef):
         return
     stored = [name for name in scope.assigned if name in scope.numeric]
-    texts = [f"{name} {operator}= 1" for name in stored[:3] for operator in "+-"]
+    texts = [f"{name} {operator}= 1" for name in stored[:2] for operator in "+-"]
     for method, owners in (("append", scope.lists), ("add", scope.sets)):
         texts += [
             f"{owner}.{method}({value})"
             for owner in owners[:2]
-            for value in scope.names[:4]
+            for value in scope.names[:3]
             if value != owner
         ]
     texts += [
         f"{name} = {value}"
-        for name in scope.assigned[:3]
+        for name in scope.assigned[:2]
         for value in scope.names[:3]
         if value != name
     ]
@@ -279,12 +281,12 @@ def guard_added(site: Site) -> Iterator[Proposal]:
         return
     scope = site.scope
     values = dict.fromkeys(
-        (*scope.returned[:4], *scope.parameters[:1], "None", "False", "True", "0", "1", "[]")
+        (*scope.returned[:2], *scope.parameters[:1], "None", "False", "True", "0", "[]")
     )
     for name in scope.parameters[:2]:
-        tests = [f"not {name}"] if name in scope.sized else []
+        tests = [f"not {name}"] if name in scope.sized else [f"{name} is None"]
         if name in scope.numeric:
-            tests += [f"{name} < 0", f"{name} == 0", f"{name} <= 1"]
+            tests += [f"{name} <= 0", f"{name} <= 1"]
         for test in tests:
             for value in values:
                 yield _inserted(site, "guard_added", before=[f"if {test}:\n    return {value}"])
@@ -302,14 +304,14 @@ def loop_guard_added(site: Site) -> Iterator[Proposal]:
 
 
 def statement_guarded(site: Site) -> Iterator[Proposal]:
-    """``s`` to ``if c: s``: a condition of the function, or a variable."""
+    """``s`` to ``if c: s``, where ``c`` or its opposite is a condition of the function."""
     node = site.node
     if not _is_statement(site) or not isinstance(node, _SIMPLE + _EXITS):
         return
     scope = site.scope
     if isinstance(node, ast.Return) and isinstance(site.parent, ast.FunctionDef) and _is_last(site):
         return
-    for condition in dict.fromkeys((*scope.conditions[:3], *scope.names[:1])):
+    for condition in scope.conditions[:2]:
         for test in (condition, f"not ({condition})"):
             yield Proposal(
                 kind="statement_guarded",

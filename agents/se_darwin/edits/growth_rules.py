@@ -12,6 +12,7 @@ _NUMBER_CALLS = ("abs", "int", "str")
 _SIZED_CALLS = ("len", "sorted", "list", "set")
 _ITERATED_CALLS = ("sorted", "reversed", "set", "range", "enumerate")
 _TEXT_METHODS = ("lower", "strip")
+_SEQUENCE_CALLS = ("sorted", "list", "tuple", "str", "min", "max")
 _MAX_NAMES = 2
 _MAX_CONDITIONS = 5
 _RANGE_LIMIT = 3
@@ -25,6 +26,7 @@ def call_added(site: Site) -> Iterator[Proposal]:
     if isinstance(node, ast.Constant | ast.Compare | ast.BoolOp):
         return
     called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    used = site.scope.functions[:_MAX_NAMES]
     builtins: tuple[str, ...]
     if site.role == "iter":
         builtins = _ITERATED_CALLS
@@ -34,10 +36,11 @@ def call_added(site: Site) -> Iterator[Proposal]:
     elif isinstance(node, ast.BinOp):
         builtins = _NUMBER_CALLS
     else:
-        builtins = ("int", "str", *_SIZED_CALLS)
+        builtins = ("int", "str", "len", "sorted")
     if isinstance(site.parent, ast.BinOp | ast.Slice | ast.Subscript | ast.Compare):
         builtins = tuple(name for name in builtins if name in ("abs", "int", "len"))
-    for name in dict.fromkeys((*site.scope.functions[:_MAX_NAMES], *builtins)):
+        used = used[:1]
+    for name in dict.fromkeys((*used, *builtins)):
         if name != called:
             yield Proposal(
                 kind="call_added",
@@ -51,8 +54,23 @@ def call_added(site: Site) -> Iterator[Proposal]:
             )
 
 
+def list_added(site: Site) -> Iterator[Proposal]:
+    """``x`` to ``[x]``."""
+    node = site.node
+    if not isinstance(node, ast.Name | ast.BinOp | ast.Subscript | ast.Tuple) or not is_value(node):
+        return
+    parents = ast.Assign | ast.AugAssign | ast.Return | ast.Call
+    if isinstance(site.parent, parents) and site.role in ("value", "args"):
+        yield Proposal(
+            kind="call_added",
+            old="nothing",
+            new="[]",
+            assign=site.replace(lambda: ast.List(elts=[node], ctx=ast.Load())),
+        )
+
+
 def method_added(site: Site) -> Iterator[Proposal]:
-    """``x`` to ``x.lower()``, ``x.items()`` or ``x.copy()``."""
+    """``x`` to ``x.items()`` or ``x.copy()``; ``x.lower()`` if the function has strings."""
     node = site.node
     if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
         return
@@ -60,12 +78,10 @@ def method_added(site: Site) -> Iterator[Proposal]:
         return
     if site.role == "iter":
         names: tuple[str, ...] = ("items", "values")
-    elif isinstance(site.parent, ast.Compare):
-        names = ("lower",)
-    elif isinstance(site.parent, ast.Assign | ast.Return) or site.role == "args":
-        names = ("copy", *_TEXT_METHODS)
     else:
-        return
+        names = _TEXT_METHODS if site.scope.strings else ()
+        if isinstance(node, ast.Name) and not isinstance(site.parent, ast.Compare):
+            names += ("copy",)
     for name in names:
         yield Proposal(
             kind="method_added",
@@ -86,8 +102,11 @@ def index_added(site: Site) -> Iterator[Proposal]:
         return
     if not _is_operand(site) or (isinstance(node, ast.Name) and node.id not in site.scope.sized):
         return
-    indexes = ["0", "-1", *site.scope.indexes[:2]]
-    if site.role in ("iter", "args") or isinstance(site.parent, ast.Assign | ast.Return):
+    called = node.func if isinstance(node, ast.Call) else None
+    if isinstance(called, ast.Name) and called.id not in _SEQUENCE_CALLS:
+        return
+    indexes = ["0", "-1", *site.scope.indexes[:1]]
+    if site.role == "iter" or isinstance(site.parent, ast.Return):
         indexes += ["1:", ":-1", "::-1"]
     for index in dict.fromkeys(indexes):
         yield Proposal(
@@ -137,6 +156,8 @@ def term_added(site: Site) -> Iterator[Proposal]:
     else:
         names = site.scope.numeric
     numbers = [repr(value) for value in site.scope.numbers if value not in (0, 1)]
+    if isinstance(site.parent, ast.IfExp | ast.Tuple | ast.List | ast.keyword | ast.Slice):
+        return
     own = ["1"] if isinstance(site.parent, ast.Compare | ast.Call) else []  # `offset` has the rest
     for text in (*names[:_MAX_NAMES], *own, *numbers[:1]):
         for operator in (ast.Add, ast.Sub):
@@ -282,6 +303,7 @@ def _is_operand(site: Site) -> bool:
 
 GROWTH_RULES = (
     call_added,
+    list_added,
     method_added,
     index_added,
     bound_added,

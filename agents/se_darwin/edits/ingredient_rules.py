@@ -41,14 +41,14 @@ def _replacements(site: Site, node: ast.expr) -> Iterator[str]:
     if isinstance(site.parent, ast.Return):
         yield from (*scope.returned[:4], *scope.names[:4], *_GENERIC)
     elif isinstance(node, ast.Constant):
-        yield from (*scope.names[:_MAX_NAMES], *map(repr, scope.numbers[:3]))
+        yield from (*scope.names[:_MAX_NAMES], *map(repr, scope.numbers[:2]))
         if isinstance(node.value, bool) or node.value is None:
             yield from _GENERIC
     elif isinstance(node, ast.Name):
         if node.id in scope.numeric and isinstance(site.parent, ast.Call | ast.Compare):
             yield from ("0", "1")
     elif _takes_constant(site):
-        yield from (*scope.names[:_MAX_NAMES], "0", "1")
+        yield from (*scope.names[: _MAX_NAMES - 1], "0", "1")
 
 
 def _takes_constant(site: Site) -> bool:
@@ -69,18 +69,19 @@ def _is_alike(text: str, node: ast.expr) -> bool:
 
 
 def condition_replaced(site: Site) -> Iterator[Proposal]:
-    """A condition by another one of the function."""
+    """A condition by another one of the function; ``x`` by ``x is not None``."""
     node = site.node
-    if not isinstance(node, ast.expr) or site.role not in ("test", "ifs"):
+    is_clause = isinstance(site.parent, ast.BoolOp)
+    if not isinstance(node, ast.expr) or not (is_clause or site.role in ("test", "ifs")):
         return
-    own = ast.unparse(node)
-    texts = [*site.scope.conditions[:6]]
+    texts = [] if is_clause else list(site.scope.conditions[:6])
     negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
     inner = node.operand if isinstance(node, ast.UnaryOp) else node
     if isinstance(inner, ast.Name | ast.Attribute):
         texts.append(f"{ast.unparse(inner)} is {'None' if negated else 'not None'}")
-    elif isinstance(site.parent, ast.While):
+    if isinstance(site.parent, ast.While):
         texts.append("True")
+    own = ast.unparse(node)
     for text in dict.fromkeys(texts):
         if text != own:
             yield Proposal(
@@ -105,7 +106,7 @@ def target(site: Site) -> Iterator[Proposal]:
     """Assign to another variable that the function assigns."""
     node = site.node
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        for other in site.scope.assigned[:5]:
+        for other in site.scope.assigned[:4]:
             if other != node.id:
                 yield Proposal(
                     kind="target", old=node.id, new=other, assign=site.set_field("id", other)

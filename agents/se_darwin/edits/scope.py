@@ -40,7 +40,7 @@ class Scope:
         returned: Texts of the values that it returns.
         values: Texts of its compound expressions.
         returns: Its ``return`` statements that have a value.
-        assigned: Variables that it assigns.
+        assigned: Variables that it assigns, most used first.
         statements: Texts of its simple statements.
     """
 
@@ -73,6 +73,11 @@ class Scope:
         constants = [
             node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in parts
         ]
+        stored = {
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
         attributes: dict[str, list[str]] = {}
         for node in nodes:
             if isinstance(node, ast.Attribute):
@@ -119,11 +124,7 @@ class Scope:
             returns=tuple(
                 node for node in nodes if isinstance(node, ast.Return) and node.value is not None
             ),
-            assigned=_unique(
-                node.id
-                for node in nodes
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            ),
+            assigned=tuple(name for name in names if name in stored),
             statements=_texts(
                 node
                 for node in nodes

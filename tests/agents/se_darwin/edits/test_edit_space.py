@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agents.se_darwin.corpus import load_subjects
 from agents.se_darwin.edits import EDIT_KINDS, Edit, EditSpace
@@ -81,6 +83,24 @@ def changes(space: EditSpace, kind: str) -> set[str]:
         ("loop_exit", "break"),
         ("assignment", "total = item * 2"),
         ("assignment", "count += min(total, high - low)"),
+        ("operand_removed", "total += item"),
+        ("operand_removed", "if item.startswith('b') and low < high:"),
+        ("call_removed", "count = total"),
+        ("index_removed", "for item in items:"),
+        ("argument_removed", "return max(total)"),
+        ("call_added", "for item in sorted(items[low:]):"),
+        ("method_added", "if item.lower() in ('b', high):"),
+        ("index_added", "if item[0] in ('b', high):"),
+        ("bound_added", "for item in items[low:-1]:"),
+        ("term_added", "count = min(total, high - low + 1)"),
+        ("clause_added", "if item in ('b', high) or low < high:"),
+        ("argument_added", "for index in range(low, high + 1, -1):"),
+        ("value_replaced", "total, count = (low, 1)"),
+        ("condition_replaced", "if total is None:"),
+        ("target", "count += item * 2"),
+        ("update_added", "total += 1"),
+        ("guard_added", "if not items:"),
+        ("guard_added", "if not low < high:"),
     ],
 )
 def test_each_kind_makes_the_change_it_is_named_for(space: EditSpace, kind: str, line: str) -> None:
@@ -153,6 +173,33 @@ def test_sets_of_edits_apply_in_any_order() -> None:
         ast.parse(program)
         assert space.program(edits[::-1]) == program
         assert space.program([]) == space.source
+
+
+@given(data=st.data())
+def test_any_three_edits_apply_and_are_undone(space: EditSpace, data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(st.sampled_from(space.edits), max_size=3))
+    edits = {edit.node: edit for edit in drawn}.values()
+    before = ast.dump(ast.parse(space.program([])))
+    program = space.program(edits)
+    assert ast.unparse(ast.parse(program)) == program, "a program is in normal form"
+    assert space.program(list(edits)[::-1]) == program
+    assert ast.dump(ast.parse(space.program([]))) == before
+    assert space.program([]) == space.source
+
+
+def test_statements_that_edits_insert_remove_and_move_at_once() -> None:
+    source = (
+        "def solve(a):\n    b = 0\n    for c in a:\n        b += c\n        a = b\n    return b"
+    )
+    space = EditSpace(source, "solve")
+    moved = next(e for e in space.edits if (e.old, e.new) == ("a = b", "after its block"))
+    removed = next(e for e in space.edits if e.kind == "statement_removed" and e.old == "b += c")
+    added = next(e for e in space.edits if e.kind == "guard_added" and e.new.endswith("return 0"))
+    assert space.program([moved, removed, added]) == (
+        "def solve(a):\n    if not a:\n        return 0\n    b = 0\n"
+        "    for c in a:\n        pass\n    a = b\n    return b"
+    )
+    assert space.program([]) == source
 
 
 def test_an_edit_within_what_another_moves_is_kept() -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from agents.se_darwin.edits import EDIT_KINDS, EditSpace
+from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.edits.rewrite import rewrite
 
 SOURCE = '''# head
@@ -44,17 +44,116 @@ def test_parentheses_come_where_the_meaning_needs_them() -> None:
     )
 
 
+def comments(program: str) -> set[str]:
+    return {part.strip() for part in program.replace("#", "\n#").splitlines() if "#" in part}
+
+
 def test_every_edit_keeps_its_meaning_and_the_comments() -> None:
-    space = EditSpace(SOURCE, "area")
-    for edit in space.edits[::7]:
+    """Except the comments of a statement that it removes."""
+    source = SOURCE.replace('"; b =', '"\n    b =')
+    space = EditSpace(source, "area")
+    for edit in space.edits:
         repaired = space.program([edit])
-        written = rewrite(SOURCE, repaired)
+        written = rewrite(source, repaired)
         assert syntax_tree(written) == syntax_tree(repaired)
-        if edit.kind not in EDIT_KINDS[:19]:
-            continue
-        assert {"# head", "# keep", "# odd   spacing", "# after"} <= {
-            part.strip() for part in written.replace("#", "\n#").splitlines()
-        }, edit
+        assert len(comments(source) - comments(written)) <= (edit.kind == "statement_removed")
+
+
+def test_two_statements_on_one_line_keep_their_meaning() -> None:
+    space = EditSpace(SOURCE, "area")
+    for edit in space.edits:
+        if edit.new.startswith(("é", "b")) or edit.old.startswith(("é", "b")):
+            repaired = space.program([edit])
+            assert syntax_tree(rewrite(SOURCE, repaired)) == syntax_tree(repaired)
+
+
+BLOCKS = """\
+# head
+def total(rows):  # keep
+    amount = 0  # start
+    # about the loop
+    for row in rows:
+        if row > 1:
+            # within
+            amount += row  # step
+            rows.append( 2 )
+        else:
+            # otherwise
+            amount -= 1
+    return amount   # last
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "before", "after"),
+    [
+        ("statement_removed", "amount = 0", "nothing", "    amount = 0  # start\n", ""),
+        (
+            "statement_removed",
+            "rows.append(2)",
+            "nothing",
+            "            rows.append( 2 )\n",
+            "",
+        ),
+        (
+            "statement_moved",
+            "rows.append(2)",
+            "after its block",
+            "            rows.append( 2 )\n        else:\n            # otherwise\n"
+            "            amount -= 1\n",
+            "        else:\n            # otherwise\n            amount -= 1\n"
+            "        rows.append( 2 )\n",
+        ),
+        (
+            "branch_unwrapped",
+            "If else",
+            "nothing",
+            "        else:\n            # otherwise\n            amount -= 1\n",
+            "",
+        ),
+        (
+            "exit_added",
+            "after",
+            "break",
+            "            rows.append( 2 )\n",
+            "            rows.append( 2 )\n            break\n",
+        ),
+        (
+            "guard_added",
+            "before",
+            "if not rows: return 0",
+            "    amount = 0  # start\n",
+            "    if not rows:\n        return 0\n    amount = 0  # start\n",
+        ),
+        (
+            "statement_guarded",
+            "nothing",
+            "if row > 1",
+            "    amount = 0  # start\n",
+            "    if row > 1:\n        amount = 0  # start\n",
+        ),
+    ],
+)
+def test_statements_come_and_go_by_the_line(
+    kind: str, old: str, new: str, before: str, after: str
+) -> None:
+    space = EditSpace(BLOCKS, "total")
+    assert BLOCKS.count(before) == 1
+    wanted = BLOCKS.replace(before, after)
+    made = [
+        rewrite(BLOCKS, space.program([edit]))
+        for edit in space.edits
+        if (edit.kind, edit.old, edit.new) == (kind, old, new)
+    ]
+    assert wanted in made
+
+
+def test_a_tab_indents_what_is_inserted() -> None:
+    written = "def f(x):\n\tx += 1  # one\n\treturn x\n"
+    repaired = "def f(x):\n    if not x:\n        return x\n    x += 1\n    return x\n"
+    assert rewrite(written, repaired) == (
+        "def f(x):\n\tif not x:\n\t    return x\n\tx += 1  # one\n\treturn x\n"
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
