@@ -158,8 +158,11 @@ def term_added(site: Site) -> Iterator[Proposal]:
     numbers = [repr(value) for value in site.scope.numbers if value not in (0, 1)]
     if isinstance(site.parent, ast.IfExp | ast.Tuple | ast.List | ast.keyword | ast.Slice):
         return
-    own = ["1"] if isinstance(site.parent, ast.Compare | ast.Call) else []  # `offset` has the rest
-    for text in (*names[:_MAX_NAMES], *own, *numbers[:1]):
+    if isinstance(site.parent, ast.Compare | ast.Call):
+        texts = ["1"]  # `offset` adds it elsewhere
+    else:
+        texts = [*names[:_MAX_NAMES], *numbers[:1]]
+    for text in texts:
         for operator in (ast.Add, ast.Sub):
             if operator is ast.Sub and text == ast.unparse(node):
                 continue

@@ -127,8 +127,11 @@ def test_only_the_named_function_is_edited(space: EditSpace) -> None:
 
 
 def test_every_kind_is_declared_and_made() -> None:
-    made = {edit.kind for space in corpus_spaces() for edit in space.edits}
-    assert made == set(EDIT_KINDS)
+    rare = (
+        "def rare(a, b):\n    c = []\n    return [d.x for d in a if 0 < d.y < 3 if b and c and d]"
+    )
+    spaces = [*corpus_spaces(), EditSpace(rare, "rare")]
+    assert {edit.kind for space in spaces for edit in space.edits} == set(EDIT_KINDS)
 
 
 def corpus_spaces() -> Iterator[EditSpace]:
