@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SEED ?= 0
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry format clean everything install uninstall drill manifests boot-test torture
+.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry format clean everything install uninstall drill manifests boot-test torture prior
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -34,11 +35,13 @@ drill: $(STAMP)  ## Rehearse the rollback with a real daemon, in a minute
 manifests:  ## Write the Kubernetes rules from Prometheus' own
 	$(PYTHON) deploy/kubernetes/monitoring/prometheusrule.py
 
+prior: $(STAMP)  ## Build the world model that ships with SE-Darwin, in a quarter of an hour; SEED
+	$(BIN)/python -m agents.se_darwin.prior.build --seed $(SEED)
+
 boot-test: $(STAMP)  ## The service in a real systemd; root, debootstrap, systemd-nspawn, minutes
 	$(BIN)/python -m pytest -m boot -v tests/deploy/test_boot.py
 
 ROUNDS ?= 300
-SEED ?= 0
 torture: $(STAMP)  ## Kill, stop and damage a real daemon, ROUNDS times; SEED decides how
 	$(BIN)/python -m tests.e2e.torture --rounds $(ROUNDS) --seed $(SEED) $(TORTURE_FLAGS)
 

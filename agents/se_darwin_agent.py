@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from agents.se_darwin.collection import evolve_tasks, open_corpus_sandbox
 from agents.se_darwin.edits.rewrite import rewrite
 from agents.se_darwin.features import SPEC
+from agents.se_darwin.prior import PRIOR_FOLDER
 from agents.se_darwin.search.evolution import Evolution, Outcome
 from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import RandomRanker, Ranker, SuspicionRanker
@@ -24,10 +25,14 @@ from agents.se_darwin.solution.request import EvolutionRequest, SearchProgress
 from agents.se_darwin.tasks.evaluation import Evaluation
 from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.transition import TransitionSpec
-from infrastructure.world_model import ModelFileError, WorldModel
 from infrastructure.world_model_agent import WorldModelAgent
 
 REPORT_EVERY = 50
+_SOURCES = {
+    "published": "published world model",
+    "prior": "the prior that ships with genesis-fp16",
+    "none": "suspicion",
+}
 
 Ended = Literal["success", "evaluations", "seconds", "iterations", "exhausted", "stopped"]
 """Why a search ended: by success, a limit, for lack of new candidates, or as its caller asked."""
@@ -77,10 +82,12 @@ class SEDarwinAgent(WorldModelAgent):
         timeout_per_trajectory: Seconds that the caller's program may take for all its tests. A
             candidate is killed after a multiple of what the program takes, at most twice this.
         success_threshold: Share of passed tests at which `evolve_solution` stops, in (0, 1].
-        world_model: Ranker of the candidates of `evolve_solution`; None for the published one.
+        world_model: Ranker of the candidates of `evolve_solution`; None for the model in use: the
+            published one of its *agent_folder* or the prior that ships with the package.
     """
 
     name = "se-darwin"
+    prior_folder = PRIOR_FOLDER
     training_passes = 400  # many passes suit a first run's little data: the best epoch is kept
 
     def __init__(
@@ -117,8 +124,9 @@ class SEDarwinAgent(WorldModelAgent):
     def collect(self, context: RunContext) -> Iterator[Transition]:
         """Repair broken standard-library functions until enough candidates ran or time is up.
 
-        The published world model, if any, ranks the candidates. The same seed and run id give the
-        same transitions, unless the time budget ends them earlier.
+        The world model in use ranks the candidates: the published one if it has beaten the prior
+        that ships with the package, else the prior. The same seed and run id give the same
+        transitions, unless the time budget ends them earlier.
 
         Raises:
             SandboxUnavailableError: This host cannot isolate candidates; none was run.
@@ -128,16 +136,16 @@ class SEDarwinAgent(WorldModelAgent):
             settings = SEDarwinSettings()
         started = time.monotonic()
         limit = min(context.budget.transitions, settings.candidates_per_run)
-        model = self.published_model(context)
+        chosen = self.model_in_use(self.published_folder(context))
         with open_corpus_sandbox(settings.parallel_candidates) as sandbox:
             context.logger.info("sandbox_ready", **sandbox.layers)
-            ranker = "model" if model else "suspicion"
-            context.logger.info("ranker_selected", ranker=ranker)
+            ranker = "suspicion" if chosen.source == "none" else chosen.source
+            context.logger.info("ranker_selected", ranker=ranker, reason=chosen.reason)
             transitions = evolve_tasks(
                 sandbox,
                 Random(f"{context.seed}/{context.run_id}"),
                 settings,
-                ranker=model,
+                ranker=chosen.model,
                 stop=lambda: time.monotonic() - started > context.budget.seconds,
             )
             fixed = 0
@@ -239,19 +247,10 @@ class SEDarwinAgent(WorldModelAgent):
             return SuspicionRanker(), "suspicion"
         if self._world_model is not None:
             return self._world_model, "world model given"
-        if request.agent_folder is None:
-            return SuspicionRanker(), "suspicion"
-        try:
-            model = WorldModel.load(request.agent_folder / "published", self.build_model)
-        except FileNotFoundError:
-            reason = "no world model is published yet"
-        except (ModelFileError, OSError) as error:
-            reason = str(error)
-        else:
-            if model.spec == SPEC:
-                return model, "published world model"
-            reason = "the published world model has another version"
-        return SuspicionRanker(), f"suspicion: {reason}"
+        folder = request.agent_folder
+        chosen = self.model_in_use(folder / "published" if folder else None)
+        reason = f": {chosen.reason}" if chosen.reason else ""
+        return chosen.model or SuspicionRanker(), f"{_SOURCES[chosen.source]}{reason}"
 
     def _is_success(self, evaluation: Evaluation) -> bool:
         return evaluation.score >= self._success_threshold

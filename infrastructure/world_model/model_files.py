@@ -39,7 +39,9 @@ _INDEX = "model.json"
 BuildNetwork = Callable[[NetworkShape], Module]
 
 
-def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) -> None:
+def save_model(
+    folder: Path, model: FittedModel, extra: Mapping[str, object], *, half: bool = False
+) -> None:
     """Replace the model in *folder* atomically and durably.
 
     Rows of text tables that stand for no token are left out.
@@ -47,6 +49,7 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
     Args:
         folder: Folder of the model, created if missing.
         extra: JSON to save with the model (training history, metrics).
+        half: Whether to store the weights in FP16; they are float32 again when loaded.
 
     Raises:
         OSError: Writing failed; the previous model stays in use.
@@ -60,6 +63,8 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
         "ensemble": without_spare_rows(ensemble, shape) if own else ensemble,
         "linear": without_spare_rows(model.linear.state_dict(), shape),
     }
+    if half:
+        states = {name: _halved(state) for name, state in states.items()}
     torch.save(states, buffer)
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     weights = folder / f"weights-{digest[:16]}.pt"
@@ -82,7 +87,7 @@ def save_model(folder: Path, model: FittedModel, extra: Mapping[str, object]) ->
     }
     previous = _current_weights(folder)
     write_atomically(weights, buffer.getvalue())
-    write_atomically(folder / _INDEX, json.dumps(index, indent=1).encode())
+    write_atomically(folder / _INDEX, json.dumps(index).encode())
     for path in (*folder.glob("weights-*.pt"), *folder.glob(".*")):  # .*: of a killed writer
         if path.name not in (weights.name, previous):  # a reader may still open the previous one
             path.unlink(missing_ok=True)
@@ -114,6 +119,13 @@ def load_model(
         problem = f"it does not describe a model that this version can load ({error})"
         raise ModelFileError(folder / _INDEX, problem) from error
     return model, extra
+
+
+def _halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in state.items()
+    }
 
 
 def _digest(description: object) -> str:

@@ -31,6 +31,7 @@ from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.fitting import (
     FittedModel,
+    TrainingData,
     TrainingPlan,
     fit_candidates,
     prepare_training_data,
@@ -119,6 +120,8 @@ class WorldModel:
         training_stats: Statistics of the last fit's trainer, with the precision that was
             requested, the one that ran, and the reason; see `FP16Trainer.get_stats`. Empty before
             any fit.
+        beaten_prior: Digest of the prior that this model beat when it was published; empty if it
+            was compared with none.
     """
 
     def __init__(
@@ -136,6 +139,7 @@ class WorldModel:
         self.metrics: dict[str, float] = {}
         self.training_history: list[EpochRecord] = []
         self.training_stats: Mapping[str, float | int | bool | str] = {}
+        self.beaten_prior = ""
         self._members, self._hidden, self._seed, self._clock = members, hidden, seed, clock
         self._model: FittedModel | None = None
 
@@ -158,7 +162,7 @@ class WorldModel:
 
     def fit(
         self,
-        transitions: Iterable[Transition],
+        transitions: Iterable[Transition] | TrainingData,
         *,
         epochs: int = 10,
         batch_size: int = 256,
@@ -173,7 +177,8 @@ class WorldModel:
         per epoch. Emits a `UserWarning` for each reason why data was excluded.
 
         Args:
-            transitions: Recorded experience; split by group into train, calibration and test.
+            transitions: Recorded experience, which is split by group into train, calibration and
+                test; or data that is split and encoded already.
             epochs: Passes over the training groups.
             batch_size: Rows per optimizer step.
             config: Options of the trainer; None for the defaults.
@@ -197,9 +202,12 @@ class WorldModel:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         wish, chosen_device = _wish(precision, config), resolve_device(device)
-        data = prepare_training_data(self.spec, transitions)
-        for problem in data.describe_exclusions():
-            warnings.warn(problem, stacklevel=2)
+        if isinstance(transitions, TrainingData):
+            data = transitions
+        else:
+            data = prepare_training_data(self.spec, transitions)
+            for problem in data.describe_exclusions():
+                warnings.warn(problem, stacklevel=2)
         shape = NetworkShape.of(data.encoder, data.codec)
         build = partial(EnsembleNetwork, members=self._members, hidden=self._hidden)
         network = build_seeded(build, shape, self._seed)
@@ -325,8 +333,13 @@ class WorldModel:
         features = self._model.encoder.encode([observation] * len(actions), actions)
         return success_probabilities(self.spec, self._model.predict(features))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, half: bool = False) -> None:
         """Replace the model in *folder* atomically.
+
+        Args:
+            folder: Folder of the model, created if missing.
+            half: Whether to store the weights in FP16, which halves the file; `load` makes them
+                float32 again.
 
         Raises:
             ValueError: The model was never fitted.
@@ -334,8 +347,12 @@ class WorldModel:
         """
         if self._model is None:
             raise ValueError("this world model was never fitted: fit it before saving")
-        extra = {"metrics": self.metrics, "training_history": self.training_history}
-        save_model(folder, self._model, extra)
+        extra = {
+            "metrics": self.metrics,
+            "training_history": self.training_history,
+            "beaten_prior": self.beaten_prior,
+        }
+        save_model(folder, self._model, extra, half=half)
 
     @classmethod
     def load(cls, folder: Path, build_network: BuildNetwork = EnsembleNetwork) -> WorldModel:
@@ -353,6 +370,7 @@ class WorldModel:
         world_model = cls.from_fitted(model, cast(Mapping[str, float], extra.get("metrics", {})))
         history = cast("list[EpochRecord]", extra.get("training_history", []))
         world_model.training_history = list(history)
+        world_model.beaten_prior = str(extra.get("beaten_prior", ""))
         return world_model
 
 

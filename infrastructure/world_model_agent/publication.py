@@ -1,4 +1,4 @@
-"""The publication gate: compares the candidate with the base rate and the published model."""
+"""The publication gate: compares the candidate with the base rate and the model in use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.world_model import ModelFileError, WorldModel
@@ -20,6 +22,7 @@ from infrastructure.world_model.fitting import (
 )
 from infrastructure.world_model.fitting.scoring import PRIMARY, base_rate_scores, measure, row_nll
 from infrastructure.world_model.model_files import BuildNetwork
+from infrastructure.world_model_agent.prior import Prior, PriorError
 
 Z_95_ONE_SIDED = 1.645
 """Standard errors by which the candidate must beat the base rate: one-sided 95 % confidence."""
@@ -34,22 +37,32 @@ class GateDecision:
         reason: Explanation in one line, for the operator.
         candidate: Best of the three families.
         metrics: Metrics of the candidate on the test groups, and those it was compared with.
+        beaten_prior: Digest of the prior that it was compared with and beat; else empty.
     """
 
     published: bool
     reason: str
     candidate: FittedModel
     metrics: Mapping[str, float]
+    beaten_prior: str = ""
 
 
 def gate_publication(
-    data: TrainingData, ensemble: Module, in_use: Path, build_network: BuildNetwork
+    data: TrainingData,
+    ensemble: Module,
+    published: Path,
+    build_network: BuildNetwork,
+    prior: Path | None = None,
 ) -> GateDecision:
     """Select the candidate on the calibration groups and test it on the test groups.
 
+    The candidate must beat the base rate, the twin of the prior, and the published model, unless
+    that one was never compared with this prior and so is not in use.
+
     Args:
-        in_use: Folder of the published model; may be empty or damaged.
+        published: Folder of the published model; may be empty or damaged.
         build_network: Function that builds the network whose weights are saved there.
+        prior: Folder of the prior that ships with the agent, if one does.
     """
     candidates = fit_candidates(data, ensemble)
     family = select_family(candidates, data)
@@ -71,34 +84,120 @@ def gate_publication(
             f"{skill:+.4f} nats with standard error {error:.4f}"
         )
         return GateDecision(published=False, reason=reason, candidate=candidate, metrics=metrics)
+    shipped, rivals = None, list[_Rival]()
+    if prior is not None:
+        try:
+            shipped = Prior.open(prior)
+            rivals.append(_compare_prior(data, nll_N, shipped, build_network))
+        except PriorError as problem:
+            shipped = None
+            rivals.append(_Rival(name="prior", problem=str(problem)))
+    rivals.append(_compare_published(data, nll_N, published, build_network, shipped))
+    for rival in rivals:
+        metrics |= rival.metrics
+    lost = [rival for rival in rivals if not rival.is_beaten]
     gain = f"{family} beats the base rate by {skill:.4f} nats on held-out groups"
-    used_nll, problem = _nll_in_use(data, in_use, build_network)
-    if used_nll is None:
-        return GateDecision(
-            published=True, reason=f"{gain}; {problem}", candidate=candidate, metrics=metrics
-        )
-    nll = float(nll_N.mean())
-    metrics |= {"in_use.nll": used_nll, "in_use.nll_gain": used_nll - nll}
-    compared = f"negative log-likelihood {nll:.4f} against {used_nll:.4f} of the model in use"
-    better = nll < used_nll
-    reason = f"{gain}; {compared}" if better else f"not better than the model in use: {compared}"
-    return GateDecision(published=better, reason=reason, candidate=candidate, metrics=metrics)
+    if lost:
+        reasons = [f"not better than {rival.text}" for rival in lost]
+    else:
+        reasons = [gain, *(rival.text for rival in rivals if rival.text)]
+    return GateDecision(
+        published=not lost,
+        reason="; ".join(reasons),
+        candidate=candidate,
+        metrics=metrics,
+        beaten_prior=shipped.digest if shipped is not None and not lost else "",
+    )
 
 
-def _nll_in_use(
-    data: TrainingData, in_use: Path, build_network: BuildNetwork
-) -> tuple[float | None, str]:
-    """Return the mean test NLL of the published model, or None and the reason why it is missing."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rival:
+    """A model that the candidate was compared with, or why it was not.
+
+    Attributes:
+        name: First part of the names of its metrics.
+        title: Name for people.
+        own, nll: Mean negative log-likelihood of the candidate and of this model on the same rows;
+            None if they could not be compared.
+        problem: Why they could not be compared.
+        stands: Whether it stays in use if they could not be compared.
+    """
+
+    name: str
+    title: str = ""
+    own: float = math.nan
+    nll: float | None = None
+    problem: str = ""
+    stands: bool = False
+
+    @property
+    def is_beaten(self) -> bool:
+        """Whether the candidate may replace it."""
+        return not self.stands if self.nll is None else self.own < self.nll
+
+    @property
+    def text(self) -> str:
+        """The comparison, for people."""
+        if self.nll is None:
+            return f"{self.title}: {self.problem}" if self.stands else self.problem
+        numbers = f"negative log-likelihood {self.own:.4f} against {self.nll:.4f}"
+        return f"{numbers} of {self.title}" if self.is_beaten else f"{self.title}: {numbers}"
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Its likelihood and the candidate's gain, if they were compared."""
+        if self.nll is None:
+            return {}
+        return {f"{self.name}.nll": self.nll, f"{self.name}.nll_gain": self.nll - self.own}
+
+
+def _compare_published(
+    data: TrainingData,
+    nll_N: Tensor,
+    published: Path,
+    build_network: BuildNetwork,
+    prior: Prior | None,
+) -> _Rival:
+    """Compare with the published model on the test groups; no run has trained on those."""
     try:
-        model = WorldModel.load(in_use, build_network).fitted_model
+        model = WorldModel.load(published, build_network)
     except FileNotFoundError:
-        return None, "no model was in use"
+        return _Rival(name="in_use", problem="no model was in use" if prior is None else "")
     except ModelFileError as error:
-        return None, f"the model in use is unreadable ({error})"
-    if model is None or model.spec != data.spec:
-        return None, "the model in use was trained for other fields"
-    predicted = model.predict_transitions(data.test.transitions)
+        return _Rival(name="in_use", problem=f"the model in use is unreadable ({error})")
+    if prior is not None and model.beaten_prior != prior.digest:
+        return _Rival(name="in_use", problem="the published model was not compared with this prior")
+    fitted = model.fitted_model
+    if fitted is None or fitted.spec != data.spec:
+        return _Rival(name="in_use", problem="the model in use was trained for other fields")
+    predicted = fitted.predict_transitions(data.test.transitions)
     nll = float(row_nll(predicted, data.test.outcomes, data.codec).mean())
     if not math.isfinite(nll):
-        return None, "the likelihood of the model in use is not finite"
-    return nll, ""
+        problem = "the likelihood of the model in use is not finite"
+        return _Rival(name="in_use", problem=problem)
+    return _Rival(name="in_use", title="the model in use", own=float(nll_N.mean()), nll=nll)
+
+
+def _compare_prior(
+    data: TrainingData, nll_N: Tensor, prior: Prior, build_network: BuildNetwork
+) -> _Rival:
+    """Compare with the prior's twin on the test groups that the twin has not seen.
+
+    The twin is calibrated again on the calibration groups, so that a candidate does not win by
+    the success rate of its own data alone.
+
+    Raises:
+        PriorError: The twin cannot be loaded.
+    """
+    fitted = prior.load("twin", data.spec, build_network).fitted_model
+    unseen = [row for row, group in enumerate(data.test.groups) if group not in prior.twin_groups]
+    title = "the prior that ships with the agent"
+    if fitted is None or not unseen:
+        problem = "nothing can be compared, because it has seen every test group"
+        return _Rival(name="prior", title=title, problem=problem, stands=True)
+    twin = fitted.recalibrated(data.calibration.transitions)
+    transitions = [data.test.transitions[row] for row in unseen]
+    outcomes = data.codec.outcomes(transitions)
+    nll = float(row_nll(twin.predict_transitions(transitions), outcomes, data.codec).mean())
+    own = float(nll_N[torch.tensor(unseen)].mean())
+    return _Rival(name="prior", title=title, own=own, nll=nll)

@@ -37,6 +37,7 @@ from infrastructure.world_model.fitting import (
     training_job,
 )
 from infrastructure.world_model.networks import build_seeded, ensemble_loss
+from infrastructure.world_model_agent.prior import ModelInUse, choose_model
 from infrastructure.world_model_agent.publication import gate_publication
 
 
@@ -55,6 +56,9 @@ class WorldModelAgent(ABC):
         keep_fp32: Modules of the network that compute in FP32 under every precision; see
             `TrainingJob`.
         newest_transitions: Maximum number of transitions to train on; the newest are taken.
+        prior_folder: Folder of the prior that ships with the agent, as
+            `infrastructure.world_model_agent.prior.build_prior` wrote it; None for none. It is in
+            use until a run publishes a model that beats it.
     """
 
     name: str
@@ -65,6 +69,7 @@ class WorldModelAgent(ABC):
     batch_size: int = 256
     keep_fp32: Sequence[str] = ()
     newest_transitions: int = 200_000
+    prior_folder: Path | None = None
 
     _data: TrainingData | None = None
     _best: BestEpoch | None = None
@@ -139,8 +144,9 @@ class WorldModelAgent(ABC):
             raise RuntimeError("publish needs the data of build_job: call build_job first")
         self._best.restore(model)
         folder = self.published_folder(context)
-        decision = gate_publication(self._data, model, folder, self.build_model)
+        decision = gate_publication(self._data, model, folder, self.build_model, self.prior_folder)
         world_model = WorldModel.from_fitted(decision.candidate, decision.metrics)
+        world_model.beaten_prior = decision.beaten_prior
         own = self.evaluate(world_model, self._data.test.transitions)
         metrics = {**decision.metrics, **own, "training_steps": float(report.steps)}
         world_model.metrics = dict(metrics)
@@ -161,6 +167,15 @@ class WorldModelAgent(ABC):
         except ModelFileError as error:
             context.logger.warning("published_model_unreadable", error=str(error))
             return None
+
+    def model_in_use(self, published: Path | None) -> ModelInUse:
+        """Choose the published model if it has beaten the prior, if there is one; else the prior.
+
+        Args:
+            published: Folder of the published model, as `published_folder` gives it; None to use
+                the prior.
+        """
+        return choose_model(published, self.prior_folder, self.spec(), self.build_model)
 
 
 def _read_newest(transitions: RecordedTransitions, count: int) -> Sequence[Transition]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.se_darwin.features import SPEC
+from agents.se_darwin.prior import PRIOR_FOLDER
 from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin.solution.request import SearchProgress
 from agents.se_darwin_agent import SEDarwinAgent
@@ -19,6 +20,7 @@ from infrastructure.agent_contract.run_context import Budget
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import target_problem
 from infrastructure.world_model import WorldModel
+from infrastructure.world_model_agent.prior import Prior
 
 BROKEN = '''
 import math
@@ -99,7 +101,10 @@ def test_collect_keeps_the_budget_of_transitions_and_reports(context: RunContext
     assert isinstance(context.report_progress, Progress)
     assert [report[0] for report in context.report_progress.reports] == [50, 100, 120]
     assert isinstance(context.logger, Log)
-    assert context.logger.events["ranker_selected"] == {"ranker": "suspicion"}
+    assert context.logger.events["ranker_selected"] == {
+        "ranker": "prior",
+        "reason": "no world model is published yet",
+    }
     assert "landlock" in context.logger.events["sandbox_ready"]
 
 
@@ -132,16 +137,20 @@ def test_the_published_model_ranks_the_candidates(context: RunContext) -> None:
         warnings.simplefilter("ignore")  # fields that never vary in so little data
         long = dataclasses.replace(context, budget=Budget(seconds=60.0, transitions=500))
         model.fit(agent.collect(long), epochs=2)
+    model.beaten_prior = Prior.open(PRIOR_FOLDER).digest
     model.save(agent.published_folder(context))
     transitions = list(islice(agent.collect(context), 60))
     assert isinstance(context.logger, Log)
-    assert context.logger.events["ranker_selected"] == {"ranker": "model"}
+    assert context.logger.events["ranker_selected"] == {"ranker": "published", "reason": ""}
     likely = [t for t in transitions if (t.propensity or 0.0) >= 0.8]
     assert len(likely) > 0.6 * len(transitions)  # all but the share of exploration
     request = {"code": BROKEN, "function": "area", "tests": TESTS, "max_evaluations": 16}
     for folder, chooser in (
         (context.agent_folder, "published world model"),
-        (context.run_folder, "suspicion: no world model is published yet"),
+        (
+            context.run_folder,
+            "the prior that ships with genesis-fp16: no world model is published yet",
+        ),
     ):
         answer = asyncio.run(agent.evolve_solution("", request | {"agent_folder": folder}))
         assert answer["ranked_by"] == chooser
@@ -149,6 +158,20 @@ def test_the_published_model_ranks_the_candidates(context: RunContext) -> None:
         assert len(recorded) == sum(each["trajectories"] for each in answer["iterations"])
         assert {transition.group for transition in recorded} == {"program.area"}
         assert all(target_problem(SPEC, transition) is None for transition in recorded)
+
+
+@pytest.mark.process
+def test_a_prior_that_cannot_be_used_is_named(context: RunContext, tmp_path: Path) -> None:
+    agent = SEDarwinAgent()
+    agent.prior_folder = tmp_path / "lost"
+    list(islice(agent.collect(context), 1))
+    assert isinstance(context.logger, Log)
+    selected = context.logger.events["ranker_selected"]
+    assert selected["ranker"] == "suspicion"
+    assert f"the prior cannot be used: {tmp_path / 'lost'}" in str(selected["reason"])
+    request = {"code": BROKEN, "function": "area", "tests": TESTS, "max_evaluations": 1}
+    answer = asyncio.run(agent.evolve_solution("", request))
+    assert answer["ranked_by"].startswith("suspicion: the prior cannot be used")
 
 
 @pytest.mark.process

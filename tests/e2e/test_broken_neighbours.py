@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from agents.se_darwin.prior import PRIOR_FOLDER
+from infrastructure.world_model_agent.prior import Prior
 from tests.patience import crowding
 
 pytestmark = pytest.mark.e2e
@@ -96,3 +98,10 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
     assert decision.published, decision.reason
     assert decision.metrics["nll_skill"] > 1  # nats better than the base rate, held out
     assert daemon.stop()[0] == 0
+
+
+def test_the_wheel_contains_the_prior(environment: Path) -> None:
+    variables = {"base": str(environment), "platbase": str(environment)}
+    site = Path(sysconfig.get_path("purelib", vars=variables))
+    installed = Prior.open(site / "agents" / "se_darwin" / "prior")  # it checks all hashes
+    assert installed.files == Prior.open(PRIOR_FOLDER).files

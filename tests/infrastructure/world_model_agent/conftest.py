@@ -23,6 +23,7 @@ from infrastructure.world_model_agent import (
     TransitionSpec,
     WorldModelAgent,
 )
+from infrastructure.world_model_agent.prior import build_prior
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -172,3 +173,21 @@ def first_publication(_first_run, tmp_path):
     folder, publication = _first_run
     shutil.copytree(folder / "agent", tmp_path / "agent")
     return publication
+
+
+@pytest.fixture(scope="session")
+def repair_data(tmp_path_factory):
+    """Spec and transitions of `RepairAgent`, for tests of the prior."""
+    agent = RepairAgent(groups=40)
+    context = _context(tmp_path_factory.mktemp("repair-data"), "run")
+    return agent.spec(), list(agent.collect(context))
+
+
+@pytest.fixture(scope="session")
+def repair_prior(repair_data, tmp_path_factory):
+    """Folder of a prior that has learned `repair_data`; not to be changed."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("repair-prior")
+    spec, transitions = repair_data
+    build_prior(folder, spec, transitions, epochs=16, seed=0, command="make it", notes={})
+    return folder

@@ -1,4 +1,7 @@
+import json
 import os
+import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +10,10 @@ import torch
 
 from infrastructure.agent_contract import EvaluationReport
 from infrastructure.training.checkpoints import BestEpoch
-from infrastructure.world_model import WorldModel
+from infrastructure.world_model import EnsembleNetwork, WorldModel
+from infrastructure.world_model.fitting import prepare_training_data
+from infrastructure.world_model_agent.prior import Prior, build_prior
+from infrastructure.world_model_agent.publication import gate_publication
 
 pytestmark = pytest.mark.process  # trains for seconds
 
@@ -66,6 +72,84 @@ def test_a_model_for_other_fields_is_not_compared(repair_agent, make_context, ru
     publication = run_once(agent, make_context("run-2"))
     assert publication.published
     assert "trained for other fields" in publication.reason
+
+
+@pytest.fixture(scope="module")
+def candidate(repair_data):
+    """Data of a run and a network that has learned it a little."""
+    spec, transitions = repair_data
+    data = prepare_training_data(spec, transitions)
+    model = WorldModel(spec)
+    model.fit(data, epochs=6, device="cpu", precision="fp32")
+    return data, model.fitted_model.ensemble
+
+
+@pytest.fixture(scope="module")
+def untrained_prior(repair_data, tmp_path_factory):
+    """A prior that has learned nothing; not to be changed."""
+    folder = tmp_path_factory.mktemp("untrained-prior")
+    spec, transitions = repair_data
+    labels = [transition.next_observation for transition in transitions]
+    random.Random(0).shuffle(labels)
+    noise = [
+        replace(transition, next_observation=label)
+        for transition, label in zip(transitions, labels, strict=True)
+    ]
+    build_prior(folder, spec, noise, epochs=1, seed=0, command="make it", notes={})
+    return folder
+
+
+def test_a_model_that_does_not_beat_the_prior_is_refused(candidate, repair_prior, tmp_path):
+    decision = gate_publication(*candidate, tmp_path, EnsembleNetwork, repair_prior)
+    assert not decision.published
+    assert decision.reason.startswith("not better than the prior that ships with the agent: neg")
+    assert decision.metrics["prior.nll_gain"] < 0
+    assert decision.beaten_prior == ""
+    assert gate_publication(*candidate, tmp_path, EnsembleNetwork).published
+
+
+def test_a_model_that_beats_the_prior_replaces_it(candidate, untrained_prior, tmp_path):
+    decision = gate_publication(*candidate, tmp_path, EnsembleNetwork, untrained_prior)
+    assert decision.published
+    assert "of the prior that ships with the agent" in decision.reason
+    assert decision.metrics["prior.nll_gain"] > 0
+    assert decision.beaten_prior == Prior.open(untrained_prior).digest
+
+
+def test_a_published_model_that_never_met_the_prior_is_not_in_the_way(
+    candidate, repair_prior, untrained_prior, repair_data, tmp_path
+):
+    better = Prior.open(repair_prior).load("twin", repair_data[0])
+    better.save(tmp_path / "published")
+    decision = gate_publication(
+        *candidate, tmp_path / "published", EnsembleNetwork, untrained_prior
+    )
+    assert decision.published
+    assert decision.reason.endswith("the published model was not compared with this prior")
+    better.beaten_prior = Prior.open(untrained_prior).digest
+    better.save(tmp_path / "published")
+    decision = gate_publication(
+        *candidate, tmp_path / "published", EnsembleNetwork, untrained_prior
+    )
+    assert not decision.published
+    assert "not better than the model in use" in decision.reason
+
+
+def test_a_damaged_prior_is_named_by_the_gate(candidate, tmp_path):
+    decision = gate_publication(*candidate, tmp_path, EnsembleNetwork, tmp_path / "lost")
+    assert decision.published
+    assert f"the prior cannot be used: {tmp_path / 'lost'}" in decision.reason
+    assert decision.beaten_prior == ""
+
+
+def test_a_prior_that_has_seen_every_group_stays(candidate, untrained_prior, tmp_path):
+    shutil.copytree(untrained_prior, tmp_path / "prior")
+    index = json.loads((untrained_prior / "prior.json").read_text())
+    index["groups"]["twin"] = index["groups"]["model"]
+    (tmp_path / "prior" / "prior.json").write_text(json.dumps(index))
+    decision = gate_publication(*candidate, tmp_path / "none", EnsembleNetwork, tmp_path / "prior")
+    assert not decision.published
+    assert "it has seen every test group" in decision.reason
 
 
 def test_the_gate_gets_the_best_epoch(repair_agent, make_context, run_once):
