@@ -44,6 +44,7 @@ class ReplayAgent(WorldModelAgent):
         self.training_steps = given.steps or self.training_steps
         self.training_passes = given.passes or self.training_passes
         self.epochs = given.epochs or self.epochs
+        self.patience = given.patience or self.patience
         self.batch_size = given.batch_size or self.batch_size
         self.newest_transitions = given.newest_transitions or self.newest_transitions
 

@@ -145,7 +145,7 @@ def _attempt(settings: Settings, attempt: Attempt, longest: float) -> dict[str, 
     tail = EventTail(events_file, longest_backlog=longest)
     counts: Counter[str] = Counter()
     changes: list[PrecisionChanged] = []
-    evaluated, fleet, trouble = None, None, ""
+    evaluated, fleet, ended_early, trouble = None, None, None, ""
     try:
         for event in tail.read():
             counts[event.kind] += 1
@@ -155,6 +155,8 @@ def _attempt(settings: Settings, attempt: Attempt, longest: float) -> dict[str, 
                 evaluated = event
             elif isinstance(event, Notice) and event.event == "fleet_changed":
                 fleet = event.fields.get("reason")
+            elif isinstance(event, Notice) and event.event == "training_stopped_early":
+                ended_early = event.fields
     except OSError as error:
         trouble = f"{events_file.name} cannot be read: {error.strerror or error}"
     return {
@@ -165,6 +167,7 @@ def _attempt(settings: Settings, attempt: Attempt, longest: float) -> dict[str, 
         "events": dict(counts),
         "events_not_read_bytes": tail.skipped_bytes,
         "fleet": fleet,
+        "training_stopped_early": ended_early,
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
             | event.state.fields
@@ -197,6 +200,11 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
     for each in run["attempts"]:
         if each["fleet"]:
             typer.echo(f"attempt {each['number']} in a fleet: {each['fleet']}")
+        if early := each["training_stopped_early"]:
+            typer.echo(
+                f"attempt {each['number']} ended its training after epoch {early.get('epoch')} of "
+                f"{early.get('epochs')}: {early.get('reason')}"
+            )
     if run["attempts_left_out"]:
         typer.echo(f"{run['attempts_left_out']} earlier attempts are left out: see --all")
     if run["precision_history"]:

@@ -44,6 +44,9 @@ class Evaluation:
         metrics: Name to value.
         primary: Name of the metric that decides.
         higher_is_better: Direction of the primary metric.
+        selection_loss: Loss that compares epochs for `Job.patience`, lower is better; measured on
+            other held-out data than the metrics, which are reported, so must not select. None if
+            the primary metric compares them.
 
     Raises:
         ValueError: *primary* is not among the metrics.
@@ -52,6 +55,7 @@ class Evaluation:
     metrics: Mapping[str, float]
     primary: str
     higher_is_better: bool
+    selection_loss: float | None = None
 
     def __post_init__(self) -> None:
         if self.primary not in self.metrics:
@@ -115,7 +119,10 @@ class Job:
         loss: Function from forward and batch to a scalar, shape ``[]``, float32; autocast is off
             inside it.
         evaluate: Function that evaluates on held-out data; called without gradients.
-        epochs: Number of epochs to train; the model is evaluated after each.
+        epochs: Number of epochs to train, at most; the model is evaluated after each.
+        patience: Number of evaluations in a row, none better than the best before them, that end
+            the training; None trains all epochs. The schedule of the learning rate does not
+            depend on it, so the weights of every epoch are those of a training without it.
         scheduler: Function that builds a learning-rate scheduler; the trainer steps it.
         scheduler_counts: Which steps advance it: ``attempted`` optimizer steps, so that a schedule
             as long as the run ends with the run; or only ``applied`` ones, not skipped ones.
@@ -133,6 +140,7 @@ class Job:
     scheduler_counts: ScheduleCounts = "attempted"
     accumulate: int = 1
     keep_fp32: Sequence[str] = ()
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         if self.scheduler_counts not in ("attempted", "applied"):
@@ -143,6 +151,8 @@ class Job:
             raise ValueError(
                 f"epochs and accumulate must be at least 1, got {self.epochs} and {self.accumulate}"
             )
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"patience must be at least 1, or None, got {self.patience}")
         object.__setattr__(self, "keep_fp32", module_names(self.keep_fp32))
 
 

@@ -52,6 +52,8 @@ class WorldModelAgent(ABC):
         training_passes: Maximum number of passes over the training groups, so that a run does not
             overfit little data.
         epochs: Number of evaluations in a run; the steps are spread over them evenly.
+        patience: Evaluations in a row without a lower loss on the calibration groups that end the
+            training; None for none. The best epoch is published in any case.
         batch_size: Rows per step.
         keep_fp32: Modules of the network that compute in FP32 under every precision; see
             `TrainingJob`.
@@ -66,6 +68,7 @@ class WorldModelAgent(ABC):
     training_steps: int = 5000
     training_passes: int = 200
     epochs: int = 20
+    patience: int | None = 6
     batch_size: int = 256
     keep_fp32: Sequence[str] = ()
     newest_transitions: int = 200_000
@@ -127,6 +130,7 @@ class WorldModelAgent(ABC):
             batch_size=batch_size,
             seed=context.seed,
             device=context.device,
+            patience=self.patience,
         )
         shape = NetworkShape.of(data.encoder, data.codec)
         network = build_seeded(self.build_model, shape, context.seed)

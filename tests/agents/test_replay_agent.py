@@ -30,6 +30,7 @@ y = { type = "box" }
 [training]
 steps = 20
 epochs = 2
+patience = 1
 """
 
 
@@ -90,6 +91,7 @@ def test_records_of_a_folder_become_a_training_job(
     agent = ReplayAgent(definition)
     assert (agent.name, agent.schedule()) == ("desk", Schedule(every_seconds=1800.0))
     assert (agent.training_steps, agent.epochs, agent.batch_size) == (20, 2, 256)
+    assert agent.patience == 1
     write(tmp_path, range(4))
     with structlog.testing.capture_logs() as logs:
         buffer = collect(agent, context)
@@ -101,6 +103,7 @@ def test_records_of_a_folder_become_a_training_job(
     write(tmp_path, range(4, 80))
     buffer = collect(agent, context)
     job = agent.build_job(context, buffer.read())
+    assert job.patience == 1
     assert job.epochs == 2
     assert len(buffer.read()) == 400
 

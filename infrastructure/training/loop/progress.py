@@ -12,6 +12,7 @@ from infrastructure.training.checkpoints import CheckpointError, CheckpointFolde
 from infrastructure.training.distributed import Ranks
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.inputs import random_state, restore_random_state, seed_generators
+from infrastructure.training.loop.early_stop import EarlyStop
 from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 from infrastructure.training.rounds import Rounds
 
@@ -23,6 +24,7 @@ class SavedProgress:
 
     Args:
         schedule: Learning-rate schedule to save and restore, if any.
+        early_stop: Saved and restored too.
         ranks: The ranks; each calls every method.
         rounds: Source of the batches, saved and restored too.
         seed: Seed for a resumed training whose number of ranks has changed.
@@ -39,6 +41,7 @@ class SavedProgress:
         *,
         trainer: FP16Trainer,
         schedule: LearningRateSchedule | None,
+        early_stop: EarlyStop,
         rounds: Rounds,
         checkpoints: CheckpointFolder,
         ranks: Ranks,
@@ -46,6 +49,7 @@ class SavedProgress:
         emit: Callable[[BaseEvent], None],
     ) -> None:
         self._trainer, self._schedule, self._rounds = trainer, schedule, rounds
+        self._early_stop = early_stop
         self._checkpoints, self._ranks = checkpoints, ranks
         self._seed, self._emit = seed, emit
         self.epoch = self.round = self.batch = 0
@@ -84,6 +88,7 @@ class SavedProgress:
             "batch": self.batch,
             "rounds": self._rounds.state_dict(),
             "largest_fp32_loss": self.largest_fp32_loss,
+            "early_stop": self._early_stop.state_dict(),
             "random": self._ranks.gather(random_state(self._trainer.device)),
         }
         path, size = self._checkpoints.save(self._trainer.training_steps, state)
@@ -132,6 +137,8 @@ class SavedProgress:
         self.largest_fp32_loss = state.get("largest_fp32_loss", 0.0)
         if (rounds := state.get("rounds")) is not None:
             self._rounds.load_state_dict(rounds)
+        if (early_stop := state.get("early_stop")) is not None:
+            self._early_stop.load_state_dict(early_stop)
         rank, steps = self._ranks.rank, self._trainer.training_steps
         if len(state["random"]) == self._ranks.count:
             restore_random_state(state["random"][rank], self._trainer.device)

@@ -44,6 +44,7 @@ from infrastructure.training.loop.auto_precision import AutoPrecision
 from infrastructure.training.loop.baseline import BaselineObserver
 from infrastructure.training.loop.boundary import StepBoundary, StepObserver
 from infrastructure.training.loop.divergence import DivergenceHandler
+from infrastructure.training.loop.early_stop import EarlyStop
 from infrastructure.training.loop.lr_schedule import LearningRateSchedule
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
@@ -93,7 +94,7 @@ class TrainingResult:
     outcome: ``done``, or ``stopped``, with a checkpoint written unless a notice says otherwise.
     evaluation: Evaluation of the last epoch; None if training stopped before an epoch ended.
     steps: Optimizer steps in all attempts of the run, including skipped steps.
-    epochs: Number of finished epochs.
+    epochs: Number of finished epochs; fewer than the job's if its `patience` ended the training.
     stats: Statistics of the trainer at the end; see `FP16Trainer.get_stats`.
     """
 
@@ -305,9 +306,11 @@ class TrainingLoop:
                 job.scheduler(optimizer), self.trainer, job.scheduler_counts
             )
         self._rounds = _rounds_of(job, self._distributed, ranks, device)
+        self._early_stop = EarlyStop(job.patience)
         self._progress = SavedProgress(
             trainer=self.trainer,
             schedule=schedule,
+            early_stop=self._early_stop,
             rounds=self._rounds,
             checkpoints=checkpoints,
             ranks=ranks,
@@ -368,7 +371,7 @@ class TrainingLoop:
     def steps(self) -> Steps[TrainingResult]:
         """Train; see `training_steps`."""
         try:
-            while self._progress.epoch < self._job.epochs and not self._boundary.stopped:
+            while self._has_epochs_left() and not self._boundary.stopped:
                 yield from self._train_epoch()
         finally:
             self._profile.finish()  # training may end before all profile_steps are done
@@ -385,9 +388,17 @@ class TrainingLoop:
             stats=self.trainer.get_stats(),
         )
 
+    def _has_epochs_left(self) -> bool:
+        epoch, epochs = self._progress.epoch, self._job.epochs
+        reason = self._early_stop.reason
+        if reason and epoch < epochs:
+            fields = {"reason": reason, "epoch": str(epoch), "epochs": str(epochs)}
+            self._emit(Notice(event="training_stopped_early", fields=fields))
+        return epoch < epochs and not reason
+
     @property
     def remaining_steps(self) -> int | None:
-        """Optimizer steps that are still to be attempted; None while unknown."""
+        """Optimizer steps that are still to be attempted, at most; None while unknown."""
         total = self._reporter.total_steps
         return None if total is None else total - self.trainer.training_steps
 
@@ -470,6 +481,8 @@ class TrainingLoop:
         if self._ranks.is_rank_zero:
             self._evaluation = self._evaluate_plain(self._distributed.plain)
         self._evaluation = self._ranks.broadcast(self._evaluation)
+        if self._evaluation is not None and self._trained_beyond_warm_up():
+            self._early_stop.note(self._evaluation, self._progress.epoch)
         self._reporter.exclude(time.monotonic() - begun)
 
     def _evaluate_plain(self, model: Module) -> Evaluation:

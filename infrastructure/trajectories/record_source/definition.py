@@ -153,6 +153,7 @@ class TrainingTable(_Table):
     steps: int | None = Field(None, ge=1)
     passes: int | None = Field(None, ge=1)
     epochs: int | None = Field(None, ge=1)
+    patience: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)
     newest_transitions: int | None = Field(None, ge=1)
 

@@ -39,7 +39,8 @@ class TrainingPlan:
     """Length and hyperparameters of one training.
 
     Attributes:
-        epochs: Number of epochs; each ends with an evaluation.
+        epochs: Number of epochs, at most; each ends with an evaluation.
+        patience: See `Job`.
         steps_per_epoch: Optimizer steps per epoch.
         batch_size: Rows per step.
         learning_rate: Initial learning rate; decays along a cosine to a hundredth of it.
@@ -55,6 +56,7 @@ class TrainingPlan:
     weight_decay: float = 1e-2
     seed: int = 0
     device: str = "cpu"
+    patience: int | None = None
 
 
 def training_job(
@@ -88,6 +90,7 @@ def training_job(
         loss=loss,
         evaluate=_EpochEvaluation(data, network, plan.device, best),
         epochs=plan.epochs,
+        patience=plan.patience,
         scheduler=partial(_CosineDecay, steps=plan.epochs * plan.steps_per_epoch),
     )
 
@@ -182,7 +185,9 @@ class _EpochEvaluation:
         self._best.save_if_better(chosen_by, self._network)
         predicted = self._test.predict(forward)
         metrics = measure(predicted, data.test.outcomes, data.codec, self._base)
-        return Evaluation(metrics=metrics, primary=PRIMARY, higher_is_better=True)
+        return Evaluation(
+            metrics=metrics, primary=PRIMARY, higher_is_better=True, selection_loss=loss
+        )
 
 
 class _HeldOut:

@@ -37,6 +37,8 @@ def run(store: Store) -> Run:
         emit(Evaluated(epoch=1, metrics={"mse": 0.25}, primary="mse"))
         for reason in ("being measured", "together with 3 others"):
             emit(Notice(level="info", event="fleet_changed", fields={"reason": reason}))
+        early = {"epoch": "7", "epochs": "20", "reason": "no better than that of epoch 1"}
+        emit(Notice(event="training_stopped_early", fields=early))
     store.end_attempt(
         attempt,
         Ending(exit_code=1),
@@ -90,9 +92,10 @@ def test_run_is_shown_with_its_attempts_and_precision(
         "started": 1,
         "precision_changed": 2,
         "evaluated": 1,
-        "notice": 2,
+        "notice": 3,
     }
     assert attempt["fleet"] == "together with 3 others"
+    assert attempt["training_stopped_early"]["epoch"] == "7"
     assert attempt["evaluation"]["metrics"] == {"mse": 0.25}
     assert Path(attempt["log"]).parent == Path(attempt["events_file"]).parent
     assert Path(attempt["events_file"]).exists()

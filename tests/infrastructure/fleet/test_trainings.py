@@ -66,7 +66,8 @@ PLANS = st.builds(
     rows=st.sampled_from([8, 8, 8, 7]),
     dropout=st.sampled_from([0.0, 0.0, 0.3]),
     precision=st.sampled_from(["fp32", "fp32", "fp16", "bf16"]),
-    epochs=st.integers(1, 2),
+    epochs=st.integers(1, 3),
+    patience=st.sampled_from([None, None, 1]),
     batches=st.integers(1, 5),
     accumulate=st.sampled_from([1, 1, 1, 1, 2]),
     special=st.one_of(st.just({}), st.dictionaries(st.integers(0, 4), KINDS, max_size=2)),
@@ -99,6 +100,14 @@ def test_a_failing_training_costs_itself(kind: int, error: str, tmp_path: Path) 
     _, ends = compare(plans, tmp_path)
     assert error in str(ends["m1"])
     assert [ends[name].outcome for name in ("m0", "m2")] == ["done", "done"]
+
+
+def test_a_training_that_no_longer_improves_ends_alone(tmp_path: Path) -> None:
+    plans = [Plan(seed=seed, batches=2, epochs=8, patience=seed or None) for seed in range(3)]
+    _, ends = compare(plans, tmp_path)
+    epochs = [ends[name].epochs for name in ("m0", "m1", "m2")]
+    assert epochs[0] == 8
+    assert min(epochs) < 8
 
 
 def test_gradients_that_overflow_for_good_stop_one_training(tmp_path: Path) -> None:

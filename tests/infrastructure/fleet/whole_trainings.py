@@ -53,6 +53,7 @@ class Plan:
     config: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     norm: bool = False
+    patience: int | None = None
 
     def job(self) -> TrainingJob:
         with torch.random.fork_rng(devices=[]):
@@ -86,6 +87,7 @@ class Plan:
             loss=loss,
             evaluate=evaluate,
             epochs=self.epochs,
+            patience=self.patience,
             scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, gamma=0.9),
             scheduler_counts="applied" if self.seed % 2 else "attempted",
             accumulate=self.accumulate,

@@ -73,6 +73,7 @@ def test_an_evaluation_reports_the_test_groups_and_keeps_the_best_epoch(make_job
     assert evaluation.metrics[evaluation.primary] == evaluation.metrics["nll_skill"]
     assert evaluation.higher_is_better
     kept = best.evaluation
+    assert evaluation.selection_loss == kept.value  # of the calibration groups
     saved = {name: tensor.clone() for name, tensor in job.model.state_dict().items()}
     with torch.no_grad():
         for parameter in job.model.parameters():
