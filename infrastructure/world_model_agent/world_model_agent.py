@@ -68,7 +68,7 @@ class WorldModelAgent(ABC):
     training_steps: int = 5000
     training_passes: int = 200
     epochs: int = 20
-    patience: int | None = 6
+    patience: int | None = 4
     batch_size: int = 256
     keep_fp32: Sequence[str] = ()
     newest_transitions: int = 200_000

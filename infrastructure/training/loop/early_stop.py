@@ -33,8 +33,8 @@ class EarlyStop:
         """Why the training ends, for the operator; empty while it goes on."""
         if self._patience is None or self._epochs_since < self._patience:
             return ""
-        best = f"that of epoch {self._best_epoch}" if self._best_epoch else "NaN or infinity"
-        return f"the last {self._patience} evaluations were no better than {best}"
+        best = f"that of epoch {self._best_epoch}" if self._best_epoch else "NaN"
+        return f"none of the last {self._patience} evaluations was better than {best}"
 
     def state_dict(self) -> dict[str, float | int]:
         """State for a checkpoint."""

@@ -37,7 +37,7 @@ def run(store: Store) -> Run:
         emit(Evaluated(epoch=1, metrics={"mse": 0.25}, primary="mse"))
         for reason in ("being measured", "together with 3 others"):
             emit(Notice(level="info", event="fleet_changed", fields={"reason": reason}))
-        early = {"epoch": "7", "epochs": "20", "reason": "no better than that of epoch 1"}
+        early = {"epoch": "7", "epochs": "20", "reason": "none was better"}
         emit(Notice(event="training_stopped_early", fields=early))
     store.end_attempt(
         attempt,

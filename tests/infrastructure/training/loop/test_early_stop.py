@@ -53,7 +53,7 @@ def test_evaluations_are_compared_by_their_own_direction_or_selection_loss(highe
         plain.note(evaluation, epoch)
         selected.note(replace(evaluation, selection_loss=loss), epoch)
     assert plain.reason == ""
-    assert selected.reason == "the last 1 evaluations were no better than that of epoch 1"
+    assert selected.reason == "none of the last 1 evaluations was better than that of epoch 1"
 
 
 def test_without_patience_it_never_ends() -> None:
@@ -79,7 +79,7 @@ def test_a_training_ends_early_with_the_weights_and_rates_of_a_longer_one(make_j
     assert torch.equal(weights(early), weights(whole))
     (notice,) = (each for each in daemon.of(Notice) if each.event == "training_stopped_early")
     assert notice.fields == {
-        "reason": "the last 2 evaluations were no better than that of epoch 3",
+        "reason": "none of the last 2 evaluations was better than that of epoch 3",
         "epoch": "5",
         "epochs": "8",
     }
