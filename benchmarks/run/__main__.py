@@ -77,6 +77,7 @@ def _share_rows(name: str, home: Path, options: argparse.Namespace) -> list[dict
         for number in range(options.rounds):
             agent = AGENTS[name]()
             agent.training_steps, agent.training_passes = options.steps, options.steps
+            agent.patience = None  # as many steps in every run
             agent.batch_size = batch_size
             with tempfile.TemporaryDirectory() as folder:
                 context = make_context(name, Path(folder), "share", seed=number, seconds=1.0)
