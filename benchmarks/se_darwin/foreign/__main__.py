@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from random import Random
 
-from benchmarks.se_darwin.foreign.attempt import Conditions
+from benchmarks.se_darwin.foreign.attempt import Conditions, RankerName
+from benchmarks.se_darwin.foreign.building import MANIFESTS, build
+from benchmarks.se_darwin.foreign.clones import Clones
 from benchmarks.se_darwin.foreign.comparison import compare
 from benchmarks.se_darwin.foreign.measurement import measure, read_records
-from benchmarks.se_darwin.foreign.sources import SOURCES
+from benchmarks.se_darwin.foreign.sources import FOREIGN, SOURCES
+from benchmarks.se_darwin.foreign.trial import problem_of
+
+RANKERS = ("model", "suspicion", "random")
+_SAMPLE_SEED = 15
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,19 +33,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
+    _measure(options, options.source, options.ranker, options.output)
+
+
+def _all(options: argparse.Namespace) -> None:
+    files = []
+    for source in FOREIGN:
+        for ranker in options.rankers:
+            file = options.output / f"{source}-{ranker}.jsonl"
+            _log(f"{source}, {ranker}:")
+            _measure(options, source, ranker, file)
+            files.append(file)
+    print(compare([record for file in files for record in read_records(file)]))
+
+
+def _measure(options: argparse.Namespace, source: str, ranker: RankerName, output: Path) -> None:
     if options.model is not None and not (options.model / "model.json").is_file():
         raise ValueError(f"{options.model} has no published model: there is no model.json")
-    bugs = SOURCES[options.source]()
+    bugs = SOURCES[source]()
     if options.only:
         bugs = [bug for bug in bugs if bug.name in options.only]
+    if options.sample:
+        bugs = Random(_SAMPLE_SEED).sample(bugs, min(options.sample, len(bugs)))
+    is_used = options.model is not None and ranker == "model"
     conditions = Conditions(
-        ranker=options.ranker,
-        model=options.model.resolve() if options.model else None,
+        ranker=ranker,
+        model=options.model.resolve() if is_used else None,
         max_seconds=options.seconds,
         max_evaluations=options.max_evaluations,
         seed=options.seed,
     )
-    measure(bugs, conditions, options.output, jobs=options.jobs, log=_log)
+    measure(bugs, conditions, output, jobs=options.jobs, log=_log)
+
+
+def _build(options: argparse.Namespace) -> None:
+    with closing(Clones(options.clones)) as clones:
+        for source in options.source or MANIFESTS:
+            print(f"{source}: {len(build(source, clones))} bugs, all texts as in the manifest")
+
+
+def _check(options: argparse.Namespace) -> None:
+    bugs = SOURCES[options.source]()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        problems = list(pool.map(problem_of, bugs))
+    for bug, problem in zip(bugs, problems, strict=True):
+        if problem:
+            print(f"{bug.name}: {problem}")
+    print(f"{options.source}: {problems.count('')} of {len(bugs)} as they should be")
 
 
 def _log(line: str) -> None:
@@ -53,19 +96,33 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.se_darwin.foreign", description=__doc__
     )
     commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run", help="attempt every bug of a source")
+    run = commands.add_parser("run", help="attempt every bug of a source with a ranker")
     run.add_argument("--source", choices=sorted(SOURCES), required=True)
-    run.add_argument("--ranker", choices=("model", "suspicion", "random"), required=True)
-    run.add_argument(
-        "--model", type=Path, help="folder 'published' of an agent; the shipped model without it"
-    )
-    run.add_argument("--seconds", type=float, default=60.0, help="of each search")
-    run.add_argument("--max-evaluations", type=int, default=1000, help="of each search")
-    run.add_argument("--seed", type=int, default=0, help="of each search")
-    run.add_argument("--jobs", type=int, default=2, help="bugs at the same time")
-    run.add_argument("--only", nargs="*", help="names of bugs; all without it")
+    run.add_argument("--ranker", choices=RANKERS, required=True)
     run.add_argument("--output", type=Path, required=True, help="JSON lines; resumed if it exists")
     run.set_defaults(command=_run)
+    every = commands.add_parser("all", help="attempt every bug of the four sources, and report")
+    every.add_argument("--rankers", choices=RANKERS, nargs="+", default=["model", "suspicion"])
+    every.add_argument("--output", type=Path, required=True, help="folder of the attempts; resumed")
+    every.set_defaults(command=_all)
+    for command in (run, every):
+        command.add_argument(
+            "--model", type=Path, help="folder 'published' of an agent; else the shipped model"
+        )
+        command.add_argument("--seconds", type=float, default=60.0, help="of each search")
+        command.add_argument("--max-evaluations", type=int, default=1000, help="of each search")
+        command.add_argument("--seed", type=int, default=0, help="of each search")
+        command.add_argument("--jobs", type=int, default=2, help="bugs at the same time")
+        command.add_argument("--only", nargs="*", help="names of bugs; all without it")
+        command.add_argument("--sample", type=int, help="this many bugs of each source, by chance")
+    make = commands.add_parser("build", help="build the bugs of the manifests from clones")
+    make.add_argument("--clones", type=Path, required=True, help="folder; missing ones are cloned")
+    make.add_argument("--source", choices=MANIFESTS, nargs="*", help="all without it")
+    make.set_defaults(command=_build)
+    check = commands.add_parser("check", help="run the tests on wrong and right programs only")
+    check.add_argument("--source", choices=sorted(SOURCES), required=True)
+    check.add_argument("--jobs", type=int, default=2, help="bugs at the same time")
+    check.set_defaults(command=_check)
     report = commands.add_parser("report", help="compare the attempts in files of `run`")
     report.add_argument("files", type=Path, nargs="+")
     report.set_defaults(command=_report)

@@ -15,12 +15,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from agents.se_darwin.solution.request import EvolutionRequest
 from agents.se_darwin_agent import SEDarwinAgent
 from benchmarks.se_darwin.foreign.bug import MODULE, ForeignBug
+from benchmarks.se_darwin.foreign.trial import passed_checks
 
 RankerName = Literal["model", "suspicion", "random"]
-_HIDDEN_TEST_SECONDS = 10.0
 
 
 class Conditions(BaseModel):
@@ -154,26 +153,18 @@ def attempt(request: AttemptRequest) -> AttemptRecord:
     record.checks, record.left_out = result["cases_used"], result["left_out"]
     record.certainty = _plain(result.get("certainty"))
     if record.repaired:
-        record.hidden_passed = share_passed(bug, best["code_after"], bug.hidden_test_code)
+        record.hidden_passed = _share_passed(bug, best["code_after"])
         record.right = record.hidden_passed == 1.0
     return record
 
 
-def share_passed(bug: ForeignBug, code: str, test_code: str) -> float:
-    """Return the share of the checks of *test_code* that *code* passes in the sandbox.
-
-    It is 0 if the sandbox cannot run them with this code.
-    """
+def _share_passed(bug: ForeignBug, code: str) -> float:
+    """Share of the hidden checks that *code* passes; 0 if they cannot be run with it."""
     try:
-        request = EvolutionRequest(
-            code=code, function=bug.function, module=MODULE, test_code=test_code
-        )
-        with request.sandbox() as sandbox:
-            task = request.task(sandbox, _HIDDEN_TEST_SECONDS)
-            [evaluation] = task.evaluate(sandbox, [(frozenset(), task.space.source)])
+        passed = passed_checks(code, bug.function, bug.hidden_test_code)
     except ValueError:
         return 0.0
-    return evaluation.score if not task.suite or not task.suite.left_out else 0.0
+    return sum(passed) / len(passed)
 
 
 def _plain(value: object) -> JsonValue:
