@@ -1,0 +1,1 @@
+"""How people repair functions: small changes found in the histories of git repositories."""
