@@ -541,6 +541,8 @@ class _Recorder:
         may_return: Whether the call returns a pending output; else it raises.
     """
 
+    __slots__ = ("_may_return", "arguments", "output")
+
     def __init__(self, *, may_return: bool) -> None:
         self._may_return = may_return
         self.arguments: tuple[Any, ...] | None = None

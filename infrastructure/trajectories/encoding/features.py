@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -72,7 +72,8 @@ class Tokens:
         """Yield buckets and offsets of each *size* rows in turn; the last may be fewer."""
         offsets_N = self.offsets
         starts_N = offsets_N[::size].repeat_interleave(size)[: len(offsets_N)]
-        counts = [int(lengths.sum()) for lengths in self.lengths.split(size)]
+        bounds = [*(offsets_N[::size].tolist() or [0]), len(self.buckets)]
+        counts = [end - start for start, end in pairwise(bounds)]
         own_offsets = (offsets_N - starts_N).split(size)
         yield from zip(self.buckets.split(counts), own_offsets, strict=True)
 

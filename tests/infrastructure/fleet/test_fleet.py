@@ -232,6 +232,21 @@ def test_a_late_member_joins_and_a_checkpoint_loads_between_steps() -> None:
     assert dict(twins.fleet.alone) == {}
 
 
+@pytest.mark.parametrize("replaced", ["weight", "moment"])
+def test_tensors_that_others_put_in_place_between_steps_are_used(replaced: str) -> None:
+    twins = two(precision="fp32")
+    for step in range(6):
+        if step == 3:  # all of the fleet's own tensors are known since the second step
+            for trainer in (twins.in_fleet["m1"], twins.alone["m1"]):
+                last = list(trainer.model.parameters())[-1]
+                if replaced == "weight":
+                    last.data = torch.full_like(last, 0.25)
+                else:
+                    trainer.optimizer.state[last]["exp_avg_sq"] = torch.full_like(last, 0.25)
+        twins.step({name: batch(step, 32, [8, 16, 4]) for name in twins.names})
+    twins.check()
+
+
 def _bytes(state: Any) -> Any:
     from io import BytesIO
 
