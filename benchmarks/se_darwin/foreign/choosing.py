@@ -29,6 +29,7 @@ _SEED = 15
 _BUGS, _OF_QUESTION, _OF_PACKAGE = 60, 12, 12
 _PROCESSES = 6
 _BOTH = (True, False)
+_USABLE = 65  # changes of algorithms, at which the choice ends
 _FEWEST, _MOST = 3, 12
 _TEST_MODULES = 3
 
@@ -104,13 +105,13 @@ def choose_algorithms(clones: Clones) -> Manifest:
     """Choose sixty changes of functions whose docstrings have at least three checks.
 
     Changes of at most eight lines, by commits in random order; at most one of a function. Before
-    the change at least one check of a value fails, after it all pass; if there are too few of
-    these, changes after which only further arguments are refused complete the number. The wrong
-    program is the module after the fix with the function before it, cut to what it needs. Half of
-    the checks, at least three and at most twelve, are visible; one that fails is among them. The
-    other checks and further calls, compared with the right program, are hidden. Which checks pass
-    is found by pytest, not by the sandbox. Dropped: programs that need a package, changes that no
-    check notices, and examples that the right program fails.
+    the change at least one check of a value fails, after it all pass; if there are too few of these
+    among the first 65, changes after which only further arguments are refused complete the number.
+    The wrong program is the module after the fix with the function before it, cut to what it needs.
+    Half of the checks, at least three and at most twelve, are visible; one that fails is among
+    them. The other checks and further calls, compared with the right program, are hidden. Which
+    checks pass is found by pytest, not by the sandbox. Dropped: programs that need a package,
+    changes that no check notices, and examples that the right program fails.
     """
     found = fixes(
         clones,
@@ -123,7 +124,7 @@ def choose_algorithms(clones: Clones) -> Manifest:
     faults: dict[str, Entry] = {}
     refusals: dict[str, Entry] = {}
     for fix in found:
-        if len(faults) == _BUGS:
+        if len(faults) == _BUGS or len(faults) + len(refusals) == _USABLE:
             break
         name = f"{fix.path.removesuffix('.py').replace('/', '.')}.{fix.function}"
         if name in faults or name in refusals:
