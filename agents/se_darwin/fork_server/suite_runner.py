@@ -118,7 +118,7 @@ class SuiteRunner:
             end, lost = Check(self._proxy), False
             try:
                 self._collector.run(test)
-                end.has_passed = True
+                end.record(None)
             except CandidateLostError:
                 lost = True
             except BaseException as error:  # the exception is how the test fails

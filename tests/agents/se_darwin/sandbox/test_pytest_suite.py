@@ -535,6 +535,16 @@ def test_a_program_imports_modules_of_its_own(sandbox: Sandbox, use: str) -> Non
     assert [output and output.text for output in other.outputs] != ["passed"]
 
 
+def test_a_test_without_asserts_reaches_the_function(sandbox: Sandbox) -> None:
+    tests = "import pytest\nfrom mod import solve\ndef test_a():\n"
+    tests += "    with pytest.raises(TypeError):\n        solve(None)"
+    suite = prepare(sandbox, TestSources(tests))
+    [execution] = sandbox.run([PROGRAM], suite, function="solve", coverage=True, limits=LIMITS)
+    assert [(output.text, bool(output.lines)) for output in execution.outputs if output] == [
+        ("passed", True)
+    ]
+
+
 def test_a_method_of_another_kind_is_refused(sandbox: Sandbox) -> None:
     tests = TestSources("from mod import Cart\ndef test_a():\n    assert Cart(1).largest == 1")
     suite = PytestSuite.prepare(tests, ProgramSources(METHODS, "mod"), "Cart.largest")
