@@ -73,8 +73,18 @@ class Manifest(BaseModel):
 
     @classmethod
     def read(cls, source: str) -> Manifest:
-        """Read the manifest of *source*."""
-        return cls.model_validate_json((FOLDER / f"{source}.json").read_text())
+        """Read the manifest of *source*.
+
+        Raises:
+            ValueError: It has none yet.
+        """
+        file = FOLDER / f"{source}.json"
+        if not file.is_file():
+            raise ValueError(
+                f"{file} does not exist: run python -m benchmarks.se_darwin.foreign.choosing "
+                f"--source {source} --clones FOLDER"
+            )
+        return cls.model_validate_json(file.read_text())
 
     def write(self) -> None:
         """Write the manifest to its place in the repository."""
