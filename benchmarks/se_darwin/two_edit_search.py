@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 
 import numpy as np
 
 from agents.se_darwin.features import Fields
 from agents.se_darwin.sandbox import Sandbox
-from agents.se_darwin.search.evolution import Evolution
-from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import RandomRanker, Ranker, SuspicionRanker
 from benchmarks.se_darwin.bugs import Bug
 from benchmarks.se_darwin.learning import Scorer, WorldModelScorer
 from benchmarks.se_darwin.replay import ReplayTask
+from benchmarks.se_darwin.searching import search
 from benchmarks.se_darwin.study import TrainedFold
 
 MOST_EXECUTIONS = 200
@@ -47,19 +45,6 @@ def rankers(trained: TrainedFold) -> dict[str, Ranker]:
     }
 
 
-def search(sandbox: Sandbox, bug: Bug, ranker: Ranker, seed: int) -> tuple[int, str] | None:
-    """Return executions until the repair and its source; None if the budget ends before."""
-    rng = Random(f"{seed}/{bug.task.name}")
-    evolution = Evolution(bug.task, sandbox, rng, Policy(ranker=ranker))
-    while outcomes := evolution.run_generation(MOST_EXECUTIONS - evolution.evaluations):
-        for outcome in outcomes:
-            if outcome.child.fixed:
-                return evolution.evaluations, outcome.child.source
-        if evolution.evaluations >= MOST_EXECUTIONS:
-            break
-    return None
-
-
 def search_all(
     sandbox: Sandbox,
     bugs: Sequence[Bug],
@@ -70,6 +55,15 @@ def search_all(
     """Return each ranker's results by bug; the model that did not train on a bug ranks it."""
     by_fold = [rankers(item) for item in trained]
     return {
-        name: [search(sandbox, bug, by_fold[fold_of[bug.module]][name], seed) for bug in bugs]
+        name: [
+            search(
+                sandbox,
+                bug,
+                by_fold[fold_of[bug.module]][name],
+                budget=MOST_EXECUTIONS,
+                seed=seed,
+            )
+            for bug in bugs
+        ]
         for name in by_fold[0]
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
@@ -16,18 +17,18 @@ from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation, label_outcome
 
-# experiments
-SECOND = 0.5
-RATIO_BETTER = 3.0
-RATIO_GAIN = 10.0
-RATIO_SAME = 0.6
+# How much likelier an outcome is for one of the edits of a two-edit repair than for another single
+# edit: 215 halves of repairs and 2718 other edits of 108 programs with two faults (see
+# docs/se-darwin.md, "How it searches").
 RATIO_WORSE = 0.15
-NODE_TURN = 0.0
-UNIFORM = 0.0
-RECOMBINE = 1.0
-POWER = 1.0
+RATIO_SAME = 0.8
+RATIO_BETTER = 3.0
+RATIO_GAIN = 30.0
+SECOND = 0.5
+NODE_TURN = 0.5
+FLOOR = 0.15
 ROWS_PER_RUN = 200
-KINDS = (
+SPLIT = (
     "single_edits",
     "second_edits",
     "further_edits",
@@ -64,20 +65,20 @@ class Outcome:
 
 
 class Evolution:
-    """Evolves one task's program.
+    """Evolves one task's program, best step first; it may go on after a repair.
 
     Args:
         task: Program to repair and its tests.
         sandbox: Sandbox in which candidates run.
-        rng: Random generator.
+        rng: Random generator: decides between steps of equal chance, and what is explored.
         policy: Policy that chooses the candidates to run.
 
     Attributes:
         archive: Programs that were kept.
         evaluations: Number of candidates run so far.
-        split: What was run and what was not, by kind: candidates with a single edit, a second one
-            or further ones, unions of two programs; duplicates, which equal a program that was run,
-            and were skipped; and programs that were run once more to see which lines they run.
+        split: What was run and what was not, by the names in `SPLIT`: candidates with one, two or
+            more edits, and unions of two programs; duplicates, which equal a program that was run
+            and were skipped; programs that were run once more to see which lines they run.
     """
 
     def __init__(self, task: RepairTask, sandbox: Sandbox, rng: Random, policy: Policy) -> None:
@@ -85,15 +86,17 @@ class Evolution:
         [root] = self._run([(frozenset(), task.space.source)], coverage=True)
         self.archive = Archive(root)
         self.evaluations = 0
-        self.split = Counter(dict.fromkeys(KINDS, 0))
+        self.split = dict.fromkeys(SPLIT, 0)
+        self._features = {root: StepFeatures(task.space, root)}
+        self._weights: dict[Edit, float] = {}
         self._ranked_rows = 0
-        self._inherited: dict[Edit, float] = {}
+        self._outlook = 0.0
+        self._prospects: dict[Evaluation, float] = {}
         self._frontier = Frontier(self._rank)
         self._frontier.push(Branch(parent=root, prospect=1.0, outlook=1.0))
-        self._prospects = {root: 1.0}
 
     def run_generation(self, max_candidates: int | None = None) -> list[Outcome]:
-        """Run one batch of candidates: those that the policy considers most promising.
+        """Run one batch of candidates: those that are most likely the repair.
 
         Args:
             max_candidates: Upper limit besides the policy's batch, or None.
@@ -134,16 +137,16 @@ class Evolution:
 
     def _record(self, choice: Choice, child: Evaluation) -> Outcome:
         parent, step = choice.branch.parent, choice.step
-        kind = min(3, len(step.edits)) - 1 if step.operator == "revision" else 3
-        self.split[KINDS[kind]] += 1
+        is_union = step.operator == "recombination"
+        self.split[SPLIT[3 if is_union else min(3, len(step.edits)) - 1]] += 1
         if self.archive.add(child, parent) and not child.fixed:
-            share = choice.chance / choice.neighbourhood.total
-            prospect = choice.branch.prospect * _update(share, parent, child)
-            self._prospects[child] = prospect
-            outlook = max(self._inherited.values())
-            self._frontier.push(Branch(parent=child, prospect=prospect, outlook=outlook))
+            odds = SECOND * choice.chance * _ratio(parent, child)
+            self._prospects[child] = choice.branch.prospect * odds / (1.0 + odds)
+            self._frontier.push(
+                Branch(parent=child, prospect=self._prospects[child], outlook=self._outlook)
+            )
             if child.score > parent.score:
-                self._recombine(child, choice.neighbourhood)
+                self._recombine(child)
         return Outcome(
             step=step,
             observation=choice.neighbourhood.observation,
@@ -153,61 +156,48 @@ class Evolution:
             child=child,
         )
 
-    def _recombine(self, child: Evaluation, neighbourhood: Neighbourhood) -> None:
-        """Add the unions of *child* with programs that pass a test which it fails."""
+    def _recombine(self, child: Evaluation) -> None:
+        """Add the unions of *child* with programs that pass every test which it fails."""
         for mate, prospect in self._prospects.items():
-            gains = [t and not o for t, o in zip(mate.passed, child.passed, strict=True)]
-            if not any(gains) or not mate.edits:
-                continue
-            steps = [
-                s for s in recombine(child.edits, mate.edits) if self.archive.is_untried(s.edits)
-            ]
-            if not steps:
-                continue
-            union = sum(a or b for a, b in zip(mate.passed, child.passed, strict=True))
-            chance = RECOMBINE * prospect * (1.0 if union == len(gains) else 0.3)
-            self._frontier.push(
-                Branch(
-                    parent=child,
-                    prospect=self._prospects[child],
-                    outlook=chance,
-                    neighbourhood=Neighbourhood(
-                        observation=observe(self._task.space, child),
-                        features=neighbourhood.features,
-                        ranked=[(chance / len(steps), step) for step in steps],
-                    ),
-                )
-            )
+            if all(map(any, zip(mate.passed, child.passed, strict=True))):
+                added = recombine(child.edits, mate.edits)
+                if added and self.archive.is_untried(child.edits.union(added)):
+                    own = self._prospects[child]
+                    self._frontier.push(
+                        Branch(parent=child, prospect=own, outlook=prospect, added=added)
+                    )
 
     def _rank(self, branch: Branch) -> Neighbourhood:
-        """Rank the revisions of the branch's program."""
+        """Rank the steps from the branch's program: its only one, or all revisions."""
         parent, space = branch.parent, self._task.space
-        covered = parent
-        if parent.edits:  # the root has been run with coverage
+        if parent not in self._features:
             [covered] = self._run([(parent.edits, parent.source)], coverage=True)
             self.split["coverage_runs"] += 1
-        observation, features = observe(space, parent), StepFeatures(space, covered)
+            self._features[parent] = StepFeatures(space, covered)
+        observation, features = observe(space, parent), self._features[parent]
+        if branch.added:
+            return Neighbourhood(
+                operator="recombination",
+                observation=observation,
+                features=features,
+                ranked=[(branch.outlook, branch.added)],
+            )
         steps = revise(space, parent.edits)
-        self._rng.shuffle(steps)
-        if self._inherited and self._ranked_rows > ROWS_PER_RUN * self.evaluations:
-            chances = [self._inherited[edit] for step in steps for edit in step.changed]
+        self._rng.shuffle(steps)  # decides between equal chances
+        if self._ranked_rows > ROWS_PER_RUN * self.evaluations:
+            weights = [self._weights[edit] for step in steps for edit in step.changed]
         else:
             actions = [features.describe(step) for step in steps]
-            chances = self._policy.ranker.success_chances(observation, actions)
+            weights = self._policy.ranker.success_chances(observation, actions)
             self._ranked_rows += len(steps)
-        chances = [c**POWER + UNIFORM / len(chances) for c in chances]
-        ranked = sorted(zip(chances, steps, strict=True), key=lambda pair: -pair[0])
-        if NODE_TURN:
-            turns: Counter[int] = Counter()
-            again = []
-            for chance, step in ranked:
-                [edit] = step.changed
-                turns[edit.node] += 1
-                again.append((chance * turns[edit.node] ** -NODE_TURN, step))
-            ranked = sorted(again, key=lambda pair: -pair[0])
-        if not self._inherited:
-            self._inherited = {edit: chance for chance, step in ranked for edit in step.changed}
-        return Neighbourhood(observation=observation, features=features, ranked=ranked[::-1])
+        edits = [edit for step in steps for edit in step.changed]
+        ranked = _take_turns(zip(weights, edits, strict=True))
+        if not parent.edits:
+            self._weights = dict(zip(edits, weights, strict=True))
+            self._outlook = ranked[-1][0] if ranked else 0.0
+        return Neighbourhood(
+            operator="revision", observation=observation, features=features, ranked=ranked
+        )
 
     def _run(
         self, programs: list[tuple[frozenset[Edit], str]], *, coverage: bool = False
@@ -215,12 +205,28 @@ class Evolution:
         return self._task.evaluate(self._sandbox, programs, coverage=coverage)
 
 
-def _update(share: float, parent: Evaluation, child: Evaluation) -> float:
-    """Return the probability that the step from *parent* to *child* is a part of the repair."""
+def _take_turns(weighted: Iterable[tuple[float, Edit]]) -> list[tuple[float, tuple[Edit, ...]]]:
+    """Return chances, which sum to 1, and edits, in ascending order of chance.
+
+    The k-th edit of a node has its weight divided by the square root of k: if the best ones fail,
+    another node is more likely the faulty one.
+    """
+    turns: Counter[int] = Counter()
+    chances = []
+    for weight, edit in sorted(weighted, key=lambda pair: -pair[0]):
+        turns[edit.node] += 1
+        chances.append((weight * turns[edit.node] ** -NODE_TURN, (edit,)))
+    total = sum(chance for chance, _ in chances)
+    chances.sort(key=lambda pair: -pair[0])
+    return [
+        ((1.0 - FLOOR) * chance / total + FLOOR / len(chances), edits)
+        for chance, edits in reversed(chances)
+    ]
+
+
+def _ratio(parent: Evaluation, child: Evaluation) -> float:
+    """Return how much likelier the outcome is for a part of the repair than for another edit."""
     change = child.score - parent.score
     if change > 0:
-        ratio = RATIO_BETTER + RATIO_GAIN * change / (1.0 - parent.score)
-    else:
-        ratio = RATIO_SAME if change == 0 else RATIO_WORSE
-    odds = SECOND * share * ratio
-    return odds / (1.0 - SECOND * share + odds)
+        return RATIO_BETTER + RATIO_GAIN * change / (1.0 - parent.score)
+    return RATIO_WORSE if change < 0 else RATIO_SAME

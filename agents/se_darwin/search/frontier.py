@@ -1,35 +1,34 @@
-"""Best-first order over the untried steps of all programs that are worth another edit."""
+"""Best-first order over the untried steps from all programs that are worth another edit."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from agents.se_darwin.edits import Edit
 from agents.se_darwin.features import Fields, Step, StepFeatures
 from agents.se_darwin.tasks.evaluation import Evaluation
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Neighbourhood:
     """The untried steps from one program, and what a ranker sees of them.
 
     Attributes:
+        operator: Operator of the steps.
         observation: Observation fields of the program.
         features: Action fields of its steps.
-        ranked: Chance to be the repair, and step; in ascending order of chance.
-        total: Sum of the chances of all steps, tried or not.
+        ranked: The chance of each step to make the repair, if one of them does, and the edits that
+            it adds; in ascending order of chance.
     """
 
+    operator: str
     observation: Fields
     features: StepFeatures
-    ranked: list[tuple[float, Step]]
-    total: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.total = sum(chance for chance, _ in self.ranked)
+    ranked: list[tuple[float, tuple[Edit, ...]]]
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -38,19 +37,22 @@ class Branch:
 
     Attributes:
         parent: The program.
-        prospect: Estimated probability that its edits are a part of a repair.
-        outlook: Chance of its best step, as long as its steps are not ranked.
+        prospect: Odds that its edits are a part of the repair, relative to those that a single
+            edit of the given program is the repair, which are 1.
+        outlook: Estimated chance of its best step, as long as its steps are not ranked.
+        added: Edits that the only step adds; empty if every edit of the space is a step.
         neighbourhood: Its steps; None until they are ranked.
     """
 
     parent: Evaluation
     prospect: float
     outlook: float
+    added: tuple[Edit, ...] = ()
     neighbourhood: Neighbourhood | None = None
 
     @property
     def value(self) -> float:
-        """Estimated probability that its best untried step makes the repair."""
+        """Odds that its best untried step makes the repair; 0 if none is left."""
         if self.neighbourhood is None:
             return self.prospect * self.outlook
         ranked = self.neighbourhood.ranked
@@ -63,9 +65,9 @@ class Choice:
 
     Attributes:
         branch: Branch of its parent.
-        neighbourhood: Neighbourhood of its parent.
+        neighbourhood: Steps of its parent.
         step: The step.
-        chance: Chance that it makes the repair, if the parent is one step from it.
+        chance: Chance that it makes the repair, if a step of its parent does.
         propensity: Probability of this choice among the parent's untried steps.
     """
 
@@ -79,9 +81,11 @@ class Choice:
 class Frontier:
     """Priority queue of branches by the value of their best untried step.
 
+    A choice costs a logarithm of the number of branches. The steps of a branch are ranked once,
+    when no other branch has a better value.
+
     Args:
-        rank: Function that ranks the steps of a branch; called once for each branch, when the
-            branch has the highest value of all.
+        rank: Function that ranks the steps of a branch.
     """
 
     def __init__(self, rank: Callable[[Branch], Neighbourhood]) -> None:
@@ -98,7 +102,7 @@ class Frontier:
             heapq.heappush(self._heap, (-branch.value, next(self._numbers), branch))
 
     def pop(self, rng: Random, epsilon: float) -> Choice | None:
-        """Take the most valuable step; with probability *epsilon* another one of its parent.
+        """Take the most valuable step; with probability *epsilon* a random one of its parent.
 
         Returns:
             The step, or None if there is none.
@@ -109,17 +113,20 @@ class Frontier:
                 branch.neighbourhood = self._rank(branch)
                 self.push(branch)
                 continue
-            ranked = branch.neighbourhood.ranked
-            best = position = len(ranked) - 1
+            steps = branch.neighbourhood
+            best = position = len(steps.ranked) - 1
             if epsilon and rng.random() < epsilon:
-                position = rng.randrange(len(ranked))
-            propensity = epsilon / len(ranked) + (1.0 - epsilon) * (position == best)
-            chance, step = ranked.pop(position)
+                position = rng.randrange(len(steps.ranked))
+            propensity = epsilon / len(steps.ranked) + (1.0 - epsilon) * (position == best)
+            chance, added = steps.ranked.pop(position)
             self.push(branch)
+            changed = frozenset(added)
             return Choice(
                 branch=branch,
-                neighbourhood=branch.neighbourhood,
-                step=step,
+                neighbourhood=steps,
+                step=Step(
+                    operator=steps.operator, changed=changed, edits=branch.parent.edits | changed
+                ),
                 chance=chance,
                 propensity=propensity,
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.features import Step
 
@@ -16,23 +18,21 @@ def revise(space: EditSpace, edits: frozenset[Edit]) -> list[Step]:
     ]
 
 
-def recombine(first: frozenset[Edit], second: frozenset[Edit]) -> list[Step]:
-    """Return the unions of both sets; where both edit a node, one union takes each one's edit."""
-    merged: list[Step] = []
-    for own, other in ((first, second), (second, first)):
-        nodes = {edit.node for edit in own}
-        edits = own | {edit for edit in other if edit.node not in nodes}
-        if edits not in (first, second, *(step.edits for step in merged)):
-            merged.append(Step(operator="recombination", changed=edits - first, edits=edits))
-    return merged
+def recombine(first: frozenset[Edit], second: frozenset[Edit]) -> tuple[Edit, ...]:
+    """Return the edits of *second* that can be added to *first*: those at other nodes."""
+    touched = {edit.node for edit in first}
+    return _ordered(edit for edit in second if edit.node not in touched)
 
 
 def refine(edits: frozenset[Edit]) -> list[Step]:
     """Return a step for each edit that can be removed: the first round of delta debugging."""
-    ordered = sorted(edits, key=lambda edit: (edit.node, edit.kind, edit.new))
-    if len(ordered) < 2:
+    if len(edits) < 2:
         return []
     return [
         Step(operator="refinement", changed=frozenset({edit}), edits=edits - {edit})
-        for edit in ordered
+        for edit in _ordered(edits)
     ]
+
+
+def _ordered(edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    return tuple(sorted(edits, key=lambda edit: (edit.node, edit.kind, edit.new)))

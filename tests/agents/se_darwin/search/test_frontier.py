@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from agents.se_darwin.edits import EditSpace
-from agents.se_darwin.features import Step, StepFeatures
+from agents.se_darwin.features import StepFeatures
 from agents.se_darwin.sandbox import Execution
 from agents.se_darwin.search.frontier import Branch, Frontier, Neighbourhood
 from agents.se_darwin.tasks.evaluation import Evaluation
@@ -19,10 +19,7 @@ PARENT = Evaluation(
     execution=Execution(outputs=(None,), end="exit"),
     symptoms=(),
 )
-STEPS = [
-    Step(operator="revision", changed=frozenset({edit}), edits=frozenset({edit}))
-    for edit in SPACE.edits[:3]
-]
+EDITS = [(edit,) for edit in SPACE.edits[:3]]
 
 
 def branch(prospect: float, outlook: float = 1.0) -> Branch:
@@ -38,9 +35,10 @@ class Ranking:
     def __call__(self, branch: Branch) -> Neighbourhood:
         self.ranked.append(branch)
         return Neighbourhood(
+            operator="revision",
             observation={},
             features=StepFeatures(SPACE, PARENT),
-            ranked=list(zip((0.1, 0.2, 0.5), STEPS, strict=True)),
+            ranked=list(zip((0.1, 0.2, 0.5), EDITS, strict=True)),
         )
 
 
