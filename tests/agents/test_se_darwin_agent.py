@@ -232,7 +232,7 @@ SQUARE = {
         ({"max_evaluations": 8}, "evaluations"),
         ({"max_seconds": 0.001}, "seconds"),
         ({"stop": lambda: True}, "stopped"),
-        ({"code": "def solve(x):\n    return x"}, "exhausted"),
+        ({"code": "def solve():\n    return None"}, "exhausted"),
         ({"tests": [((2,), 1)]}, "success"),
     ],
 )

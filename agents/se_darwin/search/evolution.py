@@ -26,7 +26,7 @@ RATIO_BETTER = 3.0
 RATIO_GAIN = 30.0
 SECOND = 0.5
 NODE_TURN = 0.5
-FLOOR = 0.15
+FLOOR = 0.1
 ROWS_PER_RUN = 200
 SPLIT = (
     "single_edits",

@@ -102,32 +102,56 @@ class Frontier:
             heapq.heappush(self._heap, (-branch.value, next(self._numbers), branch))
 
     def pop(self, rng: Random, epsilon: float) -> Choice | None:
-        """Take the most valuable step; with probability *epsilon* a random one of its parent.
+        """Take the most valuable step; with probability *epsilon* explore.
+
+        Exploration takes a random step, half of the time one of another branch, so that a run also
+        meets programs with several edits. A propensity is the probability of a step given its
+        parent.
 
         Returns:
             The step, or None if there is none.
         """
-        while self._heap:
-            branch = heapq.heappop(self._heap)[2]
-            if branch.neighbourhood is None:
-                branch.neighbourhood = self._rank(branch)
-                self.push(branch)
-                continue
-            steps = branch.neighbourhood
-            best = position = len(steps.ranked) - 1
-            if epsilon and rng.random() < epsilon:
-                position = rng.randrange(len(steps.ranked))
-            propensity = epsilon / len(steps.ranked) + (1.0 - epsilon) * (position == best)
-            chance, added = steps.ranked.pop(position)
+        if not self._rank_top():
+            return None
+        others = len(self._heap) - 1
+        explored = epsilon / 2 if others else epsilon  # the share of random steps of the top
+        draw = rng.random() if epsilon else 1.0
+        index = 1 + rng.randrange(others) if explored <= draw < epsilon else 0
+        branch, steps = self._remove(index)
+        if not steps.ranked:
+            return self.pop(rng, epsilon)
+        count, propensity = len(steps.ranked), 1.0 / len(steps.ranked)
+        position = rng.randrange(count) if draw < epsilon else count - 1
+        if index == 0:
+            greedy = (1.0 - epsilon) * (position == count - 1)
+            propensity = (greedy + explored / count) / (1.0 - epsilon + explored)
+        chance, added = steps.ranked.pop(position)
+        self.push(branch)
+        changed = frozenset(added)
+        return Choice(
+            branch=branch,
+            neighbourhood=steps,
+            step=Step(
+                operator=steps.operator, changed=changed, edits=branch.parent.edits | changed
+            ),
+            chance=chance,
+            propensity=propensity,
+        )
+
+    def _rank_top(self) -> bool:
+        """Rank branches until the most valuable one is ranked; return whether there is one."""
+        while self._heap and self._heap[0][2].neighbourhood is None:
+            branch, _ = self._remove(0)
             self.push(branch)
-            changed = frozenset(added)
-            return Choice(
-                branch=branch,
-                neighbourhood=steps,
-                step=Step(
-                    operator=steps.operator, changed=changed, edits=branch.parent.edits | changed
-                ),
-                chance=chance,
-                propensity=propensity,
-            )
-        return None
+        return bool(self._heap)
+
+    def _remove(self, index: int) -> tuple[Branch, Neighbourhood]:
+        """Remove a branch, and return it with its ranked steps."""
+        if index == 0:
+            branch = heapq.heappop(self._heap)[2]
+        else:
+            branch = self._heap.pop(index)[2]
+            heapq.heapify(self._heap)
+        if branch.neighbourhood is None:
+            branch.neighbourhood = self._rank(branch)
+        return branch, branch.neighbourhood

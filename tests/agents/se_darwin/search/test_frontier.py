@@ -94,3 +94,19 @@ def test_propensities_are_the_probabilities_of_what_was_chosen() -> None:
         inverse[choice.chance] += 1.0 / choice.propensity  # type: ignore[assignment]
     for chance in (0.1, 0.2, 0.5):
         assert inverse[chance] / draws == pytest.approx(1.0, abs=0.15)
+
+
+def test_exploration_also_meets_other_branches() -> None:
+    first, second = branch(1.0), branch(0.001)
+    met: Counter[Branch] = Counter()
+    for seed in range(1000):
+        frontier = Frontier(Ranking())
+        first.neighbourhood = second.neighbourhood = None
+        frontier.push(first)
+        frontier.push(second)
+        choice = frontier.pop(Random(seed), 0.4)
+        assert choice is not None
+        met[choice.branch] += 1
+        if choice.branch is second:
+            assert choice.propensity == pytest.approx(1 / 3)
+    assert met[second] / 1000 == pytest.approx(0.2, abs=0.04)
