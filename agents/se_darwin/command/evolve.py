@@ -39,6 +39,7 @@ _SPLIT = {
     "second_edits": "second edits",
     "further_edits": "further edits",
     "recombinations": "recombinations",
+    "minimising": "to drop edits that the repair does not need",
     "duplicates": "not run again",
 }
 

@@ -35,6 +35,7 @@ SPLIT = (
     "recombinations",
     "duplicates",
     "coverage_runs",
+    "minimising",
 )
 
 
@@ -75,10 +76,11 @@ class Evolution:
 
     Attributes:
         archive: Programs that were kept.
-        evaluations: Number of candidates run so far.
+        evaluations: Number of candidates run so far, without those that minimise a repair.
         split: What was run and what was not, by the names in `SPLIT`: candidates with one, two or
             more edits, and unions of two programs; duplicates, which equal a program that was run
-            and were skipped; programs that were run once more to see which lines they run.
+            and were skipped; programs that were run once more to see which lines they run; and
+            programs that were run to minimise a repair.
     """
 
     def __init__(self, task: RepairTask, sandbox: Sandbox, rng: Random, policy: Policy) -> None:
@@ -130,7 +132,7 @@ class Evolution:
         for step in refine(repaired.edits):
             source = self._task.space.program(step.edits)
             [child] = self._run([(step.edits, source)])
-            self.evaluations += 1
+            self.split["minimising"] += 1
             if child.score >= repaired.score:
                 return self.minimise(child)
         return repaired
