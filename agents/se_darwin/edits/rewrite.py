@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 from agents.se_darwin.edits.edit import Slot, write
 
 _BLOCKS = ("body", "orelse", "finalbody")
+_ATOMS = (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,10 +112,17 @@ class _Rewriter:
         write(change.slot, change.new)
         expected = ast.dump(self._tree)
         indent = self._lines[change.old.lineno - 1][: change.old.col_offset].decode()
-        for body in self._spellings(change.new, indent if indent.isspace() else ""):
-            changed = data[:start] + body.encode() + data[end:]
-            if _dump(changed) == expected:
-                return changed
+        spans = [(start, end)]
+        if (
+            isinstance(change.new, _ATOMS)
+            and data[start - 1 : start] + data[end : end + 1] == b"()"
+        ):
+            spans.insert(0, (start - 1, end + 1))  # the parentheses may be superfluous now
+        for first, last in spans:
+            for body in self._spellings(change.new, indent if indent.isspace() else ""):
+                changed = data[:first] + body.encode() + data[last:]
+                if _dump(changed) == expected:
+                    return changed
         return None
 
     def _replace_lines(self, data: bytes, change: _LineChange) -> bytes | None:

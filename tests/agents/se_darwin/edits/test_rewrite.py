@@ -48,6 +48,15 @@ def comments(program: str) -> set[str]:
     return {part.strip() for part in program.replace("#", "\n#").splitlines() if "#" in part}
 
 
+def test_parentheses_go_that_the_meaning_needs_no_longer() -> None:
+    written = "def f(a, b):\n    return(a - 1) * (1 - b)  # product\n"
+    assert rewrite(written, "def f(a, b):\n    return a * b\n") == (
+        "def f(a, b):\n    return(a) * b  # product\n"
+    )
+    called = "def f(a, b):\n    return g(a - b)\n"
+    assert rewrite(called, "def f(a, b):\n    return g(a)\n") == called.replace(" - b", "")
+
+
 def test_every_edit_keeps_its_meaning_and_the_comments() -> None:
     """Except the comments of a statement that it removes."""
     source = SOURCE.replace('"; b =', '"\n    b =')
