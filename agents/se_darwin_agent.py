@@ -11,6 +11,7 @@ from typing import Literal, TypedDict
 
 from pydantic import BaseModel
 
+from agents.se_darwin.certainty import Assessor, Certainty, describe_certainty
 from agents.se_darwin.collection import evolve_tasks, open_corpus_sandbox
 from agents.se_darwin.edits.rewrite import rewrite
 from agents.se_darwin.features import SPEC
@@ -33,6 +34,8 @@ _SOURCES = {
     "prior": "the prior that ships with genesis-fp16",
     "none": "suspicion",
 }
+ASSESSMENT_SECONDS = 10.0
+"""Most seconds in which `evolve_solution` looks for repairs other than the first one."""
 
 Ended = Literal["success", "evaluations", "seconds", "iterations", "exhausted", "stopped"]
 """Why a search ended: by success, a limit, for lack of new candidates, or as its caller asked."""
@@ -54,7 +57,9 @@ class EvolutionResult(TypedDict):
     The keys are those of the original system, and: ``ranked_by``, the ranker of the candidates;
     ``recorded``, what was recorded to learn from; in the statistics ``timed_out``, the number of
     candidates that exceeded their time limit, which is at most ``timeout_seconds``; ``ended``, why
-    the search ended; ``left_out``, why a test was not run, for each such test.
+    the search ended; ``left_out``, why a test was not run, for each such test; ``certainty``, how
+    sure the repair is, or None if the program passes all tests as given or is not repaired. The
+    statistics count candidates until the first repair; those run for certainty are counted there.
     """
 
     success: bool
@@ -68,6 +73,7 @@ class EvolutionResult(TypedDict):
     recorded: str
     ended: Ended
     left_out: list[str]
+    certainty: Certainty | None
 
 
 class SEDarwinAgent(WorldModelAgent):
@@ -190,6 +196,7 @@ class SEDarwinAgent(WorldModelAgent):
                 Evolution, task, sandbox, Random(request.seed), policy=policy
             )
             recording = Recording(request.agent_folder if request.record else None)
+            assessment = None
             with recording:  # closes the buffer even if the search fails
                 iterations, history, ended = await asyncio.to_thread(
                     self._search,
@@ -198,11 +205,26 @@ class SEDarwinAgent(WorldModelAgent):
                     started,
                     lambda outcomes: recording.add(task, outcomes, sandbox),
                 )
-            best = found = evolution.archive.best
-            if self._is_success(found):
-                best = await asyncio.to_thread(evolution.minimise, found)
+                best = found = evolution.archive.best
+                if self._is_success(found):
+                    best = await asyncio.to_thread(evolution.minimise, found)
+                statistics = _statistics(evolution, history)
+                if best.fixed and best.edits:
+                    assessor = Assessor(
+                        task=task,
+                        sandbox=sandbox,
+                        ranker=ranker,
+                        seed=request.seed,
+                        seconds=_assessment_seconds(request, started),
+                        stop=request.stop or (lambda: False),
+                    )
+                    assessment = await asyncio.to_thread(assessor.assess, evolution, best)
+                    recording.add(task, assessment.rivals.outcomes, sandbox)
+                    history += assessment.rivals.outcomes
+                    if assessment.chosen is not best:
+                        best = assessment.chosen
+                        found = assessment.rivals.origins[best]
             hidden = await asyncio.to_thread(task.hidden_pass_rate, sandbox, best.source)
-        members = evolution.archive.members
         describer = EditDescriber(request.code, task.space)
         after = rewrite(request.code, best.source)
         return EvolutionResult(
@@ -222,14 +244,8 @@ class SEDarwinAgent(WorldModelAgent):
             iterations=iterations,
             total_time=time.monotonic() - started,
             pool_statistics={
-                "trajectories": float(len(members)),
-                "evaluations": float(evolution.evaluations),
-                **{name: float(count) for name, count in evolution.split.items()},
+                **statistics,
                 "candidate_edits": float(len(task.space.edits)),
-                "mean_score": sum(member.score for member in members) / len(members),
-                "timed_out": float(
-                    sum(outcome.child.execution.end == "timeout" for outcome in history)
-                ),
                 "timeout_seconds": task.limits.wall_seconds if task.limits else math.inf,
             },
             cases_used=len(task.tests),
@@ -237,6 +253,7 @@ class SEDarwinAgent(WorldModelAgent):
             recorded=recording.summary,
             ended=ended,
             left_out=list(task.suite.left_out) if task.suite else [],
+            certainty=(describe_certainty(assessment, describer, request) if assessment else None),
         )
 
     def _ranker_for(self, request: EvolutionRequest) -> tuple[Ranker, str]:
@@ -295,6 +312,23 @@ class SEDarwinAgent(WorldModelAgent):
             )
             if request.on_progress is not None:
                 request.on_progress(_progress(evolution, request, now - started))
+
+
+def _statistics(evolution: Evolution, history: Sequence[Outcome]) -> dict[str, float]:
+    members = evolution.archive.members
+    return {
+        "trajectories": float(len(members)),
+        "evaluations": float(evolution.evaluations),
+        **{name: float(count) for name, count in evolution.split.items()},
+        "mean_score": sum(member.score for member in members) / len(members),
+        "timed_out": float(sum(outcome.child.execution.end == "timeout" for outcome in history)),
+    }
+
+
+def _assessment_seconds(request: EvolutionRequest, started: float) -> float:
+    """Most seconds of the assessment: its own limit, or what is left of the request's time."""
+    left = started + (request.max_seconds or math.inf) - time.monotonic()
+    return max(0.0, min(ASSESSMENT_SECONDS, left))
 
 
 def _progress(evolution: Evolution, request: EvolutionRequest, seconds: float) -> SearchProgress:

@@ -58,6 +58,17 @@ class BestProgram(BaseModel):
     test_results: list[bool]
 
 
+class Certainty(BaseModel):
+    """Part of ``certainty`` that is shown."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    level: str
+    summary: str
+    question: str
+    note: str
+    seconds: float
+
+
 class RepairResult(BaseModel):
     """Part of what ``evolve_solution`` returns that is shown; the other keys are kept.
 
@@ -65,6 +76,7 @@ class RepairResult(BaseModel):
         recorded: What the agent recorded to learn from, or why nothing, in one line.
         ended: Why the search ended; see `agents.se_darwin_agent.Ended`.
         left_out: Why a test of the function was not run, for each such test.
+        certainty: How sure the repair is.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -76,6 +88,7 @@ class RepairResult(BaseModel):
     recorded: str = ""
     ended: str = ""
     left_out: list[str] = []
+    certainty: Certainty | None = None
 
 
 class ChildAnswer(BaseModel):

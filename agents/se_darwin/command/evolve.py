@@ -17,7 +17,7 @@ from typing import Annotated, TextIO
 import typer
 from pydantic import JsonValue, ValidationError
 
-from agents.se_darwin.command.child import ChildAnswer, ChildRequest, RepairResult
+from agents.se_darwin.command.child import Certainty, ChildAnswer, ChildRequest, RepairResult
 from agents.se_darwin.command.program_files import ProgramFiles
 from agents.se_darwin.command.suite_files import SuiteFiles
 from agents.se_darwin.command.target import RepairTarget
@@ -219,7 +219,7 @@ def _start_child(answers: int, stdin: TextIO) -> subprocess.Popen[bytes]:
 
 
 def _print(result: RepairResult, folder: Path) -> None:
-    best, statistics = result.best_trajectory, result.pool_statistics
+    best = result.best_trajectory
     count = f"{sum(best.test_results)} of {len(best.test_results)}"
     if result.success and not best.edits:
         typer.echo(f"nothing to repair: {count} checks pass; add a test that fails")
@@ -234,6 +234,13 @@ def _print(result: RepairResult, folder: Path) -> None:
         typer.echo(f"not repaired: at best {count} checks pass{reason}")
         if result.ended == "stopped" and best.edits:
             typer.echo(f"the best program so far:\n{best.diff}", err=True)
+    if result.certainty is not None:
+        _print_certainty(result.certainty)
+    _print_search(result)
+
+
+def _print_search(result: RepairResult) -> None:
+    best, statistics = result.best_trajectory, result.pool_statistics
     typer.echo(
         f"evaluations: {statistics['evaluations']:.0f}, from {statistics['candidate_edits']:.0f} "
         f"single edits; chosen by {result.ranked_by}; {result.total_time:.1f} s"
@@ -251,3 +258,10 @@ def _print(result: RepairResult, folder: Path) -> None:
         typer.echo(f"  {plain(step, 1000)}")
     if result.recorded:
         typer.echo(result.recorded)
+
+
+def _print_certainty(certainty: Certainty) -> None:
+    note = f" ({certainty.note})" if certainty.note else ""
+    typer.echo(f"{certainty.level}: {certainty.summary}{note}; {certainty.seconds:.1f} s")
+    if certainty.question:
+        typer.echo(f"question: {plain(certainty.question, 2000)}")

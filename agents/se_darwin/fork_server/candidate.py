@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from .canonical import UncomparableError, canonical
 from .given_modules import import_program, module_names
 from .place import find_function
-from .wire import Call, Message, ProgramNames, UnsendableError, Wire
+from .wire import MESSAGE_MARK, Call, Message, ProgramNames, UnsendableError, Wire
 
 CANDIDATE_FILE = "<candidate>"
 
@@ -70,6 +70,61 @@ def serve_calls(
     with os.fdopen(calls, "rb", closefd=False) as lines:
         for line in lines:
             write_line(answers, _answer(called, wire, json.loads(line), coverage))
+
+
+def replay_calls(
+    source: str,
+    function: str,
+    place: tuple[str | None, str],
+    own_modules: Mapping[str, str],
+    calls: Sequence[Call],
+    writer: int,
+) -> None:
+    """Write a line as `run_calls` does for each of *calls*, which another process encoded.
+
+    Args:
+        source: Program that defines *function*.
+        function: Name of the function, also ``Class.method``.
+        place: Module whose names the program sees, if any, and the program's own name.
+        own_modules: Sources of the modules of its own that the program may import.
+        calls: Calls; none of them sees what another one did to its arguments.
+        writer: Descriptor to write to.
+    """
+    known, name = place
+    if known is None:
+        made = import_program(name, source, CANDIDATE_FILE, own_modules)
+    else:
+        made = ModuleType(name)
+        vars(made).update(vars(sys.modules[known]))
+        exec(compile(source, CANDIDATE_FILE, "exec", dont_inherit=True), vars(made))  # noqa: S102 - in the sandbox
+    called, program = find_function(made, function), ProgramNames(made, module_names(own_modules))
+    for number, call in enumerate(calls):
+        given = Wire(program).decode(call["values"])
+        places = len(given) - len(call["names"])
+        keywords = dict(zip(call["names"], given[places:], strict=True))
+        try:
+            kind, result = "value", _describe(called(*given[:places], **keywords), program)
+        except UnsendableError as error:
+            kind, result = "strange", str(error)
+        except BaseException as error:  # the exception is the candidate's result
+            kind, result = "raise", type(error).__name__
+        try:
+            after = _describe(given, program)
+        except (UnsendableError, RecursionError):
+            after = "?"
+        write_line(writer, [number, kind, result, after, []])
+
+
+def _describe(value: object, program: ProgramNames) -> str:
+    """Canonical text; of a value that contains objects of the program, the message that sends it.
+
+    Raises:
+        UnsendableError: It contains something else.
+    """
+    try:
+        return canonical(value)
+    except UncomparableError:
+        return MESSAGE_MARK + json.dumps(Wire(program).encode(value))
 
 
 def _answer(called: Function, wire: Wire, call: Call, coverage: bool) -> dict[str, object]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .canonical import UncomparableError, canonical
 from .function_proxy import FunctionProxy
+from .wire import Call
 
 PASSED = "passed"
 
@@ -33,6 +34,7 @@ class Check:
         has_passed: Whether the check was reached and passed at least once.
         failure: The first failure, or None.
         lines: Lines of the candidate that ran for this check.
+        calls: First calls of the candidate for this check.
     """
 
     def __init__(self, proxy: FunctionProxy) -> None:
@@ -41,6 +43,7 @@ class Check:
         self.has_passed = False
         self.failure: Failure | None = None
         self.lines: set[int] = set()
+        self.calls: list[Call] = []
 
     def equal(self, actual: object, expected: object) -> object:
         """Return ``actual == expected``; if they differ, keep both for the report."""
@@ -51,8 +54,9 @@ class Check:
         return is_equal
 
     def record(self, error: BaseException | None) -> None:
-        """Record the lines that ran since the last check, and *error* as this check's outcome."""
+        """Record lines and calls since the last check, and *error* as this check's outcome."""
         self.lines |= self._proxy.take_covered_lines()
+        self.calls += self._proxy.take_calls()
         if error is None:
             self.has_passed = True
         elif self.failure is None:

@@ -7,11 +7,13 @@ import os
 from types import MethodType
 
 from .canonical import UncomparableError
-from .wire import UnsendableError, Wire
+from .wire import Call, UnsendableError, Wire
 
 UNSENDABLE_ARGUMENT = "an argument cannot be sent to the candidate"
 NO_ATTRIBUTES = "a candidate can only be called"
 MAX_ANSWER_BYTES = 1 << 22
+MAX_CALLS = 50
+"""Number of calls that are kept of those made for one check."""
 _UNREADABLE = (
     ValueError,
     TypeError,
@@ -81,6 +83,7 @@ class FunctionProxy:
         self._wire, self._calls, self._answers = wire, calls, answers
         self._buffer = b""
         self._lines: set[int] = set()
+        self._made: list[Call] = []
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
         """Call the candidate; its changes of the arguments are made in the caller's objects, too.
@@ -95,7 +98,10 @@ class FunctionProxy:
             values = self._wire.encode(*arguments, *keywords.values())
         except UnsendableError as error:
             raise UnsendableArgumentError(error) from None
-        self._send(json.dumps({"values": values, "names": list(keywords)}).encode() + b"\n")
+        call: Call = {"values": values, "names": list(keywords)}
+        if len(self._made) < MAX_CALLS:
+            self._made.append(call)
+        self._send(json.dumps(call).encode() + b"\n")
         try:
             answer = json.loads(self._read_line())
             self._lines.update(map(int, answer["lines"]))
@@ -127,6 +133,11 @@ class FunctionProxy:
         """Return the lines that ran since the last call of this method, and forget them."""
         lines, self._lines = self._lines, set()
         return lines
+
+    def take_calls(self) -> list[Call]:
+        """Return the calls made since the last call of this method, at most `MAX_CALLS`."""
+        calls, self._made = self._made, []
+        return calls
 
     def _send(self, line: bytes) -> None:
         data = memoryview(line)

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypedDict
 
-from .candidate import run_calls, serve_calls, write_line
+from .candidate import replay_calls, run_calls, serve_calls, write_line
 from .confinement import (
     die_with_parent,
     drop_user,
@@ -36,6 +36,7 @@ from .confinement import (
 from .given_modules import PACKAGE, compile_module
 from .seccomp_filter import install_seccomp_filter
 from .suite_runner import SuiteRequest, run_suite
+from .wire import Call
 
 MAX_OUTPUT_BYTES = 1 << 20
 _MAX_DESCRIPTORS = 1024  # the usual limit of a process
@@ -45,9 +46,9 @@ class Request(TypedDict):
     """One batch of candidates.
 
     *module*, if any, provides its namespace; *tests* is a literal of pairs of arguments. If
-    *suite_module* is set, the program is the module of that name and the test suite is run
-    instead, or with *collect* only listed; *own_modules* are sources of modules that the program
-    imports.
+    *suite_module* is set, the program is the module of that name, and *own_modules* are sources of
+    modules that it imports. *task* is ``run`` (its tests, or its test suite), ``collect`` or
+    ``record`` (see `run_suite`), or ``replay`` (the *calls*).
     """
 
     sources: list[str]
@@ -56,7 +57,8 @@ class Request(TypedDict):
     tests: str
     suite_module: str | None
     own_modules: dict[str, str]
-    collect: bool
+    task: str
+    calls: list[Call]
     coverage: bool
     parallel: int
     memory_bytes: int
@@ -184,7 +186,17 @@ def _start(request: Request, index: int, suite_fd: int, base_bytes: int) -> tupl
     source, function = request["sources"][index], request["function"]
     coverage, suite_module = request["coverage"], request["suite_module"]
     reader, writer = os.pipe()
-    if suite_module is None:
+    own_modules = request["own_modules"]
+    for name, text in own_modules.items():  # once, for all children
+        compile_module(text, f"<{name.removesuffix(PACKAGE)}>")
+    if request["task"] == "replay":
+
+        def replay() -> None:
+            place = request["module"], suite_module or "program"
+            replay_calls(source, function, place, own_modules, request["calls"], writer)
+
+        pids = [_fork(request, base_bytes, [writer], replay)]
+    elif suite_module is None:
         tests = ast.literal_eval(request["tests"])
 
         def run() -> None:
@@ -195,17 +207,13 @@ def _start(request: Request, index: int, suite_fd: int, base_bytes: int) -> tupl
         calls_in, calls_out = os.pipe()
         answers_in, answers_out = os.pipe()
 
-        own_modules = request["own_modules"]
-        for name, text in own_modules.items():  # once, for all children
-            compile_module(text, f"<{name.removesuffix(PACKAGE)}>")
-
         def serve() -> None:
             pipes = (calls_in, answers_out)
             serve_calls(source, function, suite_module, own_modules, pipes, coverage=coverage)
 
         def run_tests() -> None:
-            suite, collect = _read_suite(suite_fd), request["collect"]
-            for line in run_suite(suite, function, calls_out, answers_in, collect=collect):
+            suite, task = _read_suite(suite_fd), request["task"]
+            for line in run_suite(suite, function, calls_out, answers_in, task=task):
                 write_line(writer, line)
 
         pids = [_fork(request, base_bytes, [calls_in, answers_out], serve)]

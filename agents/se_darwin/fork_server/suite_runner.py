@@ -40,18 +40,20 @@ class SuiteRequest(TypedDict):
 
 
 def run_suite(
-    suite: SuiteRequest, function: str, calls: int, answers: int, *, collect: bool
+    suite: SuiteRequest, function: str, calls: int, answers: int, *, task: str
 ) -> Iterator[list[object]]:
-    """Run *suite*, or with *collect* only list it: ``["checks", names, left out]`` or a problem.
+    """Run *suite*, or list it: ``["checks", names, left out]`` or a problem.
 
     Args:
         suite: The test module.
         function: Name of the function under repair.
         calls, answers: Descriptors to and from the candidate.
-        collect: Whether to list the checks without running them.
+        task: ``run``; ``collect`` to list the checks without running them; ``record`` to run and
+            list the calls of the function.
 
     Yields:
-        ``[check, kind, text, expected, lines run]``; nothing after the candidate is lost.
+        ``[check, kind, text, expected, lines run]``; nothing after the candidate is lost. To
+        record, ``["call", check, call]``.
     """
     try:
         runner = SuiteRunner(suite, function, calls, answers)
@@ -62,16 +64,16 @@ def run_suite(
         raised = f"{type(error).__name__}: {error}{hint}"
         yield ["problem", f"importing the program and its tests raised {raised}"]
     else:
-        if collect and not runner.tests:
+        if task == "collect" and not runner.tests:
             reason = "are skipped or have no parameters"
             if runner.left_out:
                 reason = f"cannot be run: {'; '.join(runner.left_out)}"
             yield ["problem", f"all tests of {function} {reason}"]
-        elif collect:
+        elif task == "collect":
             names = [name for test in runner.tests for name in test.check_names]
             yield ["checks", names, runner.left_out]
         else:
-            yield from runner.run()
+            yield from runner.run(record=task == "record")
 
 
 class SuiteRunner:
@@ -110,8 +112,8 @@ class SuiteRunner:
             except UnsupportedTestError as error:
                 self.left_out.append(str(error))
 
-    def run(self) -> Iterator[list[object]]:
-        """Yield the outcome of each check, as `run_suite` does."""
+    def run(self, *, record: bool = False) -> Iterator[list[object]]:
+        """Yield the outcome, or the calls, of each check, as `run_suite` does."""
         number = 0
         for test in self.tests:
             self._checks = [Check(self._proxy) for _ in test.lines]
@@ -126,7 +128,9 @@ class SuiteRunner:
             for check in [*self._checks, *[end] * test.has_end_check]:
                 if check.failure is None and not check.has_passed and end.failure is not None:
                     check.failure, check.lines = end.failure, end.lines
-                if check.failure is not None:
+                if record:
+                    yield from (["call", number, call] for call in check.calls)
+                elif check.failure is not None:
                     yield [number, *check.failure, sorted(check.lines)]
                 elif check.has_passed or not lost:
                     yield [number, "value", PASSED, "", sorted(check.lines)]

@@ -30,6 +30,9 @@ MAX_NODES = 200_000
 MAX_KNOWN = 50_000
 """Number of objects known to both processes after which they forget them all."""
 
+MESSAGE_MARK = "@"
+"""Beginning of a text that is a message in JSON; no canonical text begins with it."""
+
 _BY_TEXT: dict[type, Callable[[Any], str]] = {float: float.hex, complex: repr, Decimal: str}
 _BY_TEXT |= {bytes: bytes.hex, int: hex}
 _FROM_TEXT: dict[str, Callable[[str], object]] = {

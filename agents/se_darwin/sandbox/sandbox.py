@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from agents.se_darwin.fork_server.wire import Call
 from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
 from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
 from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError
@@ -156,23 +157,80 @@ class Sandbox:
             request |= self._write_suite(tests)
         else:
             request["tests"] = repr([(case.arguments, dict(case.keywords)) for case in tests])
+        return self._run(request, count)
+
+    def replay(
+        self,
+        sources: Sequence[str],
+        calls: Sequence[Call],
+        *,
+        function: str,
+        limits: Limits,
+        module: str | None = None,
+        suite: PytestSuite | None = None,
+    ) -> list[Execution]:
+        """Run *calls* with each source, each in a process of its own.
+
+        Args:
+            sources: Programs that define *function*.
+            calls: Calls as `record` returns them.
+            function: Name of the function to call, also ``Class.method``.
+            limits: Limits of each source.
+            module: Module whose names the programs see.
+            suite: Test suite of the programs, whose modules they may import; it is not run.
+
+        Returns:
+            One execution per source, with one output per call. Objects of the program's classes
+            have a text, too.
+        """
+        request = {
+            **self._request(sources, function, limits),
+            "task": "replay",
+            "calls": list(calls),
+            "module": module,
+        }
+        if suite is not None:
+            request["suite_module"] = suite.program.module
+            request["own_modules"] = dict(suite.program.own_modules)
+        return self._run(request, len(calls))
+
+    def record(
+        self, source: str, suite: PytestSuite, *, function: str, limits: Limits
+    ) -> list[tuple[int, Call]]:
+        """Run *suite* with *source*; return the calls of *function*, each with its check's number.
+
+        Calls whose arguments cannot be sent between processes are missing, and those beyond the
+        first `agents.se_darwin.fork_server.function_proxy.MAX_CALLS` of a check.
+        """
+        request = {
+            **self._request([source], function, limits),
+            **self._write_suite(suite),
+            "task": "record",
+        }
         try:
-            results = self._exchange(request, granted.wall_seconds * len(sources) + START_SECONDS)
+            [(_, text, _)] = self._exchange(request, limits.wall_seconds + START_SECONDS)
+        except _ServerLostError:
+            self._restart()
+            return []
+        calls: list[tuple[int, Call]] = []
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):  # the last line may be cut off
+                kind, number, call = json.loads(line)
+                if kind == "call":
+                    calls.append((int(number), call))
+        return calls
+
+    def _run(self, request: Mapping[str, Any], count: int) -> list[Execution]:
+        """Exchange a *request* to run programs, which have *count* results each."""
+        sources = request["sources"]
+        seconds = request["wall_seconds"] * len(sources) + START_SECONDS
+        try:
+            results = self._exchange(request, seconds)
         except _ServerLostError:
             self._restart()
             if len(sources) == 1:  # this source killed the server
                 return [Execution(outputs=(None,) * count, end="killed")]
-            return [
-                self.run(
-                    [source],
-                    tests,
-                    function=function,
-                    module=module,
-                    coverage=coverage,
-                    limits=limits,
-                )[0]
-                for source in sources
-            ]
+            return [self._run({**request, "sources": [each]}, count)[0] for each in sources]
         return [
             Execution.parse(text, count, end=end, cpu_seconds=cpu_seconds)
             for end, text, cpu_seconds in results
@@ -188,7 +246,7 @@ class Sandbox:
         request = {
             **self._request([suite.program.code], function, limits),
             **self._write_suite(suite),
-            "collect": True,
+            "task": "collect",
         }
         try:
             [(end, text, _)] = self._exchange(request, limits.wall_seconds + START_SECONDS)
@@ -313,7 +371,8 @@ class Sandbox:
             "tests": "",
             "suite_module": None,
             "own_modules": {},
-            "collect": False,
+            "task": "run",
+            "calls": [],
             "coverage": False,
             "parallel": self._parallel,
             "memory_bytes": limits.memory_bytes,

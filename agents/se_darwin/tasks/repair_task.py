@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 from agents.se_darwin.edits import Edit, EditSpace
-from agents.se_darwin.sandbox import Limits, PytestSuite, Sandbox, TestCase
+from agents.se_darwin.fork_server.wire import Call, ProgramNames, Wire
+from agents.se_darwin.sandbox import Execution, Limits, PytestSuite, Sandbox, TestCase
 from agents.se_darwin.tasks.evaluation import Evaluation
 
 
@@ -58,6 +61,44 @@ class RepairTask:
             Evaluation.of(edits, source, execution, self.tests)
             for (edits, source), execution in zip(programs, executions, strict=True)
         ]
+
+    def record(self, sandbox: Sandbox, source: str) -> list[tuple[int, Call]]:
+        """Return the calls that the tests make of *source*, each with the number of its test.
+
+        Calls whose arguments cannot be sent between processes are missing.
+        """
+        limits = self.limits or sandbox.limits
+        if self.suite is not None:
+            return sandbox.record(source, self.suite, function=self.function, limits=limits)
+        wire = Wire(ProgramNames(ModuleType("program")))
+        return [
+            (
+                number,
+                {
+                    "values": wire.encode(*test.arguments, *test.keywords.values()),
+                    "names": list(test.keywords),
+                },
+            )
+            for number, test in enumerate(self.tests)
+        ]
+
+    def replay(
+        self,
+        sandbox: Sandbox,
+        sources: Sequence[str],
+        calls: Sequence[Call],
+        *,
+        limits: Limits,
+    ) -> list[Execution]:
+        """Run *calls* with each of *sources*; see `Sandbox.replay`."""
+        return sandbox.replay(
+            sources,
+            calls,
+            function=self.function,
+            limits=limits,
+            module=self.module,
+            suite=self.suite,
+        )
 
     def hidden_pass_rate(self, sandbox: Sandbox, source: str) -> float:
         """Return the share of hidden tests that *source* passes; 1 without hidden tests."""

@@ -58,6 +58,7 @@ def test_a_function_is_repaired_and_the_diff_applies(
     result = evolve("--seed", "1")
     assert result.exit_code == 0, result.output
     assert "repaired: 5 of 5 checks pass" in result.stdout
+    assert "supported: 1 of 5 checks failed before; 1 edit; " in result.stdout
     assert "no world model is published yet" in result.stdout
     assert "revision: line 6: comparison Gt -> GtE (0.80 -> 1.00)" in result.stdout
     assert (folder / "prices.py").read_text() == prices
@@ -184,6 +185,7 @@ def test_what_was_run_is_recorded_where_it_can_be(
     replay = genesis / "agents" / "se-darwin" / "replay"
     recorded = list(ReplayBuffer(replay).read())
     run = sum(each["trajectories"] for each in answer["iterations"])
+    run += answer["certainty"]["candidates"]
     assert len(recorded) == (run if said == "recorded: " else 0)
     assert genesis.exists() == (home is not None)
     for transition in recorded:

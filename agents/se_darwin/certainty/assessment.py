@@ -1,0 +1,146 @@
+"""Assessment of a repair: which one to choose of those that pass, and how sure it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from agents.se_darwin.certainty.behaviour import Replay, key
+from agents.se_darwin.certainty.choice import Candidate, informative, weigh
+from agents.se_darwin.certainty.inputs import ProgramInput, make_inputs
+from agents.se_darwin.certainty.question import Question, choose_question
+from agents.se_darwin.certainty.rivals import Rivals, edit_chances, find_rivals, log_chance
+from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.search.evolution import Evolution
+from agents.se_darwin.search.ranker import Ranker
+from agents.se_darwin.tasks import RepairTask
+from agents.se_darwin.tasks.evaluation import Evaluation
+
+INPUTS = 120
+MIN_INPUTS = 10
+REPLAY_SECONDS = 1.0
+MAX_CANDIDATES = 400
+SINGLE_EDITS = 200
+SEARCH_SHARE = 0.6
+"""Share of the time for the search for other repairs; the rest is for their comparison."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assessment:
+    """Result of `assess`.
+
+    Attributes:
+        root: The program as given.
+        candidates: The chosen repair, then the others that pass all tests.
+        inputs: Inputs on which they were run.
+        differing: Number of inputs on which they do not all do the same.
+        rivals: What the search for other repairs found.
+        question: Input on which the repairs differ most, if there is one.
+        note: What could not be done, and why; else empty.
+        seconds: Time that the assessment took.
+    """
+
+    root: Evaluation
+    candidates: Sequence[Candidate]
+    inputs: Sequence[ProgramInput]
+    differing: int
+    rivals: Rivals
+    question: Question | None
+    note: str
+    seconds: float
+
+    @property
+    def chosen(self) -> Evaluation:
+        """The repair to return."""
+        return self.candidates[0].repair
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assessor:
+    """Assesses repairs of one task.
+
+    Attributes:
+        task: The task.
+        sandbox: Sandbox in which programs run.
+        ranker: Ranker of the search.
+        seed: Seed of the inputs.
+        seconds: Most seconds that an assessment may take.
+        stop: Called between generations and comparisons; True ends the assessment.
+    """
+
+    task: RepairTask
+    sandbox: Sandbox
+    ranker: Ranker
+    seed: int
+    seconds: float = 10.0
+    stop: Callable[[], bool] = lambda: False
+
+    def assess(self, evolution: Evolution, found: Evaluation) -> Assessment:
+        """Find other repairs, run all on further inputs, and choose the most credible one.
+
+        Args:
+            evolution: Search that found the first repair; it goes on.
+            found: That repair, minimised.
+        """
+        began = time.monotonic()
+        task, root = self.task, evolution.archive.members[0]
+        most = max(evolution.evaluations, min(SINGLE_EDITS, len(task.space.edits)))
+        rivals = find_rivals(
+            evolution,
+            found,
+            candidates=min(MAX_CANDIDATES, most),
+            stop=self._stop_at(began + SEARCH_SHARE * self.seconds),
+        )
+        calls = task.record(self.sandbox, found.source)
+        count = _input_count(root, calls)
+        inputs = make_inputs([call for _, call in calls], count, Random(self.seed))
+        replay = Replay(task=task, sandbox=self.sandbox, inputs=inputs, recorded=len(calls))
+        sources = [each.source for each in (root, *rivals.repairs)]
+        stop = self._stop_at(began + self.seconds)
+        given, *behaviours = replay.run(sources if len(sources) > 2 else [], stop) or [()]
+        if len(behaviours) < 2:  # nothing to compare, or no time for it
+            inputs, given, behaviours = [], (), [()]
+        compared = rivals.repairs[: len(behaviours)]
+        chances = edit_chances(task, root, self.ranker)
+        candidates = weigh(
+            compared,
+            behaviours,
+            given,
+            inputs=inputs,
+            is_passing=[root.passed[check] for check, _ in calls],
+            log_chances=[log_chance(each.edits, chances) for each in compared],
+        )
+        useful = informative(behaviours, given)
+        return Assessment(
+            root=root,
+            candidates=candidates,
+            inputs=[inputs[place] for place in useful],
+            differing=sum(
+                len({key(each.behaviour[place]) for each in candidates}) > 1 for place in useful
+            ),
+            rivals=rivals,
+            question=choose_question(task.function, candidates, inputs),
+            note=_note(calls, rivals, compared),
+            seconds=time.monotonic() - began,
+        )
+
+    def _stop_at(self, deadline: float) -> Callable[[], bool]:
+        return lambda: time.monotonic() >= deadline or self.stop()
+
+
+def _input_count(root: Evaluation, calls: Sequence[object]) -> int:
+    """Number of inputs that a program can be run on in about a second."""
+    each = root.execution.cpu_seconds / max(1, len(calls))
+    return max(MIN_INPUTS, min(INPUTS, int(REPLAY_SECONDS / max(each, 1e-6))))
+
+
+def _note(calls: Sequence[object], rivals: Rivals, compared: Sequence[Evaluation]) -> str:
+    """What could not be done, and why; else empty."""
+    if not calls:
+        return "no further inputs: the arguments of the tests cannot be copied"
+    notes = ["the time was up before all candidates were run"] if rivals.is_cut else []
+    if len(compared) < len(rivals.repairs):
+        notes.append(f"time to compare {len(compared)} of {len(rivals.repairs)} repairs only")
+    return "; ".join(notes)

@@ -1,0 +1,100 @@
+"""Choice of one repair of several that pass all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+from agents.se_darwin.certainty.behaviour import Behaviour, key
+from agents.se_darwin.certainty.inputs import ProgramInput
+from agents.se_darwin.tasks.evaluation import Evaluation
+
+CHANCE_WEIGHT = 0.05
+EDIT_COST = 2.0
+CHANGE_COST = 4.0
+FAILURE_COST = 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A repair and what it does.
+
+    Attributes:
+        repair: The repair.
+        behaviour: Its results on all inputs.
+        belief: Share of all belief that it is right, if one of the repairs is; they add up to 1.
+    """
+
+    repair: Evaluation
+    behaviour: Behaviour
+    belief: float
+
+
+def informative(behaviours: Sequence[Behaviour], given: Behaviour) -> list[int]:
+    """Return the positions of inputs that are not outside the domain of every program."""
+    return [
+        place
+        for place in range(len(given))
+        if any(not _fails(each[place]) for each in (*behaviours, given))
+    ]
+
+
+def weigh(
+    repairs: Sequence[Evaluation],
+    behaviours: Sequence[Behaviour],
+    given: Behaviour,
+    *,
+    inputs: Sequence[ProgramInput],
+    is_passing: Sequence[bool],
+    log_chances: Sequence[float],
+) -> list[Candidate]:
+    """Return a candidate for each repair, the most credible one first.
+
+    A repair is credible if it has few edits, if the ranker expected it, if it leaves alone what the
+    program as given does near passing tests, and if it does not fail on inputs on which the program
+    as given does not.
+
+    Args:
+        repairs: Repairs, with the fewest edits possible.
+        behaviours: Results of each.
+        given: Results of the program as given.
+        inputs: The inputs.
+        is_passing: Whether the tests that make a recorded call pass, by `ProgramInput.origin`.
+        log_chances: Logarithm of the ranker's chance of each repair.
+    """
+    useful = [place for place in informative(behaviours, given) if inputs[place].changes]
+    near = [place for place in useful if is_passing[inputs[place].origin]]
+    scores = []
+    for repair, behaviour, chance in zip(repairs, behaviours, log_chances, strict=True):
+        changed = sum(key(behaviour[place]) != key(given[place]) for place in near)
+        failed = sum(_fails(behaviour[place]) and not _fails(given[place]) for place in useful)
+        scores.append(
+            CHANCE_WEIGHT * chance
+            - EDIT_COST * len(repair.edits)
+            - CHANGE_COST * changed / (len(near) + 1)
+            - FAILURE_COST * failed / (len(useful) + 1)
+        )
+    highest = max(scores)
+    weights = [exp(score - highest) for score in scores]
+    total = sum(weights)
+    candidates = [
+        Candidate(repair=repair, behaviour=behaviour, belief=weight / total)
+        for repair, behaviour, weight in zip(repairs, behaviours, weights, strict=True)
+    ]
+    return sorted(candidates, key=lambda each: -each.belief)
+
+
+def pattern(behaviour: Behaviour) -> tuple[object, ...]:
+    """Return what is equal for two programs that behave alike on every input."""
+    return tuple(map(key, behaviour))
+
+
+def doubt(beliefs: Sequence[float]) -> float:
+    """Return the entropy of *beliefs* in nats: 0 if there is only one possibility."""
+    return -sum(each * log(each) for each in beliefs if each > 0.0)
+
+
+def _fails(output: object) -> bool:
+    kind = getattr(output, "kind", None)
+    return kind is None or kind == "raise"

@@ -1,0 +1,82 @@
+"""The input on which repairs differ most, as a question that a person can answer in the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agents.se_darwin.certainty.behaviour import key
+from agents.se_darwin.certainty.choice import Candidate, doubt
+from agents.se_darwin.certainty.inputs import ProgramInput
+from agents.se_darwin.certainty.rendering import render_arguments, render_call, render_result
+from agents.se_darwin.sandbox import Output
+
+MAX_LENGTH = 300
+_FAILURE_COST = 0.4
+_CHANGE_COST = 0.05
+_LETTER_COST = 0.003
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """An input on which the chosen repair and another one differ.
+
+    Attributes:
+        call: The call as Python.
+        ours: What the chosen repair does, as the predicate of a sentence.
+        theirs: What the other repair does.
+        other: The other repair.
+    """
+
+    call: str
+    ours: str
+    theirs: str
+    other: Candidate
+
+
+def choose_question(
+    function: str, candidates: Sequence[Candidate], inputs: Sequence[ProgramInput]
+) -> Question | None:
+    """Return the question whose answer tells most; None if all *candidates* behave alike.
+
+    Short calls with few changes, whose results are values, are preferred.
+
+    Args:
+        function: Name of the function.
+        candidates: The chosen repair, then the others.
+        inputs: Inputs on which they were run.
+    """
+    best: tuple[float, Question] | None = None
+    chosen, *others = candidates
+    for place, each in enumerate(inputs):
+        ours = chosen.behaviour[place]
+        differing = [other for other in others if key(other.behaviour[place]) != key(ours)]
+        if not differing:
+            continue
+        beliefs: dict[tuple[str, str, str], float] = {}
+        for candidate in candidates:
+            result = key(candidate.behaviour[place])
+            beliefs[result] = beliefs.get(result, 0.0) + candidate.belief
+        other = max(differing, key=lambda it: beliefs[key(it.behaviour[place])])
+        theirs = other.behaviour[place]
+        call = render_call(function, each.call)
+        value = (
+            doubt([*beliefs.values()])
+            - _FAILURE_COST * sum(it is None or it.kind != "value" for it in (ours, theirs))
+            - _CHANGE_COST * each.changes
+            - _LETTER_COST * len(call)
+        )
+        if len(call) <= MAX_LENGTH and (best is None or value > best[0]):
+            ours_text, theirs_text = _results(ours, theirs)
+            best = value, Question(call=call, ours=ours_text, theirs=theirs_text, other=other)
+    return best[1] if best else None
+
+
+def _results(ours: Output | None, theirs: Output | None) -> tuple[str, str]:
+    texts = render_result(ours), render_result(theirs)
+    if texts[0] != texts[1] or ours is None or theirs is None:
+        return texts
+    return (
+        f"leaves its arguments as {render_arguments(ours)}",
+        f"leaves them as {render_arguments(theirs)}",
+    )

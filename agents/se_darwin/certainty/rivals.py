@@ -1,0 +1,98 @@
+"""Other repairs: the search goes on after the first program that passes all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+
+from agents.se_darwin.edits import Edit
+from agents.se_darwin.features import Step, StepFeatures, observe
+from agents.se_darwin.search.evolution import Evolution, Outcome
+from agents.se_darwin.search.ranker import Ranker
+from agents.se_darwin.tasks import RepairTask
+from agents.se_darwin.tasks.evaluation import Evaluation
+
+MAX_REPAIRS = 40
+_LEAST_CHANCE = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rivals:
+    """Programs that pass every test.
+
+    Attributes:
+        repairs: The first one found, then the others; no edit of any can be removed.
+        origins: By repair, the program that became it when needless edits were removed.
+        candidates: Number of candidates that were run to find the others.
+        outcomes: Those candidates, except the ones that only removed edits.
+        is_cut: Whether the time ended the search for others.
+    """
+
+    repairs: tuple[Evaluation, ...]
+    origins: Mapping[Evaluation, Evaluation]
+    candidates: int
+    outcomes: tuple[Outcome, ...]
+    is_cut: bool
+
+
+def find_rivals(
+    evolution: Evolution, found: Evaluation, *, candidates: int, stop: Callable[[], bool]
+) -> Rivals:
+    """Continue the search of *evolution* for programs other than *found* that pass every test.
+
+    Args:
+        evolution: The search that found the first repair.
+        found: That repair, minimised.
+        candidates: Maximum number of candidates to run, besides those that remove edits.
+        stop: Called between generations; True ends the search.
+    """
+    before, is_cut = evolution.evaluations, False
+    repairs, sources = [found], {found.source}
+    origins: dict[Evaluation, Evaluation] = {}
+    outcomes: list[Outcome] = []
+    pending = [member for member in evolution.archive.members if member.fixed]
+    while True:
+        for each in sorted(pending, key=lambda repair: len(repair.edits)):
+            if any(known.edits <= each.edits for known in repairs):
+                continue
+            small = evolution.minimise(each)
+            if small.source not in sources:
+                sources.add(small.source)
+                repairs.append(small)
+                origins[small] = each
+        remaining = candidates - len(outcomes)
+        if remaining <= 0 or len(repairs) >= MAX_REPAIRS:
+            break
+        if is_cut := stop():
+            break
+        generation = evolution.run_generation(remaining)
+        if not generation:
+            break
+        outcomes += generation
+        pending = [outcome.child for outcome in generation if outcome.child.fixed]
+    return Rivals(
+        repairs=tuple(repairs),
+        origins=origins,
+        candidates=evolution.evaluations - before,
+        outcomes=tuple(outcomes),
+        is_cut=is_cut,
+    )
+
+
+def edit_chances(task: RepairTask, root: Evaluation, ranker: Ranker) -> Mapping[Edit, float]:
+    """Return the chance that *ranker* gives each single edit of *root*, run with coverage."""
+    features = StepFeatures(task.space, root)
+    steps = [
+        Step(operator="revision", changed=frozenset({edit}), edits=frozenset({edit}))
+        for edit in task.space.edits
+    ]
+    chances = ranker.success_chances(
+        observe(task.space, root), [features.describe(step) for step in steps]
+    )
+    return dict(zip(task.space.edits, chances, strict=True))
+
+
+def log_chance(edits: Sequence[Edit] | frozenset[Edit], chances: Mapping[Edit, float]) -> float:
+    """Return the logarithm of the chance of *edits* together, as if they were independent."""
+    return sum(log(max(chances.get(edit, 0.0), _LEAST_CHANCE)) for edit in edits)

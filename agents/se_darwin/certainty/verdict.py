@@ -1,0 +1,148 @@
+"""The assessment of a repair in plain words."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from agents.se_darwin.certainty.assessment import Assessment
+from agents.se_darwin.certainty.behaviour import key
+from agents.se_darwin.certainty.choice import Candidate, pattern
+from agents.se_darwin.edits.rewrite import rewrite
+from agents.se_darwin.solution.evolved_program import EditDescriber, unified_diff
+from agents.se_darwin.solution.request import EvolutionRequest
+
+MAX_OTHERS = 5
+
+CHECKS_PER_EDIT = 3
+
+Level = Literal["well supported", "weakly supported"]
+
+
+class OtherRepair(TypedDict):
+    """A repair that passes all tests, too: edits, diff, and inputs on which it differs."""
+
+    edits: list[str]
+    diff: str
+    differs: int
+
+
+class Certainty(TypedDict):
+    """How sure a repair is.
+
+    ``level`` is one of `Level`, ``summary`` gives its reasons, and ``question`` is what a
+    person can answer by an assert in the tests; it is empty if no input was found on which
+    repairs differ. ``checks`` counts the checks, ``failed_before`` those that the program as
+    given failed, ``edits`` those of the repair, ``candidates`` those that were run to find
+    other repairs, ``repairs`` those found, the chosen one included, ``behaviours`` their groups
+    that do the same on all ``inputs``, and ``differing`` the inputs on which not all do the
+    same. ``is_first`` tells whether the chosen repair is the first one found. ``others`` are
+    repairs of the other groups, ``note`` tells what could not be done, and ``seconds`` how long
+    all this took.
+    """
+
+    level: Level
+    summary: str
+    question: str
+    checks: int
+    failed_before: int
+    edits: int
+    candidates: int
+    repairs: int
+    behaviours: int
+    inputs: int
+    differing: int
+    is_first: bool
+    others: list[OtherRepair]
+    note: str
+    seconds: float
+
+
+def describe_certainty(
+    assessment: Assessment, describer: EditDescriber, request: EvolutionRequest
+) -> Certainty:
+    """Return *assessment* in plain words.
+
+    Args:
+        assessment: The assessment.
+        describer: Describes edits with the lines of the caller's file.
+        request: The caller's request.
+    """
+    chosen, *others = assessment.candidates
+    groups: dict[object, Candidate] = {}
+    for each in others:
+        groups.setdefault(pattern(each.behaviour), each)
+    groups.pop(pattern(chosen.behaviour), None)
+    return Certainty(
+        level=_level(assessment, 1 + len(groups)),
+        summary=_summary(assessment, 1 + len(groups)),
+        question=_question(assessment, describer),
+        checks=len(chosen.repair.passed),
+        failed_before=assessment.root.passed.count(False),
+        edits=len(chosen.repair.edits),
+        candidates=assessment.rivals.candidates,
+        repairs=len(assessment.rivals.repairs),
+        behaviours=1 + len(groups),
+        inputs=len(assessment.inputs),
+        differing=assessment.differing,
+        is_first=chosen.repair is assessment.rivals.repairs[0],
+        others=[
+            _other(each, chosen, describer, request) for each in list(groups.values())[:MAX_OTHERS]
+        ],
+        note=assessment.note,
+        seconds=assessment.seconds,
+    )
+
+
+def _level(assessment: Assessment, behaviours: int) -> Level:
+    """Return ``weakly supported`` if repairs differ or are not compared, or for few checks."""
+    edits, checks = len(assessment.chosen.edits), len(assessment.chosen.passed)
+    is_compared = len(assessment.candidates) == len(assessment.rivals.repairs)
+    is_weak = behaviours > 1 or not is_compared or (edits > 1 and checks < CHECKS_PER_EDIT * edits)
+    return "weakly supported" if is_weak else "well supported"
+
+
+def _summary(assessment: Assessment, behaviours: int) -> str:
+    chosen = assessment.chosen
+    failed, edits = assessment.root.passed.count(False), len(chosen.edits)
+    parts = [
+        f"{failed} of {len(chosen.passed)} checks failed before",
+        f"{edits} {'edit' if edits == 1 else 'edits'}",
+    ]
+    others, candidates = len(assessment.rivals.repairs) - 1, assessment.rivals.candidates
+    inputs = len(assessment.inputs)
+    if not others:
+        parts.append(f"no other repair among {candidates} further candidates")
+    elif behaviours == 1:
+        same = f"do the same on {inputs} inputs" if inputs else "were not compared"
+        parts.append(f"{others} of {candidates} further candidates pass too, and {same}")
+    else:
+        parts.append(
+            f"{others} of {candidates} further candidates pass too, and differ on "
+            f"{assessment.differing} of {inputs} inputs"
+        )
+    return "; ".join(parts)
+
+
+def _question(assessment: Assessment, describer: EditDescriber) -> str:
+    question = assessment.question
+    if question is None:
+        return ""
+    other = "; ".join(describer.describe(question.other.repair.edits))
+    return (
+        f"{question.call} {question.ours} with this repair, and {question.theirs} with another one "
+        f"({other}). Which is right? Add an assert to the tests."
+    )
+
+
+def _other(
+    other: Candidate, chosen: Candidate, describer: EditDescriber, request: EvolutionRequest
+) -> OtherRepair:
+    after = rewrite(request.code, other.repair.source)
+    return OtherRepair(
+        edits=describer.describe(other.repair.edits),
+        diff=unified_diff(request.code, after, request.path),
+        differs=sum(
+            key(theirs) != key(ours)
+            for theirs, ours in zip(other.behaviour, chosen.behaviour, strict=True)
+        ),
+    )

@@ -1,0 +1,85 @@
+"""Assessment of real repairs by the real search."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from agents.se_darwin.certainty.assessment import MAX_CANDIDATES, Assessment, Assessor
+from agents.se_darwin.edits import EditSpace
+from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
+from agents.se_darwin.search.evolution import Evolution
+from agents.se_darwin.search.policy import Policy
+from agents.se_darwin.search.ranker import SuspicionRanker
+from agents.se_darwin.tasks import RepairTask
+
+CODE = """
+def total(amounts, threshold):
+    amount = sum(amounts)
+    if amount > threshold:
+        amount -= 10
+    return amount
+"""
+
+
+def make_task(*cases: tuple[tuple[object, ...], object]) -> RepairTask:
+    return RepairTask(
+        name="prices.total",
+        function="total",
+        module=None,
+        space=EditSpace(CODE, "total"),
+        tests=tuple(TestCase.returning(arguments, value) for arguments, value in cases),
+        limits=Limits(cpu_seconds=0.05, wall_seconds=1.0),
+    )
+
+
+def assess(task: RepairTask, sandbox: Sandbox, *, stopped: bool = False) -> Assessment:
+    ranker = SuspicionRanker()
+    evolution = Evolution(task, sandbox, Random(0), Policy(ranker=ranker, batch=16))
+    while not evolution.archive.best.fixed:
+        assert evolution.run_generation()
+    found = evolution.minimise(evolution.archive.best)
+    assessor = Assessor(task=task, sandbox=sandbox, ranker=ranker, seed=0, stop=lambda: stopped)
+    return assessor.assess(evolution, found)
+
+
+@pytest.fixture(scope="module")
+def few_tests(sandbox: Sandbox) -> Assessment:
+    return assess(make_task((([100], 100), 90), (([30], 100), 30)), sandbox)
+
+
+def test_other_repairs_are_found_and_compared(few_tests: Assessment) -> None:
+    repairs = few_tests.rivals.repairs
+    assert len(repairs) > 1
+    assert all(each.fixed for each in repairs)
+    assert len({each.source for each in repairs}) == len(repairs)
+    assert set(few_tests.rivals.origins) == set(repairs[1:])
+    assert 0 < few_tests.rivals.candidates <= MAX_CANDIDATES
+    assert sum(each.belief for each in few_tests.candidates) == pytest.approx(1.0)
+    assert few_tests.chosen in repairs
+    assert 0 < few_tests.differing < len(few_tests.inputs)
+    assert not few_tests.note
+
+
+def test_a_question_tells_two_of_them_apart(few_tests: Assessment) -> None:
+    question = few_tests.question
+    assert question is not None
+    assert question.call.startswith("total([")
+    assert question.ours != question.theirs
+
+
+def test_many_tests_leave_one_behaviour(sandbox: Sandbox) -> None:
+    cases = [(([amount], 100), amount - 10 * (amount >= 100)) for amount in (99, 100, 101, 120, 9)]
+    cases += [(([50, 60], 110), 100), (([5], 5), -5), (([5], 6), 5), (([], 0), -10)]
+    assessment = assess(make_task(*cases), sandbox)
+    assert assessment.differing == 0
+    assert assessment.question is None
+    assert assessment.chosen.fixed
+
+
+def test_an_assessment_without_time_keeps_the_repair(sandbox: Sandbox) -> None:
+    assessment = assess(make_task((([100], 100), 90)), sandbox, stopped=True)
+    assert assessment.rivals.candidates == 0
+    assert assessment.chosen is assessment.rivals.repairs[0]
+    assert assessment.note.startswith("the time was up before all candidates were run")

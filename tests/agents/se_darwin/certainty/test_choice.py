@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log
+from typing import Any
+
+import pytest
+
+from agents.se_darwin.certainty.choice import doubt, informative, pattern, weigh
+from agents.se_darwin.certainty.inputs import ProgramInput
+from agents.se_darwin.fork_server.wire import Call
+
+Make = Callable[..., Any]
+NO_CALL: Call = {"values": {"roots": [], "nodes": []}, "names": []}
+INPUTS = [ProgramInput(call=NO_CALL, origin=each % 2, changes=each // 2) for each in range(6)]
+
+
+@pytest.fixture
+def choose(repair: Make, outputs: Make) -> Make:
+    """Weigh repairs with given numbers of edits, results and chances."""
+
+    def choose(given: tuple[str, ...], *repairs: tuple[int, tuple[str, ...], float]) -> Any:
+        return weigh(
+            [repair(edits) for edits, _, _ in repairs],
+            [outputs(*texts) for _, texts, _ in repairs],
+            outputs(*given),
+            inputs=INPUTS,
+            is_passing=[True, False],
+            log_chances=[log(chance) for _, _, chance in repairs],
+        )
+
+    return choose
+
+
+def test_a_repair_that_leaves_alone_what_works_is_chosen(choose: Make) -> None:
+    given = ("1", "2", "3", "4", "5", "6")
+    changes_passing = (1, ("1", "0", "0", "4", "0", "6"), 0.1)
+    changes_failing = (1, ("1", "0", "3", "0", "5", "0"), 0.1)
+    first, second = choose(given, changes_passing, changes_failing)
+    assert [each.text for each in first.behaviour] == ["1", "0", "3", "0", "5", "0"]
+    assert first.belief > 0.7
+    assert first.belief + second.belief == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [
+        (2, ("1", "0", "3", "4", "5", "6"), 0.1),
+        (1, ("1", "0", "3", "4", "5", "6"), 0.01),
+        (1, ("1", "0", "3", "!KeyError", "5", None), 0.1),
+    ],
+    ids=["more edits", "less likely", "fails more often"],
+)
+def test_of_two_repairs_the_simpler_likelier_or_safer_one_is_chosen(
+    choose: Make, worse: tuple[int, tuple[str, ...], float]
+) -> None:
+    better = (1, ("1", "0", "3", "4", "5", "7"), 0.1)
+    chosen, other = choose(("1", "2", "3", "4", "5", "6"), worse, better)
+    assert chosen.behaviour[5].text == "7"
+    assert other.belief < 0.5
+
+
+def test_programs_that_do_the_same_have_one_pattern(outputs: Make) -> None:
+    assert pattern(outputs("1", None)) == pattern(outputs("1", None))
+    assert pattern(outputs("1", None)) != pattern(outputs("1", "2"))
+
+
+def test_inputs_on_which_every_program_fails_tell_nothing(outputs: Make) -> None:
+    behaviours = [outputs("1", "!KeyError", None), outputs("!KeyError", "!TypeError", "1")]
+    assert informative(behaviours, outputs("!KeyError", "!KeyError", None)) == [0, 2]
+
+
+def test_doubt_is_greatest_between_equal_beliefs() -> None:
+    assert doubt([1.0]) == 0.0
+    assert doubt([0.5, 0.5]) == pytest.approx(log(2))
+    assert doubt([0.9, 0.1, 0.0]) < doubt([0.6, 0.4])

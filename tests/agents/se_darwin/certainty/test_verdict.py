@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from agents.se_darwin.certainty.assessment import Assessment
+from agents.se_darwin.certainty.choice import Candidate
+from agents.se_darwin.certainty.inputs import ProgramInput
+from agents.se_darwin.certainty.question import choose_question
+from agents.se_darwin.certainty.rivals import Rivals
+from agents.se_darwin.certainty.verdict import Certainty, describe_certainty
+from agents.se_darwin.edits import EditSpace
+from agents.se_darwin.fork_server.wire import ProgramNames, Wire
+from agents.se_darwin.solution.evolved_program import EditDescriber
+from agents.se_darwin.solution.request import EvolutionRequest
+
+Make = Callable[..., Any]
+CODE = "def solve(x):\n    return x + 1\n"
+
+
+@pytest.fixture
+def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
+    """Describe an assessment of repairs with given results on the inputs 0, 1, ..."""
+
+    def describe(*results: tuple[str, ...], edits: int = 1, checks: int = 3) -> Certainty:
+        repairs = [repair(edits, (True,) * checks) for _ in results]
+        wire = Wire(ProgramNames(ModuleType("program")))
+        inputs = [
+            ProgramInput(call={"values": wire.encode(x), "names": []}, origin=0, changes=1)
+            for x in range(len(results[0]))
+        ]
+        candidates = [
+            Candidate(repair=each, behaviour=outputs(*texts), belief=1 / len(results))
+            for each, texts in zip(repairs, results, strict=True)
+        ]
+        assessment = Assessment(
+            root=repair(0, (False,) + (True,) * (checks - 1)),
+            candidates=candidates,
+            inputs=inputs,
+            differing=sum(len(set(column)) > 1 for column in zip(*results, strict=True)),
+            rivals=Rivals(
+                repairs=tuple(repairs), origins={}, candidates=20, outcomes=(), is_cut=False
+            ),
+            question=choose_question("solve", candidates, inputs),
+            note="",
+            seconds=0.5,
+        )
+        request = EvolutionRequest.from_context(
+            {"code": CODE, "function": "solve", "tests": [((1,), 2)]}
+        )
+        return describe_certainty(
+            assessment, EditDescriber(CODE, EditSpace(CODE, "solve")), request
+        )
+
+    return describe
+
+
+def test_a_single_repair_is_well_supported(describe: Callable[..., Certainty]) -> None:
+    certainty = describe(("1", "2"))
+    assert certainty["level"] == "well supported"
+    assert certainty["summary"] == (
+        "1 of 3 checks failed before; 1 edit; no other repair among 20 further candidates"
+    )
+    assert (certainty["question"], certainty["others"]) == ("", [])
+
+
+def test_repairs_that_differ_leave_a_question(describe: Callable[..., Certainty]) -> None:
+    certainty = describe(("1", "2"), ("1", "3"), ("1", "2"))
+    assert certainty["level"] == "weakly supported"
+    assert certainty["summary"].endswith(
+        "2 of 20 further candidates pass too, and differ on 1 of 2 inputs"
+    )
+    assert certainty["question"].startswith(
+        "solve(1) returns 2 with this repair, and returns 3 with another one (line 2: "
+    )
+    assert certainty["question"].endswith("Which is right? Add an assert to the tests.")
+    [other] = certainty["others"]
+    assert other["differs"] == 1
+    assert (certainty["repairs"], certainty["behaviours"]) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("results", "edits", "checks"),
+    [((("1", "2"), ("1", "3")), 1, 9), ((("1", "2"),), 2, 5)],
+    ids=["two behaviours", "two edits for five checks"],
+)
+def test_a_doubtful_repair_is_weakly_supported(
+    describe: Callable[..., Certainty],
+    results: tuple[tuple[str, ...], ...],
+    edits: int,
+    checks: int,
+) -> None:
+    assert describe(*results, edits=edits, checks=checks)["level"] == "weakly supported"
