@@ -61,7 +61,7 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     ] = None,
     ranker: Annotated[
         str,
-        typer.Option(help="What chooses candidates: model (if published), suspicion or random."),
+        typer.Option(help="What ranks candidates: model (world model), suspicion or random."),
     ] = "model",
     seed: Annotated[int, typer.Option(help="The same seed, the same search.")] = 0,
     agent: Annotated[str, typer.Option(help="The agent that repairs.")] = "se-darwin",

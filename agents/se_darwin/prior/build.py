@@ -11,11 +11,14 @@ import hashlib
 import json
 import platform
 import subprocess
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Annotated
@@ -36,15 +39,16 @@ from infrastructure.world_model import WorldModel
 from infrastructure.world_model_agent.prior import Prior, PriorError, build_prior
 
 COMMAND = "python -m agents.se_darwin.prior.build --seed {seed}"
-CANDIDATES = 24_000
-SURVEY_SHARE = 0.6
-SURVEYED_PER_TASK = 50
+CANDIDATES = 10_000
+SURVEY_SHARE = 0.7
+SURVEYED_PER_TASK = 24
+PART_CANDIDATES = 500
 EVALUATIONS_PER_TASK = 48
 RANKER_EPOCHS = 10
 EPOCHS = 20
 MEMBERS = 3  # two fewer than a run trains: as good on unseen functions, and smaller
 
-_REPORT_EVERY = 1000
+_REPORT_EVERY = 500
 _DIGITS = 6  # of a feature: the last ones of a logarithm depend on the machine
 _EXAMPLE = """\
 def total(lines, rate=0.9, limit=100):
@@ -66,6 +70,7 @@ def main(
     candidates: Annotated[
         int, typer.Option(min=1, help="Number of candidates to run and to learn from.")
     ] = CANDIDATES,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that run candidates.")] = 2,
     folder: Annotated[Path, typer.Option(help="Folder of the prior.")] = PRIOR_FOLDER,
 ) -> None:
     """Run candidates in the sandbox, train the prior and its twin on them, and write both.
@@ -76,7 +81,7 @@ def main(
     started = time.monotonic()
     before = _files(folder)
     transitions = []
-    for transition in collect(seed, candidates):
+    for transition in collect(seed, candidates, jobs):
         transitions.append(transition)
         if len(transitions) % _REPORT_EVERY == 0 or len(transitions) == candidates:
             repaired = sum(each.terminated for each in transitions)
@@ -94,25 +99,74 @@ def main(
     typer.echo("the same files as before" if files == before else "other files than before")
 
 
-def collect(seed: int, candidates: int) -> Iterator[Transition]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Share of the candidates, with random numbers of its own, so that parts run side by side.
+
+    Attributes:
+        seed: Seed of the part.
+        candidates: Number of candidates.
+        ranker: Folder of the world model that ranks the candidates of searches; None to survey.
+    """
+
+    seed: str
+    candidates: int
+    ranker: Path | None = None
+
+    def collect(self) -> list[Transition]:
+        """Run the candidates in a sandbox of the part's own."""
+        settings, rng = (
+            SEDarwinSettings(evaluations_per_task=EVALUATIONS_PER_TASK),
+            Random(self.seed),
+        )
+        with open_corpus_sandbox(settings.parallel_candidates) as sandbox, _reproducible():
+            if self.ranker is None:
+                rows = survey_tasks(sandbox, rng, settings, candidates=SURVEYED_PER_TASK)
+            else:
+                model = WorldModel.load(self.ranker)
+                rows = evolve_tasks(sandbox, rng, settings, ranker=model)
+            return list(islice(rows, self.candidates))
+
+
+def collect(seed: int, candidates: int, jobs: int) -> Iterator[Transition]:
     """Yield the results of *candidates*: of a survey of broken functions, then of searches.
 
     The survey shows a repair of nearly every fault that one edit repairs. A world model trained on
     it ranks the candidates of the searches, so that they meet repairs as often as they will in use.
+
+    Args:
+        seed: Seed of faults and searches.
+        candidates: Number of candidates to run.
+        jobs: Number of processes; the results do not depend on it.
     """
-    settings = SEDarwinSettings(evaluations_per_task=EVALUATIONS_PER_TASK)
     surveyed: list[Transition] = []
-    with open_corpus_sandbox(settings.parallel_candidates) as sandbox:
-        rng = Random(f"prior/{seed}")
-        survey = survey_tasks(sandbox, rng, settings, candidates=SURVEYED_PER_TASK)
-        for transition in islice(survey, round(SURVEY_SHARE * candidates)):
-            surveyed.append(transition)
-            yield transition
+    for transition in _collect_parts(f"{seed}/survey", round(SURVEY_SHARE * candidates), jobs):
+        surveyed.append(transition)
+        yield transition
+    with tempfile.TemporaryDirectory(prefix="se-darwin-prior-") as folder:
         ranker = WorldModel(SPEC, members=MEMBERS, seed=seed)
         with _reproducible(), warnings.catch_warnings(action="ignore", category=UserWarning):
             ranker.fit(surveyed, epochs=RANKER_EPOCHS, device="cpu", precision="fp32")
-        searches = evolve_tasks(sandbox, rng, settings, ranker=ranker)
-        yield from islice(searches, candidates - len(surveyed))
+        ranker.save(Path(folder))
+        remaining = candidates - len(surveyed)
+        yield from _collect_parts(f"{seed}/searches", remaining, jobs, Path(folder))
+
+
+def _collect_parts(
+    seed: str, candidates: int, jobs: int, ranker: Path | None = None
+) -> Iterator[Transition]:
+    starts = range(0, candidates, PART_CANDIDATES)
+    parts = [
+        Part(
+            seed=f"{seed}/{start}",
+            candidates=min(PART_CANDIDATES, candidates - start),
+            ranker=ranker,
+        )
+        for start in starts
+    ]
+    with get_context("fork").Pool(min(jobs, max(1, len(parts)))) as pool:
+        for rows in pool.imap(Part.collect, parts):
+            yield from rows
 
 
 def train(folder: Path, transitions: list[Transition], seed: int, epochs: int = EPOCHS) -> None:

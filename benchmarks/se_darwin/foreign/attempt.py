@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from agents.se_darwin_agent import SEDarwinAgent
 from benchmarks.se_darwin.foreign.bug import MODULE, ForeignBug
 from benchmarks.se_darwin.foreign.trial import passed_checks
+from infrastructure.world_model import WorldModel
 
 RankerName = Literal["model", "suspicion", "random"]
 
@@ -127,7 +128,6 @@ def attempt(request: AttemptRequest) -> AttemptRecord:
         "module": MODULE,
         "path": f"{MODULE}.py",
         "test_code": bug.test_code,
-        "agent_folder": conditions.model.parent if conditions.model else None,
         "record": False,
         "ranker": conditions.ranker,
         "max_seconds": conditions.max_seconds,
@@ -136,7 +136,9 @@ def attempt(request: AttemptRequest) -> AttemptRecord:
     }
     record = AttemptRecord.failed(request, "")
     try:
-        result = asyncio.run(SEDarwinAgent().evolve_solution(f"repair {bug.name}", context))
+        model = WorldModel.load(conditions.model) if conditions.model else None
+        agent = SEDarwinAgent(world_model=model)
+        result = asyncio.run(agent.evolve_solution(f"repair {bug.name}", context))
     except (ValueError, RuntimeError) as error:  # a refusal; see `evolve_solution`
         record.error = str(error)
         return record

@@ -1,14 +1,13 @@
 import json
 import sys
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.prior import PRIOR_FOLDER
-from agents.se_darwin.prior.build import collect, digest_of, features_digest, train
+from agents.se_darwin.prior.build import Part, digest_of, features_digest, train
 from infrastructure.trajectories.split import part_of
 from infrastructure.world_model_agent.prior import Prior
 
@@ -46,7 +45,7 @@ def test_the_prior_has_seen_the_corpus_alone(index: dict[str, object]) -> None:
 
 @pytest.mark.process
 def test_it_is_built_from_candidates_that_were_run(tmp_path: Path) -> None:
-    transitions = list(islice(collect(0, 1000), 20))
+    transitions = Part(seed="0", candidates=20).collect()
     spread = [
         replace(
             transition,
