@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from agents.se_darwin.collection import TaskStream, evolve_tasks
+from agents.se_darwin.collection import TaskStream, survey_tasks
 from agents.se_darwin.corpus import Subject, load_subjects
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.features import SPEC
@@ -27,8 +27,8 @@ from infrastructure.world_model import WorldModel
 pytestmark = pytest.mark.process
 
 TRAINING_TRANSITIONS = 1200
-REPLAYED_TASKS = 32
-MOST_CANDIDATES = 80
+REPLAYED_TASKS = 14
+MOST_CANDIDATES = 200
 TWO_FAULTS = """
 def solve(items, limit):
     total = 1
@@ -37,7 +37,7 @@ def solve(items, limit):
             total += item
     return total
 """
-OWN_FAULTS = SEDarwinSettings(wide_fault_share=0.0, few_tests_share=0.0)
+OWN_FAULTS = SEDarwinSettings(wide_fault_share=0.0, few_tests_share=0.0, two_edit_share=0.0)
 CALLS = [(([1, 2, 3], 2), 3), (([], 5), 0), (([9, 1, 9], 8), 1), (([7, 7], 7), 14)]
 
 
@@ -61,21 +61,22 @@ def test_a_world_model_needs_fewer_executions_than_its_own_predictions_shuffled(
     sandbox: Sandbox, replayed: list[ReplayTask]
 ) -> None:
     subjects = tuple(subject for subject in load_subjects() if not is_held_out(subject))
-    collected = evolve_tasks(sandbox, Random(0), OWN_FAULTS, subjects=subjects)
+    collected = survey_tasks(sandbox, Random(0), OWN_FAULTS, subjects=subjects)
     model = WorldModel(SPEC)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fields that never vary in so little data
         model.fit(islice(collected, TRAINING_TRANSITIONS), epochs=6)
-    with_model = mean_executions(replayed, model)
+    repairable = [task for task in replayed if any(task.fixed)]
+    with_model = mean_executions(repairable, model)
     shuffled = [
-        mean_executions(replayed, ShuffledRanker(model, Random(seed))) for seed in range(10)
+        mean_executions(repairable, ShuffledRanker(model, Random(seed))) for seed in range(10)
     ]
-    assert with_model < 0.7 * sum(shuffled) / len(shuffled)  # 0.34 to 0.5 over draws
+    assert with_model < 0.6 * sum(shuffled) / len(shuffled)  # 9.9 of 50
     assert with_model < min(shuffled)
 
 
 def test_most_faults_have_a_repair_among_the_single_edits(replayed: list[ReplayTask]) -> None:
-    assert sum(any(task.fixed) for task in replayed) >= 0.8 * len(replayed)
+    assert sum(any(task.fixed) for task in replayed) >= 0.5 * len(replayed)
 
 
 def test_executions_are_counted_up_to_the_first_repair() -> None:
