@@ -34,7 +34,7 @@ class Assessment:
     Attributes:
         root: The program as given.
         candidates: The chosen repair, then the others that pass all tests.
-        inputs: Inputs on which they were run.
+        inputs: Inputs on which they were run and not all of them fail.
         differing: Number of inputs on which they do not all do the same.
         rivals: What the search for other repairs found.
         question: Input on which the repairs differ most, if there is one.
@@ -96,12 +96,22 @@ class Assessor:
         calls = task.record(self.sandbox, found.source)
         count = _input_count(root, calls)
         inputs = make_inputs([call for _, call in calls], count, Random(self.seed))
-        replay = Replay(task=task, sandbox=self.sandbox, inputs=inputs, recorded=len(calls))
+        replay = Replay(
+            task=task,
+            sandbox=self.sandbox,
+            inputs=inputs,
+            recorded=len(calls),
+            deadline=began + self.seconds,
+        )
         sources = [each.source for each in (root, *rivals.repairs)]
         stop = self._stop_at(began + self.seconds)
         given, *behaviours = replay.run(sources if len(sources) > 2 else [], stop) or [()]
         if len(behaviours) < 2:  # nothing to compare, or no time for it
             inputs, given, behaviours = [], (), [()]
+        inputs = inputs[: min(map(len, (given, *behaviours)))]  # which all of them were run on
+        useful = informative(behaviours, given)[: len(inputs)]
+        inputs, given = [inputs[place] for place in useful], tuple(given[place] for place in useful)
+        behaviours = [tuple(each[place] for place in useful) for each in behaviours]
         compared = rivals.repairs[: len(behaviours)]
         chances = edit_chances(task, root, self.ranker)
         candidates = weigh(
@@ -112,13 +122,12 @@ class Assessor:
             is_passing=[root.passed[check] for check, _ in calls],
             log_chances=[log_chance(each.edits, chances) for each in compared],
         )
-        useful = informative(behaviours, given)
         return Assessment(
             root=root,
             candidates=candidates,
-            inputs=[inputs[place] for place in useful],
+            inputs=inputs,
             differing=sum(
-                len({key(each.behaviour[place]) for each in candidates}) > 1 for place in useful
+                len(set(map(key, column))) > 1 for column in zip(*behaviours, strict=True)
             ),
             rivals=rivals,
             question=choose_question(task.function, candidates, inputs),

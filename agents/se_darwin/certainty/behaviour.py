@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from agents.se_darwin.certainty.inputs import ProgramInput
 from agents.se_darwin.sandbox import Execution, Output, Sandbox
 from agents.se_darwin.tasks import RepairTask
 
-_BATCH = 4
+_BATCH = 2
 _MAX_RESTARTS = 2
-_MOST_TIMES = 10.0
+_MOST_TIMES = 2.0
+_LEAST_SECONDS = 0.1
 
 Behaviour = tuple[Output | None, ...]
-"""Result by input; None where the program did not end in time."""
+"""Result by input, for the first inputs that were run; None where the program did not end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,19 +29,22 @@ class Replay:
         sandbox: Sandbox in which the programs run.
         inputs: The inputs.
         recorded: Number of calls that the tests make; they set the time limits.
+        deadline: When no program may run any more, by `time.monotonic`.
     """
 
     task: RepairTask
     sandbox: Sandbox
     inputs: Sequence[ProgramInput]
     recorded: int
+    deadline: float = inf
 
     def run(
         self, sources: Sequence[str], stop: Callable[[], bool] = lambda: False
     ) -> list[Behaviour]:
         """Return the behaviour of each of *sources*; of fewer if *stop* returns True before.
 
-        A program that hangs is started again after the input on which it did, a few times.
+        A program that hangs is started again after the input on which it did, a few times; its
+        behaviour is shorter if inputs remain.
         """
         found: list[Behaviour] = []
         for start in range(0, len(sources), _BATCH):
@@ -47,29 +53,34 @@ class Replay:
             batch = sources[start : start + _BATCH]
             executions = self._replay(batch, self.inputs)
             for source, execution in zip(batch, executions, strict=True):
-                outputs = list(execution.outputs)
-                for _ in range(_MAX_RESTARTS):
-                    after = _finished(outputs) + 1
-                    if after >= len(outputs) or stop():
-                        break
-                    [rest] = self._replay([source], self.inputs[after:])
-                    outputs[after:] = rest.outputs
-                found.append(tuple(outputs))
+                found.append(self._completed(source, execution, stop))
         return found
+
+    def _completed(self, source: str, execution: Execution, stop: Callable[[], bool]) -> Behaviour:
+        """Return the results of *execution*, and of restarts after inputs on which it hung."""
+        outputs = list(execution.outputs[: _run_inputs(execution)])
+        for _ in range(_MAX_RESTARTS):
+            if len(outputs) == len(self.inputs) or stop():
+                break
+            [rest] = self._replay([source], self.inputs[len(outputs) :])
+            outputs += rest.outputs[: _run_inputs(rest)]
+        if stop() and outputs and outputs[-1] is None:  # it had less than its time
+            outputs.pop()
+        return tuple(outputs)
 
     def _replay(self, sources: Sequence[str], inputs: Sequence[ProgramInput]) -> list[Execution]:
         factor = min(_MOST_TIMES, max(1.0, len(inputs) / max(1, self.recorded)))
         limits = (self.task.limits or self.sandbox.limits).times(factor)
+        left = max(_LEAST_SECONDS, self.deadline - time.monotonic())
+        limits = replace(limits, wall_seconds=min(limits.wall_seconds, left))
         calls = [each.call for each in inputs]
         return self.task.replay(self.sandbox, sources, calls, limits=limits)
 
 
-def _finished(outputs: Sequence[Output | None]) -> int:
-    """Number of outputs up to the last one that is known."""
-    for number in range(len(outputs), 0, -1):
-        if outputs[number - 1] is not None:
-            return number
-    return 0
+def _run_inputs(execution: Execution) -> int:
+    """Number of inputs up to the first one on which the program did not end, that one included."""
+    outputs = execution.outputs
+    return outputs.index(None) + 1 if None in outputs else len(outputs)
 
 
 def key(output: Output | None) -> tuple[str, str, str]:

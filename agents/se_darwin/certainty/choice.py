@@ -59,11 +59,11 @@ def weigh(
         repairs: Repairs, with the fewest edits possible.
         behaviours: Results of each.
         given: Results of the program as given.
-        inputs: The inputs.
+        inputs: The inputs; see `informative`.
         is_passing: Whether the tests that make a recorded call pass, by `ProgramInput.origin`.
         log_chances: Logarithm of the ranker's chance of each repair.
     """
-    useful = [place for place in informative(behaviours, given) if inputs[place].changes]
+    useful = [place for place, each in enumerate(inputs) if each.changes]
     near = [place for place in useful if is_passing[inputs[place].origin]]
     scores = []
     for repair, behaviour, chance in zip(repairs, behaviours, log_chances, strict=True):

@@ -94,10 +94,16 @@ def describe_certainty(
 
 
 def _level(assessment: Assessment, behaviours: int) -> Level:
-    """Return ``weakly supported`` if repairs differ or are not compared, or for few checks."""
+    """Return ``weakly supported`` if repairs differ or were not looked for, or for few checks."""
     edits, checks = len(assessment.chosen.edits), len(assessment.chosen.passed)
-    is_compared = len(assessment.candidates) == len(assessment.rivals.repairs)
-    is_weak = behaviours > 1 or not is_compared or (edits > 1 and checks < CHECKS_PER_EDIT * edits)
+    rivals, compared = assessment.rivals, len(assessment.candidates)
+    is_compared = compared == len(rivals.repairs) and (compared == 1 or bool(assessment.inputs))
+    is_searched = rivals.candidates > 0 or not rivals.is_cut
+    is_weak = (
+        behaviours > 1
+        or not (is_searched and is_compared)
+        or (edits > 1 and checks < CHECKS_PER_EDIT * edits)
+    )
     return "weakly supported" if is_weak else "well supported"
 
 

@@ -14,6 +14,8 @@ from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import SuspicionRanker
 from agents.se_darwin.tasks import RepairTask
 
+pytestmark = pytest.mark.process  # searches for seconds
+
 CODE = """
 def total(amounts, threshold):
     amount = sum(amounts)
@@ -23,13 +25,16 @@ def total(amounts, threshold):
 """
 
 
+RAISES = TestCase(arguments=(["a"], 100), kind="raise", expected="TypeError")
+
+
 def make_task(*cases: tuple[tuple[object, ...], object]) -> RepairTask:
     return RepairTask(
         name="prices.total",
         function="total",
         module=None,
         space=EditSpace(CODE, "total"),
-        tests=tuple(TestCase.returning(arguments, value) for arguments, value in cases),
+        tests=(*(TestCase.returning(arguments, value) for arguments, value in cases), RAISES),
         limits=Limits(cpu_seconds=0.05, wall_seconds=1.0),
     )
 
@@ -60,6 +65,14 @@ def test_other_repairs_are_found_and_compared(few_tests: Assessment) -> None:
     assert few_tests.chosen in repairs
     assert 0 < few_tests.differing < len(few_tests.inputs)
     assert not few_tests.note
+
+
+def test_inputs_on_which_all_programs_fail_are_not_compared(few_tests: Assessment) -> None:
+    assert all(
+        any(output and output.kind == "value" for output in column)
+        for column in zip(*(each.behaviour for each in few_tests.candidates), strict=True)
+    )
+    assert {len(each.behaviour) for each in few_tests.candidates} == {len(few_tests.inputs)}
 
 
 def test_a_question_tells_two_of_them_apart(few_tests: Assessment) -> None:

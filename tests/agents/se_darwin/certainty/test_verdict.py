@@ -25,7 +25,9 @@ CODE = "def solve(x):\n    return x + 1\n"
 def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
     """Describe an assessment of repairs with given results on the inputs 0, 1, ..."""
 
-    def describe(*results: tuple[str, ...], edits: int = 1, checks: int = 3) -> Certainty:
+    def describe(
+        *results: tuple[str, ...], edits: int = 1, checks: int = 3, candidates_run: int = 20
+    ) -> Certainty:
         repairs = [repair(edits, (True,) * checks) for _ in results]
         wire = Wire(ProgramNames(ModuleType("program")))
         inputs = [
@@ -42,7 +44,11 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
             inputs=inputs,
             differing=sum(len(set(column)) > 1 for column in zip(*results, strict=True)),
             rivals=Rivals(
-                repairs=tuple(repairs), origins={}, candidates=20, outcomes=(), is_cut=False
+                repairs=tuple(repairs),
+                origins={},
+                candidates=candidates_run,
+                outcomes=(),
+                is_cut=candidates_run == 0,
             ),
             question=choose_question("solve", candidates, inputs),
             note="",
@@ -94,3 +100,19 @@ def test_a_doubtful_repair_is_weakly_supported(
     checks: int,
 ) -> None:
     assert describe(*results, edits=edits, checks=checks)["level"] == "weakly supported"
+
+
+def test_repairs_that_were_not_compared_support_nothing(
+    describe: Callable[..., Certainty],
+) -> None:
+    certainty = describe((), ())
+    assert certainty["summary"].endswith(
+        "1 of 20 further candidates pass too, and were not compared"
+    )
+    assert certainty["level"] == "weakly supported"
+
+
+def test_without_a_search_for_others_a_repair_is_weakly_supported(
+    describe: Callable[..., Certainty],
+) -> None:
+    assert describe((), candidates_run=0)["level"] == "weakly supported"
