@@ -67,6 +67,7 @@ class Timetable:
         """
         next_due(schedule, 0.0)  # raises here, before anything is recorded
         self._added[agent] = schedule
+        self._changed_schedules.pop(agent, None)  # of the version that was added before
 
     def change(self, agent: str, schedule: Schedule) -> None:
         """Give *agent*, which was added, another schedule, if it differs.

@@ -103,6 +103,15 @@ def test_a_change_before_the_first_round_is_the_schedule(store, timetable) -> No
     assert due_times(store) == []
 
 
+def test_a_change_of_an_agent_that_is_added_again_is_outdated(store, timetable) -> None:
+    table = timetable()
+    begin(table, "a", HOURLY, NOON)
+    table.change("a", replace(HOURLY, overlap="queue"))
+    table.add("a", Schedule(every_seconds=60, overlap="queue"))  # a new version of the agent
+    table.tick(NOON)
+    assert table.next_runs == {"a": NOON + 60}
+
+
 def test_the_period_is_the_longest_gap(timetable) -> None:
     table = timetable()
     begin(table, "a", Schedule(cron="0 3 * * mon-fri"), NOON)
