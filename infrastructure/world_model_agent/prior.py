@@ -85,6 +85,9 @@ class Prior:
                 found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
             except OSError as error:
                 raise PriorError(folder / name, str(error.strerror), reinstall) from None
+            except ValueError as error:
+                problem = f"it names a file that cannot exist, {name!r} ({error})"
+                raise PriorError(path, problem, reinstall) from None
             if found != digest:
                 problem = f"its hash differs from the one in {_INDEX}"
                 raise PriorError(folder / name, problem, reinstall)
@@ -159,6 +162,7 @@ def build_prior(  # noqa: PLR0913 - each is a property of the prior
     Raises:
         InsufficientDataError: See `WorldModel.fit`.
         OSError: Writing failed.
+        ValueError: A weight is beyond the range of FP16.
     """
     twin_data = prepare_training_data(spec, transitions)
     split = {part: list(rows.transitions) for part, rows in twin_data.parts.items()}

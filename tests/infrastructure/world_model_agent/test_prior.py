@@ -84,6 +84,15 @@ def test_damage_is_named_and_another_model_used(
     assert (other.source, other.reason) == ("published", str(raised.value))
 
 
+@pytest.mark.parametrize("name", ["model/\0", "model/\ud800"])
+def test_names_that_no_file_can_have_are_refused(repair_data, tmp_path, name):
+    index = {"format": 1, "files": {name: ""}, "command": "make it", "groups": {"twin": []}}
+    (tmp_path / "prior.json").write_text(json.dumps(index))
+    chosen = choose_model(None, tmp_path, repair_data[0])
+    assert chosen.source == "none"
+    assert f"prior.json: it names a file that cannot exist, {name!r}" in chosen.reason
+
+
 def test_a_prior_for_other_fields_names_the_command(repair_prior, repair_data):
     other = replace(repair_data[0], success=None)
     with pytest.raises(PriorError, match=r"another version of the agent's fields.*: make it"):
