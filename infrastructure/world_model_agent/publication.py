@@ -199,5 +199,7 @@ def _compare_prior(
     transitions = [data.test.transitions[row] for row in unseen]
     outcomes = data.codec.outcomes(transitions)
     nll = float(row_nll(twin.predict_transitions(transitions), outcomes, data.codec).mean())
+    if not math.isfinite(nll):
+        return _Rival(name="prior", problem=f"the likelihood of {title} is not finite")
     own = float(nll_N[torch.tensor(unseen)].mean())
     return _Rival(name="prior", title=title, own=own, nll=nll)

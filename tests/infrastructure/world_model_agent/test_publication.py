@@ -1,4 +1,6 @@
+import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -150,6 +152,30 @@ def test_a_prior_that_has_seen_every_group_stays(candidate, untrained_prior, tmp
     decision = gate_publication(*candidate, tmp_path / "none", EnsembleNetwork, tmp_path / "prior")
     assert not decision.published
     assert "it has seen every test group" in decision.reason
+
+
+def test_a_prior_without_a_finite_likelihood_is_replaced(
+    candidate, untrained_prior, repair_data, tmp_path
+):
+    folder = tmp_path / "prior"
+    shutil.copytree(untrained_prior, folder)
+    twin = Prior.open(folder).load("twin", repair_data[0])
+    with torch.no_grad():
+        for network in (twin.fitted_model.ensemble, twin.fitted_model.linear):
+            for parameter in network.parameters():
+                parameter.fill_(math.nan)
+    twin.save(folder / "twin")
+    index = json.loads((folder / "prior.json").read_text())
+    files = [path for which in ("model", "twin") for path in (folder / which).iterdir()]
+    index["files"] = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+    (folder / "prior.json").write_text(json.dumps(index))
+    decision = gate_publication(*candidate, tmp_path / "none", EnsembleNetwork, folder)
+    assert decision.published
+    assert "the likelihood of the prior that ships with the agent is not finite" in decision.reason
+    assert decision.beaten_prior == Prior.open(folder).digest
 
 
 def test_the_gate_gets_the_best_epoch(repair_agent, make_context, run_once):
