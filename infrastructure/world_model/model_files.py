@@ -52,6 +52,7 @@ def save_model(
         half: Whether to store the weights in FP16; they are float32 again when loaded.
 
     Raises:
+        ValueError: *half* is set, and a weight is beyond the range of FP16.
         OSError: Writing failed; the previous model stays in use.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,10 +123,17 @@ def load_model(
 
 
 def _halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
+    halved = {
         name: tensor.half() if tensor.is_floating_point() else tensor
         for name, tensor in state.items()
     }
+    for name, tensor in halved.items():
+        if tensor.is_floating_point() and bool((tensor.isinf() & state[name].isfinite()).any()):
+            raise ValueError(
+                f"weights of {name} are too large for FP16 (up to "
+                f"{float(state[name].abs().max()):.3g}, at most 65504): save with half=False"
+            )
+    return halved
 
 
 def _digest(description: object) -> str:

@@ -192,7 +192,7 @@ class WorldModel:
             InsufficientDataError: Too few transitions or groups; says which were excluded and why.
             TypeError: Something in *transitions* is not a `Transition`.
             ValueError: *device* does not exist, *precision* is unknown, *batch_size* is below 1,
-                or *config* accumulates.
+                *config* accumulates, or *transitions* is data of another spec.
         """
         config = config or FP16TrainingConfig()
         if config.accumulate != 1:
@@ -204,6 +204,11 @@ class WorldModel:
         wish, chosen_device = _wish(precision, config), resolve_device(device)
         if isinstance(transitions, TrainingData):
             data = transitions
+            if data.spec != self.spec:
+                raise ValueError(
+                    "this training data is of another spec than the world model's: encode it by "
+                    "the model's spec"
+                )
         else:
             data = prepare_training_data(self.spec, transitions)
             for problem in data.describe_exclusions():
@@ -342,7 +347,8 @@ class WorldModel:
                 float32 again.
 
         Raises:
-            ValueError: The model was never fitted.
+            ValueError: The model was never fitted, or *half* is set and a weight is beyond the
+                range of FP16.
             OSError: Writing failed; the previous model stays in use.
         """
         if self._model is None:

@@ -129,6 +129,17 @@ def test_weights_are_saved_only_for_tokens_that_occurred(fitted, saved):
         assert table.untyped_storage().nbytes() == table.nbytes, part
 
 
+def test_weights_beyond_the_range_of_fp16_are_not_halved(fitted, saved, tmp_path):
+    model = WorldModel.load(saved)
+    table = dict(model.fitted_model.ensemble.named_parameters())["embeddings.0.bag.weight"]
+    with torch.no_grad():
+        table[0, 0] = -1e5
+    with pytest.raises(ValueError, match=r"embeddings\.0\.bag\.weight .*up to 1e\+05.*half=False"):
+        model.save(tmp_path / "half", half=True)
+    model.save(tmp_path / "whole")
+    assert not (tmp_path / "half" / "model.json").exists()
+
+
 def test_a_corrupt_index_of_tokens_is_named_with_the_remedy(saved):
     def repeat(model):
         model["encoder"]["buckets"]["observation.code"][1:] = [5, 5]

@@ -291,6 +291,13 @@ def test_wrong_options_are_refused_before_training(little, options, message):
     assert little.training_history == []
 
 
+def test_encoded_data_of_another_spec_is_refused(spec, record):
+    data = prepare_training_data(spec, record())
+    other = replace(spec, success=None)
+    with pytest.raises(ValueError, match="training data is of another spec than the world model's"):
+        WorldModel(other).fit(data, epochs=1)
+
+
 def test_a_model_without_members_is_refused():
     with pytest.raises(ValueError, match="members and hidden must be at least 1, got 0 and 64"):
         WorldModel(members=0)
