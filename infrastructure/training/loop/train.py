@@ -392,6 +392,8 @@ class TrainingLoop:
         epoch, epochs = self._progress.epoch, self._job.epochs
         reason = self._early_stop.reason
         if reason and epoch < epochs:
+            if not self.trainer.record.last_loss_was_finite:
+                return True  # its steps are skipped: restoring weights, or failing, comes first
             fields = {"reason": reason, "epoch": str(epoch), "epochs": str(epochs)}
             self._emit(Notice(event="training_stopped_early", fields=fields))
         return epoch < epochs and not reason

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from infrastructure.agent_contract import Evaluation
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Evaluated, Notice
+from infrastructure.training.loop.divergence import TrainingDivergedError
 from infrastructure.training.loop.early_stop import EarlyStop
-from tests.infrastructure.training.loop.test_train import Daemon, run, weights
+from tests.infrastructure.training.loop.test_train import Daemon, nan_between, run, weights
 
 LOSSES = st.lists(
     st.sampled_from([0.1, 0.2, 0.3, 0.4, math.nan, math.inf]), min_size=1, max_size=12
@@ -97,6 +98,13 @@ def test_a_resumed_training_ends_where_it_would_have_ended(make_job, tmp_path: P
     resumed, _ = run(job, tmp_path / "parts")
     assert (resumed.epochs, resumed.steps) == (whole.epochs, whole.steps) == (5, 40)
     assert torch.equal(weights(job), weights(uninterrupted))
+
+
+def test_losses_that_are_not_finite_are_a_failure_and_no_early_end(make_job, tmp_path: Path):
+    job = worsening(make_job, patience=2, loss=nan_between(25, 999))
+    options = {"config": {"nonfinite_loss_patience": 20}, "stats_interval_steps": 1}
+    with pytest.raises(TrainingDivergedError, match="losses in a row were not finite"):
+        run(job, tmp_path, **options)
 
 
 def test_patience_is_at_least_one(make_job) -> None:
