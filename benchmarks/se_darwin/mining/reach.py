@@ -12,6 +12,7 @@ from benchmarks.se_darwin.mining.history import FunctionChange
 from benchmarks.se_darwin.mining.regions import Comparison, Region
 
 _MAX_REGIONS = 3
+_LEVELS = 3  # of the syntax tree: a changed place, and what contains it
 EXCHANGES = EDIT_KINDS[: EDIT_KINDS.index("return_value") + 1]
 """The kinds that exchange what is there for something similar."""
 
@@ -82,7 +83,7 @@ def _edits_near(space: EditSpace, region: Region) -> list[Edit]:
     numbers = {id(node): number for number, node in enumerate(space.nodes)}
     parents = {id(child): node for node in space.nodes for child in ast.iter_child_nodes(node)}
     near: list[ast.AST] = [region.owner]
-    while len(near) < _MAX_REGIONS and id(near[-1]) in parents:
+    while len(near) < _LEVELS and id(near[-1]) in parents:
         near.append(parents[id(near[-1])])
     if isinstance(region.old, ast.AST):
         near += ast.walk(region.old)
