@@ -121,7 +121,8 @@ class Job:
         evaluate: Function that evaluates on held-out data; called without gradients.
         epochs: Number of epochs to train, at most; the model is evaluated after each.
         patience: Number of evaluations in a row, none better than the best before them, that end
-            the training; None trains all epochs. The schedule of the learning rate does not
+            the training, unless its last loss was not finite, because that is handled first; None
+            trains all epochs. The schedule of the learning rate does not
             depend on it, so the weights of every epoch are those of a training without it.
         scheduler: Function that builds a learning-rate scheduler; the trainer steps it.
         scheduler_counts: Which steps advance it: ``attempted`` optimizer steps, so that a schedule
