@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from .canonical import UncomparableError, canonical
-from .function_proxy import FunctionProxy
+from .function_proxy import MAX_CALLS, FunctionProxy
 from .wire import Call
 
 PASSED = "passed"
@@ -34,7 +34,7 @@ class Check:
         has_passed: Whether the check was reached and passed at least once.
         failure: The first failure, or None.
         lines: Lines of the candidate that ran for this check.
-        calls: First calls of the candidate for this check.
+        calls: First calls of the candidate for this check, if the proxy keeps them.
     """
 
     def __init__(self, proxy: FunctionProxy) -> None:
@@ -56,7 +56,7 @@ class Check:
     def record(self, error: BaseException | None) -> None:
         """Record lines and calls since the last check, and *error* as this check's outcome."""
         self.lines |= self._proxy.take_covered_lines()
-        self.calls += self._proxy.take_calls()
+        self.calls += self._proxy.take_calls()[: MAX_CALLS - len(self.calls)]
         if error is None:
             self.has_passed = True
         elif self.failure is None:

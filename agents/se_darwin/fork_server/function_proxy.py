@@ -76,6 +76,9 @@ class FunctionProxy:
         wire: Encodes arguments, decodes results.
         calls: Descriptor to which calls are written.
         answers: Descriptor from which their results are read.
+
+    Attributes:
+        keeps_calls: Whether to keep calls for `take_calls`.
     """
 
     def __init__(self, name: str, wire: Wire, calls: int, answers: int) -> None:
@@ -83,6 +86,7 @@ class FunctionProxy:
         self._wire, self._calls, self._answers = wire, calls, answers
         self._buffer = b""
         self._lines: set[int] = set()
+        self.keeps_calls = False
         self._made: list[Call] = []
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
@@ -99,7 +103,7 @@ class FunctionProxy:
         except UnsendableError as error:
             raise UnsendableArgumentError(error) from None
         call: Call = {"values": values, "names": list(keywords)}
-        if len(self._made) < MAX_CALLS:
+        if self.keeps_calls and len(self._made) < MAX_CALLS:
             self._made.append(call)
         self._send(json.dumps(call).encode() + b"\n")
         try:

@@ -114,7 +114,7 @@ class SuiteRunner:
 
     def run(self, *, record: bool = False) -> Iterator[list[object]]:
         """Yield the outcome, or the calls, of each check, as `run_suite` does."""
-        number = 0
+        number, self._proxy.keeps_calls = 0, record
         for test in self.tests:
             self._checks = [Check(self._proxy) for _ in test.lines]
             end, lost = Check(self._proxy), False

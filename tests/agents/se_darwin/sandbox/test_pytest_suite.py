@@ -67,6 +67,21 @@ def passed(sandbox: Sandbox, tests: str | TestSources, source: str = PROGRAM) ->
     return {str(case.arguments[0]): case.passes(output) for case, output in pairs}
 
 
+def test_the_first_calls_of_a_check_are_recorded(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    for x in range(70):
+        assert solve(x) == x + 1
+    assert solve(8, low=3) == 9
+"""
+    calls = sandbox.record(PROGRAM, prepare(sandbox, tests), function="solve", limits=LIMITS)
+    assert [(number, call["values"]["roots"]) for number, call in calls] == [
+        *((0, [x]) for x in range(50)),
+        (1, [8, 3]),
+    ]
+
+
 def test_every_assert_is_a_check_and_the_test_continues(sandbox: Sandbox) -> None:
     tests = """
 from mod import solve
