@@ -22,6 +22,7 @@ from .place import UnsupportedFunctionError, replace_function
 from .wire import ProgramNames, Wire
 
 CHECK_NAME = "__check__"
+_TESTS_NAME = "__tests__"  # a package `tests` of the caller's keeps its name
 _SKIPPED = ("Skipped", "SkipTest")  # raised by pytest.skip and by unittest
 
 
@@ -103,7 +104,7 @@ class SuiteRunner:
         self.left_out: list[str] = []
         sys.meta_path.append(GivenModules(suite["helpers"]))
         conftests = [_execute("conftest", source) for source in suite["conftests"]]
-        namespace = _execute("tests", suite["tests"], {CHECK_NAME: self._check})
+        namespace = _execute(_TESTS_NAME, suite["tests"], {CHECK_NAME: self._check})
         self._collector = Collector(namespace, Fixtures([*conftests, namespace]))
         self.tests: list[Test] = []
         for name, lines in suite["assert_lines"].items():

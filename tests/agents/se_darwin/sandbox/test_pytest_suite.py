@@ -67,6 +67,21 @@ def passed(sandbox: Sandbox, tests: str | TestSources, source: str = PROGRAM) ->
     return {str(case.arguments[0]): case.passes(output) for case, output in pairs}
 
 
+@pytest.mark.parametrize("module", ["mod", "tests.mod"])
+def test_a_package_of_the_tests_may_be_named_tests(sandbox: Sandbox, module: str) -> None:
+    sources = TestSources(
+        f"from {module} import solve\n"
+        "from tests.numbers import ONE\n"
+        "def test_a(): assert solve(ONE) == 2",
+        helpers={"tests.numbers": "ONE = 1"},
+    )
+    suite = prepare(sandbox, sources, module=module)
+    assert [
+        case.passes(each)
+        for case, each in zip(suite.cases(), run(sandbox, suite).outputs, strict=True)
+    ] == [True]
+
+
 def test_the_first_calls_of_a_check_are_recorded(sandbox: Sandbox) -> None:
     tests = """
 from mod import solve
