@@ -101,8 +101,8 @@ def _check(
             )
         if record.digest not in digests:
             raise ValueError(
-                f"{file} has an attempt at another {record.name!r} than this source's: write to "
-                "another file"
+                f"{file} has an attempt at {record.name!r}, which is not among the bugs to attempt "
+                "now, or has changed: write to another file"
             )
 
 

@@ -43,6 +43,17 @@ def test_attempts_under_other_conditions_are_not_mixed(tmp_path: Path) -> None:
         measure([BUG], CONDITIONS, output, jobs=1, log=print)
 
 
+def test_attempts_at_bugs_that_are_not_chosen_now_are_not_dropped(tmp_path: Path) -> None:
+    output = tmp_path / "attempts.jsonl"
+    record = AttemptRecord.failed(request_attempt(BUG, CONDITIONS), "")
+    output.write_text(record.model_dump_json() + "\n")
+
+    with pytest.raises(ValueError, match="'half', which is not among the bugs to attempt now"):
+        measure([], CONDITIONS, output, jobs=1, log=print)
+
+    assert read_records(output) == [record]
+
+
 def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
     output = tmp_path / "attempts.jsonl"
     output.write_text("{}\n")
