@@ -31,6 +31,7 @@ def test_every_operator_makes_mutants_that_are_programs(mutants):
     assert len(set(mutants)) == len(mutants)
 
 
+@pytest.mark.process  # tries thousands of edits
 def test_few_operators_are_undone_by_a_single_edit_of_the_agent(mutants):
     original = ast.unparse(ast.parse(SOURCE))
     undone = set()
