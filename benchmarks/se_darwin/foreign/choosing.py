@@ -26,7 +26,7 @@ from benchmarks.se_darwin.foreign.plain_pytest import all_pass_in_pytest, passed
 from benchmarks.se_darwin.foreign.trial import passed_checks, passes, problem_of
 
 _SEED = 15
-_BUGS, _OF_QUESTION, _OF_PACKAGE = 60, 12, 12
+_BUGS, _OF_QUESTION, _OF_PACKAGE = 60, 12, 13
 _PROCESSES = 6
 _BOTH = (True, False)
 _USABLE = 65  # changes of algorithms, at which the choice ends
@@ -229,7 +229,7 @@ def choose_packages(clones: Clones) -> Manifest:
     """Choose sixty fixes of functions for which the package has at least three checks.
 
     Fixes of at most eight lines, by commits whose message tells of a fix, in random order; at most
-    one of a function and twelve of a package, which take turns. The wrong program is the module
+    one of a function and thirteen of a package, which take turns. The wrong program is the module
     after the fix with the function before it, cut to what it needs. The tests are those of the
     package at the fix that use the function. Half of their checks, at least three and at most
     twelve, are visible; one that fails is among them. The other checks and further calls, compared
