@@ -220,7 +220,6 @@ class Dispatcher:
                 self._launch(begun)
 
     def _begin(self, run: Run, now: float, begun: list[tuple[ActiveAttempt, RunSpec]]) -> None:
-        precision = self._precision(run)  # first: if the store fails now, no attempt has begun
         try:
             attempt = self._store.begin_attempt(run.id, secrets.token_hex(16))
         except IntegrityError:  # a run that we do not follow is active: its row is unreadable
@@ -232,6 +231,12 @@ class Dispatcher:
         active = ActiveAttempt.follow(run, attempt, self.settings, now, clock=self.clock)
         self._active[run.id] = active
         self._announce(run, RunState.STARTING)
+        try:
+            precision = self._precision(active.run_so_far)
+        except SQLAlchemyError:  # the attempt ends without a worker, at no cost to the run
+            active.mark_orphaned(now)
+            active.end(ExitStatus())
+            raise
         spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
         begun.append((active, spec))
 
