@@ -49,7 +49,7 @@ def _all(options: argparse.Namespace) -> None:
 
 def _measure(options: argparse.Namespace, source: str, ranker: RankerName, output: Path) -> None:
     if options.model is not None and not (options.model / "model.json").is_file():
-        raise ValueError(f"{options.model} has no published model: there is no model.json")
+        raise ValueError(f"{options.model} has no published model: model.json is missing")
     bugs = SOURCES[source]()
     if options.only:
         bugs = [bug for bug in bugs if bug.name in options.only]

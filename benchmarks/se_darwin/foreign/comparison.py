@@ -20,8 +20,8 @@ def compare(records: Sequence[AttemptRecord]) -> str:
     counts as one without a repair. Intervals are 95 %, from resamples of bugs.
 
     Raises:
-        ValueError: There are no records, two attempts at a bug under the same conditions, or
-            attempts with different budgets.
+        ValueError: *records* is empty, or contains two attempts at a bug under the same conditions,
+            or attempts with different budgets.
     """
     if not records:
         raise ValueError("the files have no attempts: run some first")
