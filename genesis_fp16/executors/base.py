@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from genesis_fp16.domain.run_spec import RunSpec
@@ -12,17 +13,22 @@ from infrastructure.events import Command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
-    """An attempt's worker; the start time distinguishes it from a later one with the same pid.
+    """An attempt's worker: a process of this machine, or a job of an engine.
 
     Attributes:
-        pid: Process id; also the id of its session and process group.
-        started_at: Start time of the process in Unix seconds, as the kernel reports it.
+        pid: Process id; also the id of its session and process group; 0 for a job.
+        started_at: Start time of the process in Unix seconds, as the kernel reports it; it
+            distinguishes the process from a later one with the same pid.
         hosted: Incarnation of the attempt, if the process hosts several; else empty.
+        job: Name of the job, see `JobRequest`; empty for a process.
+        folder: The attempt's folder on shared storage; None for a process.
     """
 
-    pid: int
-    started_at: float
+    pid: int = 0
+    started_at: float = 0.0
     hosted: str = ""
+    job: str = ""
+    folder: Path | None = None
 
     @property
     def process(self) -> Handle:
@@ -32,19 +38,29 @@ class Handle:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExitStatus:
-    """How a worker ended; both are None if this process did not start it.
+    """How a worker ended; neither code nor signal if nobody saw it end.
 
     Attributes:
         exit_code: None if a signal ended it.
         signal: Number of the signal that ended it.
+        error: Why the worker could not run or was lost, for a person; empty if it says so itself.
     """
 
     exit_code: int | None = None
     signal: int | None = None
+    error: str = ""
 
 
 class Executor(Protocol):
-    """Starts, polls, commands and ends workers. No method waits for the worker."""
+    """Starts, polls, commands and ends workers. No method waits for a worker or an engine."""
+
+    @property
+    def hosts_fleets(self) -> bool:
+        """Whether `submit_fleet` can be called."""
+
+    @property
+    def outlives_daemon(self) -> bool:
+        """Whether a worker goes on after the death of the daemon, and `recover` takes it over."""
 
     def submit(self, spec: RunSpec) -> Handle:
         """Start the worker of one attempt.
@@ -74,3 +90,12 @@ class Executor(Protocol):
 
     def recover(self, handle: Handle) -> bool:
         """Take over a worker that an earlier daemon started; False if it has ended."""
+
+    def waiting(self, handle: Handle) -> str:
+        """What the worker waits for before it starts, for a person; empty once it has started."""
+
+    def keep_spare(self, wanted: bool) -> None:
+        """Keep a process ready for the next attempt, where that is possible."""
+
+    def close(self) -> None:
+        """Release what belongs to this process alone; workers go on."""

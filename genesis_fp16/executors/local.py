@@ -48,7 +48,10 @@ class LocalExecutor:
 
     Attributes:
         spare: Worker that waits for an attempt; None if there is none.
+        hosts_fleets, outlives_daemon: See `Executor`.
     """
+
+    hosts_fleets, outlives_daemon = True, False
 
     def __init__(
         self,
@@ -194,6 +197,15 @@ class LocalExecutor:
     def recover(self, handle: Handle) -> bool:
         """Whether the worker of an earlier daemon is still alive."""
         return _is_alive(handle)
+
+    def waiting(self, handle: Handle) -> str:
+        """Empty: a process starts at once."""
+        del handle
+        return ""
+
+    def close(self) -> None:
+        """End the spare worker."""
+        self.keep_spare(wanted=False)
 
 
 class _Child:

@@ -1,0 +1,25 @@
+"""Workers on other machines: one executor, whatever the engine; files on shared storage decide."""
+
+from genesis_fp16.executors.remote.engine import (
+    ENGINE_LOG,
+    Engine,
+    EngineError,
+    Finding,
+    JobRef,
+    JobRequest,
+    JobState,
+    JobStatus,
+    Resources,
+)
+
+__all__ = [
+    "ENGINE_LOG",
+    "Engine",
+    "EngineError",
+    "Finding",
+    "JobRef",
+    "JobRequest",
+    "JobState",
+    "JobStatus",
+    "Resources",
+]
