@@ -9,8 +9,15 @@ from typing import Annotated
 
 import typer
 
-from genesis_fp16.cli import configured_agents, new_agent
-from genesis_fp16.cli.output import JsonFlag, print_json, print_table, print_warning
+from genesis_fp16.cli import configured_agents, new_agent, pauses
+from genesis_fp16.cli.output import (
+    JsonFlag,
+    moment,
+    print_json,
+    print_line,
+    print_table,
+    print_warning,
+)
 from genesis_fp16.settings import load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
@@ -20,6 +27,8 @@ app = typer.Typer(help="Installed and configured agents, and new ones without co
 app.command("add")(configured_agents.add)
 app.command("enable")(configured_agents.enable)
 app.command("new")(new_agent.new)
+app.command("pause")(pauses.pause)
+app.command("resume")(pauses.resume)
 
 
 @app.callback(invoke_without_command=True)
@@ -36,22 +45,45 @@ def agents(
         return
     settings = load_settings()
     from genesis_fp16.daemon import known_agents
+    from genesis_fp16.domain.pause import pauses_of
     from genesis_fp16.domain.schedule import effective_schedule
 
     ended = not rescan or known_agents.rescan(settings, lambda line: typer.echo(line, err=True))
     plugins = known_agents.known_agents(settings, again=rescan)
+    paused = pauses.read_pauses(settings)
     rows = []
     for plugin in plugins:
         schedule = None
         if plugin.schedule is not None:
             times = settings.for_agent(plugin.name).schedule
             schedule = str(effective_schedule(plugin.schedule, times))
-        rows.append({**asdict(plugin), "schedule": schedule})
+        of_agent = [] if paused is None else pauses_of(paused, plugin.name)
+        rows.append(
+            {
+                **asdict(plugin),
+                "schedule": schedule,
+                "paused": None if paused is None else [asdict(each) for each in of_agent],
+            }
+        )
     if as_json:
         print_json(rows)
     else:
         names = ("name", "state", "schedule", "distribution", "version", "entry_point")
-        print_table(names, [[row[name] for name in names] for row in rows])
+        print_table(
+            [*names[:2], "paused", *names[2:]],
+            [
+                [
+                    row["name"],
+                    row["state"],
+                    "yes" if row["paused"] else "",
+                    *(row[name] for name in names[2:]),
+                ]
+                for row in rows
+            ],
+        )
+        for each in (paused or {}).values():
+            since = f"since {moment(each.created_at)} by {each.actor}: {each.reason}"
+            print_line(f"{each.agent or 'all agents'} paused {since}")
         for plugin in plugins:
             if plugin.reason:
                 typer.echo(f"\n{plugin.name} is {plugin.state}: {plugin.reason}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.reason import ReasonMissingError, one_line
 from infrastructure.events.plain_text import plain
 
 if TYPE_CHECKING:
@@ -39,6 +40,18 @@ def check_utf8(arguments: Sequence[str]) -> None:
             raise NotUtf8Error(
                 f"argument {number} is not UTF-8: '{shown}'; write it in UTF-8"
             ) from error
+
+
+def check_reason(reason: str) -> str:
+    """*reason* as `one_line` makes it.
+
+    Raises:
+        BadParameter: It is empty.
+    """
+    try:
+        return one_line(reason)
+    except ReasonMissingError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def agents_of_runs(store: Store) -> set[str]:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genesis_fp16.cli.arguments import check_agent_name
+from genesis_fp16.cli.arguments import check_agent_name, check_reason
 from genesis_fp16.cli.explain import describe_override, explain
 from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_warning
 from genesis_fp16.cli.settings import CommandSettings, load_command_settings
 from genesis_fp16.cli.store import open_existing_store, open_store
-from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import WISHES, PrecisionWish
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ _DURATION = re.compile("".join(rf"(?:({_NUMBER}){unit})?" for unit in "dhms"))
 _UNIT_SECONDS = (86400.0, 3600.0, 60.0, 1.0)
 
 
-_LONGEST_REASON = 500  # characters
 _LONGEST_SECONDS = 10 * 366 * 86400.0
 
 
@@ -138,7 +136,7 @@ def set_override(
     override = Override(
         agent=check_agent_name(agent),
         precision=name,
-        reason=_one_line(reason),
+        reason=check_reason(reason),
         actor=actor(),
         created_at=now,
         expires_at=None if seconds is None else now + seconds,
@@ -196,7 +194,7 @@ def clear(
     known = load_command_settings()
     if guard is not None and agent is not None:
         raise typer.BadParameter("give --agent for its override, or --guard; not both")
-    reason = _one_line(reason)
+    reason = check_reason(reason)
     scope = agent or "all agents"
     with open_existing_store(known.location) as store:
         name = check_agent_name(agent if guard is None else guard, store)
@@ -284,10 +282,3 @@ def _set_for_agents(settings: Settings | None, field: str) -> dict[str, str]:
     agents = {} if settings is None else settings.agents
     values = {name.replace("_", "-"): getattr(agent, field) for name, agent in agents.items()}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _one_line(reason: str) -> str:
-    text = " ".join(plain(reason, longest=_LONGEST_REASON).split())
-    if not text:
-        raise typer.BadParameter("give a reason: the audit trail needs one")
-    return text

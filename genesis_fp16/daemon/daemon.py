@@ -24,6 +24,7 @@ from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.daemon.systemd import SystemdNotices
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.listener import EventListener
+from genesis_fp16.domain.pause import PausesInForce, pauses_of
 from genesis_fp16.domain.schedule import effective_schedule
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.discovery import check_not_shadowed
@@ -122,6 +123,8 @@ class Daemon:
         self.loop.dispatcher.absent = watch.absent
         self.loop.reloader.in_use = self._keeps_settings
         self._timetable = Timetable(store, settings.seed)
+        self._timetable.is_paused = self._is_paused
+        self._pauses: PausesInForce = {}  # as logged and shown
         self._ask_store_at = 0.0  # in monotonic seconds
         self._ready: dict[str, Plugin] = {}
         self._unseen: set[str] = set()  # agents whose last success has not been read
@@ -168,6 +171,7 @@ class Daemon:
         if plugin.state in ("ready", "quarantined"):  # one that is disabled is not down
             self.metrics.register_agent(name)
             self.metrics.set_plugin_up(name, up)
+            self.metrics.set_paused(name, self._is_paused(name))
             self.metrics.set_guard_state(name, self.loop.guard.decision(name).state)
             self._unseen.add(name)
         elif plugin.state == "removed":
@@ -180,6 +184,24 @@ class Daemon:
         else:
             write = log.warning if plugin.state == "quarantined" else log.info
             write(f"plugin_{plugin.state}", **fields, reason=plugin.reason)
+
+    def _is_paused(self, agent: str) -> bool:
+        return bool(pauses_of(self.loop.dispatcher.pauses, agent))
+
+    def _update_pauses(self) -> None:
+        """Log pauses that began or ended, and show which agents are paused."""
+        before, self._pauses = self._pauses, self.loop.dispatcher.pauses
+        if before == self._pauses:
+            return
+        for scope in {**before, **self._pauses}:
+            name, pause = scope or "all", self._pauses.get(scope)
+            if pause is None:
+                log.info("agent_resumed", agent=name)
+            elif pause != before.get(scope):
+                log.info("agent_paused", agent=name, actor=pause.actor, reason=pause.reason)
+        for agent in self._ready:
+            self.metrics.set_paused(agent, self._is_paused(agent))
+        self._timetable.changed |= self._timetable.next_runs.keys()
 
     def _keeps_settings(self, key: str) -> bool:
         """Whether settings of the agent that are not live wait for the next start."""
@@ -286,10 +308,13 @@ class Daemon:
 
     def _update_metrics(self) -> None:
         dispatcher, timetable = self.loop.dispatcher, self._timetable
+        self._update_pauses()
         self.metrics.set_queue(dispatcher.queued, dispatcher.busy, self.loop.settings.slots)
         while timetable.changed:
             agent = timetable.changed.pop()
             due_at, period = timetable.next_runs[agent], timetable.periods[agent]
+            if self._is_paused(agent):
+                due_at, period = None, math.nan
             self.metrics.set_next_run(agent, math.nan if due_at is None else due_at, period)
             if agent in timetable.lags:
                 self.metrics.set_schedule_lag(agent, timetable.lags[agent])

@@ -56,6 +56,7 @@ def run_once(settings: Settings, agent: str) -> int:
     Raises:
         UnknownAgentError: *agent* is not installed.
         AgentNotReadyError: *agent* cannot run, or was quarantined while its run waited.
+        AgentPausedError: *agent* is paused; if that came later, its run waits in the queue.
         GenesisError: Nothing can run here; its exit code depends on the cause.
     """
     configure_logging(settings)
@@ -75,6 +76,7 @@ def run_once(settings: Settings, agent: str) -> int:
                 return os.EX_TEMPFAIL
             _check_ready(probes.plugins)
         store = stack.enter_context(closing(open_store(settings)))
+        store.pauses.check(agent)
         run_logger = stack.enter_context(closing(open_run_logger(store)))
         lock = DaemonLock(settings)
         try:
@@ -123,6 +125,8 @@ def _run_here(loop: RunLoop, store: Store, agent: str, signals: Signals, lock: D
                 loop.dispatch(now, only=run.id)
                 current = store.run(run.id)
                 finished = current is not None and current.finished
+                if current is not None and not current.active:
+                    store.pauses.check(agent)
             lock.write_status(
                 loop.settings, trouble=loop.store_health.problem, refused=loop.settings_error
             )
@@ -139,6 +143,7 @@ def _follow(
 
     Raises:
         AgentNotReadyError: The agent was quarantined while the run waited, which it still does.
+        AgentPausedError: The agent was paused while the run waited, which it still does.
         DaemonGoneError: The daemon has ended.
     """
     followed: dict[int, tuple[EventTail, EventLimits]] = {}
@@ -150,6 +155,7 @@ def _follow(
             _check_daemon(settings, run)
             if state is RunState.QUEUED:
                 _check_waiting(settings, run, already=waits)
+                store.pauses.check(run.agent)
             waits = state is RunState.QUEUED
         current = store.run(run.id) or run  # before the events: all precede the last state
         behind = False

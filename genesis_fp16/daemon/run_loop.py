@@ -171,7 +171,7 @@ class RunLoop:
         return outcome
 
     def dispatch(self, now: float, *, only: str | None = None) -> None:
-        """Read overrides, write decisions, and dispatch; arguments as in `Dispatcher.tick`.
+        """Read overrides and pauses, write decisions, and dispatch; see `Dispatcher.tick`.
 
         Raises:
             StoreError, SQLAlchemyError: The store fails; the next round tries again.
@@ -179,6 +179,7 @@ class RunLoop:
         self._store.verify()
         self.resolver.refresh()
         self._keep_rollbacks()
+        self.dispatcher.pauses = self._store.pauses.in_force()
         self.dispatcher.tick(now, only=only)
 
     def _keep_rollbacks(self) -> None:

@@ -53,6 +53,7 @@ class StopCause(StrEnum):
 
     SHUTDOWN = "shutdown"  # the daemon stops
     ORPHANED = "orphaned"  # the daemon that started it died
+    PAUSE = "pause"  # an operator, until the agent is resumed
     CANCEL = "cancel"  # an operator, or a newer run that replaces it
     START_TIMEOUT = "start_timeout"
     NO_PROGRESS = "no_progress"
@@ -205,11 +206,11 @@ def resolve_ending(
     """Decide what follows the end of an attempt; the first rule that applies decides.
 
     1. Exit code 0: succeeded, even where a stop was under way. 2. Exit code 78: failed, never
-    retried. 3. Cancelled; out of time. 4. Stopped because the daemon stopped or died: queued at
-    once, and not counted as a failure. 5. Perhaps another attempt's doing: queued after the
-    backoff, and not counted. 6. The disk was full: queued after a backoff that doubles with each
-    of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and not counted. 7. Exit code 75:
-    queued after the backoff, and not counted. 8. Anything else failed: queued with
+    retried. 3. Cancelled; out of time. 4. Stopped because the daemon stopped or died, or by a
+    pause: queued at once, and not counted as a failure. 5. Perhaps another attempt's doing: queued
+    after the backoff, and not counted. 6. The disk was full: queued after a backoff that doubles
+    with each of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and not counted. 7. Exit
+    code 75: queued after the backoff, and not counted. 8. Anything else failed: queued with
     exponential backoff until the attempts are used up, then ``timed_out``, ``crashed`` (by a
     signal) or ``failed``.
 
@@ -225,7 +226,7 @@ def resolve_ending(
             transition = RunTransition(state=RunState.CANCELLED)
         case Ending(cause=StopCause.RUN_TIMEOUT):
             transition = RunTransition(state=RunState.TIMED_OUT, failed=True)
-        case Ending(cause=StopCause.SHUTDOWN | StopCause.ORPHANED):
+        case Ending(cause=StopCause.SHUTDOWN | StopCause.ORPHANED | StopCause.PAUSE):
             transition = RunTransition(state=RunState.QUEUED)
         case Ending(shared=True):
             transition = RunTransition(state=RunState.QUEUED, delay_seconds=policy.backoff_seconds)

@@ -61,6 +61,7 @@ class Metrics:
         self._agents: set[str] = set()
         self._detailed: set[str] = set()  # agents
         self._guarded: set[str] = set()  # agents whose guard's state is shown
+        self._paused: set[str] = set()  # agents that were ever shown as paused
         self._run_states: dict[str, tuple[str, RunState]] = {}
         self._training_seconds: defaultdict[str, float] = defaultdict(float)
         self._acknowledged: dict[str, PrecisionState] = {}
@@ -243,6 +244,15 @@ class Metrics:
         series = self._series
         for family in (series.plugin_up, series.next_fire, series.period, series.lag):
             family.remove(name)
+        if name in self._paused:
+            self._paused.discard(name)
+            series.paused.remove(name)
+
+    def set_paused(self, name: str, paused: bool) -> None:
+        """Set whether the agent is paused; an agent that never was has no such series."""
+        if paused or name in self._paused:
+            self._paused.add(name)
+            self._series.paused.labels(name).set(paused)
 
     def set_last_success(self, name: str, timestamp: float) -> None:
         """Set when the agent's last successful run ended, in Unix time."""

@@ -336,6 +336,9 @@ class Series:
         self.next_fire = self._gauge(
             "genesis_schedule_next_fire_timestamp_seconds", "When the agent's next run is due"
         )
+        self.paused = self._gauge(
+            "genesis_agent_paused", "1 while an operator keeps the agent from starting runs"
+        )
         self.plugin_up = self._gauge("genesis_plugin_up", "0 for a quarantined plugin")
 
     def _declare_daemon(self) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.listener import EventListener
+from genesis_fp16.domain.pause import PausesInForce, pauses_of
 from genesis_fp16.domain.run import (
     TERMINAL,
     Ending,
@@ -57,7 +58,8 @@ class Dispatcher:
         settings: Settings in force; assign it after a reload.
         absent: Returns why no run of an agent can ever start, for example because it is not
             installed; empty if it may. Its waiting runs are cancelled with that reason.
-        queued: Runs that wait, as of the last round.
+        pauses: Pauses in force; the waiting runs of a paused agent go on waiting.
+        queued: Runs that wait, as of the last round, without those of paused agents.
         clock: Monotonic seconds, for the time that reading events takes.
     """
 
@@ -79,6 +81,7 @@ class Dispatcher:
         self._precision = precision
         self._listener = listener
         self.absent: Callable[[str], str] = lambda _agent: ""
+        self.pauses: PausesInForce = {}
         self._active: dict[str, ActiveAttempt] = {}
         self._announced: dict[str, RunState] = {}
         self._left: list[Handle] = []  # of attempts followed no longer, until the worker has ended
@@ -143,7 +146,10 @@ class Dispatcher:
         """
         self.follow(now)
         unfinished = self._store.unfinished_runs.read()
-        self.queued = sum(run.state is RunState.QUEUED for run in unfinished)
+        self.queued = sum(
+            run.state is RunState.QUEUED and not pauses_of(self.pauses, run.agent)
+            for run in unfinished
+        )
         for run in unfinished:
             if run.id not in self._active:
                 self._announce(run, run.state)
@@ -183,6 +189,7 @@ class Dispatcher:
         """Whether *run* may start in this round, in which those in *due* start before it."""
         return (
             len(due) < MOST_DUE
+            and not pauses_of(self.pauses, run.agent)
             and run.is_available(self._store.now(), self.settings.retry_backoff_seconds)
             and run.agent in self._agents
             and all(each.agent != run.agent for each in due)
@@ -363,8 +370,11 @@ class Dispatcher:
         if active.daemon_error:
             self._give_up(active)
             return
-        if cancelled and active.stop_cause is None and active.exit_status is None:
-            self._stop(active, StopCause.CANCEL, now)
+        if active.stop_cause is None and active.exit_status is None:
+            if cancelled:
+                self._stop(active, StopCause.CANCEL, now)
+            elif any(pause.stops_runs for pause in pauses_of(self.pauses, active.run.agent)):
+                self._stop(active, StopCause.PAUSE, now)
         state = self._announced[active.run.id]
         if active.recorded_state is not state:
             self._store.move(active.run.id, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -29,6 +30,9 @@ log = structlog.get_logger()
 class Timetable:
     """Queues a run of every agent that is due; *first_seed* seeds an agent's first run.
 
+    What becomes due while an agent is paused is handled once it is resumed, by its ``catch_up``,
+    as what becomes due while no daemon runs; also if the daemon was started again in between.
+
     A round handles at most `MAX_AGENTS` agents, in one transaction, the longest due first: if
     1,000 are due together, the rounds between serve everything else, such as a rollback.
 
@@ -38,6 +42,7 @@ class Timetable:
             two.
         lags: Agent to how late its last fire was noticed, in seconds.
         changed: Agents for which one of these has changed; the reader empties it.
+        is_paused: Returns whether the agent is paused.
     """
 
     def __init__(self, store: Store, first_seed: int) -> None:
@@ -52,6 +57,8 @@ class Timetable:
         self._handle_at: dict[str, float] = {}
         self._last_tick = -math.inf
         self._skipped_for: dict[str, str] = {}
+        self._held: set[str] = set()  # agents that were due while they were paused
+        self.is_paused: Callable[[str], bool] = lambda _agent: False
         self.next_runs: dict[str, float | None] = {}
         self.periods: dict[str, float] = {}
         self.lags: dict[str, float] = {}
@@ -67,6 +74,7 @@ class Timetable:
         """
         next_due(schedule, 0.0)  # raises here, before anything is recorded
         self._added[agent] = schedule
+        self._held.discard(agent)
         self._changed_schedules.pop(agent, None)  # of the version that was added before
 
     def change(self, agent: str, schedule: Schedule) -> None:
@@ -97,6 +105,7 @@ class Timetable:
         for shown in (self.next_runs, self.periods, self.lags):
             shown.pop(agent, None)
         self._missed.discard(agent)
+        self._held.discard(agent)
         self.changed.discard(agent)
 
     def tick(self, now: float) -> None:
@@ -108,6 +117,7 @@ class Timetable:
             self._count_from(now)
         self._last_tick = now
         self._read_last_due(now)
+        self._release()
         if not self._added:  # else one of those may have been due for longer
             self._record_due(now)
         self._apply_changes(now)
@@ -117,6 +127,13 @@ class Timetable:
         for agent, until in self._handled_until.items():
             if until > now:
                 self._handle(agent, at=now)
+
+    def _release(self) -> None:
+        """Handle what became due while agents were paused that are so no longer."""
+        for agent in [each for each in self._held if not self.is_paused(each)]:
+            self._held.discard(agent)
+            self._missed.add(agent)
+            self._handle(agent, at=self._handle_at[agent])
 
     def _handle(self, agent: str, *, at: float) -> None:
         self._handle_at[agent] = at
@@ -183,8 +200,8 @@ class Timetable:
             heapify(self._heap)
             raise
         for at, agent in taken:
-            if self._handle_at.get(agent) != at:
-                continue  # planned again since
+            if self._handle_at.get(agent) != at or agent in self._held:
+                continue  # planned again since, or paused
             if agent not in self._missed and self._handled_until[agent] <= now:
                 self.lags[agent] = now - at
             self._missed.discard(agent)
@@ -201,6 +218,9 @@ class Timetable:
             at, agent = entry
             if self._handle_at.get(agent) != at:
                 continue  # planned again since
+            if self.is_paused(agent):
+                self._held.add(agent)
+                continue
             due[agent] = self._due_times(agent, now)
             runs += len(due[agent])
         return due

@@ -1,4 +1,4 @@
-"""The database: runs, attempts, due times, overrides, guard decisions, audit trail, locks."""
+"""The database: runs, attempts, due times, overrides, pauses, guard decisions, audit trail."""
 
 from genesis_fp16.store.errors import StoreError
 from genesis_fp16.store.lock import DaemonLock, LockHeldError

@@ -110,6 +110,17 @@ overrides = Table(
     Column("next_run", Boolean, nullable=False),  # runs that began before it are unaffected
 )
 
+pauses = Table(  # those in force; the audit trail keeps the others
+    "pauses",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("agent", String(32)),  # NULL: all agents
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("stops_runs", Boolean, nullable=False),  # a run under way is stopped, too
+)
+
 guard_decisions = Table(  # rows are added and never changed; an agent's last is in force
     "guard_decisions",
     metadata,

@@ -28,6 +28,7 @@ from sqlalchemy import (
 
 from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.guard import Decision
+from genesis_fp16.domain.pause import Pause
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import (
     TRANSITIONS,
@@ -51,6 +52,7 @@ from genesis_fp16.store.database import (
 )
 from genesis_fp16.store.decisions import Change, GuardDecisions, Overrides, write_audit
 from genesis_fp16.store.errors import StoreError
+from genesis_fp16.store.pauses import Pauses
 from genesis_fp16.store.rows import RowReader, is_number
 from genesis_fp16.store.unfinished_runs import UNFINISHED, UnfinishedRuns, in_order
 
@@ -68,6 +70,7 @@ class Store:
     Attributes:
         overrides: Operators' overrides of precision.
         guard: The guard's decisions.
+        pauses: Agents that start no runs.
         compared: Results of runs in half precision and in FP32.
         unfinished_runs: What `unfinished` returns, for a loop.
     """
@@ -85,6 +88,7 @@ class Store:
         )
         self.overrides = Overrides(engine, clock)
         self.guard = GuardDecisions(engine, clock)
+        self.pauses = Pauses(engine, clock)
         self.compared = ComparedRuns(engine, self._as_runs)
         self.unfinished_runs = UnfinishedRuns(engine, self._as_runs)
 
@@ -403,6 +407,7 @@ _DATACLASSES = (
     (schema.schedule_state, DueTime),
     (schema.overrides, Override),
     (schema.guard_decisions, Decision),
+    (schema.pauses, Pause),
     (schema.audit, Change),
 )
 

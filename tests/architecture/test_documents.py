@@ -131,6 +131,7 @@ def _declared() -> dict[str, tuple[str, set[str], str]]:
     metrics.register_agent("an-agent")
     metrics.set_plugin_up("an-agent", True)
     metrics.set_next_run("an-agent", 0.0, 0.0)
+    metrics.set_paused("an-agent", True)
     roles = {Role.POLICY: "fp32/fp32/fp32"}
     state = PrecisionState(requested="fp16", effective="fp32", reason="flag", roles=roles)
     metrics.on_event("an-agent", "a-run", PrecisionChanged(step=0, state=state, loss_scale=1.0))

@@ -20,6 +20,7 @@ from rich.console import Console
 from genesis_fp16.daemon import daemon as service
 from genesis_fp16.daemon.run_log import RunLogger
 from genesis_fp16.domain.attempt import attempt_folder
+from genesis_fp16.domain.pause import Pause
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.watch import PluginWatch
@@ -256,6 +257,30 @@ def test_agents_come_and_go_while_it_serves(start, install_plugin, until, tmp_pa
     until(lambda: 'genesis_plugin_up{agent="a"}' not in daemon.get("/metrics"))
     assert 'genesis_plugin_up{agent="b"} 1.0' in daemon.get("/metrics")
     assert 'next_run_timestamp_seconds{agent="a"}' not in daemon.get("/metrics")
+
+
+def test_a_paused_agent_waits_through_a_restart_and_is_caught_up_on(
+    start, install_plugin, until, tmp_path: Path
+) -> None:
+    install_plugin("any")
+    folder = tmp_path / "daemon0"
+    settings = "GENESIS_AGENTS__ANY__SCHEDULE=every 1s\nGENESIS_MAX_ATTEMPTS=1\n"
+    with closing(Store.open(Settings(home=folder / ".genesis"))) as store:
+        store.pauses.begin(Pause(agent="any", reason="moving", actor="ann", created_at=1.0))
+        for _ in range(2):
+            daemon = start(folder, settings)
+            assert daemon.wait_for("agent_paused")["reason"] == "moving"
+            daemon.wait_for("plugin_ready")
+            until(lambda daemon=daemon: 'agent_paused{agent="any"} 1.0' in daemon.get("/metrics"))
+            daemon.process.terminate()
+            assert daemon.end()[0] == 0
+        daemon = start(folder, settings)
+        daemon.wait_for("plugin_ready")
+        assert store.runs() == []
+        store.pauses.end("any", actor="ann", reason="moved")
+        assert daemon.wait_for("agent_resumed")["agent"] == "any"
+        until(lambda: any(run.finished for run in store.runs()))
+        assert 'genesis_agent_paused{agent="any"} 0.0' in daemon.get("/metrics")
 
 
 def test_a_prewarmed_worker_serves_a_run_and_ends_with_the_daemon(

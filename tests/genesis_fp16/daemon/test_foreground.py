@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from genesis_fp16.daemon.foreground import AgentNotReadyError, run_once
+from genesis_fp16.domain.pause import Pause
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from genesis_fp16.store.pauses import AgentPausedError
 from infrastructure.trajectories import ReplayBuffer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
@@ -35,6 +37,17 @@ def test_an_agent_that_fails(settings: Settings, install_plugin) -> None:
         [run] = store.runs()
         assert run.state is RunState.FAILED
         assert "NotImplementedError" in str(run.error)
+
+
+def test_an_agent_that_is_paused_is_not_run(settings: Settings, install_plugin) -> None:
+    install_plugin("any")
+    with closing(Store.open(settings)) as store:
+        pause = Pause(agent="any", reason="moving", actor="ann", created_at=1.0)
+        store.pauses.begin(pause)
+        with pytest.raises(AgentPausedError, match="paused by ann: moving") as caught:
+            run_once(settings, "any")
+        assert caught.value.exit_code == 75
+        assert store.runs() == []
 
 
 def test_an_agent_that_is_not_there_or_not_usable(settings: Settings, install_plugin) -> None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from structlog.testing import capture_logs
 
 from genesis_fp16.domain.attempt import attempt_folder, events_path
 from genesis_fp16.domain.last_training import LastTraining
+from genesis_fp16.domain.pause import Pause
 from genesis_fp16.domain.run import TRANSITIONS, Run, RunState
 from genesis_fp16.executors import Handle, LocalExecutor
 from genesis_fp16.plugins.agent_folder import write_last_training
@@ -34,6 +36,8 @@ from infrastructure.events.event import Finished, PrecisionChanged, StepStats
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="operator")
+
+PAUSE = Pause(agent="a", reason="moving", actor="ann", created_at=1.0)
 
 
 class Recorder:
@@ -312,6 +316,44 @@ def test_a_queued_run_can_be_cancelled(world: World, finished) -> None:
     world.store.request_cancel(run_id, actor="me", reason="not needed")
     assert finished(run_id).state is RunState.CANCELLED
     assert world.recorder.states[run_id] == ["queued", "cancelled"]
+
+
+def test_a_paused_agent_starts_no_run_and_lets_others_pass(world: World, ticking, finished) -> None:
+    mine, other = world.enqueue("a"), world.enqueue("b")
+    world.dispatcher.pauses = {"a": PAUSE}
+    assert finished(other).state is RunState.SUCCEEDED
+    world.tick()
+    assert world.run(mine).state is RunState.QUEUED
+    assert world.dispatcher.queued == 0, "it does not wait for a slot"
+    world.dispatcher.pauses = {}
+    assert finished(mine).state is RunState.SUCCEEDED
+    world.dispatcher.pauses = {None: replace(PAUSE, agent=None)}
+    late = world.enqueue("c")
+    world.store.request_cancel(late, actor="me", reason="enough")
+    assert finished(late).state is RunState.CANCELLED, "also while it is paused"
+
+
+def test_a_run_under_way_goes_on_through_a_pause_or_is_stopped_and_resumed(
+    world: World, ticking, finished
+) -> None:
+    world.behave("a", steps=10**9)
+    run_id = world.enqueue()
+    ticking(lambda: steps(world, run_id))
+    world.dispatcher.pauses = {"a": PAUSE}
+    before = steps(world, run_id)
+    ticking(lambda: steps(world, run_id) > before)
+    world.dispatcher.pauses = {"a": replace(PAUSE, stops_runs=True)}
+    ticking(lambda: world.run(run_id).state is RunState.QUEUED)
+    [attempt] = world.store.attempts(run_id)
+    assert attempt.ending == "stopped: pause"
+    for _ in range(3):
+        world.tick()
+    assert world.run(run_id).state is RunState.QUEUED
+    world.behave_later(run_id, steps=3)
+    world.dispatcher.pauses = {}
+    run = finished(run_id)
+    assert (run.state, run.failures) == (RunState.SUCCEEDED, 0)
+    assert len(world.store.attempts(run_id)) == 2
 
 
 def test_precision_is_decided_for_a_run_that_has_begun(world: World, finished) -> None:

@@ -309,3 +309,55 @@ def test_sigkill_between_rounds_neither_loses_nor_doubles_a_run(tmp_path) -> Non
         assert Counter(run.agent for run in store.unfinished()) == Counter(agents)
     finally:
         store.close()
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "overlap", "expected"),
+    [
+        ("none", "skip", []),
+        ("latest", "skip", [NOON + 3 * HOUR]),
+        ("all", "skip", [NOON + HOUR, NOON + 2 * HOUR, NOON + 3 * HOUR]),
+    ],
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_due_while_an_agent_is_paused_is_caught_up_on_when_it_is_resumed(
+    store, timetable, catch_up: str, overlap: str, expected: list[float], restarted: bool
+) -> None:
+    paused = {"a"}
+    schedule = replace(HOURLY, catch_up=catch_up, overlap=overlap)
+    table = timetable()
+    begin(table, "a", schedule, NOON)
+    finish_all(store)
+    table.is_paused = paused.__contains__
+    table.tick(NOON + HOUR)
+    table.tick(NOON + 2 * HOUR)
+    if restarted:
+        table = timetable()
+        table.is_paused = paused.__contains__
+        begin(table, "a", schedule, NOON + 3 * HOUR)
+    assert due_times(store) == []
+    assert not table.has_work(NOON + 3 * HOUR), "it waits without keeping the loop busy"
+    paused.clear()
+    table.tick(NOON + 3.5 * HOUR)
+    assert due_times(store) == expected
+    assert table.next_runs == {"a": NOON + 4 * HOUR}
+    assert "a" not in table.lags, "a pause is no delay of the daemon"
+    finish_all(store)
+    table.tick(NOON + 4 * HOUR)
+    assert due_times(store) == [NOON + 4 * HOUR], "the schedule goes on"
+
+
+def test_a_schedule_that_changes_during_a_pause_loses_nothing_that_was_due(
+    store, timetable
+) -> None:
+    table = timetable()
+    begin(table, "a", HOURLY, NOON)
+    finish_all(store)
+    table.is_paused = lambda _agent: True
+    table.tick(NOON + HOUR)
+    table.change("a", Schedule(every_seconds=60))
+    table.tick(NOON + HOUR + 1)
+    table.is_paused = lambda _agent: False
+    table.tick(NOON + HOUR + 30)
+    assert due_times(store) == [NOON + HOUR]
+    assert table.next_runs == {"a": NOON + HOUR + 60}
