@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SEED ?= 0
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry format clean everything install uninstall drill manifests boot-test torture prior
+.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry gpu format clean everything install uninstall drill manifests boot-test torture prior
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -87,6 +87,11 @@ bench-waltzrl: $(STAMP)  ## Measure the stages of WaltzRL and its world models, 
 
 bench-telemetry: $(STAMP)  ## Measure the share of a training that telemetry takes, in a minute
 	$(BIN)/python -m benchmarks.telemetry
+
+GPU_PYTHON ?= $(BIN)/python
+gpu:  ## Prove or refute on a GPU, in ten minutes without network, what is said about CUDA; GPU_FLAGS
+	@command -v $(GPU_PYTHON) >/dev/null || { echo "make gpu: $(GPU_PYTHON) is missing: run make everything while there is a network, or name an interpreter that has torch and our libraries: make gpu GPU_PYTHON=python3" >&2; exit 3; }
+	@$(GPU_PYTHON) -m benchmarks.gpu $(GPU_FLAGS)
 
 bench-precision-lab: $(STAMP)  ## Test document 004's hypotheses and search planted faults, in half an hour
 	$(BIN)/python -m benchmarks.precision_lab hypotheses

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.fleet.loops import InAFleet, Loop, OneByOne, WithVmap
+from benchmarks.fleet.loops import CPU, InAFleet, Loop, OneByOne, WithVmap
 from benchmarks.fleet.models import Subject, subjects
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.spread import Spread
@@ -19,7 +19,6 @@ from benchmarks.measuring.timing import interleave, seconds_of
 from infrastructure.training import Precision
 
 OUTPUT = Path("benchmark_results")
-_CPU = torch.device("cpu")
 _WARM_UP_STEPS = 3  # the first makes the optimizers' state, the second moves it into the stacks
 _COLUMNS = ("model", "batch", "precision", "members", "versus", "low", "median", "high", "target")
 
@@ -56,7 +55,7 @@ def measure(
         _run(loop, _WARM_UP_STEPS)
 
     def block(loop: Loop) -> Callable[[], float]:
-        return lambda: seconds_of(partial(_run, loop, steps), _CPU)
+        return lambda: seconds_of(partial(_run, loop, steps), CPU)
 
     costs = interleave({name: block(loop) for name, loop in loops.items()}, rounds, seed=0)
     together.require_together()
@@ -101,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     precision = Precision(options.precision)
-    print(f"{describe(_CPU)['device']}, {options.members} members, {precision}, one thread")
+    print(f"{describe(CPU)['device']}, {options.members} members, {precision}, one thread")
     rows = []
     for subject in subjects():
         gains = measure(

@@ -17,6 +17,7 @@ from benchmarks.fleet.models import Batch, Subject
 from infrastructure.fleet import Fleet, FleetMember
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 
+CPU = torch.device("cpu")
 _LEARNING_RATE = 1e-3
 
 
@@ -30,10 +31,12 @@ class Loop(Protocol):
 class OneByOne:
     """`FP16Trainer`, one member after the other."""
 
-    def __init__(self, subject: Subject, members: int, precision: Precision) -> None:
+    def __init__(
+        self, subject: Subject, members: int, precision: Precision, device: torch.device = CPU
+    ) -> None:
         self._loss = subject.loss
-        self.trainers = [_trainer(subject, i, precision) for i in range(members)]
-        self._batches = _cycles(subject, members)
+        self.trainers = [_trainer(subject, i, precision, device) for i in range(members)]
+        self._batches = _cycles(subject, members, device)
 
     def step(self) -> None:
         """Take one step of every member."""
@@ -44,9 +47,11 @@ class OneByOne:
 class InAFleet:
     """The same trainers in a `Fleet`."""
 
-    def __init__(self, subject: Subject, members: int, precision: Precision) -> None:
-        self.trainers = [_trainer(subject, i, precision) for i in range(members)]
-        self._batches = _cycles(subject, members)
+    def __init__(
+        self, subject: Subject, members: int, precision: Precision, device: torch.device = CPU
+    ) -> None:
+        self.trainers = [_trainer(subject, i, precision, device) for i in range(members)]
+        self._batches = _cycles(subject, members, device)
         self.fleet = Fleet()
         for i, trainer in enumerate(self.trainers):
             self.fleet.join(str(i), FleetMember(trainer=trainer, loss=subject.loss))
@@ -72,7 +77,7 @@ class InAFleet:
 
 
 class WithVmap:
-    """What one would write with ``torch.func``: perceptrons in FP32, clipped one by one.
+    """What one would write with ``torch.func``: perceptrons in FP32 on a CPU, clipped one by one.
 
     One fused AdamW holds the stacks of all parameters. Nothing checks for overflows, and all
     members share one learning rate and one step count.
@@ -84,7 +89,7 @@ class WithVmap:
         stacks, _ = stack_module_state(models)
         self._stacks = {name: stack.detach().requires_grad_() for name, stack in stacks.items()}
         self._optimizer = torch.optim.AdamW(self._stacks.values(), lr=_LEARNING_RATE, fused=True)
-        self._batches = _cycles(subject, members)
+        self._batches = _cycles(subject, members, CPU)
 
         def run(parameters: dict[str, Tensor], x_BI: Tensor) -> Tensor:
             result: Tensor = functional_call(skeleton, parameters, (x_BI,))
@@ -109,11 +114,16 @@ class WithVmap:
         self._optimizer.zero_grad()
 
 
-def _trainer(subject: Subject, member: int, precision: Precision) -> FP16Trainer:
-    model = subject.build(member)
+def _trainer(
+    subject: Subject, member: int, precision: Precision, device: torch.device
+) -> FP16Trainer:
+    model = subject.build(member).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, fused=True)
     return FP16Trainer(model, optimizer, FP16TrainingConfig(precision=precision, cpu_half=True))
 
 
-def _cycles(subject: Subject, members: int) -> Sequence[Iterator[Batch]]:
-    return [cycle(subject.batches(i)) for i in range(members)]
+def _cycles(subject: Subject, members: int, device: torch.device) -> Sequence[Iterator[Batch]]:
+    return [
+        cycle([{name: each.to(device) for name, each in b.items()} for b in subject.batches(i)])
+        for i in range(members)
+    ]

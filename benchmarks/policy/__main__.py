@@ -28,8 +28,8 @@ from benchmarks.policy import cost, learning, search
 from benchmarks.policy.corrections_table import STATS, measure_corrections
 from benchmarks.policy.factorial import Factorial, run_factorial
 from benchmarks.policy.mismatch_table import MEASURES, PairResult, measure_pairs
-from benchmarks.policy.scores import CPU, Kept
-from benchmarks.policy.subjects import Subject, load_subject, pretrain_small
+from benchmarks.policy.scores import Kept
+from benchmarks.policy.subjects import CPU, Subject, load_subject, pretrain_small
 from infrastructure.policy.models import PolicyModelError
 
 OUTPUT = Path("benchmark_results/policy")

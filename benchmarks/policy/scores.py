@@ -16,13 +16,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmarks.policy.subjects import Subject
+from benchmarks.policy.subjects import CPU, Subject
 from infrastructure.policy import Sampling, TokenBatch, log_probs_of_logits
 from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.precision.roles import RoleForward, RolePrecision
 
-CPU = torch.device("cpu")
 ROLLOUT = {"fp32": "fp32/fp32/fp32", "fp16": "fp16/fp16/fp32", "bf16": "bf16/bf16/fp32"}
 TRAINER = {"fp32": "fp32/fp32/fp32", "fp16": "fp32/fp16/fp32", "bf16": "fp32/bf16/fp32"}
 HEAD = "lm_head"
@@ -106,9 +105,9 @@ def role_forward(subject: Subject, way: Way) -> RoleForward:
     model = subject.model
     if way.fp32_head:
         model = copy.deepcopy(model)
-        keep_in_fp32(model, [HEAD], CPU)
+        keep_in_fp32(model, [HEAD], subject.device)
     types = ROLLOUT if way.side == "rollout" else TRAINER
-    return RoleForward(model, CPU, RolePrecision.parse(types[way.precision]))
+    return RoleForward(model, subject.device, RolePrecision.parse(types[way.precision]))
 
 
 def engine(subject: Subject, forward: RoleForward) -> TransformersRollout:
@@ -122,7 +121,7 @@ def score(
     subject: Subject, batch: TokenBatch, way: Way, samplings: Mapping[str, Sampling]
 ) -> dict[str, Tensor]:
     """Log-probabilities [B, S] of the tokens of *batch* under each of *samplings*, by its name."""
-    forward = role_forward(subject, way)
+    forward, batch = role_forward(subject, way), batch.to(subject.device)
     alone = way.shape == "alone"
     parts = [batch.rows(slice(n, n + 1)) for n in range(len(batch))] if alone else [batch]
     scored = [_score(subject, forward, _cropped(part), way, samplings) for part in parts]
@@ -142,11 +141,11 @@ def _score(
         decoded = dict(engine(subject, forward).decode(batch))
         rows, columns = batch.tokens_BT.shape
         size = next(iter(decoded.values())).shape[-1]
-        logits_BTV = torch.zeros(rows, columns, size)
+        logits_BTV = torch.zeros(rows, columns, size, device=subject.device)
         for column, logits_BV in decoded.items():
             logits_BTV[:, column] = logits_BV
     return {
-        name: log_probs_of_logits(logits_BTV, batch, sampling)
+        name: log_probs_of_logits(logits_BTV, batch, sampling).cpu()
         for name, sampling in samplings.items()
     }
 
@@ -179,9 +178,10 @@ def _joined(batch: TokenBatch, parts: list[Tensor]) -> Tensor:
 def generate(
     subject: Subject, precision: str, sampling: Sampling, *, new_tokens: int, group: int, seed: int
 ) -> TokenBatch:
-    """*group* completions of each prompt by a rollout in *precision*."""
+    """*group* completions of each prompt by a rollout in *precision*, on the CPU."""
     forward = role_forward(subject, Way(side="rollout", precision=precision))
     prompts = [each for each in subject.prompts for _ in range(group)]
-    return engine(subject, forward).generate(
+    made = engine(subject, forward).generate(
         prompts, sampling=sampling, max_new_tokens=new_tokens, seed=seed
     )
+    return made.to(CPU)

@@ -22,6 +22,7 @@ from infrastructure.policy.models import (
 from infrastructure.policy.tokenizer import CharacterTokenizer, Tokenizer
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
 
+CPU = torch.device("cpu")
 TEXT = Path(__file__).parents[2] / "LICENSE"
 BEGINNINGS = (
     "The capital of France is",
@@ -60,25 +61,28 @@ class Subject:
     model: The policy, float32, its head not shared with its embeddings.
     special: Its special tokens.
     prompts: Token ids of each prompt.
+    device: Where its roles compute.
     """
 
     name: str
     model: Module
     special: SpecialTokens
     prompts: list[list[int]]
+    device: torch.device = CPU
 
 
-def pretrain_small(*, prompts: int, steps: int, seed: int) -> Subject:
+def pretrain_small(*, prompts: int, steps: int, seed: int, device: torch.device = CPU) -> Subject:
     """The small policy, taught the text of the licence letter by letter in FP32.
 
     Args:
         prompts: Number of prompts: beginnings from evenly spaced places of the text.
         steps: Optimizer steps of 16 windows of the text.
         seed: Decides weights and windows.
+        device: Where it is taught, and its roles compute.
     """
     text = " ".join(TEXT.read_text().split())
     tokenizer = CharacterTokenizer("".join(sorted(set(text))))
-    model = build_policy(small_config(tokenizer), seed=seed)
+    model = build_policy(small_config(tokenizer), seed=seed).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     trainer = FP16Trainer(model, optimizer, FP16TrainingConfig(enabled=False))
     generator = torch.Generator().manual_seed(seed)
@@ -89,12 +93,13 @@ def pretrain_small(*, prompts: int, steps: int, seed: int) -> Subject:
             [_ids(tokenizer, text[start : start + _WINDOW]) for start in starts],
             pad_token=tokenizer.pad_token_id,
         )
-        trainer.step(trainer.training_step(batch, _mean_surprise))
+        trainer.step(trainer.training_step(batch.to(device), _mean_surprise))
     gap = (len(text) - _PROMPT) // prompts
     beginnings = [text[n * gap : n * gap + _PROMPT] for n in range(prompts)]
     return Subject(
         name="small",
         model=model.eval(),
+        device=device,
         special=special_tokens(model, tokenizer),
         prompts=[tokenizer.encode(each) for each in beginnings],
     )

@@ -2,20 +2,23 @@
 
 Run ``make drill``, or ``python drill.py`` beside an installed genesis-fp16. It starts
 its own daemon in a temporary folder and touches no other. Exit code 0: every switch took at most
-two seconds.
+two seconds. ``--device`` names another device than the one that ``auto`` finds; ``--cuda-graph``
+trains by CUDA graphs.
 """
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,20 +31,29 @@ GENESIS = Path(sys.executable).with_name("genesis-fp16")
 SETTINGS = """\
 ENABLE_FP16_TRAINING={flag}
 GENESIS_CPU_HALF=true
+GENESIS_DEVICE={device}
+GENESIS_CUDA_GRAPH={cuda_graph}
 GENESIS_METRICS_PORT=0
 GENESIS_LOG_FORMAT=json
 GENESIS_AGENTS__SE_DARWIN__ENABLED=false
 """
 
 
+PASSED_ON = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")  # what CUDA may need
+
+
 class DrillError(Exception):
     """A step did not take effect in time."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Rehearse, and print each step, its effect and how long it took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--cuda-graph", action="store_true", help="train by CUDA graphs")
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="genesis-drill-") as name:
-        drill = _Drill(Path(name))
+        drill = _Drill(Path(name), options.device, cuda_graph=options.cuda_graph)
         try:
             with drill.daemon():
                 _rehearse(drill)
@@ -56,8 +68,9 @@ def main() -> int:
 
 
 def _rehearse(drill: _Drill) -> None:
-    drill.announce("A daemon starts, and with it an agent that trains in FP16 on the CPU.")
+    drill.announce("A daemon starts, and with it an agent that trains in FP16.")
     drill.await_precision("fp16", "default", START_SECONDS)
+    drill.show_device()
 
     drill.announce("Switch everything to FP32: ENABLE_FP16_TRAINING=false in the settings file.")
     drill.set_flag("false")
@@ -83,9 +96,14 @@ def _rehearse(drill: _Drill) -> None:
 
 
 class _Drill:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str, *, cuda_graph: bool) -> None:
         self._folder, self._log = folder, folder / "daemon.log"
-        self._environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(folder)}
+        self._settings = {"device": device, "cuda_graph": str(cuda_graph).lower()}
+        self._environ = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": str(folder),
+            **{name: os.environ[name] for name in PASSED_ON if name in os.environ},  # noqa: TID251
+        }
         self._step, self._address = 0, ""
         shutil.copy(Path(__file__).with_name("drill_agent.py"), folder)
         about = folder / "drill_agent-1.0.dist-info"
@@ -128,7 +146,7 @@ class _Drill:
     def set_flag(self, value: str, *, show: bool = True) -> None:
         """Replace the settings file by one with that flag, and print the command if *show*."""
         written = self._folder / ".env.new"
-        written.write_text(SETTINGS.format(flag=value))
+        written.write_text(SETTINGS.format(flag=value, **self._settings))
         written.rename(self._folder / ".env")
         if show:
             print(f"   $ sed -i s/^ENABLE_FP16_TRAINING=.*/ENABLE_FP16_TRAINING={value}/ .env")
@@ -155,6 +173,15 @@ class _Drill:
         print(f"   $ genesis-fp16 {shown}", flush=True)
         for line in self.run(*words).splitlines():
             print(f"     {line}")
+
+    def show_device(self) -> None:
+        """Print where the worker trains, and why not by CUDA graphs if it was asked to."""
+        (events,) = self._folder.rglob("events.ndjson")
+        lines = (json.loads(line) for line in events.read_text().splitlines())
+        print(f"   device: {next(each for each in lines if each['kind'] == 'started')['device']}")
+        for line in events.with_name("worker.log").read_text().splitlines():
+            if "cuda_graph_refused" in line:
+                print(f"   {line}")
 
     def await_precision(self, effective: str, reason: str, seconds: float) -> None:
         """Wait until the worker has acknowledged that precision, and print how long it took.
@@ -187,4 +214,4 @@ class _Drill:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

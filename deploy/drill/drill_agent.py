@@ -51,8 +51,10 @@ class DrillAgent:
     def build_job(self, context: RunContext, buffer: Iterable[Transition]) -> TrainingJob:
         """Build a small network that learns the sine."""
         rows = sorted({(each.observation["angle"], each.reward) for each in buffer})
-        inputs_B1 = torch.tensor([[angle] for angle, _ in rows], dtype=torch.float32)
-        outputs_B1 = torch.tensor([[value] for _, value in rows], dtype=torch.float32)
+        # The loop moves batches to the device; the data of an evaluation is the agent's.
+        angles, values = zip(*rows, strict=True)
+        inputs_B1 = torch.tensor(angles, device=context.device)[:, None]
+        outputs_B1 = torch.tensor(values, device=context.device)[:, None]
         torch.manual_seed(context.seed)
         model = torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
         batch = {"inputs": inputs_B1, "outputs": outputs_B1}

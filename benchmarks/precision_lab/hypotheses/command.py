@@ -18,7 +18,7 @@ import torch
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.spread import Interval
 from benchmarks.measuring.table import format_table, write_csv
-from benchmarks.policy.scores import CPU
+from benchmarks.policy.subjects import CPU
 from benchmarks.precision_lab.hypotheses import (
     kl_collapse,
     reference_drift,

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from benchmarks.policy.scores import CPU, generate
-from benchmarks.policy.subjects import TEXT, Subject, load_subject, pretrain_small
+from benchmarks.policy.scores import generate
+from benchmarks.policy.subjects import CPU, TEXT, Subject, load_subject, pretrain_small
 from infrastructure.events.role_precision import RolePrecision
 from infrastructure.policy import Sampling, TokenBatch
 from infrastructure.policy.masked import masked_mean

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Module
 
-from benchmarks.policy.scores import CPU
+from benchmarks.policy.subjects import CPU
 from benchmarks.precision_lab.hypotheses.material import Material, features_of
 from benchmarks.precision_lab.hypotheses.verdicts import Claim
 from infrastructure.events.role_precision import RolePrecision

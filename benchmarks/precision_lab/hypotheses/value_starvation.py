@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from benchmarks.policy.scores import CPU
+from benchmarks.policy.subjects import CPU
 from benchmarks.precision_lab.hypotheses.material import Material
 from benchmarks.precision_lab.hypotheses.verdicts import Claim
 from infrastructure.events.role_precision import RolePrecision

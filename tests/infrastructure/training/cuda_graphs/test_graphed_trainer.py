@@ -476,6 +476,9 @@ def test_on_cuda_a_graph_works_after_a_flip_and_a_load(cuda, make_optimizer, los
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="CUDA graphs of this torch do not survive it"
+)
 def test_on_cuda_a_recording_that_fails_changes_nothing(cuda, make_optimizer):
     trainers = [cuda_trainer(cuda, "fp16", make_optimizer["adamw"]) for _ in range(2)]
     graphs = GraphedTrainer(trainers[0])
