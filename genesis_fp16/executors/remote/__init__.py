@@ -11,6 +11,7 @@ from genesis_fp16.executors.remote.engine import (
     JobStatus,
     Resources,
 )
+from genesis_fp16.executors.remote.executor import RemoteExecutor
 
 __all__ = [
     "ENGINE_LOG",
@@ -21,5 +22,6 @@ __all__ = [
     "JobRequest",
     "JobState",
     "JobStatus",
+    "RemoteExecutor",
     "Resources",
 ]

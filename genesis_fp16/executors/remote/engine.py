@@ -48,10 +48,13 @@ class JobStatus:
     Attributes:
         reason: For `WAITING` what the job waits for; for `UNKNOWN` why the engine did not answer;
             for `FAILED` what the engine says; may be empty.
+        leave: Why a running job should checkpoint and continue on another machine, for example
+            that its own is being drained; empty if it may stay. `Engine.stop` follows.
     """
 
     state: JobState
     reason: str = ""
+    leave: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,412 @@
+"""Workers as jobs of an engine. Files on shared storage decide how an attempt ended.
+
+The methods that the dispatcher calls touch files alone. One thread talks to the engine, which may
+take seconds to answer or not answer at all.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import structlog
+
+from genesis_fp16.domain.remote_attempt import JobOrder
+from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.executors.base import ExitStatus, Handle
+from genesis_fp16.executors.local import LocalExecutor
+from genesis_fp16.executors.remote.engine import (
+    ENGINE_LOG,
+    Engine,
+    EngineError,
+    JobRef,
+    JobRequest,
+    JobState,
+    JobStatus,
+    Resources,
+)
+from genesis_fp16.executors.remote.files import (
+    append_commands,
+    is_claimed,
+    last_heartbeat,
+    read_order,
+    read_result,
+    revoke,
+    write_fence,
+    write_order,
+)
+from genesis_fp16.system.permissions import write_private
+from infrastructure.events import Command
+from infrastructure.events.command import Stop
+
+LAUNCHER = ("-P", "-m", "genesis_fp16.worker.remote")
+ASK_SECONDS = 2.0  # between two questions about all jobs
+LOOK_SECONDS = 0.2  # between two looks at the files of one job
+GRACE_SECONDS = 15.0  # for the result of a job that the engine says is gone
+KILLED_GRACE_SHARE = 0.2  # of that time, if the job was killed
+LONGEST_RETRY_SECONDS = 60.0  # between two tries to submit a job
+CLOSE_SECONDS = 5.0  # for the engine to answer what was asked last
+_GONE = (JobState.NOT_FOUND, JobState.FAILED, JobState.SUCCEEDED)
+_LONGEST_NAME = 63
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobOptions:
+    """What the settings say about the jobs of an agent.
+
+    Attributes:
+        python: Python interpreter on the other machines, with the same packages as here.
+        resources: What a job asks for.
+        stop_seconds, run_seconds: As in `JobOrder`.
+    """
+
+    python: str
+    resources: Resources = field(default_factory=Resources)
+    stop_seconds: float = 8.0
+    run_seconds: float = 14400.0
+
+
+class RemoteExecutor:
+    """Starts a job of *engine* for each attempt, and takes over those of an earlier daemon.
+
+    Args:
+        options: Returns the options of an agent's jobs.
+        worker: Command line of the worker, see `JobOrder`.
+        grace_seconds: Time for the result of a job that the engine says is gone.
+        ask_seconds: Time between two questions to the engine about all jobs.
+
+    Attributes:
+        engine: As given.
+        hosts_fleets, outlives_daemon: See `Executor`.
+    """
+
+    hosts_fleets, outlives_daemon = False, True
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: Callable[[str], JobOptions],
+        *,
+        worker: Sequence[str] = (),
+        grace_seconds: float = GRACE_SECONDS,
+        ask_seconds: float = ASK_SECONDS,
+    ) -> None:
+        self.engine = engine
+        self._options, self._worker = options, tuple(worker)
+        self._grace, self._ask_interval = grace_seconds, ask_seconds
+        self._jobs: dict[str, _Job] = {}
+        self._processes = LocalExecutor()  # those that a daemon without an engine has left
+        self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, spec: RunSpec) -> Handle:
+        """Order a job for the attempt; a second call for the same attempt changes nothing.
+
+        Raises:
+            OSError: Its folder cannot be written.
+        """
+        name, folder = job_name(spec), spec.attempt_folder
+        if name not in self._jobs:
+            options = self._options(spec.agent)
+            write_private(folder / SPEC_FILE, spec.model_dump_json(indent=2))
+            write_fence(spec.run_folder, spec.incarnation)
+            order = JobOrder(
+                job=name,
+                engine=self.engine.name,
+                incarnation=spec.incarnation,
+                worker=self._worker,
+                stop_seconds=options.stop_seconds,
+                run_seconds=options.run_seconds,
+                ordered_at=time.time(),
+            )
+            write_order(folder, order)
+            self._follow(_Job(name, folder, spec.incarnation, self._request(name, spec)))
+        return Handle(job=name, folder=folder)
+
+    def submit_fleet(self, specs: Sequence[RunSpec]) -> list[Handle]:
+        """Refuse: a job hosts one attempt.
+
+        Raises:
+            OSError: Always; see `hosts_fleets`.
+        """
+        raise OSError(f"{self.engine.name} hosts no fleets: {len(specs)} attempts need a job each")
+
+    def _request(self, name: str, spec: RunSpec) -> JobRequest:
+        options = self._options(spec.agent)
+        return JobRequest(
+            name=name,
+            command=(options.python, *LAUNCHER, str(spec.attempt_folder / SPEC_FILE)),
+            folder=spec.attempt_folder,
+            resources=options.resources,
+            processes=spec.processes_per_run,
+            stop_seconds=options.stop_seconds,
+        )
+
+    def _follow(self, job: _Job) -> None:
+        self._jobs[job.name] = job
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._talk, name="engine", daemon=True)
+            self._thread.start()
+        self._requests.put(lambda: self._submit(job))
+
+    def recover(self, handle: Handle) -> bool:
+        """Take over the attempt of an earlier daemon; False if it never got as far as an order.
+
+        `poll` then tells how it has ended, if it has. What was ordered and perhaps never asked
+        for is asked for again; the engine knows it by its name.
+        """
+        if not handle.job or handle.folder is None:
+            return self._processes.recover(handle)
+        order = read_order(handle.folder)
+        if order is None or order.job != handle.job:
+            return False
+        if order.engine != self.engine.name:
+            log.warning("job_of_other_engine", job=handle.job, engine=order.engine)
+            revoke(handle.folder)
+            return False
+        try:
+            spec = RunSpec.model_validate_json((handle.folder / SPEC_FILE).read_bytes())
+        except (OSError, ValueError) as error:
+            log.warning("spec_unreadable", job=handle.job, error=str(error))
+            revoke(handle.folder)
+            return False
+        request = None if is_claimed(handle.folder) else self._request(handle.job, spec)
+        self._follow(_Job(handle.job, handle.folder, order.incarnation, request))
+        return True
+
+    def poll(self, handle: Handle) -> ExitStatus | None:
+        """How the worker ended, or None while nobody knows that it has."""
+        if not handle.job:
+            return self._processes.poll(handle)
+        job = self._jobs.get(handle.job)
+        if job is None:
+            return ExitStatus()
+        now = time.monotonic()
+        if now < job.look_at:
+            return None
+        job.look_at = now + LOOK_SECONDS
+        job.flush()
+        status = self._ending(job, now)
+        if status is not None:
+            job.over = True
+            del self._jobs[handle.job]
+        return status
+
+    def _ending(self, job: _Job, now: float) -> ExitStatus | None:
+        result = read_result(job.folder, job.incarnation)
+        if result is not None:
+            return ExitStatus(exit_code=result.exit_code, signal=result.signal, error=result.error)
+        if job.refused:
+            return ExitStatus(exit_code=os.EX_CONFIG, error=job.refused)
+        job.started = job.started or is_claimed(job.folder)
+        if job.status.state not in _GONE:
+            job.gone_at = math.inf
+            return None
+        beat = last_heartbeat(job.folder)
+        if job.gone_at == math.inf or beat != job.heartbeat:  # an engine may be mistaken
+            job.gone_at, job.heartbeat = now, beat
+        if now < job.gone_at + self._grace * (KILLED_GRACE_SHARE if job.killed else 1.0):
+            return None
+        revoke(job.folder)  # a launcher that comes back all the same must not go on
+        self._requests.put(lambda: self._kill(job))
+        said = f"{self.engine.name} says {job.status.state}"
+        said += f" ({job.status.reason})" if job.status.reason else ""
+        return ExitStatus(
+            error=f"the job {job.name} is gone without a result: {said}; it was deleted or killed, "
+            f"or its machine failed; see {job.folder / ENGINE_LOG}"
+        )
+
+    def waiting(self, handle: Handle) -> str:
+        """What the job waits for before it starts; empty once it has started."""
+        job = self._jobs.get(handle.job)
+        if job is None or job.started or job.refused or job.killed:
+            return ""
+        if job.trouble:
+            return job.trouble
+        state, reason = job.status.state, job.status.reason
+        if state is JobState.WAITING:
+            return f"in the queue of {self.engine.name}" + (f": {reason}" if reason else "")
+        if state is JobState.UNKNOWN:
+            return f"{self.engine.name} has not answered yet" + (f": {reason}" if reason else "")
+        return ""
+
+    def send(self, handle: Handle, command: Command) -> None:
+        """Append *command* to the file that the launcher reads; `poll` writes what is left."""
+        job = self._jobs.get(handle.job)
+        if job is None:
+            if not handle.job:
+                self._processes.send(handle, command)
+            return
+        job.unsent += command.model_dump_json().encode() + b"\n"
+        job.flush()
+        if isinstance(command, Stop) and not (job.started or is_claimed(job.folder)):
+            self.kill(handle)  # it has not started: the engine need not start it
+
+    def kill(self, handle: Handle) -> None:
+        """Have the engine end the job at once."""
+        job = self._jobs.get(handle.job)
+        if job is not None:
+            job.killed = True
+            self._requests.put(lambda: self._kill(job))
+        elif not handle.job:
+            self._processes.kill(handle)
+
+    def keep_spare(self, wanted: bool) -> None:
+        """Do nothing: other machines keep no process ready."""
+
+    def close(self) -> None:
+        """Wait a little for the last answers of the engine and leave it; jobs go on."""
+        if self._thread is not None:
+            self._requests.put(None)
+            self._thread.join(CLOSE_SECONDS)
+            self._thread = None
+
+    # Below: the thread that talks to the engine
+
+    def _talk(self) -> None:
+        ask_at = 0.0
+        while True:
+            with suppress(Empty):
+                request = self._requests.get(timeout=max(0.0, ask_at - time.monotonic()))
+                if request is None:
+                    break
+                self._guarded(request)
+            if time.monotonic() >= ask_at:
+                self._guarded(self._ask)
+                ask_at = time.monotonic() + self._ask_interval
+        self.engine.close()
+
+    def _guarded(self, request: Callable[[], None]) -> None:
+        """Make *request*; an error in it must end neither the thread nor another job."""
+        try:
+            request()
+        except Exception:  # of any kind: clients of engines raise what they like
+            log.exception("engine_failed", engine=self.engine.name)
+
+    def _ask(self) -> None:
+        """Submit again what could not be submitted, and ask for the states of the others."""
+        jobs = [job for job in list(self._jobs.values()) if not job.over]
+        now = time.monotonic()
+        for job in jobs:
+            if job.request is not None and now >= job.submit_at:
+                self._submit(job)
+        asked = [job for job in jobs if job.request is None]
+        if not asked:
+            return
+        statuses = self.engine.statuses([job.ref for job in asked])
+        for job in asked:
+            job.status = statuses.get(job.name, JobStatus(state=JobState.UNKNOWN))
+            job.started = job.started or job.status.state not in (
+                JobState.WAITING,
+                JobState.UNKNOWN,
+            )
+            if job.status.leave and not job.leaves:
+                job.leaves = True
+                log.info("job_leaves", job=job.name, reason=job.status.leave)
+                self._stop(job)
+            if job.killed and job.status.state in (JobState.WAITING, JobState.RUNNING):
+                self._kill(job)
+
+    def _submit(self, job: _Job) -> None:
+        if job.request is None or job.over:
+            return
+        try:
+            if not job.killed:
+                job.id = self.engine.submit(job.request)
+                log.info("job_submitted", engine=self.engine.name, job=job.name, id=job.id)
+            job.request, job.trouble = None, ""
+        except EngineError as error:
+            if not error.temporary:
+                job.refused = str(error)
+                return
+            job.tries += 1
+            wait = min(2.0**job.tries, LONGEST_RETRY_SECONDS)
+            job.submit_at = time.monotonic() + wait
+            if job.trouble != str(error):
+                log.warning("job_not_submitted", job=job.name, error=str(error))
+            job.trouble = str(error)
+        except Exception as error:
+            job.refused = f"{self.engine.name} failed to take the job {job.name}: {error!r}"
+            raise
+
+    def _stop(self, job: _Job) -> None:
+        try:
+            self.engine.stop(job.ref)
+        except EngineError as error:
+            log.warning("job_not_stopped", job=job.name, error=str(error))
+
+    def _kill(self, job: _Job) -> None:
+        try:
+            self.engine.kill(job.ref)
+        except EngineError as error:
+            log.warning("job_not_killed", job=job.name, error=str(error))
+
+
+@dataclass(slots=True)
+class _Job:
+    """An attempt's job, followed until its end is known.
+
+    Attributes:
+        request: What is still to be submitted; None once the engine has it.
+        id: The engine's id.
+        status: The engine's last answer.
+        started: Whether its launcher may have started.
+        killed: Whether the engine was asked to end it.
+        refused: Why the engine will never take it; empty if it may.
+        trouble: Why it could not be submitted yet.
+        submit_at, look_at: Monotonic seconds of the next try to submit it, and the next look.
+        gone_at: Monotonic seconds since when it has given no sign of life.
+        heartbeat: The launcher's last, as of then.
+        unsent: Commands that could not be written yet.
+        over: Whether its end has been reported.
+    """
+
+    name: str
+    folder: Path
+    incarnation: str
+    request: JobRequest | None
+    id: str = ""
+    status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.UNKNOWN))
+    started: bool = False
+    killed: bool = False
+    leaves: bool = False
+    refused: str = ""
+    trouble: str = ""
+    tries: int = 0
+    submit_at: float = 0.0
+    look_at: float = 0.0
+    gone_at: float = math.inf
+    heartbeat: float = 0.0
+    unsent: bytes = b""
+    over: bool = False
+
+    @property
+    def ref(self) -> JobRef:
+        return JobRef(name=self.name, id=self.id)
+
+    def flush(self) -> None:
+        """Write the commands that wait; what cannot be written now waits on."""
+        if self.unsent:
+            try:
+                append_commands(self.folder, self.unsent)
+            except OSError as error:
+                log.warning("command_not_written", job=self.name, error=str(error))
+            else:
+                self.unsent = b""
+
+
+def job_name(spec: RunSpec) -> str:
+    """Name of the attempt's job: the same for the same attempt, and of no other."""
+    end = f"-{spec.run_id}-{spec.attempt}-{spec.incarnation[:8]}"
+    name = f"genesis-{spec.agent}"[: _LONGEST_NAME - len(end)] + end
+    return re.sub(r"[^a-z0-9-]", "-", name.lower())[-_LONGEST_NAME:]
