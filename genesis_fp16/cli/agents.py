@@ -12,12 +12,12 @@ import typer
 from genesis_fp16.cli import configured_agents, new_agent, pauses
 from genesis_fp16.cli.output import (
     JsonFlag,
-    moment,
     print_json,
     print_line,
     print_table,
     print_warning,
 )
+from genesis_fp16.domain.moments import moment
 from genesis_fp16.settings import load_settings
 from infrastructure.events.preflight_report import PreflightReport
 

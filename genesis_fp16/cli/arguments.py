@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from genesis_fp16.store import Store
 
 _LONGEST = 80  # characters shown of a wrong argument
-_RECENT_RUNS = 500
 
 
 class NotUtf8Error(GenesisError, ValueError):
@@ -54,11 +52,6 @@ def check_reason(reason: str) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
-def agents_of_runs(store: Store) -> set[str]:
-    """Agents of the newest runs."""
-    return {run.agent for run in store.runs(limit=_RECENT_RUNS)}
-
-
 def check_agent_name(name: str | None, store: Store | None = None) -> str | None:
     """Return *name* if an agent of that name is installed or known to *store*.
 
@@ -72,23 +65,11 @@ def check_agent_name(name: str | None, store: Store | None = None) -> str | None
         SettingsError: Home or database are wrong.
     """
     from genesis_fp16.cli.settings import load_location
-    from genesis_fp16.plugins import agent_entry_points
+    from genesis_fp16.daemon.operator import UnknownNameError, check_agent
 
-    if name is None:
-        return None
-    names = set(agent_entry_points(load_location().home.absolute()))
-    if name in names:
-        return name
-    if store is not None:
-        if store.runs(name, limit=1) or store.guard.history(name, limit=1):
-            return name
-        overrides = {override.agent for override in store.overrides.in_force() if override.agent}
-        if name in overrides:
-            return name
-        names |= overrides | agents_of_runs(store) | set(store.guard.latest())
-    close = difflib.get_close_matches(name[:_LONGEST], names, n=1)
-    suggestion = f"did you mean {close[0]}? " if close else ""
-    known = "installed" if store is None else "known"
-    raise typer.BadParameter(
-        f"no agent is named {name[:_LONGEST]!r}; {suggestion}{known}: {', '.join(sorted(names))}"
-    )
+    if name is not None:
+        try:
+            check_agent(name, load_location().home.absolute(), store)
+        except UnknownNameError as error:
+            raise typer.BadParameter(str(error)) from error
+    return name

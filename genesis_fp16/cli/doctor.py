@@ -11,7 +11,7 @@ from genesis_fp16.cli.output import JsonFlag, print_json, print_table
 
 def doctor(context: typer.Context, as_json: JsonFlag = False) -> None:
     """Check everything the daemon needs; exit code 1 if something must be fixed."""
-    from genesis_fp16.cli.checks import run_checks
+    from genesis_fp16.daemon.checks import run_checks
 
     built_in = getattr(context.find_root().command, "commands", {})
     results = run_checks(built_in=list(built_in))

@@ -14,30 +14,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from genesis_fp16.cli.arguments import check_agent_name
-from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_table
+from genesis_fp16.cli.output import JsonFlag, print_json, print_line, print_table
 from genesis_fp16.cli.settings import load_command_settings
 from genesis_fp16.cli.store import open_existing_store
+from genesis_fp16.domain.moments import moment
+from genesis_fp16.domain.precision import DECIDED_BY
 from genesis_fp16.settings import Settings
 
 if TYPE_CHECKING:
     from genesis_fp16.domain.guard import Decision
     from genesis_fp16.store import Store
 
-_DECIDED_BY = {
-    "default": "nobody demands FP32, and GENESIS_PRECISION chose it",
-    "agent": "the agent: its setting GENESIS_AGENTS__<NAME>__PRECISION or ROLE_PRECISION, or the "
-    "preset of its job",
-    "operator": "an override by an operator",
-    "flag": "ENABLE_FP16_TRAINING is false",
-    "guard": "the guard",
-    "floor_policy": "the worker itself, by FP16_FLOOR_POLICY: gradients overflowed at the floor",
-    "canary": "the canary settings: this run is not in the share that may use half precision",
-    "baseline": "the run repeats another one in FP32, for comparison",
-    "device_unknown": "the daemon has just started and does not know the device yet",
-    "no_accelerator": "the device is a CPU, and GENESIS_CPU_HALF is not set",
-    "unsupported": "the device lacks this half type",
-    "measured": "the worker measured it as best: see genesis-fp16 preflight",
-}
 _RUN_FIELDS = ("id", "number", "state", "precision", "steps", "half_steps")
 _DECISION_COLUMNS = ("state", "trigger", "level", "actor", "run_id", "reason")
 _READ_BYTES = 8 << 20  # of an attempt's events, the last ones
@@ -154,7 +141,7 @@ def _now(answer: dict[str, Any]) -> Iterator[str]:
     asked = "" if effective == requested else f"; {requested.upper()} was requested"
     which = f"run {run['id']}, number {run['number']}, {run['state']}"
     yield f"{answer['agent']} last trained in {effective.upper()} ({which}){asked}."
-    yield f"Who decided   {_DECIDED_BY.get(reason, reason)} (reason {reason})"
+    yield f"Who decided   {DECIDED_BY.get(reason, reason)} (reason {reason})"
     if roles := state.get("roles"):
         yield f"Roles         {roles.replace(',', ' ')} (store/compute/out)"
 

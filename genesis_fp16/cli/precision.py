@@ -12,9 +12,10 @@ import typer
 
 from genesis_fp16.cli.arguments import check_agent_name, check_reason
 from genesis_fp16.cli.explain import describe_override, explain
-from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_warning
+from genesis_fp16.cli.output import JsonFlag, print_json, print_line, print_warning
 from genesis_fp16.cli.settings import CommandSettings, load_command_settings
 from genesis_fp16.cli.store import open_existing_store, open_store
+from genesis_fp16.domain.moments import moment
 from infrastructure.events.precision_state import WISHES, PrecisionWish
 
 if TYPE_CHECKING:
@@ -219,33 +220,15 @@ def clear(
 
 
 def _clear_guard(known: CommandSettings, store: Store, agent: str, reason: str) -> bool:
-    """Put the agent on probation and write evidence; False if the guard has not tripped for it."""
-    from sqlalchemy.exc import SQLAlchemyError
-
+    """Put the agent on probation; False if the guard has not tripped for it."""
     from genesis_fp16.cli.actor import actor
-    from genesis_fp16.domain.guard import clear_trip
-    from genesis_fp16.guard.evidence import relevant_settings, write_evidence
+    from genesis_fp16.daemon import operator
 
-    last = store.guard.latest().get(agent)
-    if last is None:
-        return False
-    cleared = clear_trip(last, now=time.time(), actor=actor(), reason=reason)
-    if cleared is None:
-        return False
-    followed, home = known.in_force, known.location.home.absolute()
-    settings = relevant_settings(followed, agent) if followed is not None else None
-    evidence = {"ends": asdict(last), "settings": settings}
-    try:
-        cleared = write_evidence(home, cleared, evidence)
-    except OSError as error:  # a full disk must not keep the rollback in force
-        typer.echo(f"the evidence could not be written: {error}", err=True)
-    try:
-        store.guard.add(cleared)
-    except SQLAlchemyError:  # it is not in force, so its evidence must not remain
-        if cleared.evidence:
-            (home / cleared.evidence).unlink(missing_ok=True)
-        raise
-    return True
+    home = known.location.home.absolute()
+    cleared = operator.clear_guard(home, known.in_force, store, agent, actor=actor(), reason=reason)
+    if cleared is not None and cleared.evidence_error:
+        typer.echo(f"the evidence could not be written: {cleared.evidence_error}", err=True)
+    return cleared is not None
 
 
 def _collect(known: CommandSettings) -> dict[str, Any]:

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import math
-import os
-from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from genesis_fp16.cli.arguments import agents_of_runs, check_agent_name
-from genesis_fp16.cli.output import JsonFlag, duration, moment, print_json, print_table
+from genesis_fp16.cli.arguments import check_agent_name
+from genesis_fp16.cli.output import JsonFlag, print_json, print_table
 from genesis_fp16.cli.settings import load_command_settings
 from genesis_fp16.cli.store import open_existing_store
-from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.moments import duration, moment
 from genesis_fp16.runs.run_folder import describe_removal
-from genesis_fp16.settings import Settings
 from infrastructure.events.plain_text import LONGEST
-
-if TYPE_CHECKING:
-    from genesis_fp16.domain.attempt import Attempt
 
 EVENTS_READ_BYTES = 8 << 20  # of one attempt; of a longer file its newest quarter of that
 SHOWN = 20  # newest attempts, and newest changes of precision
 
 app = typer.Typer(help="Past and present runs, newest first.")
-
-
-class UnknownRunError(GenesisError, LookupError):
-    """No run has this id."""
-
-
-class RunEndedError(GenesisError, ValueError):
-    """The run cannot be cancelled, because it has ended."""
-
-    exit_code = os.EX_DATAERR
 
 
 @app.callback(invoke_without_command=True)
@@ -48,11 +32,13 @@ def list_runs(
     """List runs, newest first."""
     if context.invoked_subcommand is not None:
         return
+    from genesis_fp16.daemon.operator import recent_agents
+
     settings = load_command_settings().location
     with open_existing_store(settings) as store:
         check_agent_name(agent, store)
         runs = [] if store is None else store.runs(agent, limit)
-        others = sorted(agents_of_runs(store)) if store is not None and not runs else []
+        others = sorted(recent_agents(store)) if store is not None and not runs else []
     if as_json:
         print_json([asdict(run) for run in runs])
     elif others:
@@ -86,16 +72,18 @@ def show_run(
     as_json: JsonFlag = False,
 ) -> None:
     """Show one run: its attempts and their events, its precision, the paths of its logs."""
+    from genesis_fp16.daemon.attempt_summary import summarize_attempt
+    from genesis_fp16.daemon.operator import find_run
+
     settings = load_command_settings().location
     with open_existing_store(settings) as store:
-        run = store.run(run_id) if store is not None else None
-        if store is None or run is None:
-            raise UnknownRunError(f"no run has the id {run_id!r}: see genesis-fp16 runs")
-        known = store.attempts(run_id)
+        run = find_run(store, run_id)
+        known = store.attempts(run_id) if store is not None else []
     newest = known if everything else known[-SHOWN:]
     longest = math.inf if everything else EVENTS_READ_BYTES
-    attempts = [_attempt(settings, each, longest) for each in newest]
-    folder = settings.home.absolute() / "runs" / run_id
+    home = settings.home.absolute()
+    attempts = [summarize_attempt(home, each, longest) for each in newest]
+    folder = home / "runs" / run_id
     answer = {
         **asdict(run),
         "folder_removed": describe_removal(folder, run.folder_removed) or None,
@@ -117,64 +105,15 @@ def cancel_run(
 ) -> None:
     """Ask the daemon to cancel a run; one that trains writes a checkpoint and stops."""
     from genesis_fp16.cli.actor import actor
+    from genesis_fp16.daemon import operator
 
     settings = load_command_settings().location
     with open_existing_store(settings) as store:
-        run = store.run(run_id) if store is not None else None
-        if store is None or run is None:
-            raise UnknownRunError(f"no run has the id {run_id!r}: see genesis-fp16 runs")
-        if not store.request_cancel(run_id, actor=actor(), reason=reason):
-            raise RunEndedError(f"{run_id} has ended already: it {run.state}")
+        run = operator.cancel_run(store, run_id, actor=actor(), reason=reason)
     if as_json:
         print_json({"run": run_id, "cancel_requested": True})
     else:
         typer.echo(f"{run_id} of {run.agent} will be cancelled; a daemon that serves does it now")
-
-
-def _attempt(settings: Settings, attempt: Attempt, longest: float) -> dict[str, Any]:
-    """The attempt's row, the paths of its files that exist, and a summary of its events.
-
-    Of more than *longest* bytes of events, the newest quarter of that is read.
-    """
-    from genesis_fp16.domain.attempt import attempt_folder
-    from infrastructure.events import EventTail
-    from infrastructure.events.event import Evaluated, Notice, PrecisionChanged
-
-    folder = attempt_folder(settings.home, attempt)
-    log, events_file = folder / "worker.log", folder / "events.ndjson"
-    tail = EventTail(events_file, longest_backlog=longest)
-    counts: Counter[str] = Counter()
-    changes: list[PrecisionChanged] = []
-    evaluated, fleet, ended_early, trouble = None, None, None, ""
-    try:
-        for event in tail.read():
-            counts[event.kind] += 1
-            if isinstance(event, PrecisionChanged):
-                changes.append(event)
-            elif isinstance(event, Evaluated):
-                evaluated = event
-            elif isinstance(event, Notice) and event.event == "fleet_changed":
-                fleet = event.fields.get("reason")
-            elif isinstance(event, Notice) and event.event == "training_stopped_early":
-                ended_early = event.fields
-    except OSError as error:
-        trouble = f"{events_file.name} cannot be read: {error.strerror or error}"
-    return {
-        **asdict(attempt),
-        "log": str(log) if os.path.lexists(log) else None,
-        "events_file": str(events_file) if os.path.lexists(events_file) else None,
-        "events_trouble": trouble,
-        "events": dict(counts),
-        "events_not_read_bytes": tail.skipped_bytes,
-        "fleet": fleet,
-        "training_stopped_early": ended_early,
-        "precision": [
-            {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
-            | event.state.fields
-            for event in changes
-        ],
-        "evaluation": None if evaluated is None else evaluated.model_dump(mode="json"),
-    }
 
 
 def _print_run(run: dict[str, Any], most_changes: int | None) -> None:

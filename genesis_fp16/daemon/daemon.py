@@ -16,6 +16,7 @@ from itertools import islice
 import structlog
 
 import genesis_fp16
+from genesis_fp16.daemon.control import ControlApi
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.daemon.log import configure_logging
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
@@ -81,12 +82,13 @@ def serve(settings: Settings) -> None:
             "listener_started",
             metrics=f"http://{settings.metrics_host}:{server.server_port}/metrics",
         )
+        control = stack.enter_context(closing(ControlApi(settings)))
         watch = stack.enter_context(closing(PluginWatch(settings)))
         watch.start()
         daemon = Daemon(settings, store, watch, metrics, run_logger)
         daemon.start()
         notices = stack.enter_context(SystemdNotices())
-        _run_rounds(daemon, signals, lock, readiness, notices)
+        _run_rounds(daemon, signals, lock, control, readiness, notices)
     log.info("daemon_stopped")
 
 
@@ -324,6 +326,7 @@ def _run_rounds(
     daemon: Daemon,
     signals: Signals,
     lock: DaemonLock,
+    control: ControlApi,
     readiness: _Readiness,
     notices: SystemdNotices,
 ) -> None:
@@ -355,7 +358,9 @@ def _run_rounds(
                 refused=daemon.loop.settings_error,
                 scanned_at=daemon.watch.scanned_at,
                 probing=daemon.watch.slow_probes,
+                device=daemon.loop.resolver.device,
             )
+            control.tick()
             if not readiness.problem:  # clock, dispatcher and store have all worked
                 notices.send_watchdog()
             if reload:

@@ -11,6 +11,7 @@ import structlog
 
 from genesis_fp16.daemon.known_agents import known_agents, watching_daemon
 from genesis_fp16.daemon.log import configure_logging
+from genesis_fp16.daemon.operator import AgentNotReadyError
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import TICK_SECONDS, RunLoop, StoreHealth, open_store
 from genesis_fp16.daemon.startup import StoppedEarlyError, probe_environment
@@ -30,12 +31,6 @@ from infrastructure.events import Event, EventTail
 CHECK_DAEMON_SECONDS = 2.0
 
 log = structlog.get_logger()
-
-
-class AgentNotReadyError(GenesisError, LookupError):
-    """The agent is quarantined or disabled, or became so before its run could start."""
-
-    exit_code = os.EX_CONFIG
 
 
 class DaemonGoneError(GenesisError, RuntimeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from genesis_fp16.domain.guard import is_canary
 from genesis_fp16.domain.precision import (
@@ -63,7 +64,8 @@ class PrecisionResolver:
         return self._decide(agent, math.inf, canary=is_canary(agent, 1, self.settings))
 
     @property
-    def _device(self) -> Device | None:
+    def device(self) -> Device | None:
+        """The device under the settings in force; None until it is known."""
         hardware = self.hardware
         if hardware is None:
             return None
@@ -72,6 +74,7 @@ class PrecisionResolver:
             fp16=hardware.fp16,
             bf16=hardware.bf16,
             cpu_half=self.settings.cpu_half,
+            name=hardware.device,
         )
 
     def _decide(
@@ -83,15 +86,15 @@ class PrecisionResolver:
         baseline: bool = False,
         fell_back_at: float | None = None,
     ) -> PrecisionState:
-        own = self.settings.for_agent(agent)
+        inputs = inputs_of_agent(
+            self.settings,
+            agent,
+            self.device,
+            applicable_overrides(self.overrides, agent, began_at),
+        )
         return resolve_precision(
-            PrecisionInputs(
-                flag=self.settings.enable_fp16_training,
-                default=self.settings.precision,
-                agent=own.precision,
-                preset=own.role_preset,
-                overrides=applicable_overrides(self.overrides, agent, began_at),
-                device=self._device,
+            replace(
+                inputs,
                 guard=self._guard.demands_fp32(agent),
                 guard_roles=self._guard.demanded_roles(agent),
                 fell_back_at=fell_back_at,
@@ -99,3 +102,25 @@ class PrecisionResolver:
                 baseline=baseline,
             )
         )
+
+
+def inputs_of_agent(
+    settings: Settings, agent: str, device: Device | None, overrides: Sequence[Override]
+) -> PrecisionInputs:
+    """What decides the precision of runs of *agent*, but for the guard and the single run.
+
+    Args:
+        settings: Settings in force.
+        agent: The agent.
+        device: The device, if it is known.
+        overrides: Overrides that apply to the runs, one per scope at most.
+    """
+    own = settings.for_agent(agent)
+    return PrecisionInputs(
+        flag=settings.enable_fp16_training,
+        default=settings.precision,
+        agent=own.precision,
+        preset=own.role_preset,
+        overrides=overrides,
+        device=device,
+    )

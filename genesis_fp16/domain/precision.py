@@ -17,6 +17,22 @@ from infrastructure.events.precision_state import (
 )
 from infrastructure.events.role_precision import TRAINED, RolePrecisions, roles_under
 
+DECIDED_BY: Mapping[str, str] = {  # reason to who that is
+    "default": "nobody demands FP32, and GENESIS_PRECISION chose it",
+    "agent": "the agent: its setting GENESIS_AGENTS__<NAME>__PRECISION or ROLE_PRECISION, or the "
+    "preset of its job",
+    "operator": "an override by an operator",
+    "flag": "ENABLE_FP16_TRAINING is false",
+    "guard": "the guard",
+    "floor_policy": "the worker itself, by FP16_FLOOR_POLICY: gradients overflowed at the floor",
+    "canary": "the canary settings: this run is not in the share that may use half precision",
+    "baseline": "the run repeats another one in FP32, for comparison",
+    "device_unknown": "the daemon has just started and does not know the device yet",
+    "no_accelerator": "the device is a CPU, and GENESIS_CPU_HALF is not set",
+    "unsupported": "the device lacks this half type",
+    "measured": "the worker measured it as best: see genesis-fp16 preflight",
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Override:
@@ -60,6 +76,7 @@ class Device:
     """What the device can compute.
 
     Attributes:
+        name: As torch names it.
         accelerator: False for a CPU.
         fp16, bf16: Whether the device computes this half type natively.
         cpu_half: Whether half precision may run on a CPU although it is emulated.
@@ -69,6 +86,7 @@ class Device:
     fp16: bool
     bf16: bool
     cpu_half: bool = False
+    name: str = ""
 
     def fp32_reason(self, half: PrecisionWish) -> PrecisionReason | None:
         """Reason the device demands FP32 instead of *half*, or None."""
@@ -146,6 +164,18 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
         reason=chosen_by if effective == half else "guard",
         roles=_roles(inputs.preset, effective, by_guard),
     )
+
+
+def voices(inputs: PrecisionInputs) -> list[tuple[PrecisionReason, PrecisionWish]]:
+    """Who demands what: those for FP32, in the order in which one is named, then the half type's.
+
+    The first is the reason of `resolve_precision`, unless the guard decides by a role.
+    """
+    half, chosen_by = _half_type(inputs)
+    by_guard = _guard_roles(inputs, half, chosen_by)
+    found: list[tuple[PrecisionReason, PrecisionWish]] = []
+    found += [(reason, "fp32") for reason in _fp32_reasons(inputs, half, by_guard)]
+    return [*found, (chosen_by, half)]
 
 
 def _half_type(inputs: PrecisionInputs) -> tuple[PrecisionWish, PrecisionReason]:

@@ -32,9 +32,11 @@ from genesis_fp16.domain.setting_types import (
 )
 from genesis_fp16.settings.env_file import ENVIRONMENT, ROLLBACK_FLAG, Variable
 from genesis_fp16.settings.types import (
+    ApiToken,
     DatabaseUrl,
     HomeFolder,
     Host,
+    HostNames,
     PresetName,
     ScheduleText,
 )
@@ -176,6 +178,18 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     """Address on which /metrics, /healthz and /readyz listen."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9464
     """Port of /metrics, /healthz and /readyz; 0: any free port."""
+    api_socket: bool = True
+    """Whether the control API listens on control.sock in GENESIS_HOME, for its user alone."""
+    api_host: Host = "127.0.0.1"
+    """Address of the control API and the page, if GENESIS_API_PORT is set."""
+    api_port: OrEmpty[Annotated[int, Field(ge=0, le=65535)]] = None
+    """TCP port of the control API and the page; 0: any free port; empty: no TCP."""
+    api_token: ApiToken = Field(default=None, repr=False)
+    """Token that the control API demands on TCP, 16 or more characters; see docs/api.md."""
+    api_token_file: OrEmpty[Path] = None
+    """File of tokens, one a line, perhaps after a name; read again whenever it changes."""
+    api_allowed_hosts: HostNames = ""
+    """Names by which browsers reach the page, besides localhost and addresses; by commas."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged: debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"
@@ -334,6 +348,8 @@ def display(name: str, value: object) -> str:
     text = "" if value is None else str(value)
     if name == variable_name("database_url"):  # a password may contain a question mark
         return visible(without_userinfo(text).partition("?")[0])
+    if name == variable_name("api_token"):
+        return HIDDEN if text else ""
     if isinstance(value, bool):
         return text.lower()
     return shown(name.partition("__SETTINGS__")[2], "" if value is None else value)

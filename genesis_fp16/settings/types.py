@@ -19,6 +19,8 @@ _IN_MEMORY = re.compile(r"sqlite(\+\w+)?:(/*(\?.*)?|.*(:memory:|mode=memory).*)"
 _HOST = re.compile(
     r"[\w-]{1,63}(\.[\w-]{1,63})*|[0-9a-f:.]{2,45}(%[\w.-]+)?", re.ASCII | re.IGNORECASE
 )
+SHORTEST_TOKEN, LONGEST_TOKEN = 16, 512  # characters
+TOKEN = re.compile(rf"[A-Za-z0-9._~+/=-]{{{SHORTEST_TOKEN},{LONGEST_TOKEN}}}")
 _ANY_DAY = datetime(2001, 1, 1, tzinfo=UTC)
 
 
@@ -51,6 +53,21 @@ def _check_host(text: str) -> str:
     return text
 
 
+def _check_hosts(text: str) -> str:
+    for name in filter(None, map(str.strip, text.split(","))):
+        _check_host(name)
+    return text
+
+
+def _check_token(text: str) -> str:
+    if not TOKEN.fullmatch(text):
+        raise ValueError(
+            f"a token has {SHORTEST_TOKEN} to {LONGEST_TOKEN} letters, digits or -._~+/=; "
+            "python3 -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
+        )
+    return text
+
+
 def _check_preset(name: str) -> str:
     return usable_preset(name).name
 
@@ -67,6 +84,8 @@ def _empty_to_default_home(value: object) -> object:
 
 
 Host: TypeAlias = Annotated[str, AfterValidator(_check_host)]
+HostNames: TypeAlias = Annotated[str, AfterValidator(_check_hosts)]
+ApiToken: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_token)]]
 ScheduleText: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_schedule)]]
 PresetName: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_preset)]]
 HomeFolder: TypeAlias = Annotated[

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from genesis_fp16.domain.precision import Device
 from genesis_fp16.settings import AgentSettings, Settings, hot_fields, variable_name
 from infrastructure.events.plain_text import plain
 
@@ -30,6 +31,7 @@ class DaemonStatus(BaseModel):
         probing: Agents whose probe takes long, to its start in Unix seconds.
         hot: Hot fields of its `Settings`, with the values in force.
         sources: Where those are set, by variable; defaults are left out.
+        device: Device that it trains on; None until it is known.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,6 +46,7 @@ class DaemonStatus(BaseModel):
     probing: dict[str, float] = {}
     hot: dict[str, JsonValue] = {}
     sources: dict[str, str] = {}
+    device: Device | None = None
 
     def __str__(self) -> str:
         if self.pid is None:
@@ -59,6 +62,7 @@ class DaemonStatus(BaseModel):
         refused: str,
         scanned_at: float | None = None,
         probing: Mapping[str, float] = {},
+        device: Device | None = None,
     ) -> DaemonStatus:
         """The same daemon with the hot settings of *settings* in force; none of them is secret."""
         names, of_agent = hot_fields(Settings), set(hot_fields(AgentSettings))
@@ -75,6 +79,7 @@ class DaemonStatus(BaseModel):
                 "refused": plain(refused),
                 "scanned_at": scanned_at,
                 "probing": dict(probing),
+                "device": device,
                 "hot": hot,
                 "sources": {name: found for name, found in sources.items() if found != "default"},
             }

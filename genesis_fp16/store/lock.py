@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.precision import Device
 from genesis_fp16.settings import Settings
 from genesis_fp16.store.daemon_status import (
     LOCK_FILE,
@@ -105,12 +106,13 @@ class DaemonLock:
         refused: str = "",
         scanned_at: float | None = None,
         probing: Mapping[str, float] | None = None,
+        device: Device | None = None,
     ) -> None:
         """Write the holder's status for commands; after a failed write they see none.
 
-        *trouble*, *refused*, *scanned_at* and *probing* are those of `DaemonStatus`.
+        All arguments but *settings* are those of `DaemonStatus`.
         """
-        status = (settings, trouble, refused, scanned_at, probing)
+        status = (settings, trouble, refused, scanned_at, probing, device)
         if status == self._written or not self._file_is_ours():  # otherwise another's file is there
             return
         serving = self._own.with_settings(
@@ -119,6 +121,7 @@ class DaemonLock:
             refused=refused,
             scanned_at=scanned_at,
             probing=probing or {},
+            device=device,
         )
         path = self._home / STATUS_FILE
         try:

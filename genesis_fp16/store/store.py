@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -18,11 +18,14 @@ from sqlalchemy import (
     Engine,
     RowMapping,
     Select,
+    Text,
     Update,
     bindparam,
+    cast,
     func,
     insert,
     select,
+    tuple_,
     update,
 )
 
@@ -177,14 +180,43 @@ class Store:
         found = self._read(self._as_runs, select(schema.runs).where(schema.runs.c.id == run_id))
         return found[0] if found else None
 
-    def runs(self, agent: str | None = None, limit: int = 50) -> list[Run]:
-        """The newest runs, newest first."""
-        query = select(schema.runs).order_by(
-            schema.runs.c.created_at.desc(), schema.runs.c.id.desc()
-        )
+    def runs(
+        self,
+        agent: str | None = None,
+        limit: int = 50,
+        *,
+        states: Collection[RunState] = (),
+        before: Run | None = None,
+    ) -> list[Run]:
+        """The newest runs, newest first.
+
+        Args:
+            agent: Only runs of it.
+            limit: Most runs to return.
+            states: Only runs in one of these states; by default in any.
+            before: Only runs that follow this one in the list.
+        """
+        columns = schema.runs.c
+        query = select(schema.runs).order_by(columns.created_at.desc(), columns.id.desc())
         if agent is not None:
-            query = query.where(schema.runs.c.agent == agent)
+            query = query.where(columns.agent == agent)
+        if states:
+            query = query.where(columns.state.in_([state.value for state in states]))
+        if before is not None:
+            position = tuple_(columns.created_at, columns.id)
+            query = query.where(position < (before.created_at, before.id))
         return self._read(self._as_runs, query.limit(limit))
+
+    def newest_runs(self, *, acknowledged: bool = False) -> dict[str, Run]:
+        """Agent to its newest run; with *acknowledged*, to the newest with a known precision."""
+        columns = schema.runs.c
+        newest = select(columns.agent, func.max(columns.created_at).label("created_at"))
+        if acknowledged:  # a precision that is missing is stored as JSON's null
+            newest = newest.where(cast(columns.precision, Text) != "null")
+        found = newest.group_by(columns.agent).subquery()
+        same = (columns.agent == found.c.agent) & (columns.created_at == found.c.created_at)
+        query = select(schema.runs).join(found, same).order_by(columns.id)
+        return {run.agent: run for run in self._read(self._as_runs, query)}
 
     def last_success(self, agent: str) -> float:
         """End of the agent's last successful run in Unix time; 0 if there is none."""
@@ -203,13 +235,17 @@ class Store:
             query = query.where(schema.runs.c.agent.in_(agents))
         return self._read(self._as_runs, query)
 
-    def enqueue(self, agent: str, *, first_seed: int) -> Run:
-        """Queue a run of *agent* that is due now."""
+    def enqueue(
+        self, agent: str, *, first_seed: int, actor: str | None = None, reason: str = ""
+    ) -> Run:
+        """Queue a run of *agent* that is due now; audited if an *actor* is named."""
         now = self._clock()
         with self._engine.begin() as connection:
             [run] = _insert_runs(
                 connection, {agent: [now]}, "manual", now=now, first_seed=first_seed
             )
+            if actor is not None:
+                write_audit(connection, now, Change(actor, "run", agent, reason, {"run": run.id}))
             return run
 
     def enqueue_baseline(self, run: Run) -> Run:

@@ -11,6 +11,12 @@ ROOMS = ("genesis_fp16", "infrastructure", "agents")
 TESTED_BY = {
     # Declarations: they do nothing by themselves.
     "genesis_fp16/domain/errors.py": "genesis_fp16/cli/test_store.py",
+    # The control API is tested as it is served: by requests to its process.
+    "genesis_fp16/api/*.py": "genesis_fp16/api/test_service.py",
+    "genesis_fp16/daemon/attempt_summary.py": "genesis_fp16/cli/test_runs.py",
+    "genesis_fp16/daemon/api_tokens.py": "genesis_fp16/api/test_access.py",
+    "genesis_fp16/daemon/control.py": "genesis_fp16/api/test_service.py",
+    "genesis_fp16/daemon/operator.py": "genesis_fp16/api/test_changes.py",
     "genesis_fp16/domain/listener.py": "genesis_fp16/metrics/test_feed.py",
     "genesis_fp16/executors/base.py": "genesis_fp16/executors/test_local.py",
     "genesis_fp16/metrics/series.py": "genesis_fp16/metrics/test_feed.py",
@@ -81,7 +87,7 @@ TESTED_BY = {
     "agents/se_darwin/settings.py": "agents/test_se_darwin_agent.py",
     # Shells of a command or of a process: run as an operator, or the daemon, runs them.
     "genesis_fp16/cli/daemon.py": "e2e/test_life_of_a_run.py",
-    "genesis_fp16/cli/doctor.py": "genesis_fp16/cli/test_checks.py",
+    "genesis_fp16/cli/doctor.py": "genesis_fp16/daemon/test_checks.py",
     "genesis_fp16/daemon/startup.py": "genesis_fp16/daemon/test_daemon.py",
     "genesis_fp16/worker/attempt_process.py": "genesis_fp16/worker/test_main.py",
     "genesis_fp16/worker/outcome.py": "genesis_fp16/worker/test_attempt_runner.py",

@@ -1,10 +1,8 @@
 """Tables keep their shape whatever a plugin has worded."""
 
-import math
-
 import pytest
 
-from genesis_fp16.cli.output import LONGEST_CELL, moment, print_line, print_table
+from genesis_fp16.cli.output import LONGEST_CELL, print_line, print_table
 
 
 def test_cells_are_clean_and_bounded(capsys: pytest.CaptureFixture[str]) -> None:
@@ -13,11 +11,6 @@ def test_cells_are_clean_and_bounded(capsys: pytest.CaptureFixture[str]) -> None
     cut, whole = capsys.readouterr().out.split("why\n")[1:]
     assert cut == "x" * (LONGEST_CELL - 1) + "…\n"
     assert whole == "y" * 1000 + "\n"
-
-
-@pytest.mark.parametrize("timestamp", [1e18, -1e18, 9e15, math.nan, math.inf, -math.inf])
-def test_a_time_beyond_the_calendar_is_unreadable(timestamp: float) -> None:
-    assert moment(timestamp) == "unreadable time"
 
 
 def test_a_line_has_no_control_characters(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from genesis_fp16.cli.runs import RunEndedError
+from genesis_fp16.daemon.operator import RunEndedError
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.settings import load_settings

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from genesis_fp16.cli.app import app
-from genesis_fp16.cli.checks import check_preflight
 from genesis_fp16.daemon.agent_task import AgentTaskError
+from genesis_fp16.daemon.checks import check_preflight
 from genesis_fp16.daemon.preflight import run_preflight
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.discovery import UnknownAgentError

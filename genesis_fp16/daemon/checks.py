@@ -19,8 +19,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 import genesis_fp16
-from genesis_fp16.cli.output import moment
 from genesis_fp16.daemon.known_agents import known_agents
+from genesis_fp16.domain.moments import moment
 from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.commands import plugin_commands

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.cli.checks import (
+from genesis_fp16.daemon.checks import (
     CheckResult,
     check_access,
     check_daemon_settings,

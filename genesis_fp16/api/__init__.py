@@ -1,0 +1,4 @@
+"""The control API and its page: a process of its own, which the daemon starts when one asks.
+
+It reads the home and the store as commands do, and changes them through the same functions.
+"""

@@ -1,0 +1,58 @@
+"""The application: its routes, what they share, and the gate before them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+from fastapi import FastAPI
+
+import genesis_fp16
+from genesis_fp16.api import problems, sign_in
+from genesis_fp16.api.access import Gate, Sessions
+from genesis_fp16.api.readings import Readings
+from genesis_fp16.api.routes import agents, pauses, precision, runs, service
+from genesis_fp16.daemon.api_tokens import Tokens
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
+
+THREADS = 8  # that read the store at the same time
+_DESCRIPTION = """Everything that `genesis-fp16` shows and changes, for programs.
+
+Times are Unix seconds. A change names who made it in the audit trail. An error is a `Problem`:
+what is wrong, where, and the remedy."""
+
+
+def make_app(settings: Settings, store: Store, tokens: Tokens) -> FastAPI:
+    """Make the application.
+
+    Args:
+        settings: Settings of the daemon that serves the home.
+        store: Its open store.
+        tokens: Tokens accepted on TCP.
+    """
+    app = FastAPI(
+        title="genesis-fp16",
+        version=genesis_fp16.__version__,
+        description=_DESCRIPTION,
+        docs_url=None,  # would load scripts of another site
+        redoc_url=None,
+        lifespan=_limit_threads,
+        responses=problems.RESPONSES,
+    )
+    sessions = Sessions(tokens)
+    app.state.readings = Readings(settings, store)
+    app.state.sessions = sessions
+    problems.install(app)
+    for room in (agents, runs, precision, pauses, service):
+        app.include_router(room.router, prefix="/api")
+    app.include_router(sign_in.router)
+    app.add_middleware(Gate, settings=settings, tokens=tokens, sessions=sessions)
+    return app
+
+
+@asynccontextmanager
+async def _limit_threads(_app: FastAPI) -> AsyncIterator[None]:
+    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    yield

@@ -1,0 +1,422 @@
+"""Reads views for one home. Safe to use from several threads."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import genesis_fp16
+from genesis_fp16.api import views
+from genesis_fp16.api.readings import run_files
+from genesis_fp16.daemon import checks, operator
+from genesis_fp16.daemon.attempt_summary import summarize_attempt
+from genesis_fp16.daemon.known_agents import known_agents
+from genesis_fp16.daemon.precision_resolver import inputs_of_agent
+from genesis_fp16.domain.guard import Decision, GuardState, is_canary
+from genesis_fp16.domain.pause import PausesInForce, pauses_of
+from genesis_fp16.domain.precision import (
+    DECIDED_BY,
+    Override,
+    applicable_overrides,
+    resolve_precision,
+    voices,
+)
+from genesis_fp16.domain.run import Run, RunState
+from genesis_fp16.domain.schedule import effective_schedule, next_due
+from genesis_fp16.guard.evidence import EvidenceError, read_evidence
+from genesis_fp16.plugins.probe import Plugin
+from genesis_fp16.runs.run_folder import describe_removal
+from genesis_fp16.settings import (
+    VARIABLES,
+    AgentSettings,
+    Settings,
+    SettingsError,
+    hot_fields,
+    load_settings,
+    variable_name,
+)
+from genesis_fp16.settings.settings import display
+from genesis_fp16.store import Store
+from genesis_fp16.store.daemon_status import STARTING, DaemonStatus, read_status
+
+ATTEMPTS_SHOWN = 20
+EVENTS_READ_BYTES = 4 << 20  # of one attempt; of a longer file its newest quarter of that
+RUNS_OF_MISMATCHES = 5
+AGENTS_SECONDS = 2.0  # for which a look at the installed agents holds
+DOCTOR_SECONDS = 10.0  # for which the checks hold: they start processes
+_HOT_OF_AGENTS = hot_fields(AgentSettings)
+
+
+class Readings:
+    """Reads views.
+
+    Args:
+        settings: Settings with which the daemon that serves the home has started.
+        store: Its open store.
+
+    Attributes:
+        settings: The same.
+        store: The same.
+        home: The absolute home.
+    """
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self.settings, self.store = settings, store
+        self.home = settings.home.absolute()
+        self._plugins: list[Plugin] = []
+        self._plugins_until = 0.0
+        self._doctor: views.DoctorView | None = None
+        self._looking, self._checking = threading.Lock(), threading.Lock()
+
+    @property
+    def daemon(self) -> DaemonStatus:
+        """What the daemon has published last."""
+        return read_status(self.home)
+
+    @property
+    def in_force(self) -> Settings:
+        """Settings that the daemon follows now."""
+        return self.daemon.settings_in_force(self.settings) or self.settings
+
+    # Agents
+
+    def agents(self) -> list[views.AgentView]:
+        """All agents, in alphabetical order."""
+        plugins = self._known_agents()
+        runs, state = self.store.newest_runs(), self._precision_state()
+        pauses = self.store.pauses.in_force()
+        return [self._agent(plugin, runs.get(plugin.name), state, pauses) for plugin in plugins]
+
+    def agent(self, name: str) -> views.AgentView:
+        """One agent.
+
+        Raises:
+            UnknownNameError: No agent of that name is installed.
+        """
+        for plugin in self._known_agents():
+            if plugin.name == name:
+                newest = next(iter(self.store.runs(name, limit=1)), None)
+                state, pauses = self._precision_state(name), self.store.pauses.in_force()
+                return self._agent(plugin, newest, state, pauses)
+        operator.check_agent(name, self.home)
+        raise operator.UnknownNameError(f"agent {name!r} was installed a moment ago: try again")
+
+    def check_agent(self, name: str) -> None:
+        """Check that an agent of that name is installed or has left something in the store.
+
+        Raises:
+            UnknownNameError: The message suggests a name.
+        """
+        if all(plugin.name != name for plugin in self._known_agents()):
+            operator.check_agent(name, self.home, self.store)
+
+    def _known_agents(self) -> list[Plugin]:
+        with self._looking:  # a thousand agents take a second to look through
+            if time.monotonic() >= self._plugins_until:
+                self._plugins = known_agents(self.settings)
+                self._plugins_until = time.monotonic() + AGENTS_SECONDS
+            return self._plugins
+
+    def _agent(
+        self, plugin: Plugin, newest: Run | None, state: _PrecisionState, pauses: PausesInForce
+    ) -> views.AgentView:
+        own = state.settings.for_agent(plugin.name)
+        schedule = None
+        if plugin.schedule is not None:
+            schedule = effective_schedule(plugin.schedule, own.schedule, own.catch_up, own.overlap)
+        due = next_due(schedule, time.time()) if schedule and plugin.state == "ready" else None
+        return views.AgentView(
+            name=plugin.name,
+            state=plugin.state,
+            why=plugin.reason,
+            detail=plugin.detail,
+            distribution=plugin.distribution,
+            version=plugin.version,
+            entry_point=plugin.entry_point,
+            schedule=None if schedule is None else str(schedule),
+            catch_up=None if schedule is None else schedule.catch_up,
+            overlap=None if schedule is None else schedule.overlap,
+            next_run_at=due,
+            precision=state.view(plugin.name),
+            guard=state.decision(plugin.name).state,
+            last_run=None if newest is None else views.RunView.model_validate(newest),
+            pauses=[
+                views.PauseView.model_validate(each) for each in pauses_of(pauses, plugin.name)
+            ],
+        )
+
+    def pauses(self) -> list[views.PauseView]:
+        """All pauses in force."""
+        found = self.store.pauses.in_force().values()
+        return [views.PauseView.model_validate(each) for each in found]
+
+    # Precision, guard
+
+    def precision(self, agent: str) -> views.PrecisionView:
+        """What decides the precision of *agent*."""
+        self.check_agent(agent)
+        return self._precision_state(agent).view(agent)
+
+    def fleet_precision(self) -> views.FleetPrecision:
+        """What decides the precision of all agents."""
+        settings, daemon = self.in_force, self.daemon
+        name = variable_name("enable_fp16_training")
+        return views.FleetPrecision(
+            flag=settings.enable_fp16_training,
+            flag_source=daemon.sources.get(name, "default"),
+            default=settings.precision,
+            overrides=[_override(each) for each in self.store.overrides.in_force()],
+        )
+
+    def guard(self, agent: str) -> views.GuardView:
+        """The guard's decisions on *agent*, and the evidence of its last trip."""
+        self.check_agent(agent)
+        decisions = self.store.guard.history(agent, limit=50)
+        trip = next((each for each in decisions if each.state is GuardState.TRIPPED), None)
+        evidence, trouble = None, ""
+        try:
+            bundle = read_evidence(self.home, trip) if trip is not None else None
+            evidence = bundle.model_dump(mode="json", exclude_unset=True) if bundle else None
+        except EvidenceError as error:
+            trouble = str(error)
+        return views.GuardView(
+            agent=agent,
+            enabled=self.in_force.guard_enabled,
+            state=decisions[0].state if decisions else GuardState.WATCHING,
+            decisions=[views.GuardDecision.model_validate(each) for each in decisions],
+            evidence=evidence,
+            evidence_trouble=trouble,
+        )
+
+    def outcomes(self, agent: str) -> list[views.Outcome]:
+        """Held-out metrics of the newest successful runs, newest first."""
+        self.check_agent(agent)
+        found = [views.Outcome.model_validate(each) for each in self.store.compared.results(agent)]
+        return [
+            each.model_copy(update={"value": None}) if _is_nan(each.value) else each
+            for each in found
+        ]
+
+    def _precision_state(self, agent: str | None = None) -> _PrecisionState:
+        if agent is None:
+            acknowledged = self.store.newest_runs(acknowledged=True)
+            decisions = self.store.guard.latest()
+        else:
+            runs = (run for run in self.store.runs(agent, limit=50) if run.precision)
+            acknowledged = {run.agent: run for run in [next(runs, None)] if run is not None}
+            decisions = {each.agent: each for each in self.store.guard.history(agent, limit=1)}
+        overrides = self.store.overrides.in_force()
+        return _PrecisionState(self.daemon, self.in_force, overrides, decisions, acknowledged)
+
+    # Runs
+
+    def runs(
+        self,
+        agent: str | None = None,
+        *,
+        states: Sequence[RunState] = (),
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[views.RunView]:
+        """The newest runs, newest first; with *before*, those that follow that run in the list."""
+        if agent is not None:
+            self.check_agent(agent)
+        last = None if before is None else operator.find_run(self.store, before)
+        found = self.store.runs(agent, limit, states=states, before=last)
+        return [views.RunView.model_validate(run) for run in found]
+
+    def run(self, run_id: str) -> views.RunDetail:
+        """A run with its attempts.
+
+        Raises:
+            UnknownNameError: No run has this id.
+        """
+        run = operator.find_run(self.store, run_id)
+        known = self.store.attempts(run_id)
+        shown = [
+            summarize_attempt(self.home, each, EVENTS_READ_BYTES)
+            for each in known[-ATTEMPTS_SHOWN:]
+        ]
+        own = views.RunView.model_validate(run).model_dump()
+        folder = self.home / "runs" / run_id
+        own["folder_removed"] = describe_removal(folder, run.folder_removed) or None
+        return views.RunDetail(
+            **own,
+            attempts=[
+                views.AttemptView.model_validate({**each, "has_log": each["log"] is not None})
+                for each in shown
+            ],
+            attempts_left_out=len(known) - len(shown),
+        )
+
+    def curve(self, run_id: str, points: int) -> views.RunCurve:
+        """The run's curve in at most *points* points."""
+        operator.find_run(self.store, run_id)
+        return run_files.read_curve(self.home, run_id, self.store.attempts(run_id), points)
+
+    def log_tail(self, run_id: str, number: int, most_bytes: int) -> views.LogTail:
+        """The end of the log of an attempt.
+
+        Raises:
+            UnknownNameError: No run has this id, or it has no such attempt.
+            NoLogError: The attempt has no log that can be read.
+        """
+        operator.find_run(self.store, run_id)
+        for attempt in self.store.attempts(run_id):
+            if attempt.number == number:
+                return run_files.read_log_tail(self.home, attempt, most_bytes)
+        raise operator.UnknownNameError(f"run {run_id} has no attempt {number}")
+
+    def mismatches(self, agent: str) -> list[views.MismatchPoint]:
+        """Comparisons of trainer and rollout in the agent's newest runs, oldest first."""
+        self.check_agent(agent)
+        found: list[views.MismatchPoint] = []
+        for run in reversed(self.store.runs(agent, limit=RUNS_OF_MISMATCHES)):
+            attempts = self.store.attempts(run.id)
+            found += run_files.read_mismatches(self.home, attempts, EVENTS_READ_BYTES)
+        return found
+
+    # The service
+
+    def settings_view(self) -> views.SettingsView:
+        """The settings in force, and what is wrong with those that are written now."""
+        in_force, daemon = self.in_force, self.daemon
+        problems: list[str] = []
+        written = in_force
+        try:
+            written = load_settings()
+        except SettingsError as error:
+            problems = error.problems
+        hot = {variable_name(name) for name in hot_fields(Settings)}
+        rows = []
+        for name, text, source in written.describe():
+            field = VARIABLES.get(name)  # None for a setting of one agent, shown as written
+            rows.append(
+                views.SettingView(
+                    name=name,
+                    value=text if field is None else display(name, getattr(in_force, field)),
+                    source=daemon.sources.get(name, source) if name in hot else source,
+                    hot=name in hot or name.rpartition("__")[2].lower() in _HOT_OF_AGENTS,
+                )
+            )
+        return views.SettingsView(
+            settings=rows,
+            file=daemon.env_file,
+            refused=daemon.refused,
+            problems=problems,
+            waiting=in_force.differences(written),
+        )
+
+    def doctor(self) -> views.DoctorView:
+        """The checks of ``genesis-fp16 doctor``, made now or a few seconds ago."""
+        with self._checking:
+            last = self._doctor
+            if last is not None and 0 <= time.time() - last.checked_at < DOCTOR_SECONDS:
+                return last
+            results = checks.run_checks()
+            worst = next(
+                (
+                    verdict
+                    for verdict in ("fail", "warn")
+                    if any(each.verdict == verdict for each in results)
+                ),
+                "ok",
+            )
+            self._doctor = views.DoctorView.model_validate(
+                {
+                    "verdict": worst,
+                    "checked_at": time.time(),
+                    "checks": [views.CheckView.model_validate(each) for each in results],
+                }
+            )
+            return self._doctor
+
+    def health(self) -> views.HealthView:
+        """The daemon that serves the home."""
+        daemon = self.daemon
+        unfinished = self.store.unfinished()
+        return views.HealthView(
+            version=genesis_fp16.__version__,
+            ready=not daemon.trouble,
+            trouble="starting" if daemon.trouble == STARTING else daemon.trouble,
+            pid=daemon.pid,
+            host=daemon.host,
+            since=daemon.since,
+            settings_file=daemon.env_file,
+            settings_refused=daemon.refused,
+            device=None if daemon.device is None else daemon.device.name,
+            queued=sum(run.state is RunState.QUEUED for run in unfinished),
+            active=sum(run.active for run in unfinished),
+        )
+
+    def audit(self, limit: int = 50) -> list[views.ChangeView]:
+        """The newest changes by hand, newest first."""
+        found = self.store.overrides.audit(limit)
+        return [views.ChangeView.model_validate(each) for each in found]
+
+
+class _PrecisionState:
+    """What decides the precision of several agents, read once."""
+
+    def __init__(
+        self,
+        daemon: DaemonStatus,
+        settings: Settings,
+        overrides: Sequence[Override],
+        decisions: Mapping[str, Decision],
+        acknowledged: Mapping[str, Run],
+    ) -> None:
+        self.settings = settings
+        self._device = daemon.device
+        self._overrides, self._decisions = overrides, decisions
+        self._acknowledged = acknowledged
+
+    def decision(self, agent: str) -> Decision:
+        """The guard's decision in force."""
+        return self._decisions.get(agent) or Decision(agent=agent)
+
+    def view(self, agent: str) -> views.PrecisionView:
+        """The precision of a run of *agent* that begins now."""
+        applicable = applicable_overrides(self._overrides, agent, math.inf)
+        decision = self.decision(agent)
+        guarded = self.settings.guard_enabled
+        inputs = replace(
+            inputs_of_agent(self.settings, agent, self._device, applicable),
+            guard=guarded and decision.demands_fp32,
+            guard_roles=decision.roles if guarded else {},
+            canary=is_canary(agent, 1, self.settings),
+        )
+        found = resolve_precision(inputs)
+        run = self._acknowledged.get(agent)
+        known = None
+        if run is not None and run.precision is not None:
+            known = views.Acknowledged.model_validate({**run.precision, "run": run.id})
+        return views.PrecisionView(
+            agent=agent,
+            requested=found.requested,
+            effective=found.effective,
+            reason=found.reason,
+            explanation=DECIDED_BY[found.reason],
+            voices=[
+                views.Voice(
+                    voice=voice,
+                    demands=wish,
+                    decides=voice == found.reason,
+                    explanation=DECIDED_BY[voice],
+                )
+                for voice, wish in voices(inputs)
+            ],
+            overrides=[_override(each) for each in self._overrides if each.agent in (None, agent)],
+            acknowledged=known,
+        )
+
+
+def _override(override: Override) -> views.OverrideView:
+    return views.OverrideView.model_validate(override)
+
+
+def _is_nan(value: float | None) -> bool:
+    return value is not None and not math.isfinite(value)

@@ -1,0 +1,1 @@
+"""The endpoints below ``/api``, one module for each kind of thing."""

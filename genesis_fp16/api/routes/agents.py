@@ -1,0 +1,40 @@
+"""Agents: what they are, what they did, and a run now."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from genesis_fp16.api import views
+from genesis_fp16.api.routes.parameters import AgentName, CallerHere, Change, ReadingsHere
+from genesis_fp16.daemon import operator
+
+router = APIRouter(tags=["agents"])
+
+
+@router.get("/agents")
+def list_agents(readings: ReadingsHere) -> list[views.AgentView]:
+    """All installed and configured agents, in alphabetical order."""
+    return readings.agents()
+
+
+@router.get("/agents/{name}")
+def show_agent(name: AgentName, readings: ReadingsHere) -> views.AgentView:
+    """One agent."""
+    return readings.agent(name)
+
+
+@router.get("/agents/{name}/outcomes")
+def list_outcomes(name: AgentName, readings: ReadingsHere) -> list[views.Outcome]:
+    """Held-out metrics of its newest successful runs, in half precision and in FP32."""
+    return readings.outcomes(name)
+
+
+@router.post("/agents/{name}/run", status_code=202)
+def run_now(
+    name: AgentName, change: Change, readings: ReadingsHere, caller: CallerHere
+) -> views.RunView:
+    """Queue a run of the agent; it starts when a slot is free and no other run of it goes on."""
+    run = operator.request_run(
+        readings.settings, readings.store, name, actor=caller.actor, reason=change.reason
+    )
+    return views.RunView.model_validate(run)

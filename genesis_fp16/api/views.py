@@ -1,0 +1,413 @@
+"""What the API and the page show: one model for each kind of thing, read from the store.
+
+Times are Unix seconds; durations are in seconds. A number that is not finite is null in JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from genesis_fp16.domain.guard import GuardState, Trigger
+from genesis_fp16.domain.run import RunState
+from infrastructure.events.precision_state import PrecisionReason, PrecisionWish
+
+
+class View(BaseModel):
+    """Part of an answer; made of a dataclass by `model_validate`."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class Acknowledged(View):
+    """The precision that a worker reported last, in the run that it trained.
+
+    Attributes:
+        roles: ``role:store/compute/out`` by commas, for a policy job; empty for others.
+    """
+
+    run: str
+    requested: str
+    effective: str
+    reason: str
+    roles: str = ""
+
+
+class Voice(View):
+    """One that demands FP32, or that chose the half type.
+
+    Attributes:
+        demands: What it asks for.
+        decides: Whether it is the one whose word is in force.
+        explanation: Who that is, in a sentence.
+    """
+
+    voice: PrecisionReason
+    demands: PrecisionWish
+    decides: bool
+    explanation: str
+
+
+class OverrideView(View):
+    """An operator's override; *agent* is null for all agents."""
+
+    agent: str | None
+    precision: PrecisionWish
+    reason: str
+    actor: str
+    created_at: float
+    expires_at: float | None
+    next_run: bool
+
+
+class PrecisionView(View):
+    """The precision of an agent's next run, who decides it, and what a worker acknowledged last.
+
+    Attributes:
+        requested: Precision that would run if nothing demanded FP32.
+        effective: Precision of a run that begins now; ``auto`` is left to the worker.
+        reason: The voice that decides; *explanation* is a sentence about it.
+        voices: The deciding voice first, then the other demands for FP32 and the half type's.
+        overrides: Overrides in force that concern the agent.
+        acknowledged: Null until a worker has reported one.
+    """
+
+    agent: str
+    requested: PrecisionWish
+    effective: PrecisionWish
+    reason: PrecisionReason
+    explanation: str
+    voices: Sequence[Voice]
+    overrides: Sequence[OverrideView]
+    acknowledged: Acknowledged | None
+
+
+class FleetPrecision(View):
+    """What determines the precision of all agents.
+
+    Attributes:
+        flag: ``ENABLE_FP16_TRAINING``; false demands FP32 for all.
+        default: ``GENESIS_PRECISION``.
+        overrides: All overrides in force.
+    """
+
+    flag: bool
+    flag_source: str
+    default: str
+    overrides: Sequence[OverrideView]
+
+
+class GuardDecision(View):
+    """A decision of the guard, or of an operator who ended its rollback.
+
+    Attributes:
+        level: Trips in a row.
+        until: End of the cool-down.
+        evidence: File below the home folder; empty if there is none.
+    """
+
+    agent: str
+    state: GuardState
+    at: float
+    trigger: Trigger | None
+    level: int
+    until: float | None
+    run_id: str
+    step: int | None
+    actor: str
+    reason: str
+    evidence: str
+    roles: Mapping[str, str]
+
+
+class GuardView(View):
+    """The guard's decisions on an agent, newest first, and the evidence of its last trip.
+
+    Attributes:
+        state: The state in force.
+        evidence: Content of the bundle; null if there is none, or *evidence_trouble* says why.
+    """
+
+    agent: str
+    enabled: bool
+    state: GuardState
+    decisions: Sequence[GuardDecision]
+    evidence: JsonValue
+    evidence_trouble: str
+
+
+class RunView(View):
+    """A run. *precision* holds requested, effective and reason, as its worker acknowledged them."""
+
+    id: str
+    agent: str
+    number: int
+    trigger: str
+    baseline_of: str | None
+    state: RunState
+    seed: int
+    due_at: float
+    created_at: float
+    available_at: float
+    started_at: float | None
+    finished_at: float | None
+    active_seconds: float
+    failures: int
+    cancel_requested: bool
+    published: bool | None
+    reason: str | None
+    metrics: Mapping[str, float | None] | None
+    primary_metric: str | None
+    primary_value: float | None
+    higher_is_better: bool | None
+    steps: int
+    half_steps: int
+    fp16_steps: int
+    overflows: int
+    nonfinite_losses: int
+    precision: Mapping[str, str] | None
+    error: str | None
+    folder_removed: str | None
+
+
+class PrecisionChange(View):
+    """A change of precision that a worker acknowledged."""
+
+    time: float
+    step: int
+    loss_scale: float
+    requested: str
+    effective: str
+    reason: str
+    roles: str = ""
+
+
+class AttemptView(View):
+    """An attempt of a run.
+
+    Attributes:
+        ending: How it ended; null while it goes on.
+        events: Number of its events by kind, of those that were read.
+        events_not_read_bytes: Bytes of older events that were left out.
+        fleet: What the attempt's fleet was last, if it was in one.
+        has_log: Whether its log exists.
+    """
+
+    number: int
+    started_at: float
+    finished_at: float | None
+    pid: int | None
+    exit_code: int | None
+    signal: int | None
+    ending: str | None
+    has_log: bool
+    events: Mapping[str, int]
+    events_trouble: str
+    events_not_read_bytes: int
+    fleet: str | None
+    precision: Sequence[PrecisionChange]
+    evaluation: JsonValue
+
+
+class RunDetail(RunView):
+    """A run with its newest attempts, oldest first; *attempts_left_out* counts the others."""
+
+    attempts: Sequence[AttemptView]
+    attempts_left_out: int
+
+
+class PauseView(View):
+    """A pause: its agent, or all agents if *agent* is null, start no run.
+
+    Attributes:
+        stops_runs: Whether runs under way stop after a checkpoint, to go on when resumed.
+    """
+
+    agent: str | None
+    reason: str
+    actor: str
+    created_at: float
+    stops_runs: bool
+
+
+class AgentView(View):
+    """An installed or configured agent.
+
+    Attributes:
+        state: ``ready``, ``pending``, ``quarantined`` or ``disabled``; *why* if it is not ready.
+        schedule: The one in force; *next_run_at* is its next due time, null if there is none.
+        guard: State of the guard.
+        last_run: The newest run of it, which may be under way or waiting.
+        pauses: Pauses that keep it from starting runs: its own, and that of all agents.
+    """
+
+    name: str
+    state: str
+    why: str
+    detail: str
+    distribution: str
+    version: str
+    entry_point: str
+    schedule: str | None
+    catch_up: str | None
+    overlap: str | None
+    next_run_at: float | None
+    precision: PrecisionView
+    guard: GuardState
+    last_run: RunView | None
+    pauses: Sequence[PauseView]
+
+
+class LogTail(View):
+    """The end of an attempt's log.
+
+    Attributes:
+        skipped_bytes: Bytes before *text* that were left out.
+        size_bytes: Size of the whole log.
+    """
+
+    run: str
+    attempt: int
+    text: str
+    skipped_bytes: int
+    size_bytes: int
+
+
+class CurvePoint(View):
+    """Consecutive statistics of a training, merged.
+
+    Attributes:
+        step: Steps attempted since the run began, at the end of the point.
+        steps, overflows, nonfinite_losses: Steps in the point, and those with that outcome.
+        loss: Mean finite loss of these steps.
+        seconds: Time that the steps took.
+    """
+
+    time: float
+    step: int
+    steps: int
+    overflows: int
+    nonfinite_losses: int
+    loss: float | None
+    grad_norm: float | None
+    loss_scale: float
+    precision: str
+    samples: int
+    seconds: float
+
+
+class RunCurve(View):
+    """A run's curve, thinned to a bounded number of points.
+
+    Attributes:
+        last_event_id: Where the stream of the run's events goes on: its ``Last-Event-ID``.
+        skipped_bytes: Bytes of the oldest events that were left out, because there are too many.
+    """
+
+    run: str
+    points: Sequence[CurvePoint]
+    last_event_id: str
+    skipped_bytes: int
+
+
+class MismatchPoint(View):
+    """One comparison of trainer and rollout: the fields of `MismatchReport`, and when."""
+
+    run: str
+    time: float
+    step: int
+    round: int
+    report: Mapping[str, JsonValue]
+
+
+class Outcome(View):
+    """The held-out metric of a successful run; *precision* is half, fp32 or mixed."""
+
+    run_id: str
+    number: int
+    precision: Literal["half", "fp32", "mixed"]
+    reason: str
+    metric: str
+    value: float | None
+    published: bool | None
+    decided_value: float | None
+    higher_is_better: bool | None
+
+
+class SettingView(View):
+    """A setting in force, its source, and whether a change of it applies at once."""
+
+    name: str
+    value: str
+    source: str
+    hot: bool
+
+
+class SettingsView(View):
+    """The settings.
+
+    Attributes:
+        settings: Those in force; credentials are hidden.
+        file: The settings file that the daemon follows.
+        refused: Why the daemon keeps its previous settings; empty if it does not.
+        problems: What is wrong with the settings as they are written now.
+        waiting: Variables whose change waits for a restart, as ``in force -> written``.
+    """
+
+    settings: Sequence[SettingView]
+    file: str
+    refused: str
+    problems: Sequence[str]
+    waiting: Mapping[str, str]
+
+
+class CheckView(View):
+    """Result of a check of ``genesis-fp16 doctor``."""
+
+    check: str
+    verdict: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str
+
+
+class DoctorView(View):
+    """All checks; *verdict* is the worst."""
+
+    verdict: Literal["ok", "warn", "fail"]
+    checked_at: float
+    checks: Sequence[CheckView]
+
+
+class HealthView(View):
+    """The daemon that serves the home.
+
+    Attributes:
+        ready: Whether it accepts work; *trouble* says why it does not.
+        device: The device it trains on; null until it is known.
+        queued, active: Number of runs that wait, and that are under way.
+    """
+
+    version: str
+    ready: bool
+    trouble: str
+    pid: int | None
+    host: str
+    since: float
+    settings_file: str
+    settings_refused: str
+    device: str | None
+    queued: int
+    active: int
+
+
+class ChangeView(View):
+    """An entry of the audit trail."""
+
+    at: float
+    actor: str
+    action: str
+    subject: str
+    reason: str
+    details: Mapping[str, JsonValue]

@@ -1,0 +1,55 @@
+"""What an attempt's row and its files say about it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from genesis_fp16.domain.attempt import Attempt, attempt_folder
+from infrastructure.events import EventTail
+from infrastructure.events.event import Evaluated, Notice, PrecisionChanged
+
+
+def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str, Any]:
+    """The attempt's row, the paths of its files that exist, and a summary of its events.
+
+    Of more than *longest* bytes of events, the newest quarter of that is read.
+    """
+    folder = attempt_folder(home, attempt)
+    log, events_file = folder / "worker.log", folder / "events.ndjson"
+    tail = EventTail(events_file, longest_backlog=longest)
+    counts: Counter[str] = Counter()
+    changes: list[PrecisionChanged] = []
+    evaluated, fleet, ended_early, trouble = None, None, None, ""
+    try:
+        for event in tail.read():
+            counts[event.kind] += 1
+            if isinstance(event, PrecisionChanged):
+                changes.append(event)
+            elif isinstance(event, Evaluated):
+                evaluated = event
+            elif isinstance(event, Notice) and event.event == "fleet_changed":
+                fleet = event.fields.get("reason")
+            elif isinstance(event, Notice) and event.event == "training_stopped_early":
+                ended_early = event.fields
+    except OSError as error:
+        trouble = f"{events_file.name} cannot be read: {error.strerror or error}"
+    return {
+        **asdict(attempt),
+        "log": str(log) if os.path.lexists(log) else None,
+        "events_file": str(events_file) if os.path.lexists(events_file) else None,
+        "events_trouble": trouble,
+        "events": dict(counts),
+        "events_not_read_bytes": tail.skipped_bytes,
+        "fleet": fleet,
+        "training_stopped_early": ended_early,
+        "precision": [
+            {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
+            | event.state.fields
+            for event in changes
+        ],
+        "evaluation": None if evaluated is None else evaluated.model_dump(mode="json"),
+    }

@@ -1,0 +1,222 @@
+"""Where the control API listens, and the process that serves it.
+
+The daemon opens the sockets, so that an address in use is an error at its start and a connection
+waits while the process is replaced. That process starts with the first connection: a daemon whom
+nobody asks pays nothing, and one that is asked too much answers in another process, at a lower
+priority than its own loop.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+from pydantic import BaseModel, ConfigDict
+
+from genesis_fp16.daemon.api_tokens import TokenError, Tokens
+from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.settings import Settings
+
+SOCKET_NAME = "control.sock"
+MODULE = "genesis_fp16.api"
+STOP_SECONDS = 2.0
+FIRST_RESTART_SECONDS, LONGEST_RESTART_SECONDS = 1.0, 60.0
+STABLE_SECONDS = 60.0  # after which a restart counts as the first
+_BACKLOG = 128
+_LONGEST_PATH = 107  # bytes of a Unix socket's path
+
+log = structlog.get_logger()
+
+
+class ControlListenError(GenesisError, OSError):
+    """The control API cannot listen on TCP as the settings ask."""
+
+    exit_code = os.EX_CONFIG
+
+
+class ApiSpec(BaseModel):
+    """What the process that serves is told, on its standard input.
+
+    Attributes:
+        parent: Process id of the daemon; it ends with it.
+        listeners: File descriptors of the sockets that listen.
+        settings: The daemon's.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    parent: int
+    listeners: tuple[int, ...]
+    settings: Settings
+
+
+class ControlApi:
+    """The control API of a daemon.
+
+    Args:
+        settings: Settings of the daemon.
+        clock: Monotonic seconds.
+
+    Raises:
+        TokenError: It is to listen on TCP without a token, or the file of tokens is wrong.
+        ControlListenError: The address is in use, or does not belong to this machine.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._clock = settings, clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = self._may_start_at = -LONGEST_RESTART_SECONDS
+        self._wait_seconds = FIRST_RESTART_SECONDS
+        self._listeners: list[socket.socket] = []
+        self._path = settings.home.absolute() / SOCKET_NAME
+        if settings.api_port is not None:
+            self._listeners.append(_listen_on_tcp(settings))
+        if settings.api_socket:
+            self._listen_on_path()
+
+    @property
+    def pid(self) -> int | None:
+        """Process that serves; None while none does."""
+        return None if self._process is None else self._process.pid
+
+    def tick(self) -> None:
+        """Start the process if a connection waits for it; called in every round of the loop."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            self._report_end(self._process.returncode)
+            self._process = None
+        if not self._listeners or self._clock() < self._may_start_at:
+            return
+        waiting, _, _ = select.select(self._listeners, [], [], 0)
+        if waiting:
+            self._start()
+
+    def close(self) -> None:
+        """Stop serving and close the sockets."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        if self._settings.api_socket:
+            with suppress(OSError):
+                self._path.unlink()
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _start(self) -> None:
+        listeners = tuple(each.fileno() for each in self._listeners)
+        spec = ApiSpec(parent=os.getpid(), listeners=listeners, settings=self._settings)
+        self._started_at = self._clock()
+        try:
+            with tempfile.TemporaryFile() as told:  # a pipe could be full before it is read
+                told.write(spec.model_dump_json().encode())
+                told.seek(0)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", MODULE],
+                    stdin=told,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=listeners,
+                    start_new_session=True,  # Ctrl-C in a terminal is the daemon's to handle
+                )
+        except OSError as error:  # no memory, no room, no process left
+            log.error("api_not_started", error=str(error))
+            self._delay_restart()
+        else:
+            log.info("api_started", pid=self._process.pid)
+
+    def _report_end(self, code: int) -> None:
+        self._delay_restart()
+        log.error(
+            "api_ended",
+            exit_code=code,
+            remedy=f"it starts with the next request, in {self._wait_seconds:g} s at the earliest",
+        )
+
+    def _delay_restart(self) -> None:
+        now = self._clock()
+        stable = now - self._started_at >= STABLE_SECONDS
+        doubled = min(2 * self._wait_seconds, LONGEST_RESTART_SECONDS)
+        self._wait_seconds = FIRST_RESTART_SECONDS if stable else doubled
+        self._may_start_at = now + self._wait_seconds
+
+    def _listen_on_path(self) -> None:
+        """Listen on the socket in the home; without it the daemon does all else."""
+        try:
+            self._listeners.append(_listen_in(self._path))
+        except OSError as error:
+            log.error(
+                "control_socket_failed",
+                path=str(self._path),
+                error=error.strerror or str(error),
+                remedy="use a local folder as GENESIS_HOME, or set GENESIS_API_SOCKET=false",
+            )
+        else:
+            log.info("control_socket_opened", path=str(self._path))
+
+
+def _listen_on_tcp(settings: Settings) -> socket.socket:
+    host, port = settings.api_host, settings.api_port
+    if not Tokens(settings):
+        raise TokenError(
+            f"the control API may not listen on {host}:{port} without a token: set "
+            "GENESIS_API_TOKEN or GENESIS_API_TOKEN_FILE, or unset GENESIS_API_PORT"
+        )
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:  # includes an unknown host name
+        raise ControlListenError(
+            f"the control API cannot listen on {host}:{port}: {error.strerror or error}; set "
+            "GENESIS_API_HOST and GENESIS_API_PORT to a free address of this machine"
+        ) from error
+    name = listener.getsockname()
+    shown = f"[{name[0]}]" if ":" in name[0] else name[0]
+    log.info("control_api_listening", url=f"http://{shown}:{name[1]}/", starts="with a request")
+    return listener
+
+
+def _listen_in(path: Path) -> socket.socket:
+    """Listen on a Unix socket at *path* that only its owner may open.
+
+    A longer path than the kernel takes is reached through the folder's descriptor.
+    """
+    path.unlink(missing_ok=True)  # of a daemon that was killed; we hold the home's lock
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        short = len(os.fsencode(path)) <= _LONGEST_PATH
+        listener.bind(str(path) if short else f"/proc/self/fd/{folder}/{path.name}")
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(folder)
+        os.umask(before)
+    return listener

@@ -1,0 +1,116 @@
+"""Every change by the API is made as the command makes it, and is in the audit trail."""
+
+import os
+import time
+
+import pytest
+
+from genesis_fp16.domain.guard import Decision, GuardState, Trigger
+from genesis_fp16.domain.run import RunState
+from genesis_fp16.store.errors import user_name
+from tests.genesis_fp16.api.conftest import TOKEN
+
+pytestmark = pytest.mark.process
+ME = f"api:{user_name(os.geteuid())}"
+REASON = {"reason": "because"}
+
+
+def last_change(api) -> tuple[str, str, str, str]:
+    newest = api.get("/api/audit?limit=1")[0]
+    return newest["actor"], newest["action"], newest["subject"], newest["reason"]
+
+
+def test_run_now_and_cancel(api) -> None:
+    answer = api.ask("POST", "/api/agents/se-darwin/run", REASON)
+    assert answer.status == 202
+    run = answer.json()
+    assert (run["state"], run["trigger"]) == ("queued", "manual")
+    assert last_change(api) == (ME, "run", "se-darwin", "because")
+    cancelled = api.ask("POST", f"/api/runs/{run['id']}/cancel", REASON)
+    assert (cancelled.status, cancelled.json()["cancel_requested"]) == (202, True)
+    assert last_change(api) == (ME, "cancel", run["id"], "because")
+    api.store.move(run["id"], RunState.CANCELLED)
+    again = api.ask("POST", f"/api/runs/{run['id']}/cancel", REASON)
+    assert (again.status, again.json()["title"]) == (409, "Conflict")
+
+
+def test_an_agent_that_is_off_does_not_run(api) -> None:
+    answer = api.ask("POST", "/api/agents/policy/run", REASON)
+    assert answer.status == 409
+    assert "GENESIS_AGENTS__POLICY__ENABLED=true" in answer.json()["detail"]
+    assert api.ask("POST", "/api/agents/nosuch/run", REASON).status == 404
+
+
+def test_precision_set_and_cleared(api) -> None:
+    wish = {"precision": "fp32", "agent": "se-darwin", "for_seconds": 3600}
+    answer = api.ask("POST", "/api/precision/set", wish | REASON)
+    assert answer.status == 200
+    assert 3590 < answer.json()["expires_at"] - time.time() < 3601
+    [override] = api.store.overrides.in_force()
+    assert (override.agent, override.precision, override.actor) == ("se-darwin", "fp32", ME)
+    assert last_change(api) == (ME, "precision set", "se-darwin", "because")
+    cleared = [
+        api.ask("POST", "/api/precision/clear", {"agent": "se-darwin"} | REASON).json()
+        for _ in range(2)
+    ]
+    assert cleared == [{"cleared": True}, {"cleared": False}]
+    assert last_change(api) == (ME, "precision clear", "se-darwin", "because")
+    assert api.store.overrides.in_force() == []
+
+
+def test_the_token_is_named_as_the_actor(api) -> None:
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    wish = {"precision": "fp32"} | REASON
+    assert api.ask("POST", "/api/precision/set", wish, tcp=True, headers=bearer).status == 200
+    assert last_change(api) == ("api:token", "precision set", "all", "because")
+    assert api.ask("POST", "/api/precision/clear", REASON).json() == {"cleared": True}
+
+
+def test_a_rollback_by_the_guard_is_ended_with_evidence(api) -> None:
+    assert api.ask("POST", "/api/agents/se-darwin/guard/clear", REASON).json() == {"cleared": False}
+    tripped = Decision(
+        agent="se-darwin", state=GuardState.TRIPPED, at=1.0, trigger=Trigger.SCALE_FLOOR, level=1
+    )
+    api.store.guard.add(tripped)
+    assert api.ask("POST", "/api/agents/se-darwin/guard/clear", REASON).json() == {"cleared": True}
+    assert last_change(api) == (ME, "guard clear", "se-darwin", "because")
+    decision = api.store.guard.latest()["se-darwin"]
+    assert decision.state is GuardState.PROBATION
+    assert (api.home / decision.evidence).is_file()
+
+
+def test_pause_and_resume(api) -> None:
+    paused = api.ask("POST", "/api/pauses/begin", {"agent": "se-darwin"} | REASON)
+    assert paused.status == 200
+    assert last_change(api) == (ME, "pause", "se-darwin", "because")
+    assert api.get("/api/pauses") == [paused.json()]
+    assert api.get("/api/agents/se-darwin")["pauses"] == [paused.json()]
+    refused = api.ask("POST", "/api/agents/se-darwin/run", REASON)
+    assert refused.status == 409
+    assert "paused by" in refused.json()["detail"]
+    assert api.ask("POST", "/api/pauses/end", REASON).json() == {"cleared": False}
+    resumed = api.ask("POST", "/api/pauses/end", {"agent": "se-darwin"} | REASON)
+    assert resumed.json() == {"cleared": True}
+    assert last_change(api) == (ME, "resume", "se-darwin", "because")
+    assert api.get("/api/pauses") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("/api/precision/set", {"precision": "fp32"}),
+        ("/api/precision/set", {"precision": "fp32", "reason": " "}),
+        ("/api/precision/set", {"precision": "fp8", "reason": "x"}),
+        ("/api/precision/set", {"precision": "fp32", "reason": "x", "for_seconds": 1e300}),
+        ("/api/precision/set", {"precision": "fp32", "reason": "x", "agnet": "se-darwin"}),
+        ("/api/agents/se-darwin/run", {}),
+        ("/api/pauses/begin", {"agent": "se-darwin"}),
+        ("/api/runs/20260101T000000-00000000/cancel", []),
+    ],
+)
+def test_a_wrong_change_is_refused_whole(api, path: str, change: object) -> None:
+    before = api.get("/api/audit")
+    answer = api.ask("POST", path, change)
+    assert answer.status == 422
+    assert answer.json()["errors"]
+    assert api.get("/api/audit") == before
