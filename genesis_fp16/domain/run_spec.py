@@ -136,6 +136,7 @@ class RunSpec(BaseModel):
             a run without publishing, or ``lab``.
         lab: Details of the task ``lab``; else None.
         profile: Details of the task ``profile``; else None.
+        keep_models: Number of versions of the published model to keep.
         keep_fp32: Modules that stay in FP32, besides those of the job.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """
@@ -167,6 +168,7 @@ class RunSpec(BaseModel):
     telemetry_interval_steps: int = 0
     processes_per_run: int = 1
     parallel: Parallel = "ddp"
+    keep_models: int = 5
     keep_fp32: tuple[str, ...] = ()
     task: Task = "train"
     lab: LabRequest | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from genesis_fp16.domain.last_training import LastTraining
+from genesis_fp16.plugins.model_versions import VERSIONS
 from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.files import open_regular, write_atomically
 
@@ -65,6 +66,8 @@ def _read(path: Path) -> bytes:
 def copy_agent_folder(source: Path, target: Path) -> None:
     """Copy an agent's folder to *target*, where a measurement may write as it likes.
 
+    The kept versions of its model are left out.
+
     Segments of the replay buffer, which nobody changes once they are written, are hard links where
     the file system allows it, so that the copy takes little room.
 
@@ -73,7 +76,13 @@ def copy_agent_folder(source: Path, target: Path) -> None:
     """
     target.mkdir(parents=True)
     if source.is_dir():
-        shutil.copytree(source, target, copy_function=_link_or_copy, dirs_exist_ok=True)
+        shutil.copytree(
+            source,
+            target,
+            ignore=lambda folder, _names: [VERSIONS] if Path(folder) == source else [],
+            copy_function=_link_or_copy,
+            dirs_exist_ok=True,
+        )
 
 
 def _link_or_copy(source: str, target: str) -> None:

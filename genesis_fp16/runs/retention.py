@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from genesis_fp16.domain.guard import GuardState
 from genesis_fp16.domain.run import TERMINAL, RunState
+from genesis_fp16.plugins.model_versions import kept_runs
 from genesis_fp16.runs.run_folder import (
     RUN_ID,
     delete,
@@ -63,9 +64,10 @@ class Retention:
     their weights at once, and their folder `Settings.keep_run_days` after the run's end, unless
     they are among the newest `Settings.keep_runs` of any kind. Runs that an FP32 twin waits to
     repeat, or that a decision of the guard names since its state was last ``watching``, stay
-    whole, too. Links are neither followed nor removed, also if one takes the place of a folder
-    after it was looked at. A daemon's start also removes folders of failed measurements that are
-    as old. The *clock* returns monotonic seconds.
+    whole, too. Runs whose model is a kept version keep their folder, without the weights. Links are
+    neither followed nor removed, also if one takes the place of a folder after it was looked at. A
+    daemon's start also removes folders of failed measurements that are as old. The *clock* returns
+    monotonic seconds.
     """
 
     def __init__(
@@ -171,13 +173,15 @@ class Retention:
         still_open = takewhile(lambda each: each.state is not GuardState.WATCHING, history)
         whole = {decision.run_id for decision in still_open}
         whole |= {twin.baseline_of or "" for twin in self._store.unfinished(agent)}
+        published = kept_runs(self._home / "agents" / agent)
         newest = [each for each in newest_first if each.has_weights][: self._keep]
         whole |= {each.run_id for each in newest}
         age_limit = self._age_limit()
         for place, ended in enumerate(newest_first):
             if ended.run_id in whole:
                 continue
-            if place >= self._keep and ended.finished_at < age_limit:
+            aged = place >= self._keep and ended.finished_at < age_limit
+            if aged and ended.run_id not in published:
                 yield self._remove_folder, ended
             elif ended.has_weights:
                 yield self._remove_weights, ended

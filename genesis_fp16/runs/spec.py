@@ -67,6 +67,7 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "telemetry_interval_steps": settings.telemetry_interval_steps,
         "checkpoint_interval_seconds": settings.checkpoint_interval_seconds,
         "keep_checkpoints": settings.keep_checkpoints,
+        "keep_models": settings.for_agent(agent).keep_models or settings.keep_models,
         "profile_steps": settings.profile_steps,
         "keep_fp32": settings.for_agent(agent).fp32_modules,
         "settings": settings.for_agent(agent).settings,

@@ -73,6 +73,8 @@ class AgentSettings(BaseModel):
     """Preset of precisions by role for a policy agent; see docs/policies.md; empty: its own."""
     keep_fp32: Hot[ModuleNames] = ""
     """Modules of its model that stay in FP32, in new attempts; by commas; * matches anything."""
+    keep_models: OrEmpty[Annotated[int, Field(ge=1, le=1000)]] = None
+    """Number of versions of its published model that are kept; empty: GENESIS_KEEP_MODELS."""
     processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
     """Processes on this machine that train one model, one per CUDA device; 1: no torchrun."""
     parallel: Parallel = "ddp"
@@ -152,6 +154,8 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     """Number of ended runs of each agent, the newest, that keep their checkpoints."""
     keep_run_days: Annotated[int, Field(ge=0, le=36500)] = 90
     """Days after which an ended run, if not among the newest, is deleted with its log; 0: never."""
+    keep_models: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Number of versions of an agent's published model that are kept, the one in use included."""
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
     """Number of attempts before a run counts as failed."""
     retry_backoff_seconds: Seconds = 5.0

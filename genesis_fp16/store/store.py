@@ -130,6 +130,11 @@ class Store:
                 "or restart"
             )
 
+    def record_change(self, change: Change) -> None:
+        """Append *change*, which is made outside of the database, to the audit trail."""
+        with self._engine.begin() as connection:
+            write_audit(connection, self._clock(), change)
+
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()

@@ -29,6 +29,7 @@ from genesis_fp16.worker.channel import (
 )
 from genesis_fp16.worker.collection import Collection, check_type, repeated_snapshot
 from genesis_fp16.worker.config import loop_options, trainer_config
+from genesis_fp16.worker.published_versions import PublishedVersions
 from infrastructure.agent_contract import (
     Agent,
     EvaluationReport,
@@ -365,8 +366,12 @@ class AttemptRunner:
         if best is not None:
             evaluation = best.restore(job.model) or evaluation
         report = EvaluationReport(evaluation=evaluation, steps=result.steps, epochs=result.epochs)
-        returned = self._agent.publish(self._context, job.model.eval(), report)
-        publication = check_type(returned, Publication, "publish() must return")
+        versions = PublishedVersions(self._spec, self._collection, self._logger)
+        with versions.publishing():
+            returned = self._agent.publish(self._context, job.model.eval(), report)
+            publication = check_type(returned, Publication, "publish() must return")
+            if publication.published:
+                versions.keep(publication)
         self._emit(
             Published(
                 published=publication.published,

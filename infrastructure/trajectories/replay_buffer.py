@@ -8,6 +8,7 @@ lock.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from infrastructure.trajectories.record import RecordError, decode_record, encod
 
 _SUFFIX = ".jsonl"
 _TAIL_BYTES = 1 << 16
+_DIGEST_BYTES = 1 << 20  # read at once
 
 OnSkip = Callable[[Path, int, str], None]
 """Receives each skipped record: file, position (byte offset or line number), reason."""
@@ -164,6 +166,22 @@ class ReplayBuffer:
         same transitions in the same order.
         """
         return BufferView(self._folder, snapshot or self.snapshot(), self._on_skip)
+
+    def digest(self, snapshot: BufferSnapshot) -> str:
+        """SHA-256 of the segments of *snapshot*: their names, lengths and bytes, in order.
+
+        Raises:
+            OSError: A segment cannot be read.
+        """
+        digest = hashlib.sha256()
+        for name, length in sorted(snapshot.lengths.items()):
+            digest.update(f"{name} {length}\n".encode())
+            with (self._folder / name).open("rb") as file:
+                left = length
+                while left and (chunk := file.read(min(left, _DIGEST_BYTES))):
+                    digest.update(chunk)
+                    left -= len(chunk)
+        return digest.hexdigest()
 
     def _next_segment(self) -> Path:
         numbers = [path.name.partition("-")[0] for path in self._folder.glob(f"*{_SUFFIX}")]

@@ -8,9 +8,11 @@ import structlog
 import torch
 
 from agents.policy.learner import is_reinforced
+from agents.policy.published import save_published
 from agents.policy.settings import PolicySettings
 from agents.policy.tasks import TASKS
 from agents.policy_agent import PolicyAgent
+from genesis_fp16.plugins.model_versions import keep_unrecorded, put_back, read_versions
 from genesis_fp16.testing import check_agent
 from infrastructure.agent_contract import Evaluation, EvaluationReport, RunContext
 from infrastructure.agent_contract.run_context import Budget
@@ -92,6 +94,23 @@ def test_only_a_better_policy_is_published_and_the_next_run_begins_with_it(
     assert all(map(torch.equal, job.model.parameters(), model.parameters()))
     from_random = replace(later, settings=PolicySettings(**SMALL, start="random"))
     assert agent.build_job(from_random, []).warm_up_rounds == WARM_UP
+
+
+def test_after_a_rollback_a_policy_begins_with_and_must_beat_the_one_in_use(
+    context: RunContext, sorter: torch.nn.Module, tmp_path: Path
+) -> None:
+    agent = PolicyAgent()
+    untrained = agent.build_job(context, []).model
+    save_published(agent.published_folder(context), untrained, {})
+    keep_unrecorded(context.agent_folder, now=0.0)
+    [kept] = read_versions(context.agent_folder)
+    assert agent.publish(context, sorter, report(0.9)).published
+    assert not agent.publish(context, sorter, report(0.9)).published
+    put_back(context.agent_folder, kept.id)
+    later = replace(context, run_folder=tmp_path / "later")
+    model = agent.build_job(later, []).model
+    assert all(map(torch.equal, model.parameters(), untrained.parameters()))
+    assert agent.publish(context, sorter, report(0.9)).published
 
 
 def test_attempts_and_the_repetition_of_a_run_begin_with_what_it_began_with(

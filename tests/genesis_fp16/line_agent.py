@@ -118,7 +118,9 @@ class LineAgent:
         )
 
     def publish(self, context, model, report):
-        torch.save(model.state_dict(), context.agent_folder / "model.pt")
+        folder = context.agent_folder / "published"
+        folder.mkdir(exist_ok=True)
+        torch.save(model.state_dict(), folder / "model.pt")
         return Publication(published=True, reason="first", metrics=report.evaluation.metrics)
 
 

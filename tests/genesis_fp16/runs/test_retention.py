@@ -370,6 +370,16 @@ def test_a_run_that_is_referred_to_is_kept_at_any_age(runs: Runs, store: Store) 
     assert runs.there(forgotten) == [False]
 
 
+def test_a_run_whose_model_is_a_kept_version_keeps_its_facts(runs: Runs) -> None:
+    published, other = runs.end(), runs.end()
+    (runs.settings.home / "agents" / "a" / "versions" / published.id).mkdir(parents=True)
+    runs.end()
+    runs.clock.pass_days(1000)
+    settle(runs.retention(1))
+    assert runs.there(published, other) == [True, False]
+    assert runs.files(published) == sorted([*KEPT, WEIGHTS_REMOVED])
+
+
 def test_old_folders_are_removed_when_a_run_ends(runs: Runs) -> None:
     old, kept = runs.end(), runs.end()
     retention = settle(runs.retention(1))

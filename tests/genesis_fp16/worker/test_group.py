@@ -68,7 +68,7 @@ def test_two_ranks_train_flip_and_stop_together_and_rank_0_does_the_rest(
     assert [event.phase for event in second.of(PhaseStarted)] == ["train", "publish"]
     assert second.log.count("trains on 4") == 2
     assert len(list((tmp_path / "agent" / "replay").iterdir())) == 1
-    assert (tmp_path / "agent" / "model.pt").exists()
+    assert (tmp_path / "agent" / "published" / "model.pt").exists()
     assert leftovers(first) + leftovers(second) == []
     left = {path.name.partition("_")[0] for path in scratch.iterdir()}
     assert left <= {"torchinductor"}, "torch's cache is one for each user, not for each run"

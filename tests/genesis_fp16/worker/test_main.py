@@ -75,7 +75,7 @@ def test_whole_run(start: Start, tmp_path: Path) -> None:
     notices = [event for event in attempt.of(Notice) if event.event == "building"]
     assert notices[0].fields == {"transitions": "4"}
     assert attempt.finished.outcome == "done"
-    assert (tmp_path / "agent" / "model.pt").exists()
+    assert (tmp_path / "agent" / "published" / "model.pt").exists()
     lengths = json.loads((tmp_path / "run" / "snapshot.json").read_text())
     assert all(length > 0 for length in lengths.values())
     assert "trains on 4" in attempt.log
@@ -263,7 +263,7 @@ def test_a_run_whose_end_cannot_be_reported_waits_for_room_or_a_stop(
     start: Start, tmp_path: Path, until
 ) -> None:
     silent = start(log=Path("/dev/full"), events=Path("/dev/full"), settings={"collect": "2"})
-    until((tmp_path / "agent" / "model.pt").exists)
+    until((tmp_path / "agent" / "published" / "model.pt").exists)
     assert silent.process.poll() is None
     silent.command(SetPrecision(state=FP32))
     silent.command(Stop(reason="test"))

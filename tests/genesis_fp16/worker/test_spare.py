@@ -43,5 +43,7 @@ def test_a_prewarmed_run_gives_the_bits_of_a_cold_one(
     assert [event.pid for event in events if isinstance(event, Started)] == [pid]
     last = [[e for e in each if isinstance(e, Evaluated)][-1] for each in (events, cold.events)]
     assert last[0].metrics == last[1].metrics
-    ours, theirs = (torch.load(at.agent_folder / "model.pt") for at in (spec, cold.spec))
+    ours, theirs = (
+        torch.load(at.agent_folder / "published" / "model.pt") for at in (spec, cold.spec)
+    )
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

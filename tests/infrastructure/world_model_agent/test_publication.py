@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from genesis_fp16.plugins.model_versions import keep_unrecorded, put_back, read_versions
 from infrastructure.agent_contract import EvaluationReport
 from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.world_model import EnsembleNetwork, WorldModel
@@ -46,11 +47,23 @@ def test_a_worse_model_is_refused_and_the_better_stays(repair_agent, make_contex
 def test_a_better_model_replaces_the_one_in_use(repair_agent, make_context, run_once):
     hasty = repair_agent()
     hasty.training_steps = 100
-    assert run_once(hasty, make_context("run-1")).published
+    context = make_context("run-1")
+    first = run_once(hasty, context)
+    assert first.published
+    keep_unrecorded(context.agent_folder, now=0.0)
+    [kept] = read_versions(context.agent_folder)
     publication = run_once(repair_agent(), make_context("run-2"))
     assert publication.published
     assert publication.metrics["in_use.nll_gain"] > 0
     assert "of the model in use" in publication.reason
+
+    put_back(context.agent_folder, kept.id)
+    in_use = hasty.published_model(context)
+    assert in_use is not None
+    assert in_use.metrics == first.metrics
+    again = run_once(repair_agent(), make_context("run-3"))
+    assert again.published, "it is compared with the model that was put back"
+    assert again.metrics["in_use.nll"] == publication.metrics["in_use.nll"]
 
 
 @pytest.mark.usefixtures("first_publication")

@@ -1,0 +1,87 @@
+"""``genesis-fp16 models``: kept versions of an agent's model, and back to an earlier one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from genesis_fp16.cli.arguments import check_agent_name, check_reason
+from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_table
+from genesis_fp16.cli.settings import load_location
+from genesis_fp16.cli.store import open_existing_store, open_store
+
+if TYPE_CHECKING:
+    from genesis_fp16.daemon.models import AgentModels
+    from genesis_fp16.plugins.model_versions import KeptVersion
+
+app = typer.Typer(help="Kept versions of an agent's published model.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_versions(agent: str, as_json: JsonFlag = False) -> None:
+    """List the kept versions of AGENT's model: run, data, metrics, and which one is in use."""
+    from genesis_fp16.daemon.models import list_models
+
+    settings = load_location()
+    with open_existing_store(settings) as store:
+        name = check_agent_name(agent, store) or agent
+    found = list_models(settings, name)
+    if as_json:
+        print_json({"agent": name, "in_use": found.in_use, "versions": _as_json(found)})
+        return
+    if not found.versions:
+        typer.echo(f"no version of a model of {name} is kept: none was published yet")
+        return
+    print_table(
+        ["version", "", "published", "transitions", "data", "hash of the data", "why"],
+        [[each.id, *_cells(each, found.in_use)] for each in found.versions],
+    )
+    if found.in_use is None:
+        print_line(f"the model of {name} in use is none of these")
+
+
+@app.command("rollback")
+def roll_back(
+    agent: str,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")],
+    to: Annotated[
+        str | None, typer.Option("--to", help="Version to use; else the one in use before.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make an earlier version of AGENT's model the one in use; later runs must beat that one."""
+    from genesis_fp16.cli.actor import actor
+    from genesis_fp16.daemon import models
+
+    settings, why = load_location(), check_reason(reason)
+    with open_store(settings) as store:
+        name = check_agent_name(agent, store) or agent
+        version = models.roll_back(settings, store, name, to, actor=actor(), reason=why)
+    if as_json:
+        print_json(version.model_dump(mode="json"))
+        return
+    typer.echo(f"{name} uses version {version.id}, published {moment(version.published_at)}")
+    typer.echo(f"a run may publish a better one: genesis-fp16 agents pause {name} prevents that")
+
+
+def _cells(version: KeptVersion, in_use: str | None) -> list[object]:
+    facts, data = version.facts, version.facts.data if version.facts is not None else None
+    return [
+        "in use" if version.id == in_use else "damaged" if version.problem else "",
+        moment(facts.published_at) if facts is not None else "",
+        *((data.transitions, f"{data.size / 2**20:.2f} MiB") if data is not None else ("", "")),
+        data.sha256[:12] if data is not None else "",
+        version.problem or (facts.reason if facts is not None else ""),
+    ]
+
+
+def _as_json(found: AgentModels) -> list[dict[str, object]]:
+    return [
+        {
+            **(each.facts.model_dump(mode="json") if each.facts is not None else {"id": each.id}),
+            "in_use": each.id == found.in_use,
+            "problem": each.problem,
+        }
+        for each in found.versions
+    ]

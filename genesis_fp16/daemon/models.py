@@ -1,0 +1,94 @@
+"""Versions of an agent's model: which are kept, which is in use, and back to an earlier one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from genesis_fp16.plugins.model_versions import (
+    KeptVersion,
+    ModelVersion,
+    ModelVersionError,
+    find_version,
+    publishing,
+    put_back,
+    read_versions,
+    version_in_use,
+)
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
+from genesis_fp16.store.decisions import Change
+from genesis_fp16.system.permissions import private_umask
+
+WAIT_SECONDS = 5.0  # for a run that is publishing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentModels:
+    """Models of an agent.
+
+    Attributes:
+        versions: Kept versions, the last published first.
+        in_use: Id of the version in use; None if none of them is.
+    """
+
+    versions: list[KeptVersion]
+    in_use: str | None
+
+
+def list_models(settings: Settings, agent: str, *, verify: bool = True) -> AgentModels:
+    """The kept versions of *agent*, and the one in use.
+
+    With *verify*, the hashes of all their files are checked, otherwise only the sizes.
+    """
+    folder = _folder(settings, agent)
+    versions = read_versions(folder, verify=verify)
+    return AgentModels(versions=versions, in_use=version_in_use(folder, versions))
+
+
+def roll_back(
+    settings: Settings, store: Store, agent: str, to: str | None, *, actor: str, reason: str
+) -> ModelVersion:
+    """Make an earlier version the model in use; audited before it is done.
+
+    Runs compare their model with it from then on, also one that trains now.
+
+    Args:
+        to: Id of the version; None for the one that the model in use replaced.
+
+    Raises:
+        ModelVersionError: There is no such version, it is damaged or in use already, or a run is
+            publishing now; nothing was changed.
+        OSError: It could not be written; the model in use has not changed.
+    """
+    folder = _folder(settings, agent)
+    with private_umask(settings.home.absolute()), publishing(folder, wait_seconds=WAIT_SECONDS):
+        found = list_models(settings, agent, verify=False)
+        target = find_version(folder, to or _replaced(agent, found))
+        if target.id == found.in_use:
+            raise ModelVersionError(f"version {target.id} of {agent} is in use already")
+        change = {"from": found.in_use, "to": target.id}
+        store.record_change(Change(actor, "models rollback", agent, reason, change))
+        try:
+            return put_back(folder, target.id)
+        except BaseException as error:
+            failed = f"failed: {error}"
+            store.record_change(Change(actor, "models rollback", agent, failed, change))
+            raise
+
+
+def _folder(settings: Settings, agent: str) -> Path:
+    return settings.home.absolute() / "agents" / agent
+
+
+def _replaced(agent: str, found: AgentModels) -> str:
+    """The version that was in use before the one in use now."""
+    kept = {version.id: version.facts for version in found.versions}
+    facts = kept.get(found.in_use or "")
+    if facts is not None and facts.replaced in kept:
+        return facts.replaced
+    choices = ", ".join(name for name in kept if name != found.in_use)
+    raise ModelVersionError(
+        f"which version was in use before is not known for {agent}: "
+        + (f"name one with --to: {choices}" if choices else "no other version of it is kept")
+    )
