@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from genesis_fp16.cli.arguments import check_agent_name, check_reason
-from genesis_fp16.cli.output import JsonFlag, moment, print_json, print_line, print_table
+from genesis_fp16.cli.output import JsonFlag, print_json, print_line, print_table
 from genesis_fp16.cli.settings import load_location
 from genesis_fp16.cli.store import open_existing_store, open_store
+from genesis_fp16.domain.moments import moment
 
 if TYPE_CHECKING:
     from genesis_fp16.daemon.models import AgentModels
