@@ -6,12 +6,12 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 
 from agents.se_darwin.edits.edit import (
+    BLOCKS,
     Assignment,
     Block,
     Proposal,
     Site,
     Slot,
-    parse_expression,
     read,
     statement_in,
 )
@@ -21,32 +21,6 @@ _SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
 _EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _LOOPS = (ast.For, ast.While)
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With)
-_BLOCKS = ("body", "orelse", "finalbody")
-
-
-def _is_statement(site: Site) -> bool:
-    return isinstance(site.node, ast.stmt) and site.role in _BLOCKS and site.index is not None
-
-
-def _block(site: Site) -> list[ast.stmt]:
-    block: list[ast.stmt] = getattr(site.parent, site.role)
-    return block
-
-
-def _is_last(site: Site) -> bool:
-    return site.index == len(_block(site)) - 1
-
-
-def _in_loop(site: Site) -> bool:
-    """Whether ``break`` and ``continue`` are allowed at the statement."""
-    inside: ast.AST = site.node
-    for ancestor in site.ancestors:
-        if isinstance(ancestor, _LOOPS):
-            return inside not in ancestor.orelse
-        if isinstance(ancestor, ast.FunctionDef):
-            return False
-        inside = ancestor
-    return False
 
 
 def _leaves_loop(node: ast.AST) -> bool:
@@ -65,7 +39,7 @@ def _gone() -> Block:
 
 def statement_removed(site: Site) -> Iterator[Proposal]:
     """Remove a statement."""
-    if _is_statement(site) and not isinstance(site.node, ast.Pass):
+    if site.is_statement and not isinstance(site.node, ast.Pass):
         yield Proposal(
             kind="statement_removed",
             old=_summary(site.node),
@@ -116,8 +90,8 @@ def branch_kind(site: Site) -> Iterator[Proposal]:
                 new="While",
                 assign=site.replace(lambda: ast.While(node.test, node.body, [])),
             )
-        if _is_statement(site) and site.index:
-            before = _block(site)[site.index - 1]
+        if site.is_statement and site.index:
+            before = site.block[site.index - 1]
             if isinstance(before, ast.If) and not before.orelse:
                 previous = (site.parent, site.role, site.index - 1)
                 yield Proposal(
@@ -142,21 +116,21 @@ def branch_kind(site: Site) -> Iterator[Proposal]:
 def moved_out(site: Site) -> Iterator[Proposal]:
     """Move the first or last statement of a block out of the block."""
     owner = _slot_of(site.parent, site.ancestors)
-    if not _is_statement(site) or owner is None or len(_block(site)) == 1:
+    if not site.is_statement or owner is None or len(site.block) == 1:
         return
     if isinstance(site.parent, _LOOPS) and _leaves_loop(site.node):
         return
     if site.index == 0:
         yield _move(site, "before its block", owner, before=True)
-    if _is_last(site):
+    if site.is_last:
         yield _move(site, "after its block", owner, before=False)
 
 
 def moved_in(site: Site) -> Iterator[Proposal]:
     """Move a statement to the end of the block before it, or to the start of the one after it."""
-    if not _is_statement(site):
+    if not site.is_statement:
         return
-    block, index = _block(site), site.index or 0
+    block, index = site.block, site.index or 0
     if index and isinstance(block[index - 1], _COMPOUND):
         for role in ("body", "orelse"):
             inner = getattr(block[index - 1], role, [])
@@ -171,9 +145,9 @@ def moved_in(site: Site) -> Iterator[Proposal]:
 
 def moved_along(site: Site) -> Iterator[Proposal]:
     """Move a statement past the next one, or to the end of its block."""
-    if not _is_statement(site) or _is_last(site):
+    if not site.is_statement or site.is_last:
         return
-    block, index = _block(site), site.index or 0
+    block, index = site.block, site.index or 0
     if not (isinstance(site.node, _SIMPLE) and isinstance(block[index + 1], _SIMPLE)):
         place = (site.parent, site.role, index + 1)  # `statement_order` exchanges simple ones
         yield _move(site, "past the next", place, before=False)
@@ -195,7 +169,7 @@ def _slot_of(parent: ast.AST, ancestors: tuple[ast.AST, ...]) -> Slot | None:
     """Return the slot of *parent* if it is a statement in a block of the function."""
     if len(ancestors) < 2 or not isinstance(parent, ast.stmt):
         return None
-    for role in _BLOCKS:
+    for role in BLOCKS:
         block = getattr(ancestors[1], role, None)
         if isinstance(block, list) and parent in block:
             return ancestors[1], role, block.index(parent)
@@ -204,26 +178,14 @@ def _slot_of(parent: ast.AST, ancestors: tuple[ast.AST, ...]) -> Slot | None:
 
 def statement_copied(site: Site) -> Iterator[Proposal]:
     """Insert a copy of a simple statement at an end of a block."""
-    if not _is_statement(site) or _is_exit(site.node):
+    if not site.is_statement or _is_exit(site.node):
         return
     own = ast.unparse(site.node)
     for text in site.scope.statements[:8]:
-        if text != own and _is_last(site):
-            yield _inserted(site, "statement_copied", after=[text])
+        if text != own and site.is_last:
+            yield site.insertion("statement_copied", after=[text])
         if text != own and site.index == 0 and not isinstance(site.parent, ast.FunctionDef):
-            yield _inserted(site, "statement_copied", before=[text])
-
-
-def _inserted(
-    site: Site, kind: str, before: Sequence[str] = (), after: Sequence[str] = ()
-) -> Proposal:
-    text = "; ".join((*before, *after)).replace("\n    ", " ")
-    return Proposal(
-        kind=kind,
-        old="before" if before else "after",
-        new=text,
-        assign=site.put(before=before, after=after),
-    )
+            yield site.insertion("statement_copied", before=[text])
 
 
 def _is_exit(node: ast.AST) -> bool:
@@ -232,23 +194,23 @@ def _is_exit(node: ast.AST) -> bool:
 
 def exit_added(site: Site) -> Iterator[Proposal]:
     """Insert ``break``, ``continue`` or ``return`` at the end of a block."""
-    if not _is_statement(site) or not _is_last(site) or _is_exit(site.node):
+    if not site.is_statement or not site.is_last or _is_exit(site.node):
         return
-    if _in_loop(site) and not isinstance(site.parent, _LOOPS):
+    if site.in_loop and not isinstance(site.parent, _LOOPS):
         for text in ("break", "continue"):
-            yield _inserted(site, "exit_added", after=[text])
+            yield site.insertion("exit_added", after=[text])
     elif isinstance(site.parent, _LOOPS) and site.role == "body":
-        yield _inserted(site, "exit_added", after=["break"])
-    if _in_loop(site) and isinstance(site.parent, _LOOPS):
+        yield site.insertion("exit_added", after=["break"])
+    if site.in_loop and isinstance(site.parent, _LOOPS):
         return
     values = (*site.scope.names[:3], *site.scope.returned[:4], "None", "True", "False")
     for value in dict.fromkeys(values):
-        yield _inserted(site, "exit_added", after=[f"return {value}"])
+        yield site.insertion("exit_added", after=[f"return {value}"])
 
 
 def update_added(site: Site) -> Iterator[Proposal]:
     """Insert ``x += 1``, ``x.append(y)`` or ``x = y`` at the end of a block."""
-    if not _is_statement(site) or not _is_last(site) or _is_exit(site.node):
+    if not site.is_statement or not site.is_last or _is_exit(site.node):
         return
     scope = site.scope
     if isinstance(site.parent, ast.FunctionDef):
@@ -269,62 +231,7 @@ def update_added(site: Site) -> Iterator[Proposal]:
         if value != name
     ]
     for text in dict.fromkeys(texts):
-        yield _inserted(site, "update_added", after=[text])
-
-
-def guard_added(site: Site) -> Iterator[Proposal]:
-    """Begin the function with ``if not x: return y``."""
-    if not _is_statement(site) or not isinstance(site.parent, ast.FunctionDef):
-        return
-    first = 1 if ast.get_docstring(site.parent, clean=False) is not None else 0
-    if site.index != first:
-        return
-    scope = site.scope
-    values = dict.fromkeys(
-        (*scope.returned[:2], *scope.parameters[:1], "None", "False", "True", "0", "[]")
-    )
-    for name in scope.parameters[:2]:
-        tests = [f"not {name}"] if name in scope.sized else [f"{name} is None"]
-        if name in scope.numeric:
-            tests += [f"{name} <= 0", f"{name} <= 1"]
-        for test in tests:
-            for value in values:
-                yield _inserted(site, "guard_added", before=[f"if {test}:\n    return {value}"])
-
-
-def loop_guard_added(site: Site) -> Iterator[Proposal]:
-    """Begin a loop with ``if c: continue`` or ``if c: break``."""
-    if not _is_statement(site) or site.index or not isinstance(site.parent, _LOOPS):
-        return
-    if site.role == "body":
-        for condition in (*site.scope.conditions[:4], *site.scope.names[:2]):
-            for test in (condition, f"not ({condition})"):
-                for leave in ("continue", "break"):
-                    yield _inserted(site, "guard_added", before=[f"if {test}:\n    {leave}"])
-
-
-def statement_guarded(site: Site) -> Iterator[Proposal]:
-    """``s`` to ``if c: s``, where ``c`` or its opposite is a condition of the function."""
-    node = site.node
-    if not _is_statement(site) or not isinstance(node, _SIMPLE + _EXITS):
-        return
-    scope = site.scope
-    if isinstance(node, ast.Return) and isinstance(site.parent, ast.FunctionDef) and _is_last(site):
-        return
-    for condition in scope.conditions[:2]:
-        for test in (condition, f"not ({condition})"):
-            yield Proposal(
-                kind="statement_guarded",
-                old="nothing",
-                new=f"if {test}",
-                assign=lambda test=test: [  # type: ignore[misc]
-                    (site.slot, _guarded(test, statement_in(site.slot)))
-                ],
-            )
-
-
-def _guarded(test: str, statement: ast.stmt) -> ast.If:
-    return ast.If(test=parse_expression(test), body=[statement], orelse=[])
+        yield site.insertion("update_added", after=[text])
 
 
 def return_kind(site: Site) -> Iterator[Proposal]:
@@ -359,8 +266,5 @@ BLOCK_RULES = (
     statement_copied,
     exit_added,
     update_added,
-    guard_added,
-    loop_guard_added,
-    statement_guarded,
     return_kind,
 )

@@ -13,6 +13,9 @@ Slot: TypeAlias = "tuple[ast.AST, str, int | None]"
 Assignment: TypeAlias = "tuple[Slot, object]"
 
 
+BLOCKS = ("body", "orelse", "finalbody")
+
+
 class Block(ast.stmt):
     """Any number of statements in the place of one, so that others keep their positions.
 
@@ -89,6 +92,42 @@ class Site:
         """Slot that contains the node."""
         return self.parent, self.role, self.index
 
+    @property
+    def is_statement(self) -> bool:
+        """Whether the node is a statement in a block."""
+        return isinstance(self.node, ast.stmt) and self.role in BLOCKS and self.index is not None
+
+    @property
+    def block(self) -> list[ast.stmt]:
+        """Statements of the block that contains the node, a statement."""
+        block: list[ast.stmt] = getattr(self.parent, self.role)
+        return block
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the node is the last statement of its block."""
+        return self.index == len(self.block) - 1
+
+    @property
+    def is_first_of_function(self) -> bool:
+        """Whether the node is the function's first statement after the docstring."""
+        if not self.is_statement or not isinstance(self.parent, ast.FunctionDef):
+            return False
+        documented = ast.get_docstring(self.parent, clean=False) is not None
+        return self.index == documented
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether ``break`` and ``continue`` are allowed at the statement."""
+        inside: ast.AST = self.node
+        for ancestor in self.ancestors:
+            if isinstance(ancestor, ast.For | ast.While):
+                return inside not in ancestor.orelse
+            if isinstance(ancestor, ast.FunctionDef):
+                return False
+            inside = ancestor
+        return False
+
     def replace(self, build: Callable[[], ast.AST]) -> Callable[[], Sequence[Assignment]]:
         """Return an assignment of *build*'s result to the node's slot."""
         return lambda: [(self.slot, ast.copy_location(build(), self.node))]
@@ -107,6 +146,18 @@ class Site:
             return [(self.slot, Block(body))]
 
         return assign
+
+    def insertion(
+        self, kind: str, *, before: Sequence[str] = (), after: Sequence[str] = ()
+    ) -> Proposal:
+        """Propose to `put` statements before or after the node."""
+        text = "; ".join((*before, *after)).replace("\n    ", " ")
+        return Proposal(
+            kind=kind,
+            old="before" if before else "after",
+            new=text,
+            assign=self.put(before=before, after=after),
+        )
 
     def set_field(
         self, name: str, value: object, index: int | None = None

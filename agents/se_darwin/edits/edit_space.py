@@ -9,7 +9,9 @@ from agents.se_darwin.edits.block_rules import BLOCK_RULES
 from agents.se_darwin.edits.edit import Assignment, Block, Edit, Site, read, write
 from agents.se_darwin.edits.expression_rules import EXPRESSION_RULES
 from agents.se_darwin.edits.growth_rules import GROWTH_RULES
+from agents.se_darwin.edits.guard_rules import GUARD_RULES
 from agents.se_darwin.edits.ingredient_rules import INGREDIENT_RULES
+from agents.se_darwin.edits.parameter_rules import PARAMETER_RULES
 from agents.se_darwin.edits.scope import Scope
 from agents.se_darwin.edits.shrink_rules import SHRINK_RULES
 from agents.se_darwin.edits.statement_rules import STATEMENT_RULES
@@ -60,6 +62,9 @@ EDIT_KINDS = (
     "exit_added",
     "update_added",
     "guard_added",
+    "raise_added",
+    "parameter_normalised",
+    "default_replaced",
     "statement_guarded",
     "return_kind",
 )
@@ -70,6 +75,8 @@ _RULES = (
     + GROWTH_RULES
     + INGREDIENT_RULES
     + BLOCK_RULES
+    + GUARD_RULES
+    + PARAMETER_RULES
 )
 _MAX_ANCESTORS = 4
 
@@ -102,7 +109,7 @@ class EditSpace:
         self.function = function
         self.definition = definition_of(self._tree, function)
         self.nodes = tuple(ast.walk(self.definition))
-        self.scope = Scope.of(self.definition, self.nodes)
+        self.scope = Scope.of(self._tree, self.definition, self.nodes)
         self.edits = tuple(self._enumerate())
 
     def program(self, edits: Iterable[Edit]) -> str:

@@ -22,28 +22,46 @@ _OPERATOR_PAIRS = (
     (ast.BitAnd, ast.BitXor),
     (ast.BitOr, ast.BitXor),
 )
+_MAX_FUNCTIONS = 4
 _COMMUTATIVE = (ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
 _METHOD_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("strip", "lstrip", "rstrip"),
+    ("lstrip", "removeprefix"),
+    ("rstrip", "removesuffix"),
     ("find", "rfind", "index", "rindex"),
     ("startswith", "endswith"),
     ("lower", "upper"),
+    ("title", "capitalize"),
     ("split", "rsplit"),
     ("partition", "rpartition"),
     ("ljust", "rjust", "center"),
     ("append", "extend"),
+    ("append", "appendleft"),
+    ("pop", "popleft"),
     ("keys", "values", "items"),
     ("isdigit", "isalpha", "isalnum"),
+    ("isdigit", "isnumeric", "isdecimal"),
+    ("isalpha", "isspace"),
+    ("isupper", "islower"),
     ("add", "discard"),
+    ("add", "update"),
+    ("remove", "discard", "pop"),
+    ("update", "setdefault"),
+    ("union", "intersection", "difference", "symmetric_difference"),
+    ("issubset", "issuperset"),
     ("match", "search", "fullmatch"),
     ("get", "setdefault", "pop"),
     ("encode", "decode"),
+    ("floor", "ceil"),
 )
 _FUNCTION_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("min", "max"),
     ("any", "all"),
     ("sorted", "list", "reversed", "tuple"),
+    ("list", "set"),
     ("int", "float", "str"),
+    ("int", "round"),
+    ("len", "sum"),
     ("ord", "chr"),
     ("floor", "ceil"),
 )
@@ -242,10 +260,12 @@ def called_name(site: Site) -> Iterator[Proposal]:
         kind, name, families, slot = "function", node.id, _FUNCTION_FAMILIES, "id"
     else:
         return
-    for family in families:
-        for other in family:
-            if name in family and other != name:
-                yield Proposal(kind=kind, old=name, new=other, assign=site.set_field(slot, other))
+    others = [other for family in families if name in family for other in family]
+    if kind == "function" and name in site.scope.module.functions:
+        others += site.scope.module.functions[:_MAX_FUNCTIONS]
+    for other in dict.fromkeys(others):
+        if other != name:
+            yield Proposal(kind=kind, old=name, new=other, assign=site.set_field(slot, other))
 
 
 def element_order(site: Site) -> Iterator[Proposal]:

@@ -14,6 +14,7 @@ _ITERATED_CALLS = ("sorted", "reversed", "set", "range", "enumerate")
 _TEXT_METHODS = ("lower", "strip")
 _SEQUENCE_CALLS = ("sorted", "list", "tuple", "str", "min", "max")
 _MAX_NAMES = 2
+_MAX_FUNCTIONS = 3
 _MAX_CONDITIONS = 5
 _RANGE_LIMIT = 3
 
@@ -40,7 +41,8 @@ def call_added(site: Site) -> Iterator[Proposal]:
     if isinstance(site.parent, ast.BinOp | ast.Slice | ast.Subscript | ast.Compare):
         builtins = tuple(name for name in builtins if name in ("abs", "int", "len"))
         used = used[:1]
-    for name in dict.fromkeys((*used, *builtins)):
+    known = site.scope.module.functions[:_MAX_FUNCTIONS]
+    for name in dict.fromkeys((*used, *builtins, *known)):
         if name != called:
             yield Proposal(
                 kind="call_added",

@@ -9,6 +9,7 @@ from agents.se_darwin.edits.edit import Proposal, Site
 from agents.se_darwin.edits.scope import is_value
 
 _MAX_NAMES = 3
+_MAX_MEMBERS = 8
 _COMPOUND = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
 _CONTAINERS = ("[]", "{}", "set()", "()", "''", "0", "1", "None", "float('inf')", "[[]]")
 _GENERIC = ("0", "1", "-1", "None", "True", "False", "[]", "''")
@@ -42,13 +43,23 @@ def _replacements(site: Site, node: ast.expr) -> Iterator[str]:
         yield from (*scope.returned[:4], *scope.names[:4], *_GENERIC)
     elif isinstance(node, ast.Constant):
         yield from (*scope.names[:_MAX_NAMES], *map(repr, scope.numbers[:2]))
+        yield from scope.module.constants[:4]
         if isinstance(node.value, bool) or node.value is None:
             yield from _GENERIC
     elif isinstance(node, ast.Name):
         if node.id in scope.numeric and isinstance(site.parent, ast.Call | ast.Compare):
             yield from ("0", "1")
+        if node.id in scope.names:
+            yield from _members(site)
     elif _takes_constant(site):
         yield from (*scope.names[: _MAX_NAMES - 1], "0", "1")
+
+
+def _members(site: Site) -> Iterator[str]:
+    """Yield attributes of ``self`` and constants of the module."""
+    module = site.scope.module
+    yield from (f"self.{name}" for name in module.attributes[:_MAX_NAMES])
+    yield from module.constants[:2]
 
 
 def _takes_constant(site: Site) -> bool:
@@ -114,10 +125,15 @@ def target(site: Site) -> Iterator[Proposal]:
 
 
 def attribute(site: Site) -> Iterator[Proposal]:
-    """Another attribute that the function uses of the same object."""
+    """Another attribute that the function uses of the same object, or its class of ``self``."""
     node = site.node
     if isinstance(node, ast.Attribute):
-        for other in site.scope.attributes.get(ast.unparse(node.value), ()):
+        owner, module = ast.unparse(node.value), site.scope.module
+        others = list(site.scope.attributes.get(owner, ()))
+        if owner == "self":
+            is_method = site.role == "func" and isinstance(site.parent, ast.Call)
+            others += (module.methods if is_method else module.attributes)[:_MAX_MEMBERS]
+        for other in dict.fromkeys(others):
             if other != node.attr:
                 yield Proposal(
                     kind="attribute",

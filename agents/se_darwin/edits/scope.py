@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from agents.se_darwin.edits.module_scope import ModuleScope
+
 _Item = TypeVar("_Item")
 
 MAX_TEXT = 40
@@ -31,6 +33,7 @@ class Scope:
         sized: Variables that may hold a sequence or a container, found in the same way.
         lists: Variables that hold a list for certain.
         sets: Variables that hold a set for certain.
+        texts: Variables that hold a text for certain.
         numbers: Numbers that the function contains.
         strings: String and bytes constants that it contains.
         conditions: Texts of the conditions that it tests, without ``and``, ``or`` and ``not``.
@@ -42,6 +45,7 @@ class Scope:
         returns: Its ``return`` statements that have a value.
         assigned: Variables that it assigns, most used first.
         statements: Texts of its simple statements.
+        module: What the program around it offers.
     """
 
     names: tuple[str, ...]
@@ -50,6 +54,7 @@ class Scope:
     sized: tuple[str, ...]
     lists: tuple[str, ...]
     sets: tuple[str, ...]
+    texts: tuple[str, ...]
     numbers: tuple[int | float, ...]
     strings: tuple[str | bytes, ...]
     conditions: tuple[str, ...]
@@ -61,10 +66,11 @@ class Scope:
     returns: tuple[ast.Return, ...]
     assigned: tuple[str, ...]
     statements: tuple[str, ...]
+    module: ModuleScope
 
     @classmethod
-    def of(cls, definition: ast.FunctionDef, nodes: tuple[ast.AST, ...]) -> Scope:
-        """Collect the ingredients of *definition*, whose *nodes* are given."""
+    def of(cls, tree: ast.Module, definition: ast.FunctionDef, nodes: tuple[ast.AST, ...]) -> Scope:
+        """Collect the ingredients of *definition* in *tree*, whose *nodes* are given."""
         names = _variables(nodes)
         evidence = _Evidence(nodes)
         parts = {
@@ -91,6 +97,7 @@ class Scope:
             sized=tuple(name for name in names if evidence.may_be_sized(name)),
             lists=tuple(name for name in names if name in evidence.lists),
             sets=tuple(name for name in names if name in evidence.sets),
+            texts=tuple(name for name in names if name in evidence.texts),
             numbers=_unique(
                 value
                 for value in constants
@@ -131,6 +138,7 @@ class Scope:
                 if isinstance(node, ast.Assign | ast.AugAssign | ast.Raise)
                 or (isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant))
             ),
+            module=ModuleScope.of(tree, definition, names),
         )
 
 
@@ -139,7 +147,7 @@ class _Evidence:
 
     def __init__(self, nodes: tuple[ast.AST, ...]) -> None:
         self.numbers, self.sized = set[str](), set[str]()
-        self.lists, self.sets = set[str](), set[str]()
+        self.lists, self.sets, self.texts = set[str](), set[str](), set[str]()
         for node in nodes:
             self._record(node)
 
@@ -204,6 +212,8 @@ class _Evidence:
         if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
             if called.attr in _LIST_METHODS:
                 self.lists.add(called.value.id)
+            if called.attr in _TEXT_METHODS:
+                self.texts.add(called.value.id)
             if called.attr == "add":
                 self.sets.add(called.value.id)
             if called.attr in (*_LIST_METHODS, *_TEXT_METHODS, "add", "items", "keys", "get"):

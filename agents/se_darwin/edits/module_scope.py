@@ -1,0 +1,147 @@
+"""What the program around a function offers as ingredients of edits of the function."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_MAX_TEXT = 80
+_BUILTIN_NAMES = frozenset(dir(builtins))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModuleScope:
+    """Ingredients from the module and the class of a function, in order of definition.
+
+    Attributes:
+        functions: Names of the module's other functions and classes that take one argument, then
+            of those that it imports by name.
+        constants: Names that its top level assigns once.
+        exceptions: Texts of the exceptions that its ``raise`` statements raise, those of the
+            function first; without those that name a variable which the function lacks.
+        exception_classes: Names of the exception classes that it raises, handles or defines.
+        attributes: Names of the attributes of ``self`` that the class uses, without its methods.
+        methods: Names of the methods of the class.
+    """
+
+    functions: tuple[str, ...]
+    constants: tuple[str, ...]
+    exceptions: tuple[str, ...]
+    exception_classes: tuple[str, ...]
+    attributes: tuple[str, ...]
+    methods: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, tree: ast.Module, definition: ast.FunctionDef, variables: Sequence[str]
+    ) -> ModuleScope:
+        """Collect what *tree* offers to *definition*, which has *variables*."""
+        known = _BUILTIN_NAMES | {*_top_level_names(tree), *variables}
+        own, others = list(ast.walk(definition)), list(ast.walk(tree))
+        raised = [node.exc for node in (*own, *others) if isinstance(node, ast.Raise) and node.exc]
+        classes = [_class_name(each) for each in raised]
+        for node in (*own, *others):
+            if isinstance(node, ast.ExceptHandler) and node.type is not None:
+                classes += [_class_name(each) for each in _alternatives(node.type)]
+            elif isinstance(node, ast.ClassDef) and any(map(_is_exception, node.bases)):
+                classes.append(node.name)
+        owner = _class_of(tree, definition)
+        methods, attributes = _members(owner) if owner is not None else ((), ())
+        return cls(
+            functions=_once(name for name in _functions(tree) if name != definition.name),
+            constants=_once(_constants(tree)),
+            exceptions=_once(
+                text
+                for each in raised
+                if _names_in(each) <= known and len(text := ast.unparse(each)) <= _MAX_TEXT
+            ),
+            exception_classes=_once(name for name in classes if name and name in known),
+            attributes=attributes,
+            methods=methods,
+        )
+
+
+def _top_level_names(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+    yield from _constants(tree)
+
+
+def _functions(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and _takes_one(node.args):
+            yield node.name
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names if alias.name.islower())
+
+
+def _takes_one(arguments: ast.arguments) -> bool:
+    positional = len(arguments.posonlyargs) + len(arguments.args)
+    required = positional - len(arguments.defaults)
+    return required <= 1 <= positional and all(arguments.kw_defaults)
+
+
+def _constants(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        for target in targets:
+            if isinstance(target, ast.Name) and not target.id.startswith("__"):
+                yield target.id
+
+
+def _class_of(tree: ast.Module, definition: ast.FunctionDef) -> ast.ClassDef | None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and definition in node.body:
+            return node
+    return None
+
+
+def _members(owner: ast.ClassDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the methods of a class, and the attributes of ``self`` that it uses."""
+    methods: list[str] = []
+    attributes: list[str] = []
+    for node in owner.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("__"):
+            is_value = any("property" in ast.unparse(each) for each in node.decorator_list)
+            (attributes if is_value else methods).append(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            attributes.append(node.target.id)
+        elif isinstance(node, ast.Assign):
+            attributes += [each.id for each in node.targets if isinstance(each, ast.Name)]
+    attributes += [
+        node.attr
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    ]
+    return _once(methods), _once(name for name in attributes if name not in methods)
+
+
+def _class_name(exception: ast.expr) -> str:
+    called = exception.func if isinstance(exception, ast.Call) else exception
+    return called.id if isinstance(called, ast.Name) else ""
+
+
+def _alternatives(handled: ast.expr) -> Sequence[ast.expr]:
+    return handled.elts if isinstance(handled, ast.Tuple) else [handled]
+
+
+def _is_exception(base: ast.expr) -> bool:
+    return ast.unparse(base).endswith(("Exception", "Error"))
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _once(items: Iterator[str] | Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(items))
