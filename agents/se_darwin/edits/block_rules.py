@@ -209,7 +209,7 @@ def exit_added(site: Site) -> Iterator[Proposal]:
 
 
 def update_added(site: Site) -> Iterator[Proposal]:
-    """Insert ``x += 1``, ``x.append(y)`` or ``x = y`` at the end of a block."""
+    """Insert ``x += 1``, ``x.append(y)``, ``x = y`` or ``x[i] += y`` at the end of a block."""
     if not site.is_statement or not site.is_last or _is_exit(site.node):
         return
     scope = site.scope
@@ -217,6 +217,9 @@ def update_added(site: Site) -> Iterator[Proposal]:
         return
     stored = [name for name in scope.assigned if name in scope.numeric]
     texts = [f"{name} {operator}= 1" for name in stored[:2] for operator in "+-"]
+    texts += [
+        f"{name} += {value}" for name in stored[:2] for value in scope.names[:3] if value != name
+    ]
     for method, owners in (("append", scope.lists), ("add", scope.sets)):
         texts += [
             f"{owner}.{method}({value})"
@@ -230,8 +233,23 @@ def update_added(site: Site) -> Iterator[Proposal]:
         for value in scope.names[:3]
         if value != name
     ]
+    for place in _places(site)[:2]:
+        values = [name for name in scope.names if name not in place][:2]
+        texts += [f"{place} {change}" for change in ("+= 1", "-= 1")]
+        texts += [f"{place} {operator} {value}" for operator in ("+=", "=") for value in values]
     for text in dict.fromkeys(texts):
         yield site.insertion("update_added", after=[text])
+
+
+def _places(site: Site) -> list[str]:
+    """Return subscripts and attributes that the function can set: those it sets first."""
+    scope = site.scope
+    places = [*scope.places]
+    owners = dict.fromkeys(text.partition("[")[0] for text in scope.places if "[" in text)
+    for owner in owners:
+        places += [f"{owner}[{index}]" for index in scope.indexes[:2]]
+    places += [f"self.{name}" for name in scope.module.attributes[:2]]
+    return list(dict.fromkeys(places))
 
 
 def return_kind(site: Site) -> Iterator[Proposal]:

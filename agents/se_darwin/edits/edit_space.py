@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from agents.se_darwin.edits.block_rules import BLOCK_RULES
 from agents.se_darwin.edits.edit import Assignment, Block, Edit, Site, read, write
+from agents.se_darwin.edits.exchange_rules import EXCHANGE_RULES
 from agents.se_darwin.edits.expression_rules import EXPRESSION_RULES
 from agents.se_darwin.edits.growth_rules import GROWTH_RULES
 from agents.se_darwin.edits.guard_rules import GUARD_RULES
 from agents.se_darwin.edits.ingredient_rules import INGREDIENT_RULES
 from agents.se_darwin.edits.parameter_rules import PARAMETER_RULES
+from agents.se_darwin.edits.regroup_rules import REGROUP_RULES
 from agents.se_darwin.edits.scope import Scope
 from agents.se_darwin.edits.shrink_rules import SHRINK_RULES
 from agents.se_darwin.edits.statement_rules import STATEMENT_RULES
@@ -65,6 +67,12 @@ EDIT_KINDS = (
     "raise_added",
     "parameter_normalised",
     "default_replaced",
+    "regrouped",
+    "call_moved",
+    "rounding",
+    "lookup",
+    "in_place",
+    "exception",
     "statement_guarded",
     "return_kind",
 )
@@ -77,6 +85,8 @@ _RULES = (
     + BLOCK_RULES
     + GUARD_RULES
     + PARAMETER_RULES
+    + REGROUP_RULES
+    + EXCHANGE_RULES
 )
 _MAX_ANCESTORS = 4
 

@@ -10,7 +10,7 @@ from agents.se_darwin.edits.scope import is_value
 
 _NUMBER_CALLS = ("abs", "int", "str")
 _SIZED_CALLS = ("len", "sorted", "list", "set")
-_ITERATED_CALLS = ("sorted", "reversed", "set", "range", "enumerate")
+_ITERATED_CALLS = ("sorted", "reversed", "set", "list", "range", "enumerate")
 _TEXT_METHODS = ("lower", "strip")
 _SEQUENCE_CALLS = ("sorted", "list", "tuple", "str", "min", "max")
 _MAX_NAMES = 2
@@ -54,6 +54,40 @@ def call_added(site: Site) -> Iterator[Proposal]:
                     )
                 ),
             )
+
+
+def indexes_looped(site: Site) -> Iterator[Proposal]:
+    """``for i in x`` to ``for i in range(len(x))``, and back."""
+    node = site.node
+    if site.role != "iter" or not isinstance(node, ast.expr):
+        return
+    inner = _measured(node)
+    if inner is not None:
+        yield Proposal(
+            kind="call_removed",
+            old="range(len)",
+            new="argument 0",
+            assign=site.replace(lambda: inner),
+        )
+    elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+        for form in ("range(len({}))", "range(1, len({}))"):
+            yield Proposal(
+                kind="call_added",
+                old="nothing",
+                new=form.format("x"),
+                assign=site.replace_text(form.format(ast.unparse(node))),
+            )
+
+
+def _measured(node: ast.expr) -> ast.expr | None:
+    """Return ``x`` if *node* is ``range(len(x))``."""
+    for name in ("range", "len"):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            return None
+        if node.func.id != name or len(node.args) != 1:
+            return None
+        node = node.args[0]
+    return node
 
 
 def list_added(site: Site) -> Iterator[Proposal]:
@@ -308,6 +342,7 @@ def _is_operand(site: Site) -> bool:
 
 GROWTH_RULES = (
     call_added,
+    indexes_looped,
     list_added,
     method_added,
     index_added,

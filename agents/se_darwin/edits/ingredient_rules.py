@@ -11,7 +11,9 @@ from agents.se_darwin.edits.scope import is_value
 _MAX_NAMES = 3
 _MAX_MEMBERS = 8
 _COMPOUND = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
-_CONTAINERS = ("[]", "{}", "set()", "()", "''", "0", "1", "None", "float('inf')", "[[]]")
+_EMPTY = ("[]", "{}", "set()", "()")
+_NUMBERS = ("0", "1", "-1", "None", "float('inf')", "float('-inf')")
+_CONTAINERS = (*_EMPTY, "''", *_NUMBERS, "[[]]")
 _GENERIC = ("0", "1", "-1", "None", "True", "False", "[]", "''")
 
 
@@ -101,16 +103,43 @@ def condition_replaced(site: Site) -> Iterator[Proposal]:
 
 
 def container(site: Site) -> Iterator[Proposal]:
-    """An empty container to one of another type, or to another usual start value."""
+    """A start value to another usual one, also to the first element of a parameter.
+
+    ``[[]] * n`` becomes a list of different lists.
+    """
     node = site.node
     if not isinstance(node, ast.expr):
         return
     own = ast.unparse(node)
-    is_start = isinstance(site.parent, ast.Assign) and own in _CONTAINERS
-    if is_start or (own in _CONTAINERS[:4] and site.role in ("args", "value", "orelse", "body")):
-        for text in _CONTAINERS:
-            if text != own:
-                yield Proposal(kind="container", old=own, new=text, assign=site.replace_text(text))
+    texts: list[str] = []
+    if _is_start(site) and own in (*_CONTAINERS, "True", "False"):
+        texts = [*_CONTAINERS]
+        if own in _NUMBERS:
+            texts += [f"{name}[0]" for name in site.scope.parameters if name in site.scope.sized]
+    elif own in _EMPTY and site.role in ("args", "value", "orelse", "body"):
+        texts = [*_CONTAINERS]
+    elif _is_shared(node):
+        element, count = ast.unparse(node.left.elts[0]), ast.unparse(node.right)  # type: ignore[attr-defined]
+        texts = [f"[{element} for _ in range({count})]"]
+    for text in dict.fromkeys(texts):
+        if text != own:
+            yield Proposal(kind="container", old=own[:40], new=text, assign=site.replace_text(text))
+
+
+def _is_shared(node: ast.expr) -> bool:
+    """Whether *node* is a list that contains one object several times: ``[[]] * n``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return False
+    if not isinstance(node.left, ast.List) or len(node.left.elts) != 1:
+        return False
+    return isinstance(node.left.elts[0], ast.List | ast.Dict | ast.BinOp | ast.Call)
+
+
+def _is_start(site: Site) -> bool:
+    """Whether the expression is assigned, alone or as an element of a tuple."""
+    if isinstance(site.parent, ast.Tuple):
+        return isinstance(site.ancestors[1], ast.Assign)
+    return isinstance(site.parent, ast.Assign | ast.AnnAssign) and site.role == "value"
 
 
 def target(site: Site) -> Iterator[Proposal]:

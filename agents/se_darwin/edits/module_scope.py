@@ -18,7 +18,8 @@ class ModuleScope:
     Attributes:
         functions: Names of the module's other functions and classes that take one argument, then
             of those that it imports by name.
-        constants: Names that its top level assigns once.
+        modules: Names of the modules that it imports.
+        constants: Names that its top level assigns.
         exceptions: Texts of the exceptions that its ``raise`` statements raise, those of the
             function first; without those that name a variable which the function lacks.
         exception_classes: Names of the exception classes that it raises, handles or defines.
@@ -27,6 +28,7 @@ class ModuleScope:
     """
 
     functions: tuple[str, ...]
+    modules: tuple[str, ...]
     constants: tuple[str, ...]
     exceptions: tuple[str, ...]
     exception_classes: tuple[str, ...]
@@ -51,6 +53,12 @@ class ModuleScope:
         methods, attributes = _members(owner) if owner is not None else ((), ())
         return cls(
             functions=_once(name for name in _functions(tree) if name != definition.name),
+            modules=_once(
+                alias.asname or alias.name
+                for node in tree.body
+                if isinstance(node, ast.Import)
+                for alias in node.names
+            ),
             constants=_once(_constants(tree)),
             exceptions=_once(
                 text

@@ -45,6 +45,8 @@ class Scope:
         returns: Its ``return`` statements that have a value.
         assigned: Variables that it assigns, most used first.
         statements: Texts of its simple statements.
+        places: Texts of the subscripts and attributes that it sets, then of those that it reads
+            from variables that are no text; without slices.
         module: What the program around it offers.
     """
 
@@ -66,6 +68,7 @@ class Scope:
     returns: tuple[ast.Return, ...]
     assigned: tuple[str, ...]
     statements: tuple[str, ...]
+    places: tuple[str, ...]
     module: ModuleScope
 
     @classmethod
@@ -137,6 +140,11 @@ class Scope:
                 for node in nodes
                 if isinstance(node, ast.Assign | ast.AugAssign | ast.Raise)
                 or (isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant))
+            ),
+            places=_texts(
+                node
+                for node in sorted(nodes, key=lambda node: not _is_stored(node))
+                if _is_place(node, evidence.texts)
             ),
             module=ModuleScope.of(tree, definition, names),
         )
@@ -243,6 +251,21 @@ def _is_number(node: ast.expr) -> bool:
         and isinstance(node.func, ast.Name)
         and node.func.id in _NUMERIC_CALLS
     )
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Store)
+
+
+def _is_place(node: ast.AST, texts: set[str]) -> bool:
+    """Whether *node* is a subscript or attribute that an assignment can set."""
+    if isinstance(node, ast.Attribute):
+        return _is_stored(node)
+    if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Slice | ast.Tuple):
+        return False
+    if isinstance(node.slice, ast.Constant | ast.UnaryOp) and not _is_stored(node):
+        return False
+    return not isinstance(node.value, ast.Name) or node.value.id not in texts
 
 
 def _conditions(node: ast.AST) -> Iterator[ast.expr]:

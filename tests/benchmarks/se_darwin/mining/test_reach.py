@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from agents.se_darwin.edits import EDIT_KINDS
 from benchmarks.se_darwin.mining.__main__ import table
 from benchmarks.se_darwin.mining.history import FunctionChange
-from benchmarks.se_darwin.mining.reach import Reach, reach
+from benchmarks.se_darwin.mining.reach import EXCHANGES, Reach, reach
 
 BEFORE = """def f(a, b):
     c = 0
@@ -48,4 +49,4 @@ def test_several_places_need_an_edit_each() -> None:
     assert reached() is None
     rows = table([found])
     assert rows[2].endswith("| 1 of 1 |  |")
-    assert len(rows) == 32
+    assert len(rows) == 4 + len(EDIT_KINDS) - len(EXCHANGES)

@@ -1,0 +1,228 @@
+"""Edits that exchange one way of doing something for another that people confuse with it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+from agents.se_darwin.edits.edit import Block, Proposal, Site, parse_expression
+
+_EXCEPTIONS = ("ValueError", "TypeError", "KeyError", "IndexError", "AttributeError")
+_BROAD = ("ZeroDivisionError", "Exception")
+_MUTATORS = (
+    *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "rotate"),
+    *("add", "discard", "update", "setdefault", "popitem", "appendleft", "popleft"),
+    *("write", "put", "send", "close"),
+)
+
+
+def lookup(site: Site) -> Iterator[Proposal]:
+    """``x[k]`` to ``x.get(k)`` or ``x.get(k, 0)``, and back."""
+    node = site.node
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        if isinstance(node.slice, ast.Slice | ast.Tuple | ast.UnaryOp | ast.BinOp):
+            return
+        if isinstance(node.slice, ast.Constant) and not isinstance(node.slice.value, str):
+            return
+        if ast.unparse(node.value) in (*site.scope.lists, *site.scope.texts):
+            return
+        for default in ("", "0", "[]"):
+            yield Proposal(
+                kind="lookup",
+                old="[]",
+                new=f"get {default}".strip(),
+                assign=site.replace(lambda default=default: _get(node, default)),  # type: ignore[misc]
+            )
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        owner = node.func
+        if owner.attr in ("get", "pop", "setdefault") and node.args:
+            yield Proposal(
+                kind="lookup",
+                old=owner.attr,
+                new="[]",
+                assign=site.replace(lambda: ast.Subscript(owner.value, node.args[0], ast.Load())),
+            )
+
+
+def _get(node: ast.Subscript, default: str) -> ast.Call:
+    arguments = [node.slice, *([parse_expression(default)] if default else [])]
+    return ast.Call(ast.Attribute(node.value, "get", ast.Load()), arguments, [])
+
+
+def in_place(site: Site) -> Iterator[Proposal]:
+    """``x.sort()`` to ``x = sorted(x)`` and back; ``x.strip()`` to ``x = x.strip()``."""
+    node = site.node
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield from _kept_results(site, node.value)
+    elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.BitOr):
+        if isinstance(node.target, ast.Name) and not _is_number(node.value):
+            target = node.target
+            yield _in_place(
+                site,
+                "+=",
+                "= x + y",
+                lambda: ast.Assign(
+                    [target],
+                    ast.BinOp(ast.Name(target.id, ast.Load()), node.op, node.value),
+                ),
+            )
+    elif isinstance(node, ast.Call) and not isinstance(site.parent, ast.Expr):
+        owner = node.func
+        if isinstance(owner, ast.Attribute) and owner.attr in ("sort", "reverse"):
+            made = "sorted" if owner.attr == "sort" else "reversed"
+            yield _in_place(site, owner.attr, made, lambda: _applied(owner.value, node))
+
+
+def _kept_results(site: Site, call: ast.Call) -> Iterator[Proposal]:
+    called = call.func
+    if isinstance(called, ast.Name) and called.id == "sorted" and call.args:
+        owner = call.args[0]
+        yield _in_place(
+            site,
+            "sorted",
+            "sort",
+            lambda: ast.Expr(ast.Call(ast.Attribute(owner, "sort", ast.Load()), [], call.keywords)),
+        )
+    if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
+        return
+    name = called.value.id
+    if called.attr in ("sort", "reverse"):
+        yield _in_place(
+            site,
+            called.attr,
+            f"x = {called.attr} of x",
+            lambda: _assigned(name, _applied(called.value, call)),
+        )
+    elif called.attr in ("append", "extend") and len(call.args) == 1:
+        yield _in_place(
+            site, called.attr, "x = x + y", lambda: _assigned(name, _longer(called, call))
+        )
+    elif called.attr not in _MUTATORS:
+        yield _in_place(site, called.attr, "x = x.f()", lambda: _assigned(name, call))
+
+
+def _applied(owner: ast.expr, call: ast.Call) -> ast.expr:
+    """Return ``sorted(x)`` or ``x[::-1]`` for the calls ``x.sort()`` and ``x.reverse()``."""
+    if call.func.attr == "sort":  # type: ignore[attr-defined]
+        return ast.Call(ast.Name("sorted", ast.Load()), [owner], call.keywords)
+    backwards = parse_expression("x[::-1]")
+    backwards.value = owner  # type: ignore[attr-defined]
+    return backwards
+
+
+def _longer(called: ast.Attribute, call: ast.Call) -> ast.expr:
+    added = call.args[0]
+    if called.attr == "append":
+        added = ast.List([added], ast.Load())
+    return ast.BinOp(called.value, ast.Add(), added)
+
+
+def _assigned(name: str, value: ast.expr) -> ast.Assign:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+
+
+def _in_place(site: Site, old: str, new: str, build: Callable[[], ast.AST]) -> Proposal:
+    return Proposal(kind="in_place", old=old, new=new, assign=site.replace(build))
+
+
+def found_value(site: Site) -> Iterator[Proposal]:
+    """``return f(x)`` in a loop to ``found = f(x); if found is not None: return found``."""
+    node = site.node
+    if not isinstance(node, ast.Return) or not site.in_loop:
+        return
+    if not isinstance(node.value, ast.Call | ast.Subscript | ast.BoolOp | ast.Compare):
+        return
+    value, name = node.value, "found"
+    while name in site.scope.names:
+        name += "_"
+    for test in (f"{name} is not None", name):
+        yield Proposal(
+            kind="return_kind",
+            old="Return",
+            new=f"if {test}",
+            assign=site.replace(lambda test=test: _found(name, value, test)),  # type: ignore[misc]
+        )
+    for truth in (True, False):
+        yield Proposal(
+            kind="return_kind",
+            old="Return",
+            new=f"if {truth}",
+            assign=site.replace(lambda truth=truth: _returned_if(value, truth=truth)),  # type: ignore[misc]
+        )
+
+
+def _found(name: str, value: ast.expr, test: str) -> Block:
+    body = ast.parse(f"{name} = 0\nif {test}:\n    return {name}").body
+    body[0].value = value  # type: ignore[attr-defined]
+    return Block(body)
+
+
+def _returned_if(value: ast.expr, *, truth: bool) -> ast.If:
+    test = value if truth else ast.UnaryOp(ast.Not(), value)
+    return ast.If(test, [ast.Return(ast.Constant(truth))], [])
+
+
+def exception(site: Site) -> Iterator[Proposal]:
+    """Another exception class in ``raise`` or ``except``, or one more; another end of a handler."""
+    node = site.node
+    known = dict.fromkeys((*site.scope.module.exception_classes[:3], *_EXCEPTIONS))
+    is_raised = isinstance(site.parent, ast.Raise) and site.role == "exc"
+    if is_raised and isinstance(node, ast.Name | ast.Call):
+        slot = node.func if isinstance(node, ast.Call) else node
+        if isinstance(slot, ast.Name):
+            for name in known:
+                if name != slot.id:
+                    yield Proposal(
+                        kind="exception",
+                        old=slot.id,
+                        new=name,
+                        assign=lambda name=name: [((slot, "id", None), name)],  # type: ignore[misc]
+                    )
+    elif isinstance(node, ast.ExceptHandler):
+        yield from _handled(node, (*known, *_BROAD))
+    elif isinstance(site.parent, ast.ExceptHandler) and site.is_statement and site.is_last:
+        yield from _handler_ends(site)
+
+
+def _handled(node: ast.ExceptHandler, known: tuple[str, ...]) -> Iterator[Proposal]:
+    own = ast.unparse(node.type) if node.type is not None else ""
+    for name in known:
+        if name in own:
+            continue
+        forms = [name]
+        if own and isinstance(node.type, ast.Tuple):
+            forms.append(f"({own[1:-1]}, {name})")
+        elif own not in ("", "Exception") and name != "Exception":
+            forms.append(f"({own}, {name})")
+        for form in forms:
+            yield Proposal(
+                kind="exception",
+                old=own[:40],
+                new=form,
+                assign=lambda form=form: [((node, "type", None), parse_expression(form))],  # type: ignore[misc]
+            )
+
+
+def _handler_ends(site: Site) -> Iterator[Proposal]:
+    """Replace the ``pass`` or exit at the end of a handler."""
+    if not isinstance(site.node, ast.Pass | ast.Return | ast.Continue | ast.Break | ast.Raise):
+        return
+    texts = ["raise", "pass", *(("continue", "break") if site.in_loop else ())]
+    values = (*site.scope.returned[:3], "None", "False", "True")
+    texts += [f"return {value}" for value in dict.fromkeys(values)]
+    own = ast.unparse(site.node)
+    for text in texts:
+        if text != own:
+            yield Proposal(
+                kind="exception",
+                old=type(site.node).__name__,
+                new=text,
+                assign=site.replace(lambda text=text: ast.parse(text).body[0]),  # type: ignore[misc]
+            )
+
+
+EXCHANGE_RULES = (lookup, in_place, found_value, exception)
