@@ -12,7 +12,8 @@ import genesis_fp16
 from genesis_fp16.api import problems, sign_in
 from genesis_fp16.api.access import Gate, Sessions
 from genesis_fp16.api.readings import Readings
-from genesis_fp16.api.routes import agents, pauses, precision, runs, service
+from genesis_fp16.api.routes import agents, events, pauses, precision, runs, service
+from genesis_fp16.api.streams import StateFeed, Streams
 from genesis_fp16.daemon.api_tokens import Tokens
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -38,14 +39,14 @@ def make_app(settings: Settings, store: Store, tokens: Tokens) -> FastAPI:
         description=_DESCRIPTION,
         docs_url=None,  # would load scripts of another site
         redoc_url=None,
-        lifespan=_limit_threads,
+        lifespan=_live,
         responses=problems.RESPONSES,
     )
     sessions = Sessions(tokens)
     app.state.readings = Readings(settings, store)
-    app.state.sessions = sessions
+    app.state.sessions, app.state.streams = sessions, Streams()
     problems.install(app)
-    for room in (agents, runs, precision, pauses, service):
+    for room in (agents, runs, precision, pauses, service, events):
         app.include_router(room.router, prefix="/api")
     app.include_router(sign_in.router)
     app.add_middleware(Gate, settings=settings, tokens=tokens, sessions=sessions)
@@ -53,6 +54,8 @@ def make_app(settings: Settings, store: Store, tokens: Tokens) -> FastAPI:
 
 
 @asynccontextmanager
-async def _limit_threads(_app: FastAPI) -> AsyncIterator[None]:
+async def _live(app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    feed = app.state.feed = StateFeed(app.state.readings)
     yield
+    await feed.close()

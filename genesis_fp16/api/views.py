@@ -312,6 +312,12 @@ class RunCurve(View):
     skipped_bytes: int
 
 
+class Trouble(View):
+    """Why the events of a run cannot be read now; the stream goes on trying."""
+
+    detail: str
+
+
 class MismatchPoint(View):
     """One comparison of trainer and rollout: the fields of `MismatchReport`, and when."""
 
