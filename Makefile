@@ -49,7 +49,7 @@ everything: $(VENV)/.everything  ## All that a test can ask of the virtual envir
 
 $(VENV)/.everything: $(STAMP)
 	@echo "Installing what the tests and benchmarks use beyond that"
-	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy]'
+	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy,ray]'
 	touch $@
 
 bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry  ## All of the measurements below, in some three hours

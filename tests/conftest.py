@@ -38,6 +38,7 @@ PROCESS_FIXTURES = {
     "machine",
     "postgres_server",
     "ranks",
+    "ray_cluster",
     "sandbox",
     "standin_command",
 }

@@ -38,7 +38,9 @@ from genesis_fp16.settings.types import (
     Host,
     HostNames,
     PresetName,
+    RayAddress,
     ScheduleText,
+    TokenFile,
 )
 from infrastructure.agent_contract.schedule import CatchUp, Overlap
 from infrastructure.events.precision_state import PrecisionWish
@@ -194,6 +196,10 @@ class Settings(TrainerOptions, GuardSettings, BaseSettings):
     """File of tokens, one a line, perhaps after a name; read again whenever it changes."""
     api_allowed_hosts: HostNames = ""
     """Names by which browsers reach the page, besides localhost and addresses; by commas."""
+    ray_address: RayAddress = "http://127.0.0.1:8265"
+    """URL of the dashboard of the Ray cluster, for jobs of Ray."""
+    ray_token_file: TokenFile = None
+    """File with the token of the Ray cluster; empty: it has none; see docs/executors.md."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged: debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"

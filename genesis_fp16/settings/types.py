@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias
+from urllib.parse import urlsplit
 
 from apscheduler.triggers.cron import CronTrigger
 from pydantic import AfterValidator, BeforeValidator
@@ -68,6 +69,19 @@ def _check_token(text: str) -> str:
     return text
 
 
+def _check_ray_address(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        sound = url.scheme in ("http", "https") and url.hostname and (url.port or 1)
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError("it is not the URL of a dashboard, for example http://head:8265")
+    if url.username is not None or url.query or url.fragment:
+        raise ValueError("it must end after its path and name no user; the token is in a file")
+    return text
+
+
 def _check_preset(name: str) -> str:
     return usable_preset(name).name
 
@@ -92,3 +106,5 @@ HomeFolder: TypeAlias = Annotated[
     Path, BeforeValidator(_empty_to_default_home), AfterValidator(_expand_home)
 ]
 DatabaseUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_url)]]
+RayAddress: TypeAlias = Annotated[str, AfterValidator(_check_ray_address)]
+TokenFile: TypeAlias = OrEmpty[Annotated[Path, AfterValidator(_expand_home)]]

@@ -1,0 +1,17 @@
+"""Clusters that the tests of executors share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.genesis_fp16.executors.ray.ray_cluster import IS_INSTALLED, MISSING, RayCluster
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A real Ray cluster of two nodes; its token file is the cluster's."""
+    if not IS_INSTALLED:
+        pytest.skip(MISSING)
+    cluster = RayCluster()
+    yield cluster
+    cluster.stop()

@@ -1,0 +1,269 @@
+"""A real Ray cluster of two nodes on this machine, with token authentication, for the tests.
+
+The nodes belong to a child process, this file as a program, so that the tests themselves never
+import Ray: its threads, its files and its warnings stay with the child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import shutil
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import psutil
+
+if __name__ != "__main__":  # the child process has another path for its imports
+    from genesis_fp16.executors.ray import RayEngine
+    from genesis_fp16.executors.remote import RemoteExecutor
+    from tests.genesis_fp16.executors.contract import remote_executor
+    from tests.patience import wait_until
+
+MISSING = "ray is not installed: make everything installs it"
+STARTS = 3  # a crowded machine exceeds limits that are fixed in Ray
+IS_INSTALLED = find_spec("ray") is not None
+
+
+class RayCluster:
+    """Two nodes of one CPU each: the head, with the custom resource ``head``, and a worker.
+
+    Attributes:
+        address: URL of the Jobs API.
+        token_file: File of the token that the cluster asks for.
+    """
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="ray-"))  # a path of a socket must be short
+        self.token_file = self._folder / "token"
+        self.token_file.write_text(secrets.token_hex(32))
+        self.token_file.chmod(0o600)
+        self._port = _free_port()
+        self.address = f"http://127.0.0.1:{self._port}"
+        self._program: subprocess.Popen[str] | None = None
+        self.start()
+        self._line = _Line(self._port)
+        threading.Thread(target=self._line.serve_forever, args=(0.05,), daemon=True).start()
+
+    def start(self) -> None:
+        """Start both nodes; a cluster that was killed comes back empty, at the same address."""
+        for attempt in range(1, STARTS + 1):
+            with (self._folder / "cluster.log").open("ab") as log:
+                self._program = subprocess.Popen(
+                    [sys.executable, __file__, str(self._port)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,
+                    env=os.environ | self._environment(),
+                )
+            try:
+                self._answer()
+                return
+            except RuntimeError:
+                self.kill_head()
+                if attempt == STARTS:
+                    raise
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "RAY_TMPDIR": str(self._folder),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.token_file),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_JOB_START_TIMEOUT_SECONDS": "6",  # instead of 15 minutes
+            "RAY_health_check_period_ms": "500",
+            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
+        }
+
+    def executor(self, worker: tuple[str, ...]) -> RemoteExecutor:
+        """As a daemon has it that has just started."""
+        return remote_executor(self.engine(), worker)
+
+    def engine(self) -> RayEngine:
+        """A client whose line to the cluster `unreachable` cuts."""
+        return RayEngine(f"http://127.0.0.1:{self._line.server_address[1]}", self.token_file)
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        """Cut the line; the cluster goes on."""
+        self._line.is_cut = True
+        yield
+        self._line.is_cut = False
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Occupy both machines."""
+        names = [f"occupied-{secrets.token_hex(4)}" for _ in range(2)]
+        for name in names:
+            self.occupy(name)
+        yield
+        for name in names:
+            self.delete(name)
+
+    def occupy(self, name: str, **where: object) -> None:
+        """Run a job of one CPU, until it is deleted, where the resources *where* are."""
+        request = {"submission_id": name, "entrypoint": "sleep 1000", "entrypoint_num_cpus": 1}
+        self._ask_api("POST", "", request | {"entrypoint_resources": where})
+        wait_until(lambda: self.job(name)["status"] == "RUNNING", f"{name} to start")
+
+    def job(self, name: str) -> dict[str, Any]:
+        """What Ray says about a job."""
+        found: dict[str, Any] = json.loads(self._ask_api("GET", name))
+        return found
+
+    def delete(self, name: str) -> None:
+        """Stop a job and delete its record, as ``ray job stop`` and ``ray job delete`` do."""
+        self._ask_api("POST", f"{name}/stop")
+        wait_until(lambda: self.job(name)["status"] == "STOPPED", f"{name} to stop")
+        self._ask_api("DELETE", name)
+
+    def _ask_api(self, method: str, path: str, body: dict[str, Any] | None = None) -> str:
+        content = None if body is None else json.dumps(body).encode()
+        request = Request(f"{self.address}/api/jobs/{path}", content, method=method)
+        request.add_header("Content-Type", "application/json")
+        request.add_header("Authorization", f"Bearer {self.token_file.read_text()}")
+        with urlopen(request, timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def kill_worker(self) -> None:
+        """Kill all processes of the worker node at once, with the jobs on it, as a power cut."""
+        self._ask("worker_pid")
+        found = psutil.Process(int(self._answer()))
+        _kill_tree(found)
+        self._ask("forget_worker")
+        self._answer()
+
+    def add_worker(self) -> None:
+        """Add a worker node after `kill_worker`."""
+        self._ask("add_worker")
+        self._answer()
+
+    def kill_head(self) -> None:
+        """Kill every process of the cluster at once, with all jobs."""
+        program, self._program = self._program, None
+        if program is None:
+            return
+        _kill_tree(psutil.Process(program.pid))
+        program.communicate()
+        for process in psutil.process_iter(["cmdline"]):  # reapers leave the tree
+            if any(str(self._folder) in part for part in process.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def stop(self) -> None:
+        """Kill the cluster and remove its files."""
+        self._line.shutdown()
+        self._line.server_close()
+        self.kill_head()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ask(self, what: str) -> None:
+        assert self._program is not None
+        assert self._program.stdin is not None
+        self._program.stdin.write(what + "\n")
+        self._program.stdin.flush()
+
+    def _answer(self) -> Any:
+        assert self._program is not None
+        assert self._program.stdout is not None
+        for line in self._program.stdout:
+            if line.startswith("answer "):
+                return json.loads(line.removeprefix("answer "))
+        raise RuntimeError(f"the Ray cluster ended:\n{self._log()}")
+
+    def _log(self) -> str:
+        return (self._folder / "cluster.log").read_text()[-4000:]
+
+
+class _Line(socketserver.ThreadingTCPServer):
+    """Passes connections on to a port of this machine, unless it is cut."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Pass)
+        self.port, self.is_cut = port, False
+
+
+class _Pass(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        if self.server.is_cut:
+            return
+        address = ("127.0.0.1", self.server.port)
+        with suppress(OSError), socket.create_connection(address) as other:
+            ends = {self.request: other, other: self.request}
+            while True:
+                for end in select.select([*ends], [], [])[0]:
+                    if not (data := end.recv(65536)):
+                        return
+                    ends[end].sendall(data)
+
+
+def _kill_tree(root: psutil.Process) -> None:
+    """Stop the tree first, so that none of it can react to the death of another."""
+    root.suspend()
+    tree = [root, *root.children(recursive=True)]
+    for process in tree:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(tree[1:], timeout=30)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _main() -> None:
+    from ray.cluster_utils import Cluster
+
+    port = int(sys.argv[1])
+    common = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            **common,
+            "resources": {"head": 1.0},
+            "include_dashboard": True,
+            "dashboard_host": "127.0.0.1",
+            "dashboard_port": port,
+            "include_log_monitor": False,
+        },
+    )
+    worker = cluster.add_node(**common)
+    _say(None)
+    for line in sys.stdin:
+        what = line.strip()
+        if what == "worker_pid":
+            _say(worker.all_processes["raylet"][0].process.pid)
+        elif what == "forget_worker":
+            cluster.remove_node(worker, allow_graceful=False)
+            _say(None)
+        elif what == "add_worker":
+            worker = cluster.add_node(**common)
+            _say(None)
+    cluster.shutdown()
+
+
+def _say(what: object) -> None:
+    sys.stdout.write("answer " + json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _main()

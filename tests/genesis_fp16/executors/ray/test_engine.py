@@ -1,0 +1,239 @@
+"""Ray as an engine: a real cluster of two nodes, and what is no cluster at all."""
+
+import json
+import secrets
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.executors.ray import RayEngine
+from genesis_fp16.executors.remote import (
+    ENGINE_LOG,
+    EngineError,
+    JobRef,
+    JobRequest,
+    JobState,
+    JobStatus,
+    Resources,
+)
+from tests.genesis_fp16.executors.contract import EngineContract
+from tests.genesis_fp16.executors.ray.ray_cluster import RayCluster
+from tests.genesis_fp16.executors.ray.web_server import served
+from tests.patience import wait_until
+
+NOWHERE = "http://127.0.0.1:9"  # nothing listens on the port of the discard protocol
+
+
+@pytest.fixture
+def engine(ray_cluster: RayCluster) -> RayEngine:
+    return RayEngine(ray_cluster.address, ray_cluster.token_file)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., JobRequest]:
+    """A job whose command is a shell script that starts in the attempt's folder."""
+
+    def make(script: str, name: str = "a", stop_seconds: float = 10.0, **wanted: int) -> JobRequest:
+        folder = tmp_path / f"it's {name}"  # a path that a shell would tear
+        folder.mkdir()
+        return JobRequest(
+            name=f"genesis-{name}-{secrets.token_hex(4)}",
+            command=("sh", "-c", f"cd {shlex.quote(str(folder))}; {script}"),
+            folder=folder,
+            resources=Resources(**wanted),
+            stop_seconds=stop_seconds,
+        )
+
+    return make
+
+
+def status_of(engine: RayEngine, job: JobRequest) -> JobStatus:
+    return engine.statuses([JobRef(name=job.name)])[job.name]
+
+
+def wait_for(engine: RayEngine, job: JobRequest, *states: JobState) -> JobStatus:
+    found: list[JobStatus] = []
+
+    def reached() -> bool:
+        found.append(status_of(engine, job))
+        return found[-1].state in states
+
+    wait_until(reached, f"{job.name} to be {' or '.join(states)}")
+    return found[-1]
+
+
+class TestContract(EngineContract):
+    @pytest.fixture
+    def cluster(self, ray_cluster: RayCluster) -> RayCluster:
+        return ray_cluster
+
+
+def test_a_job_runs_once_however_often_it_is_submitted(engine: RayEngine, job) -> None:
+    sound = job("echo started; pwd >&2; echo ran >>ran")
+    broken = job("exit 3", "b")
+    assert engine.submit(sound) == engine.submit(sound) == sound.name
+    engine.submit(broken)
+    assert wait_for(engine, sound, JobState.SUCCEEDED, JobState.FAILED).state == JobState.SUCCEEDED
+    assert engine.submit(sound) == sound.name
+    failed = wait_for(engine, broken, JobState.SUCCEEDED, JobState.FAILED)
+    assert failed.state == JobState.FAILED
+    assert "exit code 3" in failed.reason
+    assert status_of(engine, sound).state == JobState.SUCCEEDED
+    assert (sound.folder / "ran").read_text() == "ran\n"
+    assert (sound.folder / ENGINE_LOG).read_text() == f"started\n{sound.folder}\n"
+
+
+def test_a_full_cluster_and_the_end_of_jobs(
+    engine: RayEngine, ray_cluster: RayCluster, job
+) -> None:
+    """Longer than Ray's own limit for waiting, which would fail what waits."""
+    saves = "trap 'sleep 4; echo saved >saved; exit 75' TERM; touch up; while :; do sleep 0.1; done"
+    stopped, deaf = job(saves), job("trap '' TERM; touch up; sleep 1000", "b", stop_seconds=1)
+    waiting, killed = job("echo ran >ran", "c"), job("echo ran >ran", "d")
+    too_large = job("echo ran >ran", "e", gpus=1)
+    everything = (stopped, deaf, waiting, killed, too_large)
+    for each in everything:
+        engine.submit(each)
+        if each in (stopped, deaf):
+            wait_until((each.folder / "up").exists, f"{each.name} to start")
+    assert status_of(engine, stopped).state == JobState.RUNNING
+    assert "with 1 CPU: none is free" in wait_for(engine, waiting, JobState.WAITING).reason
+    assert "1 CPU, 1 GPU: the cluster has none" in status_of(engine, too_large).reason
+    engine.kill(JobRef(name=killed.name))
+    assert "killed while it waited" in wait_for(engine, killed, JobState.FAILED).reason
+    first = ray_cluster.job(waiting.name)["start_time"]
+
+    def submitted_again() -> bool:
+        return (
+            all(status_of(engine, each).state == JobState.WAITING for each in (waiting, too_large))
+            and ray_cluster.job(waiting.name)["start_time"] != first
+        )
+
+    wait_until(submitted_again, "a job to be submitted again")
+    engine.stop(JobRef(name=stopped.name))
+    engine.kill(JobRef(name=deaf.name))
+    assert "stopped" in wait_for(engine, deaf, JobState.FAILED).reason
+    wait_for(engine, stopped, JobState.FAILED)
+    assert (stopped.folder / "saved").exists()
+    wait_for(engine, waiting, JobState.SUCCEEDED)
+    assert status_of(engine, killed).state == JobState.FAILED
+    assert not (killed.folder / "ran").exists()
+    engine.kill(JobRef(name=too_large.name))
+    assert status_of(engine, too_large).state == JobState.FAILED
+
+
+def test_a_job_deleted_by_hand_is_not_found(
+    engine: RayEngine, ray_cluster: RayCluster, job
+) -> None:
+    gone = job("touch up; sleep 1000")
+    engine.submit(gone)
+    wait_until((gone.folder / "up").exists, f"{gone.name} to start")
+    ray_cluster.delete(gone.name)
+    assert status_of(engine, gone).state == JobState.NOT_FOUND
+    engine.stop(JobRef(name=gone.name))
+    engine.kill(JobRef(name=gone.name))
+
+
+def test_a_wrong_token_is_a_reason_to_wait(
+    ray_cluster: RayCluster, engine: RayEngine, job, tmp_path: Path
+) -> None:
+    file, wanted = tmp_path / "token", job("true")
+    for content, reason in [
+        ("0" * 64, f"refused the token in {file}"),
+        ("", f"{file} contains no token"),
+        ("two words", f"{file} contains no token"),
+    ]:
+        file.write_text(content)
+        refused = RayEngine(ray_cluster.address, file)
+        with pytest.raises(EngineError, match=reason) as caught:
+            refused.submit(wanted)
+        assert caught.value.temporary
+        status = status_of(refused, wanted)
+        assert status.state == JobState.UNKNOWN
+        (finding,) = refused.check()
+        assert not finding.ok
+        for text in (str(caught.value), status.reason, finding.what):
+            assert reason in text
+            assert not content or content not in text
+    file.write_text(ray_cluster.token_file.read_text() + "\n")
+    assert status_of(refused, wanted).state == JobState.NOT_FOUND
+    file.unlink()
+    assert "No such file" in status_of(refused, wanted).reason
+    none = RayEngine(ray_cluster.address)
+    assert "GENESIS_RAY_TOKEN_FILE" in status_of(none, wanted).reason
+
+
+def test_a_sound_cluster_passes_the_check(engine: RayEngine) -> None:
+    findings = engine.check()
+    assert all(finding.ok for finding in findings)
+    text = "\n".join(finding.what for finding in findings)
+    assert "accepts ours" in text
+    assert "machines of Ray: 2, with up to 1 CPU, " in text
+
+
+def test_the_head_dies_with_its_jobs_and_comes_back_without(
+    engine: RayEngine, ray_cluster: RayCluster, job
+) -> None:
+    lost = job("touch up; sleep 1000")
+    engine.submit(lost)
+    wait_until((lost.folder / "up").exists, f"{lost.name} to start")
+    ray_cluster.kill_head()
+    status = status_of(engine, lost)
+    assert status.state == JobState.UNKNOWN
+    assert "does not answer" in status.reason
+    with pytest.raises(EngineError) as caught:
+        engine.submit(lost)
+    assert caught.value.temporary
+    ray_cluster.start()
+    assert status_of(engine, lost).state == JobState.NOT_FOUND
+
+
+def test_where_nothing_listens_every_job_is_unknown(job) -> None:
+    engine, wanted = RayEngine(NOWHERE), job("true")
+    with pytest.raises(EngineError, match="does not answer") as caught:
+        engine.submit(wanted)
+    assert caught.value.temporary
+    found = engine.statuses([JobRef(name="a"), JobRef(name="b")])
+    assert {name: status.state for name, status in found.items()} == {
+        "a": JobState.UNKNOWN,
+        "b": JobState.UNKNOWN,
+    }
+    (finding,) = engine.check()
+    assert not finding.ok
+    assert "GENESIS_RAY_ADDRESS" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    "page",
+    [(404, "no such page"), (302, ""), (200, "<html>"), (200, "{}"), (502, "bad gateway")],
+    ids=lambda page: f"{page[0]} {page[1]}".strip(),
+)
+def test_the_answer_of_something_else_is_not_taken_for_a_lost_job(
+    page: tuple[int, str], job
+) -> None:
+    wanted = job("true")
+    with served({f"/api/jobs/{wanted.name}": page, "/elsewhere": (200, "{}")}) as address:
+        engine = RayEngine(address)
+        assert status_of(engine, wanted).state == JobState.UNKNOWN
+        with pytest.raises(EngineError) as caught:
+            engine.submit(wanted)
+    assert caught.value.temporary
+
+
+def test_one_strange_job_leaves_the_others_their_states() -> None:
+    described = {"submission_id": "a", "status": "RUNNING"}
+    pages = {
+        "/api/jobs/strange": (200, json.dumps(described | {"status": "LIMBO"})),
+        "/api/jobs/broken": (500, "Traceback\nKeyError: 'x'"),
+        "/api/jobs/foreign": (200, json.dumps(described | {"status": "PENDING"})),
+        "/api/jobs/sound": (200, json.dumps(described)),
+    }
+    names = [path.removeprefix("/api/jobs/") for path in pages]
+    with served(pages) as address:
+        found = RayEngine(address).statuses([JobRef(name=name) for name in names])
+    assert [found[name].state for name in names] == [*["unknown"] * 3, "running"]
+    assert "LIMBO" in found["strange"].reason
+    assert "KeyError: 'x'" in found["broken"].reason
+    assert "ray job delete" in found["foreign"].reason
