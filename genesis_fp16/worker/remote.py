@@ -219,7 +219,7 @@ class Launcher:
         An engine sends that signal to all processes of a job. A worker that is still importing
         dies of it, without a word.
         """
-        early = self.stop_reason and not self._has_reported()
+        early = (self.stop_reason or self._signals) and not self._has_reported()
         if early and (exit_code == os.EX_TEMPFAIL or number == signal.SIGTERM):
             exit_code, number = os.EX_TEMPFAIL, None
             with suppress(OSError), EventWriter(self._spec.events_path) as emit:

@@ -129,6 +129,10 @@ def main(arguments: Sequence[str]) -> None:
     if any("ignore_all" in each.how for each in attempts):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
+        signal.signal(
+            signal.SIGTERM,
+            lambda *_: [each.commands.put(Stop(reason="SIGTERM")) for each in attempts],
+        )
         threading.Thread(target=listen, args=(attempts, is_fleet), daemon=True).start()
     if not is_fleet:
         run(attempts[0])

@@ -89,29 +89,24 @@ def test_a_full_cluster_and_the_end_of_jobs(
     engine: RayEngine, ray_cluster: RayCluster, job
 ) -> None:
     """Longer than Ray's own limit for waiting, which would fail what waits."""
-    saves = "trap 'sleep 4; echo saved >saved; exit 75' TERM; touch up; while :; do sleep 0.1; done"
-    stopped, deaf = job(saves), job("trap '' TERM; touch up; sleep 1000", "b", stop_seconds=1)
-    waiting, killed = job("echo ran >ran", "c"), job("echo ran >ran", "d")
-    too_large = job("echo ran >ran", "e", gpus=1)
-    everything = (stopped, deaf, waiting, killed, too_large)
-    for each in everything:
+    too_large = job("echo ran >ran", "large", gpus=1)
+    engine.submit(too_large)
+    first = ray_cluster.job(too_large.name)["start_time"]
+    saves = (
+        "trap 'sleep 3.5; echo saved >saved; exit 75' TERM; touch up; while :; do sleep 0.1; done"
+    )
+    stopped, deaf = job(saves), job("trap '' TERM; touch up; sleep 1000", "deaf", stop_seconds=1)
+    for each in (stopped, deaf):
         engine.submit(each)
-        if each in (stopped, deaf):
-            wait_until((each.folder / "up").exists, f"{each.name} to start")
+    for each in (stopped, deaf):
+        wait_until((each.folder / "up").exists, f"{each.name} to start")
+    waiting, killed = job("echo ran >ran", "waits"), job("echo ran >ran", "killed")
+    for each in (waiting, killed):
+        engine.submit(each)
     assert status_of(engine, stopped).state == JobState.RUNNING
     assert "with 1 CPU: none is free" in wait_for(engine, waiting, JobState.WAITING).reason
-    assert "1 CPU, 1 GPU: the cluster has none" in status_of(engine, too_large).reason
     engine.kill(JobRef(name=killed.name))
-    assert "killed while it waited" in wait_for(engine, killed, JobState.FAILED).reason
-    first = ray_cluster.job(waiting.name)["start_time"]
-
-    def submitted_again() -> bool:
-        return (
-            all(status_of(engine, each).state == JobState.WAITING for each in (waiting, too_large))
-            and ray_cluster.job(waiting.name)["start_time"] != first
-        )
-
-    wait_until(submitted_again, "a job to be submitted again")
+    assert "killed while it waited" in status_of(engine, killed).reason
     engine.stop(JobRef(name=stopped.name))
     engine.kill(JobRef(name=deaf.name))
     assert "stopped" in wait_for(engine, deaf, JobState.FAILED).reason
@@ -120,20 +115,15 @@ def test_a_full_cluster_and_the_end_of_jobs(
     wait_for(engine, waiting, JobState.SUCCEEDED)
     assert status_of(engine, killed).state == JobState.FAILED
     assert not (killed.folder / "ran").exists()
+
+    def submitted_again() -> bool:
+        assert status_of(engine, too_large).state == JobState.WAITING
+        return ray_cluster.job(too_large.name)["start_time"] != first
+
+    wait_until(submitted_again, "a job to be submitted again")
+    assert "1 CPU, 1 GPU: the cluster has none" in status_of(engine, too_large).reason
     engine.kill(JobRef(name=too_large.name))
     assert status_of(engine, too_large).state == JobState.FAILED
-
-
-def test_a_job_deleted_by_hand_is_not_found(
-    engine: RayEngine, ray_cluster: RayCluster, job
-) -> None:
-    gone = job("touch up; sleep 1000")
-    engine.submit(gone)
-    wait_until((gone.folder / "up").exists, f"{gone.name} to start")
-    ray_cluster.delete(gone.name)
-    assert status_of(engine, gone).state == JobState.NOT_FOUND
-    engine.stop(JobRef(name=gone.name))
-    engine.kill(JobRef(name=gone.name))
 
 
 def test_a_wrong_token_is_a_reason_to_wait(
