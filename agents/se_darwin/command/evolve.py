@@ -51,14 +51,14 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     keyword: Annotated[
         str, typer.Option("-k", help="Run only tests whose names match, as in pytest.")
     ] = "",
-    max_evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to run.")] = 1000,
+    max_evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to run.")] = 20_000,
     timeout: Annotated[
         float,
         typer.Option(min=0.1, max=3600.0, help="Most seconds that FILE may take for all tests."),
     ] = 5.0,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="Most seconds that the search may take.")
-    ] = None,
+        float, typer.Option(min=0.1, help="Most seconds that the search may take.")
+    ] = 60.0,
     ranker: Annotated[
         str,
         typer.Option(help="What ranks candidates: model (world model), suspicion or random."),

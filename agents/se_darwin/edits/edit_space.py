@@ -122,6 +122,12 @@ class EditSpace:
         self.scope = Scope.of(self._tree, self.definition, self.nodes)
         self.edits = tuple(self._enumerate())
 
+    @property
+    def lines(self) -> range:
+        """Lines of the function in `source`."""
+        last = self.definition.end_lineno or self.definition.lineno
+        return range(self.definition.lineno, last + 1)
+
     def program(self, edits: Iterable[Edit]) -> str:
         """Return the program with *edits* applied, in normal form.
 

@@ -7,15 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
+from .candidate_here import CANDIDATE_FILE, covered_lines
 from .canonical import UncomparableError, canonical
 from .given_modules import import_program, module_names
 from .place import find_function
 from .wire import MESSAGE_MARK, Call, Message, ProgramNames, UnsendableError, Wire
-
-CANDIDATE_FILE = "<candidate>"
 
 Function = Callable[..., Any]
 
@@ -35,7 +34,7 @@ def run_calls(
     exec(code, namespace)  # noqa: S102 - the candidate, in the sandbox
     called = namespace[function]
     for number, (arguments, keywords) in enumerate(calls):
-        with _covered_lines(coverage) as lines:
+        with covered_lines(coverage) as lines:
             try:
                 value = called(*arguments, **keywords)
                 kind, result = "value", canonical(value)
@@ -133,7 +132,7 @@ def _answer(called: Function, wire: Wire, call: Call, coverage: bool) -> dict[st
     arguments, keywords = given[:places], dict(zip(call["names"], given[places:], strict=True))
     answer: dict[str, object] = {}
     sent: Message = {}
-    with _covered_lines(coverage) as lines:
+    with covered_lines(coverage) as lines:
         try:
             sent = wire.encode(called(*arguments, **keywords), *given)
         except UnsendableError as error:
@@ -151,28 +150,32 @@ def _answer(called: Function, wire: Wire, call: Call, coverage: bool) -> dict[st
 
 
 @contextmanager
-def _covered_lines(coverage: bool) -> Iterator[set[int]]:
-    """Collect the candidate's lines that run in the block; empty without *coverage*."""
-    lines: set[int] = set()
+def own_state() -> Iterator[None]:
+    """Give the block random numbers of its own; undo what it does to imported modules and finders.
 
-    def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - settrace's own
-        if frame.f_code.co_filename != CANDIDATE_FILE:
-            return None
-        if event == "line":
-            lines.add(frame.f_lineno)
-        return trace
-
-    if coverage:
-        sys.settrace(trace)
+    What it does inside modules that were imported before remains.
+    """
+    modules, finders, limit = dict(sys.modules), list(sys.meta_path), sys.getrecursionlimit()
+    if "random" in modules:
+        modules["random"].seed(0)  # a process that is forked would draw others each time
     try:
-        yield lines
+        yield
     finally:
         sys.settrace(None)
+        sys.modules.clear()
+        sys.modules.update(modules)
+        sys.meta_path[:] = finders
+        sys.setrecursionlimit(limit)
 
 
 def write_line(descriptor: int, message: object) -> None:
     """Write *message* as one line of JSON."""
-    data = memoryview(json.dumps(message).encode() + b"\n")
+    write_bytes(descriptor, json.dumps(message).encode() + b"\n")
+
+
+def write_bytes(descriptor: int, content: bytes) -> None:
+    """Write all of *content*."""
+    data = memoryview(content)
     while data:
         data = data[os.write(descriptor, data) :]
 

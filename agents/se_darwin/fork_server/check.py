@@ -6,6 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple
 
+from .candidate_here import CandidateHere
 from .canonical import UncomparableError, canonical
 from .function_proxy import MAX_CALLS, FunctionProxy
 from .wire import Call
@@ -28,17 +29,17 @@ class Check:
     runs exactly the statements that it would run without checks.
 
     Args:
-        proxy: Calls the candidate; the lines it covers are attributed to this check.
+        candidate: What the tests call; the lines it covers are attributed to this check.
 
     Attributes:
         has_passed: Whether the check was reached and passed at least once.
         failure: The first failure, or None.
         lines: Lines of the candidate that ran for this check.
-        calls: First calls of the candidate for this check, if the proxy keeps them.
+        calls: First calls of the candidate for this check, if they are kept.
     """
 
-    def __init__(self, proxy: FunctionProxy) -> None:
-        self._proxy = proxy
+    def __init__(self, candidate: FunctionProxy | CandidateHere) -> None:
+        self._candidate = candidate
         self._difference: Failure | None = None
         self.has_passed = False
         self.failure: Failure | None = None
@@ -55,8 +56,8 @@ class Check:
 
     def record(self, error: BaseException | None) -> None:
         """Record lines and calls since the last check, and *error* as this check's outcome."""
-        self.lines |= self._proxy.take_covered_lines()
-        self.calls += self._proxy.take_calls()[: MAX_CALLS - len(self.calls)]
+        self.lines |= self._candidate.take_covered_lines()
+        self.calls += self._candidate.take_calls()[: MAX_CALLS - len(self.calls)]
         if error is None:
             self.has_passed = True
         elif self.failure is None:

@@ -131,7 +131,12 @@ def limit_resources(*, memory_bytes: int, cpu_seconds: float) -> None:
     ):
         resource.setrlimit(kind, (limit, limit))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    limit_cpu(cpu_seconds)
+
+
+def limit_cpu(seconds: float) -> None:
+    """Let SIGPROF end this process after so much CPU time from now on."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _syscall(number: int, *arguments: object) -> int:

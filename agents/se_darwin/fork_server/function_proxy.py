@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MethodType
 
 from .canonical import UncomparableError
@@ -61,11 +63,6 @@ class UnsendableResultError(UncomparableError):
     def __init__(self, problem: str) -> None:
         text = "what it returns, or leaves in its arguments, cannot be sent to the tests"
         TypeError.__init__(self, f"{text}: {problem}")
-
-
-def is_raised_by_candidate(error: BaseException) -> bool:
-    """Whether *error* was raised by a call of the candidate, not by the tests."""
-    return _MARK in vars(error)
 
 
 class FunctionProxy:
@@ -132,6 +129,15 @@ class FunctionProxy:
             ProxyAttributeError: Always.
         """
         raise ProxyAttributeError(f"{self.__name__}.{name}")
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Do nothing: the candidate's process says with each answer which lines ran."""
+        yield
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether *error* was raised by a call of the candidate, not by the tests."""
+        return _MARK in vars(error)
 
     def take_covered_lines(self) -> set[int]:
         """Return the lines that ran since the last call of this method, and forget them."""

@@ -1,23 +1,25 @@
-"""Run the caller's test module in a process of its own, which no candidate's code enters.
+"""Run the caller's test module against a candidate, in a process of its own or in the candidate's.
 
-The process holds the program's module as given, with a proxy in place of the function under
-repair. So a candidate can change its own answers and nothing else: neither the tests, nor what
-they expect, nor what is reported.
+In a process of its own it holds the program's module as given, with a proxy in place of the
+function under repair. So a candidate can change its own answers and nothing else: neither the
+tests, nor what they expect, nor what is reported. In the candidate's process tests run as pytest
+runs them: faster, and with arguments of any kind.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, TypedDict
 
+from .candidate_here import CANDIDATE_FILE, CandidateHere
 from .check import PASSED, Check
 from .collector import Collector, Test
 from .fixtures import Fixtures, UnsupportedTestError
-from .function_proxy import CandidateLostError, FunctionProxy, is_raised_by_candidate
-from .given_modules import GivenModules, import_program, module_names
+from .function_proxy import CandidateLostError, FunctionProxy
+from .given_modules import GivenModules, compile_module, import_program, module_names
 from .place import UnsupportedFunctionError, replace_function
 from .wire import ProgramNames, Wire
 
@@ -40,15 +42,64 @@ class SuiteRequest(TypedDict):
     end_checks: list[str]
 
 
-def run_suite(
-    suite: SuiteRequest, function: str, calls: int, answers: int, *, task: str
+def run_within(
+    suite: SuiteRequest, function: str, source: str, task: str, *, coverage: bool
 ) -> Iterator[list[object]]:
-    """Run *suite*, or list it: ``["checks", names, left out]`` or a problem.
+    """Run *suite* in this process with *source* as its program.
 
     Args:
         suite: The test module.
         function: Name of the function under repair.
-        calls, answers: Descriptors to and from the candidate.
+        source: Program to run.
+        task: See `_run`.
+        coverage: Whether to see which lines run.
+
+    Yields:
+        See `_run`.
+    """
+
+    def open_runner() -> SuiteRunner:
+        import_program(suite["module"], source, CANDIDATE_FILE, suite["own_modules"])
+        return SuiteRunner(suite, CandidateHere(coverage))
+
+    return _run(open_runner, function, task)
+
+
+def run_against(
+    suite: SuiteRequest, function: str, pipes: tuple[int, int], task: str
+) -> Iterator[list[object]]:
+    """Run *suite* against a candidate in another process.
+
+    Args:
+        suite: The test module.
+        function: Name of the function under repair.
+        pipes: Descriptors to the candidate and from it.
+        task: See `_run`.
+
+    Yields:
+        See `_run`.
+    """
+
+    def open_runner() -> SuiteRunner:
+        own_modules = suite["own_modules"]
+        module = import_program(suite["module"], suite["program"], "<program>", own_modules)
+        others = module_names(own_modules)
+        proxy = FunctionProxy(function, Wire(ProgramNames(module, others)), *pipes)
+        loaded = [sys.modules[name] for name in others if name in sys.modules]
+        replace_function(module, function, proxy, loaded)
+        return SuiteRunner(suite, proxy)
+
+    return _run(open_runner, function, task)
+
+
+def _run(
+    open_runner: Callable[[], SuiteRunner], function: str, task: str
+) -> Iterator[list[object]]:
+    """Run a suite, or list it: ``["checks", names, left out]`` or a problem.
+
+    Args:
+        open_runner: Imports the program and its tests.
+        function: Name of the function under repair.
         task: ``run``; ``collect`` to list the checks without running them; ``record`` to run and
             list the calls of the function.
 
@@ -57,7 +108,7 @@ def run_suite(
         record, ``["call", check, call]``.
     """
     try:
-        runner = SuiteRunner(suite, function, calls, answers)
+        runner = open_runner()
     except UnsupportedFunctionError as error:
         yield ["problem", str(error)]
     except BaseException as error:  # the module or its tests may raise anything on import
@@ -81,23 +132,16 @@ class SuiteRunner:
     """Collects a test module and runs it against one candidate.
 
     Args:
-        suite: The test module.
-        function: Name of the function under repair.
-        calls, answers: Descriptors to and from the candidate.
+        suite: The test module; its program is imported already.
+        candidate: What the tests call.
 
     Attributes:
         tests: Calls of tests to run.
         left_out: Why a test cannot be run, for each such test.
     """
 
-    def __init__(self, suite: SuiteRequest, function: str, calls: int, answers: int) -> None:
-        own_modules = suite["own_modules"]
-        module = import_program(suite["module"], suite["program"], "<program>", own_modules)
-        others = module_names(own_modules)
-        wire = Wire(ProgramNames(module, others))
-        self._proxy = FunctionProxy(function, wire, calls, answers)
-        loaded = [sys.modules[name] for name in others if name in sys.modules]
-        replace_function(module, function, self._proxy, loaded)
+    def __init__(self, suite: SuiteRequest, candidate: FunctionProxy | CandidateHere) -> None:
+        self._candidate = candidate
         for other, name in suite["aliases"].items():
             _register(other, importlib.import_module(name))
         self._checks: list[Check] = []
@@ -115,17 +159,18 @@ class SuiteRunner:
 
     def run(self, *, record: bool = False) -> Iterator[list[object]]:
         """Yield the outcome, or the calls, of each check, as `run_suite` does."""
-        number, self._proxy.keeps_calls = 0, record
+        number, self._candidate.keeps_calls = 0, record
         for test in self.tests:
-            self._checks = [Check(self._proxy) for _ in test.lines]
-            end, lost = Check(self._proxy), False
+            self._checks = [Check(self._candidate) for _ in test.lines]
+            end, lost = Check(self._candidate), False
             try:
-                self._collector.run(test)
+                with self._candidate.watched():
+                    self._collector.run(test)
                 end.record(None)
             except CandidateLostError:
                 lost = True
             except BaseException as error:  # the exception is how the test fails
-                end.record(None if _is_skip(error) else error)
+                end.record(None if self._is_skip(error) else error)
             for check in [*self._checks, *[end] * test.has_end_check]:
                 if check.failure is None and not check.has_passed and end.failure is not None:
                     check.failure, check.lines = end.failure, end.lines
@@ -142,10 +187,9 @@ class SuiteRunner:
     def _check(self, number: int) -> Check:
         return self._checks[number]
 
-
-def _is_skip(error: BaseException) -> bool:
-    """Whether the test skips itself; a candidate that raises the same exception fails."""
-    return type(error).__name__ in _SKIPPED and not is_raised_by_candidate(error)
+    def _is_skip(self, error: BaseException) -> bool:
+        """Whether the test skips itself; a candidate that raises the same exception fails."""
+        return type(error).__name__ in _SKIPPED and not self._candidate.has_raised(error)
 
 
 def _register(name: str, module: ModuleType) -> None:
@@ -164,6 +208,5 @@ def _execute(name: str, source: str, known: Mapping[str, object] | None = None) 
     """Run a module of the tests, which others may import from then on; return its namespace."""
     module = sys.modules[name] = ModuleType(name)
     vars(module).update({"__file__": f"{name}.py", **(known or {})})
-    code = compile(source, f"<{name}>", "exec", dont_inherit=True)
-    exec(code, vars(module))  # noqa: S102 - the caller's tests, in the sandbox
+    exec(compile_module(source, f"<{name}>"), vars(module))  # noqa: S102 - tests, in the sandbox
     return vars(module)

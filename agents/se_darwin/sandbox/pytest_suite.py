@@ -79,6 +79,8 @@ class PytestSuite:
         helpers: Prepared sources of modules of the tests' own, by the name that imports them.
         checks: Names of all checks in order; empty until `Sandbox.collect` has listed them.
         left_out: Why a test of the function cannot be run, for each such test.
+        within: Whether the tests must run in the process of the program, because they give it, or
+            get from it, what cannot be sent between processes.
     """
 
     program: ProgramSources
@@ -91,6 +93,7 @@ class PytestSuite:
     helpers: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    within: bool = False
 
     @classmethod
     def prepare(cls, tests: TestSources, program: ProgramSources, function: str) -> PytestSuite:

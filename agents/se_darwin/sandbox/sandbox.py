@@ -132,6 +132,8 @@ class Sandbox:
     ) -> list[Execution]:
         """Run each source on all *tests*, each in a process of its own.
 
+        The checks of a test suite run in another process, unless it is `PytestSuite.within`.
+
         Args:
             sources: Programs that define *function*.
             tests: Test cases, whose arguments alone enter the sandbox; or a test suite, which
@@ -147,17 +149,37 @@ class Sandbox:
         granted = limits or self.limits
         if coverage:
             granted = granted.times(4)
-        count = len(tests.checks) if isinstance(tests, PytestSuite) else len(tests)
         request = {
             **self._request(sources, function, granted),
+            **self._tests(tests),
             "module": module,
             "coverage": coverage,
         }
-        if isinstance(tests, PytestSuite):
-            request |= self._write_suite(tests)
-        else:
-            request["tests"] = repr([(case.arguments, dict(case.keywords)) for case in tests])
-        return self._run(request, count)
+        return self._run(request, _count(tests))
+
+    def screen(
+        self,
+        sources: Sequence[str],
+        tests: Sequence[TestCase] | PytestSuite,
+        *,
+        function: str,
+        module: str | None = None,
+        limits: Limits | None = None,
+    ) -> list[Execution]:
+        """Run each source on all *tests*, many times as fast as `run`, which confirms who passes.
+
+        One process runs several sources, one after the other, and a suite's checks, too: a program
+        may see what one before it did to an imported module, and could find what tests expect. The
+        arguments and the result are those of `run`.
+        """
+        request = {
+            **self._request(sources, function, limits or self.limits),
+            **self._tests(tests),
+            "module": module,
+            "together": True,
+            "within": True,
+        }
+        return self._run(request, _count(tests))
 
     def replay(
         self,
@@ -230,7 +252,8 @@ class Sandbox:
             self._restart()
             if len(sources) == 1:  # this source killed the server
                 return [Execution(outputs=(None,) * count, end="killed")]
-            return [self._run({**request, "sources": [each]}, count)[0] for each in sources]
+            alone = {**request, "together": False}
+            return [self._run({**alone, "sources": [each]}, count)[0] for each in sources]
         return [
             Execution.parse(text, count, end=end, cpu_seconds=cpu_seconds)
             for end, text, cpu_seconds in results
@@ -247,6 +270,7 @@ class Sandbox:
             **self._request([suite.program.code], function, limits),
             **self._write_suite(suite),
             "task": "collect",
+            "within": True,
         }
         try:
             [(end, text, _)] = self._exchange(request, limits.wall_seconds + START_SECONDS)
@@ -353,6 +377,12 @@ class Sandbox:
             os.killpg(server.pid, signal.SIGKILL)
         server.communicate()
 
+    def _tests(self, tests: Sequence[TestCase] | PytestSuite) -> dict[str, object]:
+        """Fields of a request that runs *tests*."""
+        if isinstance(tests, PytestSuite):
+            return self._write_suite(tests) | {"within": tests.within}
+        return {"tests": repr([(case.arguments, dict(case.keywords)) for case in tests])}
+
     def _write_suite(self, suite: PytestSuite) -> dict[str, object]:
         """Write *suite* to the file that suite runners read and candidates cannot."""
         os.ftruncate(self._suite_fd, 0)
@@ -374,6 +404,8 @@ class Sandbox:
             "task": "run",
             "calls": [],
             "coverage": False,
+            "together": False,
+            "within": False,
             "parallel": self._parallel,
             "memory_bytes": limits.memory_bytes,
             "cpu_seconds": limits.cpu_seconds,
@@ -420,3 +452,7 @@ class Sandbox:
         if not poller.poll(max(0.0, (deadline - time.monotonic()) * 1000.0)):
             raise _ServerLostError("it did not answer in time")
         return int(pipe.fileno())
+
+
+def _count(tests: Sequence[TestCase] | PytestSuite) -> int:
+    return len(tests.checks) if isinstance(tests, PytestSuite) else len(tests)

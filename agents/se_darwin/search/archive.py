@@ -17,20 +17,17 @@ class Archive:
 
     Attributes:
         members: Members in order of arrival, the root first.
+        best: The member with the highest score; of several, the first with the fewest edits.
     """
 
     def __init__(self, root: Evaluation) -> None:
         self.members = [root]
+        self.best = root
         self._sources = {root.source}
         self._tried = {root.edits}
 
     def __len__(self) -> int:
         return len(self.members)
-
-    @property
-    def best(self) -> Evaluation:
-        """The member with the highest score; of several, the one with the fewest edits."""
-        return max(self.members, key=lambda member: (member.score, -len(member.edits)))
 
     def is_untried(self, edits: frozenset[Edit]) -> bool:
         """Whether no registered candidate has exactly these edits."""
@@ -53,4 +50,5 @@ class Archive:
         if child.score < parent.score:
             return False
         self.members.append(child)
+        self.best = max(self.best, child, key=lambda member: (member.score, -len(member.edits)))
         return True

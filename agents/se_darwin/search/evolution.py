@@ -27,7 +27,9 @@ RATIO_GAIN = 30.0
 SECOND = 0.5
 NODE_TURN = 0.5
 FLOOR = 0.1
-ROWS_PER_RUN = 200
+ROWS_PER_RUN = 20
+GROWTH = 10  # a generation has a tenth of the candidates that were run before it
+MOST_PER_GENERATION = 64
 SPLIT = (
     "single_edits",
     "second_edits",
@@ -98,15 +100,18 @@ class Evolution:
         self._frontier.push(Branch(parent=root, prospect=1.0, outlook=1.0))
 
     def run_generation(self, max_candidates: int | None = None) -> list[Outcome]:
-        """Run one batch of candidates: those that are most likely the repair.
+        """Run one generation of candidates: those that are most likely the repair.
+
+        Large generations run faster; they grow so that few are run beyond the first repair.
 
         Args:
-            max_candidates: Upper limit besides the policy's batch, or None.
+            max_candidates: Upper limit, or None.
 
         Returns:
             The steps that were run; empty if every candidate has been tried.
         """
-        count = min(self._policy.batch, max_candidates or self._policy.batch)
+        count = max(self._policy.batch, min(MOST_PER_GENERATION, self.evaluations // GROWTH))
+        count = min(count, max_candidates or count)
         chosen: list[tuple[Choice, str]] = []
         while len(chosen) < count:
             choice = self._frontier.pop(self._rng, self._policy.epsilon)
@@ -121,7 +126,8 @@ class Evolution:
                 self.split["duplicates"] += 1
         if not chosen:
             return []
-        children = self._run([(choice.step.edits, source) for choice, source in chosen])
+        programs = [(choice.step.edits, source) for choice, source in chosen]
+        children = self._task.screen(self._sandbox, programs)
         self.evaluations += len(children)
         return [
             self._record(choice, child) for (choice, _), child in zip(chosen, children, strict=True)

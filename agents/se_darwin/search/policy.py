@@ -14,7 +14,7 @@ class Policy:
     Attributes:
         ranker: Estimates the chance of each candidate; a world model, or one of
             `agents.se_darwin.search.ranker`.
-        batch: Candidates per generation.
+        batch: Candidates of the first generations; later ones grow with the number that were run.
         epsilon: Share of random choices, in [0, 1].
     """
 

@@ -17,6 +17,9 @@ from agents.se_darwin.search.evolution import Outcome
 from agents.se_darwin.tasks import RepairTask
 from infrastructure.trajectories import ReplayBuffer, ReplayBufferWriteError
 
+MOST_RECORDED = 1000
+"""Outcomes of a search that are recorded; later ones only if they are better."""
+
 
 class Recording:
     """Appends outcomes as they arrive, so that an interrupted search keeps what it has run.
@@ -35,6 +38,9 @@ class Recording:
         for outcome in outcomes:
             if self._buffer is None or self._problem:
                 return
+            is_better = outcome.child.score > outcome.parent.score
+            if self._recorded >= MOST_RECORDED and not is_better:
+                continue
             try:
                 self._buffer.append(to_transition(task, outcome, sandbox))
             except ReplayBufferWriteError as error:

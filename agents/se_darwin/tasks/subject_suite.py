@@ -121,7 +121,7 @@ class SubjectSuite:
         for _ in range(_BATCHES):
             batch = dict(islice(faults, _FAULTS_PER_BATCH))
             programs = [(frozenset[Edit](), source) for source in batch]
-            for evaluation in original.evaluate(sandbox, programs):
+            for evaluation in original.screen(sandbox, programs):
                 if not evaluation.fixed:
                     return replace(
                         original,

@@ -575,11 +575,15 @@ def test_a_test_without_asserts_reaches_the_function(sandbox: Sandbox) -> None:
     ]
 
 
-def test_a_method_of_another_kind_is_refused(sandbox: Sandbox) -> None:
+def test_a_method_of_another_kind_is_run_with_its_tests_in_one_process(sandbox: Sandbox) -> None:
     tests = TestSources("from mod import Cart\ndef test_a():\n    assert Cart(1).largest == 1")
     suite = PytestSuite.prepare(tests, ProgramSources(METHODS, "mod"), "Cart.largest")
-    with pytest.raises(PytestSuiteError, match=r"Cart.largest is a cached_property, not a plain"):
-        sandbox.collect(suite, function="Cart.largest", limits=LIMITS)
+    suite = sandbox.collect(suite, function="Cart.largest", limits=LIMITS)
+    name = "Cart.largest"
+    [apart] = sandbox.run([METHODS], suite, function=name, limits=LIMITS)
+    [within] = sandbox.screen([METHODS], suite, function=name, limits=LIMITS)
+    assert apart.outputs == (None,)
+    assert None not in within.outputs
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,31 @@ def test_programs_do_not_see_each_other(sandbox: Sandbox) -> None:
         assert [output.text for output in execution.outputs if output] == ["1", "2", "3"]
 
 
+def test_programs_that_are_screened_have_results_of_their_own(sandbox: Sandbox) -> None:
+    ends = "import os\ndef solve(x):\n    os._exit(0)\n"
+    unfinished = "def solve(x)\n"
+    sources = [ADD_ONE, HANGS, ends, unfinished, "def solve(x):\n    return 1\n", ADD_ONE] * 6
+    limits = Limits(cpu_seconds=0.05)
+    executions = sandbox.screen(sources, TESTS, function="solve", limits=limits)
+    passed = [
+        [test.passes(output) for test, output in zip(TESTS, each.outputs, strict=True)]
+        for each in executions
+    ]
+    assert passed == [[True] * 3, [True, False, False], *[[False] * 3] * 2, *passed[4:6]] * 6
+    assert passed[4:6] == [[True, False, False], [True] * 3]
+    assert [each.end for each in executions[:6]] == ["exit", "timeout", *["exit"] * 4]
+    assert all(0.0 <= each.cpu_seconds < 0.2 for each in executions)
+
+
+def test_programs_that_are_screened_share_modules_but_not_imports_and_chance(
+    sandbox: Sandbox,
+) -> None:
+    draws = "import random, sys\nsys.modules.pop('math', None)\n"
+    draws += "def solve(x):\n    return random.random(), 'math' in sys.modules\n"
+    [first, *others] = sandbox.screen(["import math\n" + draws] * 4, TESTS, function="solve")
+    assert all(each.outputs == first.outputs for each in others)
+
+
 def test_an_expected_exception_passes_and_another_does_not(sandbox: Sandbox) -> None:
     source = "def solve(x):\n    return [][x]\n"
     for name, expected in (("IndexError", True), ("KeyError", False)):

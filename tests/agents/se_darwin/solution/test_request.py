@@ -217,41 +217,59 @@ def test_a_candidate_gets_a_multiple_of_the_time_that_is_needed(
     assert task.limits.cpu_seconds <= most_cpu
 
 
-def test_a_test_that_does_more_than_call_is_refused(sandbox: Sandbox) -> None:
-    code = f"from functools import cache\n@cache\n{CODE}"
-    tests = "import program\ndef test_a():\n    program.solve.cache_clear()\n"
-    request = EvolutionRequest.model_validate(
-        {"code": code, "function": "solve", "test_code": tests}
-    )
-    with pytest.raises(ValueError, match=r"solve\.cache_clear"):
-        request.task(sandbox, 1.0)
+CLASS = """
+import functools
+class Box:
+    def __init__(self, x):
+        self.x = x
+    def __next__(self):
+        return self.x
+    @functools.cached_property
+    def twice(self):
+        return self.x
+"""
 
 
 @pytest.mark.parametrize(
-    ("body", "test", "message"),
+    ("code", "function", "test"),
     [
         (
-            "return lambda: x",
-            "assert solve(1)() == 2",
-            r"solve: what it returns.*a function",
+            f"from functools import cache\n@cache\n{CODE}",
+            "solve",
+            "solve.cache_clear(); assert solve(1) == 2",
         ),
-        ("x.append(len)", "assert solve([]) is None", "a builtin_function"),
-        ("yield x", "with solve(1) as x:\n        assert x == 2", "a _GeneratorContextManager"),
+        ("def solve(x):\n    return lambda: x", "solve", "assert solve(1)() == 2"),
+        ("def solve(x):\n    x.append(len)", "solve", "x = []; assert solve(x) == 1"),
+        ("def solve(f, x):\n    return f(x)", "solve", "assert solve(lambda x: x, 1) == 2"),
+        (
+            "from contextlib import *\n@contextmanager\ndef solve(x):\n    yield x",
+            "solve",
+            "with solve(1) as x: assert x == 2",
+        ),
+        (CLASS, "Box.__init__", "assert Box(1).x == 2"),
+        (CLASS, "Box.__next__", "assert next(Box(1)) == 2"),
+        (CLASS, "Box.twice", "assert Box(1).twice == 2"),
     ],
 )
-def test_a_result_that_cannot_be_compared_is_not_searched_on(
-    sandbox: Sandbox, body: str, test: str, message: str
+def test_what_cannot_be_sent_between_processes_is_tested_in_one(
+    sandbox: Sandbox, code: str, function: str, test: str
 ) -> None:
-    decorated = "import contextlib\n@contextlib.contextmanager\n" if "yield" in body else ""
-    request = EvolutionRequest.model_validate(
-        {
-            "code": f"{decorated}def solve(x):\n    {body}",
-            "function": "solve",
-            "test_code": f"from program import solve\ndef test_a():\n    {test}\n",
-        }
-    )
-    with pytest.raises(ValueError, match=message):
-        request.task(sandbox, 1.0)
+    name = function.partition(".")[0]
+    tests = f"from program import *\ndef test_a():\n    {test}\n    assert {name}(1, 2) is None"
+    given = {"code": code, "function": function, "test_code": tests}
+    task = EvolutionRequest.model_validate(given).task(sandbox, 1.0)
+    [screened] = task.screen(sandbox, [(frozenset(), task.space.source)])
+    [alone] = task.evaluate(sandbox, [(frozenset(), task.space.source)])
+    assert not screened.fixed
+    assert alone.passed == screened.passed
+
+
+def test_what_can_be_sent_is_confirmed_in_two_processes(sandbox: Sandbox) -> None:
+    tests = "from program import solve\ndef test_a():\n    assert solve([1]) == [2]\n"
+    given = {"code": CODE, "function": "solve", "test_code": tests}
+    task = EvolutionRequest.model_validate(given).task(sandbox, 1.0)
+    assert task.suite is not None
+    assert not task.suite.within
 
 
 def test_tests_that_never_end_are_refused_and_not_searched_on(sandbox: Sandbox) -> None:

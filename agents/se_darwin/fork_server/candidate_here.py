@@ -1,0 +1,74 @@
+"""The candidate in the process of its tests, which call it as any function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from .wire import Call
+
+CANDIDATE_FILE = "<candidate>"
+
+
+@contextmanager
+def covered_lines(coverage: bool) -> Iterator[set[int]]:
+    """Collect the candidate's lines that run in the block; empty without *coverage*."""
+    lines: set[int] = set()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - settrace's own
+        if frame.f_code.co_filename != CANDIDATE_FILE:
+            return None
+        if event == "line":
+            lines.add(frame.f_lineno)
+        return trace
+
+    if coverage:
+        sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(None)
+
+
+class CandidateHere:
+    """What a `Check` asks about a candidate that runs in this process.
+
+    Args:
+        coverage: Whether to see which lines run.
+
+    Attributes:
+        keeps_calls: Not used: calls are seen in a process of their own only.
+    """
+
+    def __init__(self, coverage: bool) -> None:
+        self._coverage = coverage
+        self._lines: set[int] = set()
+        self.keeps_calls = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """See which lines run in the block."""
+        with covered_lines(self._coverage) as self._lines:
+            yield
+
+    def take_covered_lines(self) -> set[int]:
+        """Return the lines that ran since the last call of this method, and forget them."""
+        lines = set(self._lines)
+        self._lines.clear()
+        return lines
+
+    def take_calls(self) -> list[Call]:
+        """Return no calls."""
+        return []
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether *error* passed through the candidate."""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == CANDIDATE_FILE:
+                return True
+            trace = trace.tb_next
+        return False
