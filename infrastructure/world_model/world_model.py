@@ -7,11 +7,14 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypedDict, cast
+
+import torch
 
 from infrastructure.agent_contract.transition import (
     Box,
@@ -319,13 +322,15 @@ class WorldModel:
         """
         if self._model is None or not actions:
             return list(range(len(actions)))
-        features = self._model.encoder.encode([observation] * len(actions), actions)
-        return rank_candidates(self.spec, self._model.predict(features))
+        with _one_thread():
+            features = self._model.encoder.encode([observation] * len(actions), actions)
+            return rank_candidates(self.spec, self._model.predict(features))
 
     def success_chances(self, observation: Values, actions: Sequence[Values]) -> list[float]:
         """Return the calibrated probability of the spec's success label, by candidate action.
 
-        Before any fit every probability is 0.5.
+        Before any fit every probability is 0.5. Torch uses one thread meanwhile: for so few rows
+        several only wait for one another, and on busy cores for a long time.
 
         Raises:
             ValueError: The spec names no success label, or a field is missing or of another type
@@ -335,8 +340,9 @@ class WorldModel:
             raise ValueError("this spec names no success label: declare TransitionSpec.success")
         if self._model is None or not actions:
             return [0.5] * len(actions)
-        features = self._model.encoder.encode([observation] * len(actions), actions)
-        return success_probabilities(self.spec, self._model.predict(features))
+        with _one_thread():
+            features = self._model.encoder.encode([observation] * len(actions), actions)
+            return success_probabilities(self.spec, self._model.predict(features))
 
     def save(self, folder: Path, *, half: bool = False) -> None:
         """Replace the model in *folder* atomically.
@@ -378,6 +384,17 @@ class WorldModel:
         world_model.training_history = list(history)
         world_model.beaten_prior = str(extra.get("beaten_prior", ""))
         return world_model
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _wish(

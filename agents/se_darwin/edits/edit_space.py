@@ -121,6 +121,16 @@ class EditSpace:
         self.nodes = tuple(ast.walk(self.definition))
         self.scope = Scope.of(self._tree, self.definition, self.nodes)
         self.edits = tuple(self._enumerate())
+        decorators = (each.lineno for each in self.definition.decorator_list)
+        first = min((self.definition.lineno, *decorators))
+        lines = self.source.split("\n")
+        self._before, self._after = lines[: first - 1], lines[self.lines.stop - 1 :]
+        shell: ast.stmt = self.definition
+        for _ in function.split(".")[1:]:  # so that `ast.unparse` indents it
+            shell = ast.ClassDef(name="_", bases=[], keywords=[], body=[shell], decorator_list=[])
+        self._shell = shell
+        own = len(lines) - len(self._before) - len(self._after)
+        self._shell_lines = len(ast.unparse(shell).split("\n")) - own
 
     @property
     def lines(self) -> range:
@@ -150,7 +160,8 @@ class EditSpace:
                 for slot, block in _flattened(self.definition):
                     undone.append((slot, read(slot)))
                     write(slot, block)
-            return ast.unparse(self._tree)
+            own = ast.unparse(self._shell).split("\n")[self._shell_lines :]
+            return "\n".join([*self._before, *own, *self._after])
         finally:
             for slot, value in reversed(undone):
                 write(slot, value)

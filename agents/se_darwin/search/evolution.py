@@ -91,6 +91,7 @@ class Evolution:
         self.archive = Archive(root)
         self.evaluations = 0
         self.split = dict.fromkeys(SPLIT, 0)
+        self._root = root
         self._features = {root: StepFeatures(task.space, root)}
         self._weights: dict[Edit, float] = {}
         self._ranked_rows = 0
@@ -178,11 +179,7 @@ class Evolution:
     def _rank(self, branch: Branch) -> Neighbourhood:
         """Rank the steps from the branch's program: its only one, or all revisions."""
         parent, space = branch.parent, self._task.space
-        if parent not in self._features:
-            [covered] = self._run([(parent.edits, parent.source)], coverage=True)
-            self.split["coverage_runs"] += 1
-            self._features[parent] = StepFeatures(space, covered)
-        observation, features = observe(space, parent), self._features[parent]
+        observation, features = observe(space, parent), self._features_of(parent)
         if branch.added:
             return Neighbourhood(
                 operator="recombination",
@@ -192,7 +189,7 @@ class Evolution:
             )
         steps = revise(space, parent.edits)
         self._rng.shuffle(steps)  # decides between equal chances
-        if self._ranked_rows > ROWS_PER_RUN * self.evaluations:
+        if not self._is_news(parent) or self._ranked_rows > ROWS_PER_RUN * self.evaluations:
             weights = [self._weights[edit] for step in steps for edit in step.changed]
         else:
             actions = [features.describe(step) for step in steps]
@@ -206,6 +203,20 @@ class Evolution:
         return Neighbourhood(
             operator="revision", observation=observation, features=features, ranked=ranked
         )
+
+    def _is_news(self, parent: Evaluation) -> bool:
+        """Whether other steps may be likely from *parent* than from the given program."""
+        return not parent.edits or parent.score > self._root.score
+
+    def _features_of(self, parent: Evaluation) -> StepFeatures:
+        """Features of steps from *parent*: with the lines that its tests run, if it is news."""
+        if not self._is_news(parent):
+            return self._features[self._root]
+        if parent not in self._features:
+            [covered] = self._run([(parent.edits, parent.source)], coverage=True)
+            self.split["coverage_runs"] += 1
+            self._features[parent] = StepFeatures(self._task.space, covered)
+        return self._features[parent]
 
     def _run(
         self, programs: list[tuple[frozenset[Edit], str]], *, coverage: bool = False
