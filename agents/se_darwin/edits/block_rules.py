@@ -208,6 +208,26 @@ def exit_added(site: Site) -> Iterator[Proposal]:
         yield site.insertion("exit_added", after=[f"return {value}"])
 
 
+def else_added(site: Site) -> Iterator[Proposal]:
+    """Give an ``if`` an ``else`` that leaves, changes a number or repeats another statement."""
+    node, scope = site.node, site.scope
+    if not isinstance(node, ast.If) or node.orelse or not site.is_statement:
+        return
+    texts = ["break", "continue"] if site.in_loop else []
+    texts += [f"return {value}" for value in (*scope.returned[:2], "False", "None")]
+    stored = [name for name in scope.assigned if name in scope.numeric]
+    texts += [f"{name} {operator}= 1" for name in stored[:1] for operator in "+-"]
+    texts += [f"{name} = {value}" for name in scope.assigned[:1] for value in ("0", "None")]
+    texts += scope.statements[:4]
+    for text in dict.fromkeys(texts):
+        yield Proposal(
+            kind="else_added",
+            old="nothing",
+            new=f"else {text}",
+            assign=lambda text=text: [((node, "orelse", None), ast.parse(text).body)],  # type: ignore[misc]
+        )
+
+
 def update_added(site: Site) -> Iterator[Proposal]:
     """Insert ``x += 1``, ``x.append(y)``, ``x = y`` or ``x[i] += y`` at the end of a block."""
     if not site.is_statement or not site.is_last or _is_exit(site.node):
@@ -283,6 +303,7 @@ BLOCK_RULES = (
     moved_along,
     statement_copied,
     exit_added,
+    else_added,
     update_added,
     return_kind,
 )

@@ -6,12 +6,14 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 
 from agents.se_darwin.edits.block_rules import BLOCK_RULES
+from agents.se_darwin.edits.condition_rules import CONDITION_RULES
 from agents.se_darwin.edits.edit import Assignment, Block, Edit, Site, read, write
 from agents.se_darwin.edits.exchange_rules import EXCHANGE_RULES
 from agents.se_darwin.edits.expression_rules import EXPRESSION_RULES
 from agents.se_darwin.edits.growth_rules import GROWTH_RULES
 from agents.se_darwin.edits.guard_rules import GUARD_RULES
 from agents.se_darwin.edits.ingredient_rules import INGREDIENT_RULES
+from agents.se_darwin.edits.name_rules import NAME_RULES
 from agents.se_darwin.edits.parameter_rules import PARAMETER_RULES
 from agents.se_darwin.edits.regroup_rules import REGROUP_RULES
 from agents.se_darwin.edits.scope import Scope
@@ -62,6 +64,7 @@ EDIT_KINDS = (
     "statement_moved",
     "statement_copied",
     "exit_added",
+    "else_added",
     "update_added",
     "guard_added",
     "raise_added",
@@ -81,7 +84,9 @@ _RULES = (
     + STATEMENT_RULES
     + SHRINK_RULES
     + GROWTH_RULES
+    + CONDITION_RULES
     + INGREDIENT_RULES
+    + NAME_RULES
     + BLOCK_RULES
     + GUARD_RULES
     + PARAMETER_RULES

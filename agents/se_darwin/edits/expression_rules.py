@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator
 from agents.se_darwin.edits.edit import Proposal, Site, swap
 
 _ORDERINGS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
-_COMPARISON_GROUPS = (_ORDERINGS, (ast.Is, ast.IsNot), (ast.In, ast.NotIn))
+_COMPARISON_GROUPS = (
+    _ORDERINGS,
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+    (ast.Is, ast.Eq),
+    (ast.IsNot, ast.NotEq),
+    (ast.In, ast.Eq),
+    (ast.NotIn, ast.NotEq),
+)
 _OPERATOR_PAIRS = (
     (ast.Add, ast.Sub),
     (ast.Add, ast.Mult),
@@ -17,12 +25,22 @@ _OPERATOR_PAIRS = (
     (ast.Mult, ast.Pow),
     (ast.Div, ast.FloorDiv),
     (ast.FloorDiv, ast.Mod),
+    (ast.Add, ast.Div),
+    (ast.Add, ast.FloorDiv),
+    (ast.Sub, ast.Mult),
+    (ast.Sub, ast.Div),
+    (ast.Sub, ast.FloorDiv),
+    (ast.Sub, ast.Mod),
+    (ast.Mult, ast.Mod),
+    (ast.Div, ast.Mod),
+    (ast.BitXor, ast.Pow),
     (ast.LShift, ast.RShift),
     (ast.BitAnd, ast.BitOr),
     (ast.BitAnd, ast.BitXor),
     (ast.BitOr, ast.BitXor),
 )
 _MAX_FUNCTIONS = 4
+_ROUND = 10  # from here on, a number may have a digit too many or too few
 _COMMUTATIVE = (ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
 _METHOD_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("strip", "lstrip", "rstrip"),
@@ -109,7 +127,24 @@ def operand_order(site: Site) -> Iterator[Proposal]:
 
 
 def boolean(site: Site) -> Iterator[Proposal]:
-    """``and`` to ``or`` and back."""
+    """``and`` to ``or`` and back, ``&`` to ``and`` and back, ``|`` to ``or`` and back."""
+    node = site.node
+    if isinstance(node, ast.BoolOp) and len(node.values) == 2:
+        bitwise = ast.BitAnd if isinstance(node.op, ast.And) else ast.BitOr
+        yield Proposal(
+            kind="boolean",
+            old=type(node.op).__name__,
+            new=bitwise.__name__,
+            assign=site.replace(lambda: ast.BinOp(node.values[0], bitwise(), node.values[1])),
+        )
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
+        logical = ast.And if isinstance(node.op, ast.BitAnd) else ast.Or
+        yield Proposal(
+            kind="boolean",
+            old=type(node.op).__name__,
+            new=logical.__name__,
+            assign=site.replace(lambda: ast.BoolOp(logical(), [node.left, node.right])),
+        )
     if isinstance(site.node, ast.BoolOp):
         other = ast.Or if isinstance(site.node.op, ast.And) else ast.And
         yield Proposal(
@@ -205,9 +240,11 @@ def constant(site: Site) -> Iterator[Proposal]:
     if isinstance(value, bool):
         others = [not value]
     elif isinstance(value, int):
-        others = [value + 1, value - 1, 0, 1, -value]
+        others = [value + 1, value - 1, 0, 1, 2, -value]
+        if abs(value) >= _ROUND:
+            others += [value * 10, value // 10]
     elif isinstance(value, float):
-        others = [value * 2, value / 2, value + 1, value - 1]
+        others = [value * 2, value / 2, value + 1, value - 1, value * 10, value / 10]
     for other in dict.fromkeys(others):
         if other != value:
             yield Proposal(
@@ -224,7 +261,8 @@ def string(site: Site) -> Iterator[Proposal]:
     if not isinstance(node, ast.Constant) or isinstance(site.parent, ast.JoinedStr):
         return
     if isinstance(node.value, str | bytes):
-        for other in (*site.scope.strings, type(node.value)()):
+        others = (*site.scope.strings, type(node.value)(), *_similar(node.value))
+        for other in dict.fromkeys(others):
             if type(other) is type(node.value) and other != node.value:
                 yield Proposal(
                     kind="string",
@@ -232,6 +270,15 @@ def string(site: Site) -> Iterator[Proposal]:
                     new=repr(other)[:20],
                     assign=site.set_field("value", other),
                 )
+
+
+def _similar(value: str | bytes) -> tuple[str | bytes, ...]:
+    """Return texts that people write instead of *value*: in another case, with another blank."""
+    if isinstance(value, bytes):
+        return ()
+    if len(value) <= 1:
+        return (" ", ",", "\n", "-", "0")
+    return (value.lower(), value.upper(), value.capitalize(), value.strip(), value + " ")
 
 
 def variable(site: Site) -> Iterator[Proposal]:

@@ -13,9 +13,10 @@ _SIZED_CALLS = ("len", "sorted", "list", "set")
 _ITERATED_CALLS = ("sorted", "reversed", "set", "list", "range", "enumerate")
 _TEXT_METHODS = ("lower", "strip")
 _SEQUENCE_CALLS = ("sorted", "list", "tuple", "str", "min", "max")
+_RESULT_CALLS = ("list", "sorted", "tuple", "set", "str", "bool", "sum", "max", "min", "round")
+_KEYS = ("len", "abs", "str", "lambda item: item[0]", "lambda item: item[1]", "lambda item: -item")
 _MAX_NAMES = 2
 _MAX_FUNCTIONS = 3
-_MAX_CONDITIONS = 5
 _RANGE_LIMIT = 3
 
 
@@ -28,19 +29,9 @@ def call_added(site: Site) -> Iterator[Proposal]:
         return
     called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
     used = site.scope.functions[:_MAX_NAMES]
-    builtins: tuple[str, ...]
-    if site.role == "iter":
-        builtins = _ITERATED_CALLS
-    elif isinstance(node, ast.Name):
-        numeric, sized = node.id in site.scope.numeric, node.id in site.scope.sized
-        builtins = (_NUMBER_CALLS if numeric else ()) + (_SIZED_CALLS if sized else ())
-    elif isinstance(node, ast.BinOp):
-        builtins = _NUMBER_CALLS
-    else:
-        builtins = ("int", "str", "len", "sorted")
     if isinstance(site.parent, ast.BinOp | ast.Slice | ast.Subscript | ast.Compare):
-        builtins = tuple(name for name in builtins if name in ("abs", "int", "len"))
         used = used[:1]
+    builtins = _fitting_builtins(site, node)
     known = site.scope.module.functions[:_MAX_FUNCTIONS]
     for name in dict.fromkeys((*used, *builtins, *known)):
         if name != called:
@@ -54,6 +45,26 @@ def call_added(site: Site) -> Iterator[Proposal]:
                     )
                 ),
             )
+
+
+def _fitting_builtins(site: Site, node: ast.expr) -> tuple[str, ...]:
+    """Return the builtins that fit the place and what is known of *node*."""
+    builtins: tuple[str, ...]
+    if site.role == "iter":
+        return _ITERATED_CALLS
+    if isinstance(node, ast.Name):
+        numeric, sized = node.id in site.scope.numeric, node.id in site.scope.sized
+        builtins = (_NUMBER_CALLS if numeric else ()) + (_SIZED_CALLS if sized else ())
+    elif isinstance(node, ast.BinOp):
+        builtins = _NUMBER_CALLS
+    else:
+        builtins = ("int", "str", "len", "sorted")
+    if isinstance(site.parent, ast.Return):
+        return builtins + _RESULT_CALLS
+    if isinstance(site.parent, ast.BinOp | ast.Slice | ast.Subscript | ast.Compare):
+        is_sum = isinstance(site.parent, ast.BinOp) and isinstance(site.parent.op, ast.Add)
+        return (*(name for name in builtins if name in ("abs", "int", "len")), *("str",) * is_sum)
+    return builtins
 
 
 def indexes_looped(site: Site) -> Iterator[Proposal]:
@@ -214,50 +225,6 @@ def term_added(site: Site) -> Iterator[Proposal]:
             )
 
 
-def clause_added(site: Site) -> Iterator[Proposal]:
-    """``c`` to ``c and d`` or ``c or d``: a condition of the function, or a variable."""
-    node = site.node
-    if not isinstance(node, ast.expr) or not _is_condition(site):
-        return
-    own = ast.unparse(node)
-    clauses = [text for text in site.scope.conditions if text not in own][:_MAX_CONDITIONS]
-    truths = [name for name in site.scope.names[:_MAX_NAMES] if name not in clauses]
-    for operator in (ast.And, ast.Or):
-        for text in clauses:
-            yield _clause(site, node, operator, text, first=False)
-        for text in truths:  # before the condition, which may need it
-            for test in (text, f"not {text}"):
-                yield _clause(site, node, operator, test, first=True)
-
-
-def _clause(
-    site: Site, node: ast.expr, operator: type[ast.boolop], text: str, *, first: bool
-) -> Proposal:
-    def build() -> ast.expr:
-        values = [parse_expression(text), node]
-        return ast.BoolOp(operator(), values if first else values[::-1])
-
-    return Proposal(
-        kind="clause_added",
-        old="nothing",
-        new=f"{operator.__name__} {text}",
-        assign=site.replace(build),
-    )
-
-
-def filter_added(site: Site) -> Iterator[Proposal]:
-    """``[e for x in y]`` to ``[e for x in y if x]``, or with a condition of the function."""
-    node = site.node
-    if not isinstance(node, ast.comprehension) or not isinstance(node.target, ast.Name):
-        return
-    name = node.target.id
-    for text in (name, f"not {name}", *site.scope.conditions[:3]):
-        added = [*node.ifs, parse_expression(text)]
-        yield Proposal(
-            kind="filter_added", old="nothing", new=text, assign=site.set_field("ifs", added)
-        )
-
-
 def argument_added(site: Site) -> Iterator[Proposal]:
     """Give a call one more argument: a variable, a small number, or a usual keyword."""
     node = site.node
@@ -285,8 +252,6 @@ def argument_added(site: Site) -> Iterator[Proposal]:
             new=text,
             assign=site.set_field("args", added),
         )
-    if name == "sorted" or method == "sort":
-        yield from _reversed(site, node)
 
 
 _CLOSED_CALLS = (
@@ -295,27 +260,56 @@ _CLOSED_CALLS = (
 )  # fmt: skip
 
 
-def _reversed(site: Site, node: ast.Call) -> Iterator[Proposal]:
-    if all(keyword.arg != "reverse" for keyword in node.keywords):
-        added = [*node.keywords, ast.keyword("reverse", ast.Constant(value=True))]
-        yield Proposal(
-            kind="argument_added",
-            old="keywords",
-            new="reverse",
-            assign=site.set_field("keywords", added),
-        )
+def keyword_added(site: Site) -> Iterator[Proposal]:
+    """``reverse=True`` or a ``key`` for what sorts, a ``key`` or a ``default`` for what chooses."""
+    node = site.node
+    if not isinstance(node, ast.Call):
+        return
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    keywords: list[tuple[str, str]] = []
+    if name in ("sorted", "sort"):
+        keywords = [("reverse", "True"), *(("key", key) for key in _KEYS)]
+    elif name in ("min", "max") and len(node.args) == 1:
+        keywords = [("key", key) for key in _KEYS[:-1]]
+        keywords += [("default", value) for value in ("0", "None")]
+    given = {keyword.arg for keyword in node.keywords}
+    for argument, text in keywords:
+        if argument not in given:
+            yield Proposal(
+                kind="argument_added",
+                old="keywords",
+                new="reverse" if argument == "reverse" else f"{argument} {text}",
+                assign=lambda argument=argument, text=text: [  # type: ignore[misc]
+                    (
+                        (node, "keywords", None),
+                        [*node.keywords, ast.keyword(argument, parse_expression(text))],
+                    )
+                ],
+            )
 
 
-def _is_condition(site: Site) -> bool:
-    """Whether the expression is a whole condition."""
-    if isinstance(site.node, ast.Constant):
-        return False
-    if isinstance(site.parent, ast.If | ast.While | ast.IfExp) and site.role == "test":
-        return True
-    if isinstance(site.parent, ast.comprehension) and site.role == "ifs":
-        return True
-    is_truth = isinstance(site.node, ast.Compare | ast.BoolOp)
-    return is_truth and isinstance(site.parent, ast.Return | ast.Assign) and site.role == "value"
+def element_added(site: Site) -> Iterator[Proposal]:
+    """``[a]`` to ``[a, b]``, and ``return a`` to ``return (a, b)``."""
+    node = site.node
+    if isinstance(node, ast.Tuple | ast.List) and isinstance(node.ctx, ast.Load):
+        if not 0 < len(node.elts) <= 3 or isinstance(site.parent, ast.Subscript | ast.Compare):
+            return
+        own = {ast.unparse(each) for each in node.elts}
+        for name in [name for name in site.scope.names if name not in own][:3]:
+            yield Proposal(
+                kind="argument_added",
+                old="elts",
+                new=name,
+                assign=lambda name=name: [  # type: ignore[misc]
+                    ((node, "elts", None), [*node.elts, parse_expression(name)])
+                ],
+            )
+    elif isinstance(node, ast.Name) and isinstance(site.parent, ast.Return):
+        for name in [name for name in site.scope.names if name != node.id][:2]:
+            for text in (f"({node.id}, {name})", f"({name}, {node.id})"):
+                yield Proposal(
+                    kind="argument_added", old="value", new=text, assign=site.replace_text(text)
+                )
 
 
 _OPERAND_PLACES: tuple[tuple[tuple[type[ast.AST], ...], tuple[str, ...]], ...] = (
@@ -348,7 +342,7 @@ GROWTH_RULES = (
     index_added,
     bound_added,
     term_added,
-    clause_added,
-    filter_added,
+    keyword_added,
+    element_added,
     argument_added,
 )

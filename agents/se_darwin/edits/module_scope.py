@@ -16,6 +16,7 @@ class ModuleScope:
     """Ingredients from the module and the class of a function, in order of definition.
 
     Attributes:
+        known: Names that the function can read.
         functions: Names of the module's other functions and classes that take one argument, then
             of those that it imports by name.
         modules: Names of the modules that it imports.
@@ -27,6 +28,7 @@ class ModuleScope:
         methods: Names of the methods of the class.
     """
 
+    known: frozenset[str]
     functions: tuple[str, ...]
     modules: tuple[str, ...]
     constants: tuple[str, ...]
@@ -52,6 +54,7 @@ class ModuleScope:
         owner = _class_of(tree, definition)
         methods, attributes = _members(owner) if owner is not None else ((), ())
         return cls(
+            known=known,
             functions=_once(name for name in _functions(tree) if name != definition.name),
             modules=_once(
                 alias.asname or alias.name
@@ -73,11 +76,16 @@ class ModuleScope:
 
 def _top_level_names(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
-    yield from _constants(tree)
+        else:
+            for each in ast.walk(node):
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                    yield each.id
+                elif isinstance(each, ast.alias):
+                    yield (each.asname or each.name).split(".")[0]
 
 
 def _functions(tree: ast.Module) -> Iterator[str]:

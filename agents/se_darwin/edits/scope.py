@@ -47,6 +47,8 @@ class Scope:
         statements: Texts of its simple statements.
         places: Texts of the subscripts and attributes that it sets, then of those that it reads
             from variables that are no text; without slices.
+        unknown: Names that it reads and that neither it nor the module nor Python defines.
+        unset: Usual start values of names that it changes but assigns nowhere.
         module: What the program around it offers.
     """
 
@@ -69,6 +71,8 @@ class Scope:
     assigned: tuple[str, ...]
     statements: tuple[str, ...]
     places: tuple[str, ...]
+    unknown: tuple[str, ...]
+    unset: dict[str, tuple[str, ...]]
     module: ModuleScope
 
     @classmethod
@@ -93,6 +97,13 @@ class Scope:
                 attributes.setdefault(ast.unparse(node.value), []).append(node.attr)
         arguments = definition.args
         parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        module = ModuleScope.of(tree, definition, names)
+        bound = set(_bound_otherwise(nodes))
+        unknown = _unique(
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and node.id not in module.known | bound
+        )
         return cls(
             names=names,
             parameters=tuple(arg.arg for arg in parameters if arg.arg not in ("self", "cls")),
@@ -146,7 +157,9 @@ class Scope:
                 for node in sorted(nodes, key=lambda node: not _is_stored(node))
                 if _is_place(node, evidence.texts)
             ),
-            module=ModuleScope.of(tree, definition, names),
+            unknown=unknown,
+            unset=_unset(nodes, {arg.arg for arg in parameters}, unknown),
+            module=module,
         )
 
 
@@ -251,6 +264,49 @@ def _is_number(node: ast.expr) -> bool:
         and isinstance(node.func, ast.Name)
         and node.func.id in _NUMERIC_CALLS
     )
+
+
+def _bound_otherwise(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names that something else than an assignment binds in a function."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler):
+            yield node.name or ""
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).split(".")[0]
+        elif isinstance(node, ast.MatchAs | ast.MatchStar):
+            yield node.name or ""
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            yield from node.names
+
+
+def _unset(
+    nodes: tuple[ast.AST, ...], parameters: set[str], unknown: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """Return usual start values of names that the function changes but never assigns."""
+    changed = {
+        id(node.target): node.target.id
+        for node in nodes
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+    }
+    assigned = parameters | {
+        node.id
+        for node in nodes
+        if isinstance(node, ast.Name) and _is_stored(node) and id(node) not in changed
+    }
+    declared = {
+        name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names
+    }
+    found: dict[str, tuple[str, ...]] = {
+        name: ("0", "1", "[]", "''") for name in changed.values() if name not in assigned | declared
+    }
+    for node in nodes:
+        owner = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
+        if isinstance(owner, ast.Name) and owner.id in unknown:
+            if isinstance(node, ast.Subscript) and _is_stored(node):
+                found[owner.id] = ("{}", "[]")
+            elif isinstance(node, ast.Attribute) and node.attr in ("append", "add"):
+                found[owner.id] = ("[]",) if node.attr == "append" else ("set()",)
+    return found
 
 
 def _is_stored(node: ast.AST) -> bool:

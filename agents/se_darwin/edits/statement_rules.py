@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from types import UnionType
 
-from agents.se_darwin.edits.edit import Proposal, Site, swap
+from agents.se_darwin.edits.edit import Block, Proposal, Site, swap
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
 
@@ -64,4 +65,64 @@ def return_value(site: Site) -> Iterator[Proposal]:
     yield Proposal(kind="return_value", old="this", new="next", assign=exchange)
 
 
-STATEMENT_RULES = (loop_exit, assignment, statement_order, return_value)
+def together(site: Site) -> Iterator[Proposal]:
+    """``a = b; b = c`` to ``a, b = (b, c)`` and back; ``a = b`` to ``b = a``."""
+    node = site.node
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not site.is_statement:
+        return
+    target, value = node.targets[0], node.value
+    places = ast.Name | ast.Subscript | ast.Attribute
+    if isinstance(target, places) and isinstance(value, places):
+        text = f"{ast.unparse(value)} = {ast.unparse(target)}"
+        yield Proposal(
+            kind="assignment",
+            old="Assign",
+            new="swapped",
+            assign=site.replace(lambda: ast.parse(text).body[0]),
+        )
+    following = None if site.is_last or site.index is None else site.block[site.index + 1]
+    if (
+        _is_plain(node, places)
+        and isinstance(following, ast.Assign)
+        and _is_plain(following, places)
+    ):
+        there = (site.parent, site.role, (site.index or 0) + 1)
+        yield Proposal(
+            kind="assignment",
+            old="Assign",
+            new="with the next",
+            assign=lambda: [
+                (site.slot, ast.copy_location(_joined(node, following), node)),
+                (there, Block([])),
+            ],
+        )
+    if (
+        isinstance(target, ast.Tuple)
+        and isinstance(value, ast.Tuple)
+        and len(target.elts) == len(value.elts)
+    ):
+        yield Proposal(
+            kind="assignment",
+            old="Assign",
+            new="one by one",
+            assign=site.replace(lambda: _split(target, value)),
+        )
+
+
+def _is_plain(node: ast.Assign, places: UnionType) -> bool:
+    return len(node.targets) == 1 and isinstance(node.targets[0], places)
+
+
+def _joined(first: ast.Assign, second: ast.Assign) -> ast.Assign:
+    targets: list[ast.expr] = [first.targets[0], second.targets[0]]
+    return ast.Assign(
+        [ast.Tuple(targets, ast.Store())], ast.Tuple([first.value, second.value], ast.Load())
+    )
+
+
+def _split(target: ast.Tuple, value: ast.Tuple) -> Block:
+    pairs = zip(target.elts, value.elts, strict=True)
+    return Block([ast.copy_location(ast.Assign([one], each), target) for one, each in pairs])
+
+
+STATEMENT_RULES = (loop_exit, assignment, statement_order, return_value, together)

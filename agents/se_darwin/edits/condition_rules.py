@@ -1,0 +1,122 @@
+"""Edits that give a condition one more clause, or make a condition of a value."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from agents.se_darwin.edits.edit import Proposal, Site, parse_expression
+
+_MAX_NAMES = 2
+_MAX_CONDITIONS = 5
+_MAX_CLAUSES = 4
+
+
+def clause_added(site: Site) -> Iterator[Proposal]:
+    """``c`` to ``c and d`` or ``c or d``: a condition of the function, or a variable."""
+    node = site.node
+    if not isinstance(node, ast.expr) or not _is_condition(site):
+        return
+    own = ast.unparse(node)
+    clauses = [text for text in site.scope.conditions if text not in own][:_MAX_CONDITIONS]
+    truths = [name for name in site.scope.names[:_MAX_NAMES] if name not in clauses]
+    for operator in (ast.And, ast.Or):
+        for text in clauses:
+            yield _clause(site, node, operator, text, first=False)
+        for text in _reachable(site, operator):
+            yield _clause(site, node, operator, text, first=True)
+        for text in truths:  # before the condition, which may need it
+            for test in (text, f"not {text}"):
+                yield _clause(site, node, operator, test, first=True)
+
+
+def _clause(
+    site: Site, node: ast.expr, operator: type[ast.boolop], text: str, *, first: bool
+) -> Proposal:
+    def build() -> ast.expr:
+        values = [parse_expression(text), node]
+        return ast.BoolOp(operator(), values if first else values[::-1])
+
+    return Proposal(
+        kind="clause_added",
+        old="nothing",
+        new=f"{operator.__name__} {text}",
+        assign=site.replace(build),
+    )
+
+
+def filter_added(site: Site) -> Iterator[Proposal]:
+    """``[e for x in y]`` to ``[e for x in y if x]``, or with a condition of the function."""
+    node = site.node
+    if not isinstance(node, ast.comprehension) or not isinstance(node.target, ast.Name):
+        return
+    name = node.target.id
+    for text in (name, f"not {name}", *site.scope.conditions[:3]):
+        added = [*node.ifs, parse_expression(text)]
+        yield Proposal(
+            kind="filter_added", old="nothing", new=text, assign=site.set_field("ifs", added)
+        )
+
+
+def _reachable(site: Site, operator: type[ast.boolop]) -> list[str]:
+    """Clauses that keep an index in its bounds, or that ask whether a key is known."""
+    scope = site.scope
+    found: list[str] = []
+    for text in scope.places:
+        place = parse_expression(text)
+        if not isinstance(place, ast.Subscript) or isinstance(place.slice, ast.Constant):
+            continue
+        index, owner = ast.unparse(place.slice), ast.unparse(place.value)
+        first, last, known = f"{index} >= 0", f"{index} < len({owner})", f"{index} in {owner}"
+        if operator is ast.Or:
+            first, last, known = (
+                f"{index} < 0",
+                f"{index} >= len({owner})",
+                f"{index} not in {owner}",
+            )
+        found += [last, first] if _may_be_index(place.slice, scope.numeric) else []
+        found += [known] if index not in scope.numeric or owner not in scope.lists else []
+    for owner in (*scope.sets, *scope.lists)[:1]:
+        form = "{} not in {}" if operator is ast.And else "{} in {}"
+        found += [form.format(name, owner) for name in scope.names if name != owner][:_MAX_NAMES]
+    return list(dict.fromkeys(found))[:_MAX_CLAUSES]
+
+
+def _may_be_index(index: ast.expr, numeric: tuple[str, ...]) -> bool:
+    return isinstance(index, ast.BinOp) or getattr(index, "id", "") in numeric
+
+
+def compared(site: Site) -> Iterator[Proposal]:
+    """``x`` as a condition or a result to ``x == 0``, ``x > 0`` and the like."""
+    node = site.node
+    if not isinstance(node, ast.Name | ast.Call | ast.BinOp | ast.Attribute | ast.Subscript):
+        return
+    is_result = isinstance(site.parent, ast.Return) and isinstance(node, ast.BinOp)
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "len") != "len":
+        return
+    if not is_result and not (site.role in ("test", "ifs") or isinstance(site.parent, ast.BoolOp)):
+        return
+    own = ast.unparse(node)
+    own = f"({own})" if isinstance(node, ast.BinOp) else own
+    for text in ("== 0", "!= 0", "> 0", "== 1", "> 1"):
+        yield Proposal(
+            kind="condition_replaced",
+            old=own[:40],
+            new=f"x {text}",
+            assign=site.replace_text(f"{own} {text}"),
+        )
+
+
+def _is_condition(site: Site) -> bool:
+    """Whether the expression is a whole condition."""
+    if isinstance(site.node, ast.Constant):
+        return False
+    if isinstance(site.parent, ast.If | ast.While | ast.IfExp) and site.role == "test":
+        return True
+    if isinstance(site.parent, ast.comprehension) and site.role == "ifs":
+        return True
+    is_truth = isinstance(site.node, ast.Compare | ast.BoolOp)
+    return is_truth and isinstance(site.parent, ast.Return | ast.Assign) and site.role == "value"
+
+
+CONDITION_RULES = (clause_added, filter_added, compared)

@@ -1,0 +1,76 @@
+"""Edits of names that nothing defines, and of members that are named without their object."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from agents.se_darwin.edits.edit import Proposal, Site
+from agents.se_darwin.edits.scope import is_value
+
+_METHODS = (
+    *("lower", "upper", "strip", "split", "keys", "values", "items", "copy", "pop", "isdigit"),
+    *("isalpha", "isalnum", "isupper", "islower", "title", "capitalize", "popleft", "sort"),
+)
+
+
+def unknown_name(site: Site) -> Iterator[Proposal]:
+    """A name that nothing defines to a similar one."""
+    node = site.node
+    if isinstance(node, ast.Name) and node.id in site.scope.unknown:
+        module = site.scope.module
+        known = (*site.scope.names, *module.functions, *module.constants)
+        for name in get_close_matches(node.id, known, n=3, cutoff=0.6):
+            yield Proposal(
+                kind="variable", old=node.id, new=name, assign=site.set_field("id", name)
+            )
+
+
+def start_added(site: Site) -> Iterator[Proposal]:
+    """Begin the function with a start value of a variable that is used before it is assigned."""
+    if not site.is_first_of_function:
+        return
+    for name, values in site.scope.unset.items():
+        for value in values:
+            yield site.insertion("update_added", before=[f"{name} = {value}"])
+
+
+def member(site: Site) -> Iterator[Proposal]:
+    """``x`` to ``self.x`` if the class has it, and back; ``x.f`` to ``x.f()`` and back."""
+    node, scope = site.node, site.scope
+    members = (*scope.module.attributes, *scope.module.methods)
+    if isinstance(node, ast.Name) and node.id in members:
+        yield Proposal(
+            kind="attribute",
+            old=node.id,
+            new=f"self.{node.id}",
+            assign=site.replace(
+                lambda: ast.Attribute(ast.Name("self", ast.Load()), node.id, node.ctx)
+            ),
+        )
+    if isinstance(node, ast.Attribute) and is_value(node) and site.role != "func":
+        owner = getattr(node.value, "id", "")
+        if owner == "self" and node.attr in scope.names:
+            yield Proposal(
+                kind="attribute",
+                old=f"self.{node.attr}",
+                new=node.attr,
+                assign=site.replace(lambda: ast.Name(node.attr, ast.Load())),
+            )
+        if node.attr in _METHODS or (owner == "self" and node.attr in scope.module.methods):
+            yield Proposal(
+                kind="method_added",
+                old="nothing",
+                new="()",
+                assign=site.replace(lambda: ast.Call(node, [], [])),
+            )
+    elif isinstance(node, ast.Call) and not node.args and not node.keywords:
+        called = node.func
+        if isinstance(called, ast.Attribute) and called.attr in scope.module.attributes:
+            yield Proposal(
+                kind="call_removed", old="()", new="nothing", assign=site.replace(lambda: called)
+            )
+
+
+NAME_RULES = (unknown_name, start_added, member)

@@ -1,0 +1,58 @@
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken", "right"),
+    [
+        (
+            "clause_added",
+            "while a[c] > 0:\n        c += 1",
+            "while c < len(a) and a[c] > 0:\n        c += 1",
+        ),
+        (
+            "clause_added",
+            "while a[c] > 0:\n        c -= 1",
+            "while c >= 0 and a[c] > 0:\n        c -= 1",
+        ),
+        ("clause_added", "if a[b]:\n        c = 0", "if b in a and a[b]:\n        c = 0"),
+        (
+            "clause_added",
+            "if b:\n        d = set()\n        d.add(b)",
+            "if b not in d and b:\n        d = set()\n        d.add(b)",
+        ),
+        ("condition_replaced", "if c % 2:\n        c = 0", "if c % 2 == 0:\n        c = 0"),
+        ("condition_replaced", "if len(a):\n        c = 0", "if len(a) > 1:\n        c = 0"),
+        ("condition_replaced", "return c % 2", "return c % 2 == 1"),
+        ("comparison", "if a is 'x':\n        c = 0", "if a == 'x':\n        c = 0"),
+        ("comparison", "if a in b:\n        c = 0", "if a == b:\n        c = 0"),
+        ("boolean", "if a & b:\n        c = 0", "if a and b:\n        c = 0"),
+        ("arithmetic", "return a - b", "return a / b"),
+        ("constant", "return a + 100", "return a + 1000"),
+        ("constant", "return a + 100", "return a + 10"),
+        ("string", "return a + 'Abc'", "return a + 'abc'"),
+        ("string", "return a + ','", "return a + ' '"),
+        ("call_added", "return [c for c in a]", "return sorted([c for c in a])"),
+        ("argument_added", "return sorted(a)", "return sorted(a, key=len)"),
+        ("argument_added", "return max(a)", "return max(a, default=0)"),
+        ("argument_added", "return a", "return (a, b)"),
+        ("argument_added", "c = [a]", "c = [a, b]"),
+        ("assignment", "a = b", "b = a"),
+        ("assignment", "a = b\n    b = a + b", "a, b = (b, a + b)"),
+        ("assignment", "a, b = (b, a + b)", "a = b\n    b = a + b"),
+        (
+            "else_added",
+            "for c in a:\n        if c:\n            b = c",
+            "for c in a:\n        if c:\n            b = c\n        else:\n            break",
+        ),
+        (
+            "else_added",
+            "if b:\n        a += b\n    a = 7",
+            "if b:\n        a += b\n    else:\n        a = 7\n    a = 7",
+        ),
+    ],
+)
+def test_conditions_and_values_are_completed(
+    kinds_that_repair, kind: str, broken: str, right: str
+) -> None:
+    frame = "def solve(a, b, c=0):\n    {}"
+    assert kind in kinds_that_repair(frame.format(broken), frame.format(right))
