@@ -31,6 +31,7 @@ from genesis_fp16.domain.setting_types import (
     hot_fields,
 )
 from genesis_fp16.settings.env_file import ENVIRONMENT, ROLLBACK_FLAG, Variable
+from genesis_fp16.settings.kubernetes import KubernetesSettings
 from genesis_fp16.settings.types import (
     ApiToken,
     DatabaseUrl,
@@ -111,7 +112,7 @@ class AgentSettings(BaseModel):
 _AGENT_DEFAULTS = AgentSettings()  # made once: it is asked for in every round of the loop
 
 
-class Settings(TrainerOptions, GuardSettings, BaseSettings):
+class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """Every setting with its default; `load_settings` reads them, `Settings(...)` reads nothing."""
 
     model_config = SettingsConfigDict(

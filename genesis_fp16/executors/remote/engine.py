@@ -7,7 +7,7 @@ launcher writes; the engine only says whether anything can still write one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -99,6 +99,7 @@ class JobRequest:
         resources: What the job asks for.
         processes: Ranks that the command starts on the one machine; 1 without torchrun.
         stop_seconds: Time between SIGTERM and SIGKILL, where the engine lets a job choose it.
+        labels: ``agent``, ``run``, ``attempt`` and ``incarnation``, for engines that label jobs.
     """
 
     name: str
@@ -107,6 +108,7 @@ class JobRequest:
     resources: Resources
     processes: int = 1
     stop_seconds: float = 30.0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -150,6 +150,12 @@ class RemoteExecutor:
             resources=options.resources,
             processes=spec.processes_per_run,
             stop_seconds=options.stop_seconds,
+            labels={
+                "agent": spec.agent,
+                "run": spec.run_id,
+                "attempt": str(spec.attempt),
+                "incarnation": spec.incarnation,
+            },
         )
 
     def _follow(self, job: _Job) -> None:

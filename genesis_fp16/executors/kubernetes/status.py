@@ -1,0 +1,107 @@
+"""What a Job and its pods tell about an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from genesis_fp16.executors.remote import JobState, JobStatus
+
+Object = Mapping[str, Any]
+
+_ENDED = {"Succeeded": JobState.SUCCEEDED, "Failed": JobState.FAILED}
+_LONGEST_REASON = 300  # characters
+_IN_PROGRESS = ("ContainerCreating", "PodInitializing")
+
+
+def job_status(job: Object, pods: Sequence[Object]) -> JobStatus:
+    """Status of *job*, which exists, from the *pods* that it has.
+
+    A pod that has not ended may still write, even if the Job counts it as failed: pods come first.
+    """
+    living = [pod for pod in pods if _phase(pod) not in _ENDED]
+    if living:
+        return _status_of_living(living)
+    if job["metadata"].get("deletionTimestamp"):
+        return JobStatus(state=JobState.NOT_FOUND, reason="the Job was deleted")
+    return _status_of_ended(job, pods) or JobStatus(
+        state=JobState.WAITING,
+        reason="the Job is suspended, perhaps by a queue"
+        if job.get("spec", {}).get("suspend")
+        else "the Job has no pod yet",
+    )
+
+
+def _status_of_living(pods: Sequence[Object]) -> JobStatus:
+    for pod in pods:
+        if _phase(pod) == "Unknown":
+            return JobStatus(state=JobState.UNKNOWN, reason=f"{_name(pod)}: its node is silent")
+    if any(_has_started(pod) for pod in pods):
+        return JobStatus(state=JobState.RUNNING)
+    return JobStatus(state=JobState.WAITING, reason=_why_pending(pods[0]))
+
+
+def _status_of_ended(job: Object, pods: Sequence[Object]) -> JobStatus | None:
+    for kind, state in (("Failed", JobState.FAILED), ("Complete", JobState.SUCCEEDED)):
+        if condition := _condition(job, kind):
+            return JobStatus(state=state, reason=_text(condition))
+    if not pods:
+        return None
+    phases = {_ENDED[_phase(pod)] for pod in pods}  # the Job's controller has not come round yet
+    state = JobState.FAILED if JobState.FAILED in phases else JobState.SUCCEEDED
+    return JobStatus(state=state, reason=_why_ended(pods[0]))
+
+
+def _phase(pod: Object) -> str:
+    return str(pod.get("status", {}).get("phase") or "Pending")
+
+
+def _name(pod: Object) -> str:
+    return f"pod {pod['metadata']['name']}"
+
+
+def _has_started(pod: Object) -> bool:
+    if _phase(pod) == "Running":
+        return True
+    containers = pod.get("status", {}).get("containerStatuses") or []
+    return any(each.get("state", {}).keys() & {"running", "terminated"} for each in containers)
+
+
+def _why_pending(pod: Object) -> str:
+    """``ImagePullBackOff``, ``Unschedulable`` and the like, with Kubernetes' own explanation."""
+    status = pod.get("status", {})
+    lists = (status.get(key) or [] for key in ("initContainerStatuses", "containerStatuses"))
+    waiting = [each.get("state", {}).get("waiting") or {} for group in lists for each in group]
+    for state in waiting:
+        if state.get("reason") not in (None, *_IN_PROGRESS):
+            return _text(state)
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _text(condition)
+    for state in waiting:
+        if state.get("reason"):
+            return _text(state)
+    return f"{_name(pod)} is pending"
+
+
+def _why_ended(pod: Object) -> str:
+    status = pod.get("status", {})
+    if status.get("reason"):  # Evicted, DeadlineExceeded, Preempting
+        return _text(status)
+    for each in status.get("containerStatuses") or []:
+        if ended := each.get("state", {}).get("terminated"):
+            return f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}"
+    return ""
+
+
+def _condition(job: Object, kind: str) -> Object | None:
+    for each in job.get("status", {}).get("conditions") or []:
+        if each.get("type") == kind and each.get("status") == "True":
+            return dict(each)
+    return None
+
+
+def _text(source: Object) -> str:
+    parts = [str(source[key]) for key in ("reason", "message") if source.get(key)]
+    text = " ".join(": ".join(parts).split())
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

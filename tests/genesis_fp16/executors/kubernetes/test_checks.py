@@ -1,0 +1,87 @@
+"""What `executors check` says about a cluster."""
+
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.executors.kubernetes import KubernetesEngine
+from tests.genesis_fp16.executors.kubernetes_cluster import KubernetesCluster
+
+pytestmark = pytest.mark.process
+
+
+def test_a_cluster_with_all_that_is_needed(
+    engine: KubernetesEngine, cluster: KubernetesCluster
+) -> None:
+    findings = engine.check()
+    assert [each for each in findings if not each.ok] == []
+    assert findings[0].what == f"kubernetes v1.34.1 at https://127.0.0.1:{cluster.port}"
+    assert not cluster.objects("/apis/batch/v1/namespaces/training/jobs"), "the trial is not kept"
+
+
+CASES = {
+    "old": (
+        {"version": {"major": "1", "minor": "24+", "gitVersion": "v1.24.3-gke"}},
+        "kubernetes v1.24.3-gke",
+        "use 1.29 or later",
+    ),
+    "clock": ({"clock_offset": 60.0}, "clock is -60 s off", "synchronise"),
+    "rights": (
+        {"denied": ["create leases", "deletecollection pods"]},
+        "may not in training: deletecollection pods, create leases",
+        "role.yaml",
+    ),
+    "security": (
+        {"warning": "would violate PodSecurity restricted"},
+        "its pod may not be",
+        "would violate PodSecurity",
+    ),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "what", "remedy"), CASES.values(), ids=CASES)
+def test_what_is_lacking_is_named(
+    engine: KubernetesEngine,
+    cluster: KubernetesCluster,
+    behaviour: dict[str, object],
+    what: str,
+    remedy: str,
+) -> None:
+    cluster.set(**behaviour)
+    [lacking] = [each for each in engine.check() if not each.ok]
+    assert what.replace("-60", "") in lacking.what.replace("-60", "").replace("-59", "")
+    assert remedy in lacking.remedy
+
+
+def test_a_volume_that_is_not_there(cluster: KubernetesCluster, tmp_path: Path) -> None:
+    engine = cluster.engine(tmp_path, kubernetes_volume_claim="other")
+    [lacking] = [each for each in engine.check() if not each.ok]
+    assert lacking.what == "training has no PersistentVolumeClaim other"
+
+
+def test_a_volume_of_one_node(engine: KubernetesEngine, cluster: KubernetesCluster) -> None:
+    path = "/api/v1/namespaces/training/persistentvolumeclaims/home"
+    claim = cluster.ask("GET", path)
+    changed = {**claim, "spec": {"accessModes": ["ReadWriteOnce"]}}
+    cluster.ask("PUT", path, changed)
+    try:
+        [lacking] = [each for each in engine.check() if not each.ok]
+        assert "use ReadWriteMany" in lacking.remedy
+    finally:
+        cluster.ask("PUT", path, {**claim, "metadata": {}})
+
+
+def test_a_job_that_is_refused(cluster: KubernetesCluster, tmp_path: Path) -> None:
+    engine = cluster.engine(tmp_path, kubernetes_namespace="elsewhere")
+    lacking = [each.remedy for each in engine.check() if not each.ok]
+    assert any('namespaces "elsewhere" not found' in remedy for remedy in lacking)
+
+
+def test_no_answer_and_no_credentials(
+    engine: KubernetesEngine, cluster: KubernetesCluster, tmp_path: Path
+) -> None:
+    cluster.fault(status=503, message="no leader")
+    [finding] = engine.check()
+    assert (finding.ok, "no leader" in finding.remedy) == (False, True)
+    [finding] = cluster.engine(tmp_path, kubernetes_config=tmp_path / "none").check()
+    assert (finding.ok, "No such file" in finding.remedy) == (False, True)

@@ -1,0 +1,87 @@
+"""Attempts as Kubernetes Jobs keep the contract of all executors."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.executors import ExitStatus
+from genesis_fp16.executors.kubernetes import KubernetesEngine
+from genesis_fp16.executors.remote import RemoteExecutor
+from infrastructure.events.command import Stop
+from tests.genesis_fp16.executors.contract import EngineContract, remote_executor
+from tests.genesis_fp16.executors.kubernetes_cluster import NAMESPACE, KubernetesCluster
+
+pytestmark = pytest.mark.process
+
+
+class JobCluster:
+    """The API server as the contract damages it."""
+
+    def __init__(self, server: KubernetesCluster, home: Path) -> None:
+        self.server, self._home = server, home
+
+    def executor(self, worker: tuple[str, ...]) -> RemoteExecutor:
+        return remote_executor(self.engine(), worker)
+
+    def engine(self) -> KubernetesEngine:
+        return self.server.engine(self._home)
+
+    def delete(self, job: str) -> None:
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=genesis-fp16/job={job}"
+        self.server.ask("DELETE", pods, {"gracePeriodSeconds": 0})
+        self.server.ask("DELETE", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{job}")
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        self.server.fault(down=True)
+        yield
+        self.server.behave()
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        self.server.node(cordoned=True)
+        yield
+        self.server.node(cordoned=False)
+
+
+@pytest.fixture(scope="module")
+def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
+    """A server of its own: the daemons that these tests abandon go on asking."""
+    with closing(KubernetesCluster(tmp_path_factory.mktemp("contract"))) as cluster:
+        yield cluster
+
+
+class TestContract(EngineContract):
+    @pytest.fixture
+    def cluster(
+        self, kubernetes_cluster: KubernetesCluster, tmp_path: Path
+    ) -> Iterator[JobCluster]:
+        yield JobCluster(kubernetes_cluster, tmp_path)
+        kubernetes_cluster.behave()
+
+    def test_a_server_that_forgets_a_living_job_does_not_end_it(self, attempts, cluster) -> None:
+        _, handle = attempts.start(steps=500)
+        cluster.server.job("forget", handle.job)
+        assert attempts.ended(handle) == ExitStatus(exit_code=0)
+
+    def test_a_server_that_lies_about_a_living_job_does_not_end_it(self, attempts, cluster) -> None:
+        _, handle = attempts.start(steps=500)
+        cluster.server.job("claim", handle.job, condition="Complete")
+        assert attempts.ended(handle) == ExitStatus(exit_code=0)
+
+    def test_a_second_pod_of_an_attempt_changes_nothing(self, attempts, cluster) -> None:
+        spec, handle = attempts.start(steps=10**9)
+        cluster.server.job("duplicate", handle.job)
+        log = spec.attempt_folder / "engine.log"
+        while "has been started before" not in log.read_text():
+            assert attempts.executor.poll(handle) is None
+        attempts.executor.send(handle, Stop(reason="shutdown"))
+        assert attempts.ended(handle) == ExitStatus(exit_code=75)
+
+    def test_a_drained_node_is_a_checkpoint(self, attempts, cluster) -> None:
+        spec, handle = attempts.start(steps=10**9)
+        cluster.server.job("evict", handle.job)
+        assert attempts.ended(handle) == ExitStatus(exit_code=75)
+        assert int((spec.run_folder / "step").read_text()) > 0
