@@ -22,6 +22,7 @@ from genesis_fp16.daemon.operator import (
 )
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.reason import ReasonMissingError
+from genesis_fp16.plugins.model_versions import ModelVersionError
 from genesis_fp16.settings import SettingsError
 from genesis_fp16.store import StoreError
 from genesis_fp16.store.pauses import AgentPausedError
@@ -53,7 +54,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         "description": HTTPStatus(code).phrase,
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
-    for code in (400, 401, 403, 404, 409, 413, 415, 421, 422, 429, 500, 503)
+    for code in (400, 401, 403, 404, 408, 409, 413, 415, 421, 422, 429, 500, 503)
 }
 _STATUS: dict[type[GenesisError], int] = {
     UnknownNameError: 404,
@@ -62,6 +63,7 @@ _STATUS: dict[type[GenesisError], int] = {
     RunEndedError: 409,
     AgentNotReadyError: 409,
     AgentPausedError: 409,
+    ModelVersionError: 409,
     SettingsError: 503,
     StoreError: 503,
 }

@@ -342,6 +342,35 @@ class Outcome(View):
     higher_is_better: bool | None
 
 
+class ModelView(View):
+    """A kept version of an agent's model; null where its facts cannot be read.
+
+    Attributes:
+        replaced: Version that was in use before it.
+        data_sha256: Hash of the transitions that it was trained on.
+        problem: Why it cannot be put back; empty if it can.
+    """
+
+    id: str
+    in_use: bool
+    problem: str
+    run_id: str | None
+    published_at: float | None
+    replaced: str | None
+    reason: str | None
+    metrics: Mapping[str, float]
+    transitions: int | None
+    data_sha256: str | None
+
+
+class ModelsView(View):
+    """Kept versions of an agent's model, the last published first; *in_use* may be none of them."""
+
+    agent: str
+    in_use: str | None
+    versions: Sequence[ModelView]
+
+
 class SettingView(View):
     """A setting in force, its source, and whether a change of it applies at once."""
 
@@ -406,6 +435,13 @@ class HealthView(View):
     device: str | None
     queued: int
     active: int
+
+
+class CallerView(View):
+    """Who asks; *csrf* is null without a session."""
+
+    actor: str
+    csrf: str | None
 
 
 class ChangeView(View):

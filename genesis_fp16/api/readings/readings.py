@@ -11,7 +11,7 @@ from dataclasses import replace
 import genesis_fp16
 from genesis_fp16.api import views
 from genesis_fp16.api.readings import run_files
-from genesis_fp16.daemon import checks, operator
+from genesis_fp16.daemon import checks, models, operator
 from genesis_fp16.daemon.attempt_summary import summarize_attempt
 from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.daemon.precision_resolver import inputs_of_agent
@@ -27,6 +27,7 @@ from genesis_fp16.domain.precision import (
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.schedule import effective_schedule, next_due
 from genesis_fp16.guard.evidence import EvidenceError, read_evidence
+from genesis_fp16.plugins.model_versions import KeptVersion
 from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.runs.run_folder import describe_removal
 from genesis_fp16.settings import (
@@ -279,6 +280,16 @@ class Readings:
             found += run_files.read_mismatches(self.home, attempts, EVENTS_READ_BYTES)
         return found
 
+    def models(self, agent: str) -> views.ModelsView:
+        """Kept versions of the agent's model; sizes of their files are checked, not hashes."""
+        self.check_agent(agent)
+        found = models.list_models(self.settings, agent, verify=False)
+        return views.ModelsView(
+            agent=agent,
+            in_use=found.in_use,
+            versions=[_model(each, found.in_use) for each in found.versions],
+        )
+
     # The service
 
     def settings_view(self) -> views.SettingsView:
@@ -416,6 +427,23 @@ class _PrecisionState:
 
 def _override(override: Override) -> views.OverrideView:
     return views.OverrideView.model_validate(override)
+
+
+def _model(version: KeptVersion, in_use: str | None) -> views.ModelView:
+    facts = version.facts
+    data = None if facts is None else facts.data
+    return views.ModelView(
+        id=version.id,
+        in_use=version.id == in_use,
+        problem=version.problem,
+        run_id=None if facts is None else facts.run_id,
+        published_at=None if facts is None else facts.published_at,
+        replaced=None if facts is None else facts.replaced,
+        reason=None if facts is None else facts.reason,
+        metrics={} if facts is None else facts.metrics,
+        transitions=None if data is None else data.transitions,
+        data_sha256=None if data is None else data.sha256,
+    )
 
 
 def _is_nan(value: float | None) -> bool:

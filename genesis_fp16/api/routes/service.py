@@ -5,9 +5,16 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from genesis_fp16.api import views
-from genesis_fp16.api.routes.parameters import Limit, ReadingsHere
+from genesis_fp16.api.routes.parameters import CallerHere, Limit, ReadingsHere
 
 router = APIRouter(tags=["service"])
+
+
+@router.get("/caller")
+def show_caller(caller: CallerHere) -> views.CallerView:
+    """Who asks, as the audit trail names them, and what a session must send with a change."""
+    csrf = None if caller.session is None else caller.session.csrf
+    return views.CallerView(actor=caller.actor, csrf=csrf)
 
 
 @router.get("/health")

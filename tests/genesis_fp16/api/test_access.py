@@ -95,6 +95,13 @@ def test_a_browser_signs_in_and_out(api) -> None:
     assert api.ask("POST", "/api/precision/set", change, tcp=True, headers=wrong).status == 403
     assert post("/sign-out", {}, **own).status == 403
     assert api.store.overrides.in_force() == []
+    caller = api.ask("GET", "/api/caller", tcp=True, headers=own).json()
+    proof = own | {"X-CSRF-Token": caller["csrf"]}
+    assert api.ask("POST", "/api/precision/set", change, tcp=True, headers=proof).status == 200
+    assert api.store.overrides.clear(None, actor="me", reason="done")
+    assert [each.actor for each in api.store.overrides.audit(2)] == ["me", "page:token"]
+    assert post("/sign-out", {"csrf": caller["csrf"]}, **own).headers["location"] == "/sign-in"
+    assert api.ask("GET", "/api/health", tcp=True, headers=own).status == 401
 
 
 def test_bodies_are_bounded_and_typed(api) -> None:

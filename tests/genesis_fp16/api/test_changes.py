@@ -7,6 +7,7 @@ import pytest
 
 from genesis_fp16.domain.guard import Decision, GuardState, Trigger
 from genesis_fp16.domain.run import RunState
+from genesis_fp16.plugins.model_versions import ModelVersion, describe_published, keep_version
 from genesis_fp16.store.errors import user_name
 from tests.genesis_fp16.api.conftest import TOKEN
 
@@ -93,6 +94,32 @@ def test_pause_and_resume(api) -> None:
     assert resumed.json() == {"cleared": True}
     assert last_change(api) == (ME, "resume", "se-darwin", "because")
     assert api.get("/api/pauses") == []
+
+
+def test_back_to_an_earlier_model(api) -> None:
+    folder, replaced = api.home / "agents" / "se-darwin", None
+    (folder / "published").mkdir(parents=True)
+    for name in ("v1", "v2"):
+        (folder / "published" / "model.bin").write_text(name)
+        version = ModelVersion(
+            id=name,
+            run_id=None,
+            published_at=float(name[1]),
+            replaced=replaced,
+            reason="better",
+            metrics={"r2": 0.5},
+            data=None,
+            files=describe_published(folder),
+        )
+        keep_version(folder, version, keep=5)
+        replaced = name
+    found = api.get("/api/agents/se-darwin/models")
+    assert (found["in_use"], [each["id"] for each in found["versions"]]) == ("v2", ["v2", "v1"])
+    path = "/api/agents/se-darwin/models/rollback"
+    assert api.ask("POST", path, REASON).json()["in_use"] == "v1"
+    assert (folder / "published" / "model.bin").read_text() == "v1"
+    assert last_change(api) == (ME, "models rollback", "se-darwin", "because")
+    assert api.ask("POST", path, {"version": "v1"} | REASON).status == 409
 
 
 @pytest.mark.parametrize(
