@@ -14,8 +14,7 @@ TESTED_BY = {
     # The control API is tested as it is served: by requests to its process.
     "genesis_fp16/api/*.py": "genesis_fp16/api/test_service.py",
     "genesis_fp16/daemon/attempt_summary.py": "genesis_fp16/cli/test_runs.py",
-    "genesis_fp16/daemon/api_tokens.py": "genesis_fp16/api/test_access.py",
-    "genesis_fp16/daemon/control.py": "genesis_fp16/api/test_service.py",
+    "genesis_fp16/daemon/api_tokens.py": "genesis_fp16/daemon/test_control.py",
     "genesis_fp16/daemon/operator.py": "genesis_fp16/api/test_changes.py",
     "genesis_fp16/domain/listener.py": "genesis_fp16/metrics/test_feed.py",
     "genesis_fp16/executors/base.py": "genesis_fp16/executors/test_local.py",

@@ -74,7 +74,7 @@ def test_it_ends_with_its_daemon(home_settings: Settings, store: Store, until) -
             control.tick()
             client.recv(12)
             (home_settings.home / "pid").write_text(str(control.pid))
-            os.rename(home_settings.home / "pid", home_settings.home / "api.pid")
+            (home_settings.home / "pid").rename(home_settings.home / "api.pid")
             signal.pause()
         finally:
             os._exit(1)
