@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from _pytest.reports import CollectReport, TestReport
@@ -40,6 +40,7 @@ PROCESS_FIXTURES = {
     "ranks",
     "ray_cluster",
     "sandbox",
+    "slurm_cluster",
     "standin_command",
 }
 
@@ -48,6 +49,15 @@ PROCESS_FIXTURES = {
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the program, workers and probes that this process starts: their imports take seconds."""
     monkeypatch.setattr(subprocess, "Popen", ForkedPopen)
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[object]:
+    """A real Slurm of two nodes, up in a second; see `SlurmCluster`."""
+    from tests.genesis_fp16.executors.slurm_cluster import running_cluster
+
+    with running_cluster() as cluster:
+        yield cluster
 
 
 def pytest_configure() -> None:

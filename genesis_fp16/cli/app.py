@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import genesis_fp16
-from genesis_fp16.cli import agents, config, daemon, lab, models, precision, runs
+from genesis_fp16.cli import agents, config, daemon, executors, lab, models, precision, runs
 from genesis_fp16.cli.arguments import check_utf8
 from genesis_fp16.cli.doctor import doctor
 from genesis_fp16.cli.plugin_commands import ProgramGroup
@@ -38,6 +38,7 @@ app.command("verl-overrides")(verl_overrides)
 app.add_typer(runs.app, name="runs")
 app.add_typer(models.app, name="models")
 app.add_typer(precision.app, name="precision")
+app.add_typer(executors.app, name="executors")
 app.add_typer(config.app, name="config")
 app.add_typer(lab.app, name="lab")
 

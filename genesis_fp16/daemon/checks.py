@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 import genesis_fp16
 from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.domain.moments import moment
+from genesis_fp16.executors.check import check_executor
 from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.commands import plugin_commands
@@ -82,7 +83,7 @@ def run_checks(
     results += [check_home(settings), *check_access(settings), check_disk(settings)]
     results += [check_database(settings)]
     results += [check_lock(settings), *check_daemon_settings(settings)]
-    results += [check_port(settings), check_device(settings)]
+    results += [check_port(settings), check_device(settings), *check_engine(settings)]
     plugins = known_agents(settings)
     results += check_plugins(settings, plugins)
     results += check_preflight(settings, [plugin.name for plugin in plugins])
@@ -326,6 +327,16 @@ def check_device(settings: Settings) -> CheckResult:
         return CheckResult("device", "warn", f"{found}, though a GPU driver is installed", remedy)
     effect = "runs on it, slowly" if settings.cpu_half else "resolves to FP32"
     return CheckResult("device", "ok", f"{found}; half precision {effect}")
+
+
+def check_engine(settings: Settings) -> Iterator[CheckResult]:
+    """Whether the engine that the settings name takes jobs; submits none."""
+    for finding in check_executor(settings):
+        verdict: Verdict = "ok" if finding.ok else "fail"
+        yield CheckResult("executor", verdict, finding.what, finding.remedy)
+    if settings.executor != "local":
+        found = "no job was tried: a machine of the cluster may lack the home or the packages"
+        yield CheckResult("executor", "ok", found, "genesis-fp16 executors check")
 
 
 def check_plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[CheckResult]:

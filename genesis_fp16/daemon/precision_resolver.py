@@ -15,6 +15,7 @@ from genesis_fp16.domain.precision import (
     resolve_precision,
 )
 from genesis_fp16.domain.run import Run
+from genesis_fp16.executors.choice import job_gpus
 from genesis_fp16.guard import Guard
 from genesis_fp16.plugins.probe import Hardware
 from genesis_fp16.settings import Settings
@@ -112,7 +113,7 @@ def inputs_of_agent(
     Args:
         settings: Settings in force.
         agent: The agent.
-        device: The device, if it is known.
+        device: The device of this machine, if it is known; jobs elsewhere have what they ask for.
         overrides: Overrides that apply to the runs, one per scope at most.
     """
     own = settings.for_agent(agent)
@@ -122,5 +123,17 @@ def inputs_of_agent(
         agent=own.precision,
         preset=own.role_preset,
         overrides=overrides,
-        device=device,
+        device=device if settings.executor == "local" else _device_of_job(settings, agent, device),
     )
+
+
+def _device_of_job(settings: Settings, agent: str, here: Device | None) -> Device | None:
+    """What the job of *agent* asks for; its worker falls back to FP32 where that is not so.
+
+    None until the device *here* is known: nothing starts before.
+    """
+    if here is None:
+        return None
+    if job_gpus(settings, agent) and settings.device != "cpu":
+        return replace(here, accelerator=True, fp16=True, bf16=True, name="cuda")
+    return replace(here, accelerator=False, name="cpu")

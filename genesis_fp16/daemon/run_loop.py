@@ -14,7 +14,7 @@ from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.domain.guard import Decision
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.run import RunState
-from genesis_fp16.executors import LocalExecutor
+from genesis_fp16.executors.choice import make_executor
 from genesis_fp16.guard import Guard
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.settings import Settings
@@ -138,7 +138,7 @@ class RunLoop:
         self.reloader = SettingsReloader(settings)
         self.guard = Guard(store, settings, on_decision)
         self.resolver = PrecisionResolver(store, probes.hardware, settings, self.guard)
-        self.executor = LocalExecutor()
+        self.executor = make_executor(lambda: self.settings)
         self.dispatcher = Dispatcher(
             store,
             self.executor,
@@ -221,5 +221,6 @@ class RunLoop:
         if dispatcher.busy:  # the store fails, or there are more events than could be read in time
             consequence = "the next start takes them over"
             log.warning("runs_left_open", runs=dispatcher.under_way, consequence=consequence)
+        self.executor.close()
         with self.store_health.catch_errors():
             self.resolver.refresh()  # writes decisions that the guard has made meanwhile

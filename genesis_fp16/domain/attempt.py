@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One worker process of a run; see `schema.attempts` for the columns."""
+    """One worker of a run; see `schema.attempts` for the columns."""
 
     run_id: str
     number: int
@@ -21,6 +21,9 @@ class Attempt:
     signal: int | None = None
     ending: str | None = None
     events_offset: int = 0
+    job: str | None = None
+    waiting: str | None = None
+    waited_seconds: float = 0.0
 
 
 def attempt_folder(home: Path, attempt: Attempt) -> Path:

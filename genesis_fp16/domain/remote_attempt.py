@@ -15,6 +15,7 @@ COMMANDS_FILE = "commands.ndjson"
 HEARTBEAT_FILE = "heartbeat"
 RESULT_FILE = "result.json"
 WORKER_LOG = "worker.log"
+KILL_LINE = b'{"command":"kill"}'  # among the commands, for the launcher alone
 MACHINE_FILE = "machine.json"  # in the folder of a check
 
 LONGEST_FILE = 1 << 16  # bytes; a longer one is not ours

@@ -1,4 +1,4 @@
-"""Executors start workers: one interface, and one implementation so far."""
+"""Executors start workers: one interface; processes of this machine, or jobs of an engine."""
 
 from genesis_fp16.executors.base import Executor, ExitStatus, Handle
 from genesis_fp16.executors.local import LocalExecutor

@@ -88,6 +88,9 @@ class Executor(Protocol):
     def kill(self, handle: Handle) -> None:
         """End the worker, with all attempts that it hosts, and all its descendants at once."""
 
+    def find(self, folder: Path) -> Handle | None:
+        """Handle of the job that an earlier daemon ordered for the attempt in *folder*, if any."""
+
     def recover(self, handle: Handle) -> bool:
         """Take over a worker that an earlier daemon started; False if it has ended."""
 

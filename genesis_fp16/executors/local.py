@@ -19,6 +19,7 @@ import structlog
 
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
+from genesis_fp16.executors.job_files import read_order, revoke
 from genesis_fp16.executors.spare import SPARE_COMMAND, SpareWorker
 from genesis_fp16.settings.source import child_environment
 from genesis_fp16.system.permissions import write_private
@@ -193,6 +194,17 @@ class LocalExecutor:
             return
         kill(living_descendants(handle.pid))
         _kill_group(handle.pid)
+
+    def find(self, folder: Path) -> Handle | None:
+        """None: jobs of an engine cannot be followed from here.
+
+        A daemon with another ``GENESIS_EXECUTOR`` may have left one; it is told to end.
+        """
+        if (order := read_order(folder)) is not None:
+            consequence = "it ends without another trace; the run goes on from its last checkpoint"
+            log.warning("job_given_up", job=order.job, engine=order.engine, consequence=consequence)
+            revoke(folder)
+        return None
 
     def recover(self, handle: Handle) -> bool:
         """Whether the worker of an earlier daemon is still alive."""

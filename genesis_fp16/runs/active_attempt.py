@@ -72,7 +72,7 @@ class AttemptProgress:
         self.started = False
         self.outcome: Outcome | None = None
         self._settings = settings
-        self._began_at = self._last_event_at = now
+        self._followed_since = self._began_at = self._last_event_at = now
         self._run_deadline = now + max(0.0, settings.run_timeout_seconds - used_seconds)
         self._age_seconds = age_seconds
 
@@ -81,7 +81,7 @@ class AttemptProgress:
 
         Arguments are in monotonic seconds; the *deadline* is that of `EventTail.read`.
         """
-        age = self._age_seconds + now - self._began_at
+        age = self._age_seconds + now - self._followed_since
         for each in self.tail.read(deadline):
             event = self.limits.admit(each, age)
             if event is not None:
@@ -115,6 +115,11 @@ class AttemptProgress:
             return StopCause.START_TIMEOUT if late else None
         silent = now - self._last_event_at >= self._settings.no_progress_timeout_seconds
         return StopCause.NO_PROGRESS if silent else None
+
+    def postpone(self, seconds: float, now: float) -> None:
+        """Let no deadline count the last *seconds*; *now* is in monotonic seconds."""
+        self._run_deadline += seconds
+        self._began_at = self._last_event_at = now
 
     def _apply(self, event: Event) -> None:
         match event:
@@ -189,6 +194,7 @@ class ActiveAttempt:
         saved_offset: How far its events were read when its progress was last saved.
         exit_status: How its worker ended; None while the worker lives.
         recorded_state: State of the run in the store, which lags behind while the store fails.
+        asked_at: Monotonic seconds at which it was last asked whether its job waits.
         daemon_error: Error of the daemon that made it give the attempt up; empty without one.
     """
 
@@ -204,6 +210,7 @@ class ActiveAttempt:
     saved_offset: int = 0
     exit_status: ExitStatus | None = None
     recorded_state: RunState = RunState.STARTING
+    asked_at: float = math.inf
     daemon_error: str = ""
 
     @classmethod
@@ -246,6 +253,41 @@ class ActiveAttempt:
     def hosted(self) -> bool:
         """Whether its worker hosts other attempts, too."""
         return self.handle is not None and bool(self.handle.hosted)
+
+    @property
+    def worker_columns(self) -> dict[str, float | str | None]:
+        """Columns of its row that tell its worker, and what that waits for."""
+        if self.handle is None:
+            return {}
+        if self.handle.job:
+            waited = {
+                "waiting": self.attempt.waiting,
+                "waited_seconds": self.attempt.waited_seconds,
+            }
+            return {"job": self.handle.job, **waited}
+        return {"pid": self.handle.pid, "pid_started_at": self.handle.started_at}
+
+    @property
+    def waiting(self) -> str:
+        """What its job waits for before it starts; empty if it does not wait."""
+        return self.attempt.waiting or ""
+
+    def wait(self, reason: str, seconds: float, now: float) -> None:
+        """Record that its job waits for *reason*, or, if empty, that it does not.
+
+        No deadline counts the *seconds* since the last call of a job that waits; *now* is in
+        monotonic seconds.
+        """
+        waited = self.attempt.waited_seconds
+        if reason:
+            waited += seconds
+            self.progress.postpone(seconds, now)
+        self.attempt = replace(self.attempt, waiting=reason or None, waited_seconds=waited)
+
+    def adopt(self, handle: Handle) -> None:
+        """Go on with a worker that has outlived its daemon; its deadlines begin again."""
+        self.handle = handle
+        self.progress.started = self.run.state is not RunState.STARTING
 
     @property
     def over(self) -> bool:

@@ -109,8 +109,8 @@ class Dispatcher:
     def recover(self, now: float) -> None:
         """Take over attempts of an earlier daemon; call it once, before the first round.
 
-        A worker that is still alive sees the end of its stdin and stops by itself; at the stop
-        deadline it is killed. The attempt of one that is gone ends at once.
+        A process that is still alive sees the end of its stdin and stops by itself; at the stop
+        deadline it is killed. The attempt of one that is gone ends at once. A job goes on.
         """
         for run in self._store.unfinished():
             if run.active:
@@ -135,7 +135,10 @@ class Dispatcher:
                 self._cancel(run, reason)
             elif free > 0 and self._may_start(run, due):  # first: a long queue is spared the rest
                 due.append(run)
-        for runs in share_workers(due, free, self.settings)[:free]:
+        alone = [[run] for run in due]
+        hosts_fleets = self._executor.hosts_fleets
+        shared = share_workers(due, free, self.settings) if hosts_fleets else alone
+        for runs in shared[:free]:
             self._start(runs, now)
 
     def follow_and_record(self, now: float) -> list[Run]:
@@ -208,6 +211,13 @@ class Dispatcher:
             run, attempt, self.settings, now, age_seconds=age, clock=clock
         )
         self._active[run.id] = active
+        job = self._executor.find(attempt_folder(self.settings.home, attempt))
+        if job is not None and self._executor.recover(job):
+            active.adopt(job)
+            active.recorded_state = run.state
+            self._announce(run, run.state)
+            log.info("job_adopted", agent=run.agent, run_id=run.id, job=job.job)
+            return
         active.mark_orphaned(now + self.settings.stop_timeout_seconds)
         alive = active.handle is not None and self._executor.recover(active.handle)
         log.info("orphan_found", agent=run.agent, run_id=run.id, alive=alive)
@@ -282,11 +292,7 @@ class Dispatcher:
 
     def _record_worker(self, active: ActiveAttempt) -> None:
         if active.handle is not None:
-            self._store.update_attempt(
-                active.attempt.incarnation,
-                pid=active.handle.pid,
-                pid_started_at=active.handle.started_at,
-            )
+            self._store.update_attempt(active.attempt.incarnation, **active.worker_columns)
 
     def _control(self, active: ActiveAttempt, now: float) -> None:
         if active.exit_status is None and active.handle is not None:
@@ -297,12 +303,30 @@ class Dispatcher:
                 active.end(ExitStatus())  # its worker goes on with the others
         if active.exit_status is not None:
             return
+        self._note_wait(active, now)
         if active.stop_cause is None:
             self._send_precision(active)
         elif now >= active.kill_at and active.handle is not None:
             log.warning("worker_killed", agent=active.run.agent, run_id=active.run.id)
             self._executor.kill(active.handle)
             active.kill_at = math.inf
+
+    def _note_wait(self, active: ActiveAttempt, now: float) -> None:
+        """Take note of whether the attempt's job waits, and for what."""
+        if active.handle is None or active.progress.started:
+            return
+        before, reason = active.waiting, self._executor.waiting(active.handle)
+        active.wait(reason, max(0.0, now - active.asked_at), now)
+        active.asked_at = now
+        if reason != before:
+            active.save_at = now
+            run = active.run
+            log.info(
+                "job_waits" if reason else "job_starts",
+                agent=run.agent,
+                run_id=run.id,
+                reason=reason,
+            )
 
     def _beside(self, active: ActiveAttempt) -> list[ActiveAttempt]:
         """Other attempts under way in the same worker."""
@@ -390,8 +414,7 @@ class Dispatcher:
         offset = active.progress.tail.offset
         columns: dict[str, float | str | None] = {"events_offset": offset}
         columns["ending"] = active.progress.outcome
-        if active.handle is not None:  # again: the store may have failed right after the start
-            columns |= {"pid": active.handle.pid, "pid_started_at": active.handle.started_at}
+        columns |= active.worker_columns  # again: the store may have failed right after the start
         self._store.save_progress(active.attempt, summary, **columns)
         active.saved_offset = offset
 
@@ -423,6 +446,8 @@ class Dispatcher:
         )
         summary = active.progress.summary
         home = self.settings.home
+        if transition.failed and summary.error is None and active.exit_status is not None:
+            summary = replace(summary, error=active.exit_status.error or None)
         if transition.failed and summary.error is None:
             disk = "" if ending.cause else "whether its disk has free space, and "
             worker_log = attempt_folder(home, active.attempt) / "worker.log"

@@ -38,6 +38,7 @@ from genesis_fp16.settings.types import (
     HomeFolder,
     Host,
     HostNames,
+    Options,
     PresetName,
     RayAddress,
     ScheduleText,
@@ -80,6 +81,14 @@ class AgentSettings(BaseModel):
     """Number of versions of its published model that are kept; empty: GENESIS_KEEP_MODELS."""
     processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
     """Processes on this machine that train one model, one per CUDA device; 1: no torchrun."""
+    job_cpus: Hot[OrEmpty[Count]] = None
+    """CPU cores of a job of this agent; empty: GENESIS_JOB_CPUS."""
+    job_gpus: Hot[OrEmpty[CountOrZero]] = None
+    """GPUs of a job of this agent; empty: GENESIS_JOB_GPUS."""
+    job_memory_mib: Hot[OrEmpty[Count]] = None
+    """Memory of a job of this agent in MiB; empty: GENESIS_JOB_MEMORY_MIB."""
+    job_minutes: Hot[OrEmpty[Count]] = None
+    """Minutes after which the engine may end a job of this agent; empty: GENESIS_JOB_MINUTES."""
     parallel: Parallel = "ddp"
     """How the processes share the model: ddp, fsdp2 or fsdp2-policy; see docs/distributed.md."""
     settings: dict[str, JsonValue] = {}
@@ -131,6 +140,20 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """Whether a process with torch imported waits for the next run; it takes 170 MiB of memory."""
     fleet: Hot[Literal["auto", "off"]] = "off"
     """Whether due runs whose models share a shape train in one worker where slots are scarce."""
+    executor: Literal["local", "slurm"] = "local"
+    """Where workers run: local, or as jobs of slurm; see docs/executors.md."""
+    remote_python: OrEmpty[str] = None
+    """Python with the same packages on the machines of the cluster; empty: the path of this one."""
+    job_cpus: Hot[Count] = 1
+    """CPU cores of a job."""
+    job_gpus: Hot[CountOrZero] = 0
+    """GPUs of a job; without one it trains on the CPU."""
+    job_memory_mib: Hot[OrEmpty[Count]] = None
+    """Memory of a job in MiB; empty: the engine's default."""
+    job_minutes: Hot[OrEmpty[Count]] = None
+    """Minutes after which the engine may end a job; empty: the engine's default."""
+    slurm_options: Options = ""
+    """More options of sbatch, for example --partition=gpu --account=lab."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of each agent's first run; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -86,6 +87,14 @@ def _check_preset(name: str) -> str:
     return usable_preset(name).name
 
 
+def _check_options(text: str) -> str:
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"not words of a command line: {error}") from error
+    return text
+
+
 def _expand_home(path: Path) -> Path:
     try:
         return path.expanduser()
@@ -97,6 +106,7 @@ def _empty_to_default_home(value: object) -> object:
     return ".genesis" if value == "" else value
 
 
+Options: TypeAlias = Annotated[str, AfterValidator(_check_options)]
 Host: TypeAlias = Annotated[str, AfterValidator(_check_host)]
 HostNames: TypeAlias = Annotated[str, AfterValidator(_check_hosts)]
 ApiToken: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_token)]]

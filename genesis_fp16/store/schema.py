@@ -94,6 +94,9 @@ attempts = Table(
     Column("signal", Integer),
     Column("ending", Text),  # before the end: the outcome that the worker reported
     Column("events_offset", BigInteger, nullable=False),
+    Column("job", String(63)),  # of an engine; NULL for a process of the daemon's machine
+    Column("waiting", Text),  # what the job waits for before it starts; NULL if it does not wait
+    Column("waited_seconds", Float, nullable=False, server_default="0"),  # until it started
 )
 
 overrides = Table(

@@ -355,8 +355,8 @@ class Store:
             connection.execute(insert(schema.attempts).values(asdict(attempt)))
             return attempt
 
-    def update_attempt(self, incarnation: str, **columns: float) -> None:
-        """Record ``pid`` and ``pid_started_at``, or ``events_offset``, of an attempt."""
+    def update_attempt(self, incarnation: str, **columns: float | str | None) -> None:
+        """Record ``pid`` and ``pid_started_at``, ``job`` or ``events_offset`` of an attempt."""
         with self._engine.begin() as connection:
             connection.execute(_of(incarnation).values(columns))
 
@@ -373,12 +373,14 @@ class Store:
                     exit_code=ending.exit_code,
                     signal=ending.signal,
                     ending=str(ending),
+                    waiting=None,
+                    waited_seconds=attempt.waited_seconds,
                 )
             )
             if closed.rowcount == 0:
                 return False
             runs = schema.runs.c
-            seconds = max(0.0, finished_at - attempt.started_at)
+            seconds = max(0.0, finished_at - attempt.started_at - attempt.waited_seconds)
             return self._move(
                 connection,
                 attempt.run_id,

@@ -32,6 +32,7 @@ from genesis_fp16.domain.remote_attempt import (
     COMMANDS_FILE,
     FENCE_FILE,
     HEARTBEAT_FILE,
+    KILL_LINE,
     ORDER_FILE,
     RESULT_FILE,
     WORKER_LOG,
@@ -125,7 +126,7 @@ class Launcher:
         began = self._clock()
         self._stop_at = began + self._order.run_seconds
         self._read_commands()
-        if self.stop_reason:  # it was cancelled while it waited in the engine's queue
+        if self.stop_reason or not self._kill_at:  # while it waited in the engine's queue
             self._finish(os.EX_TEMPFAIL, None)
             return
         command = self._order.worker or (WORKER if self._spec.processes_per_run == 1 else GROUP)
@@ -176,13 +177,18 @@ class Launcher:
             self._read_commands()
             self._write_pending(stdin)
             if now >= self._kill_at:
-                _say(f"the worker has not stopped in {self._order.stop_seconds:g} s: killing it")
+                _say("killing the worker, as the daemon asks or because it has not stopped in time")
                 worker.kill()
+                worker.wait()
+                return False
             time.sleep(POLL_SECONDS)
         return False
 
     def _read_commands(self) -> None:
         for line in self._commands.read():
+            if line == KILL_LINE:
+                self._kill_at = 0.0
+                continue
             self._pending += line + b"\n"
             with suppress(ValidationError):  # the worker reports a line that is not a command
                 command = COMMAND_ADAPTER.validate_json(line)
@@ -197,7 +203,7 @@ class Launcher:
     def _expect_stop(self, reason: str) -> None:
         if not self.stop_reason:
             self.stop_reason = reason
-            self._kill_at = self._clock() + self._order.stop_seconds
+            self._kill_at = min(self._kill_at, self._clock() + self._order.stop_seconds)
 
     def _write_pending(self, stdin: int) -> None:
         """Write as much as the pipe accepts without waiting."""

@@ -1,4 +1,4 @@
-"""Workers on other machines: one executor, whatever the engine; files on shared storage decide."""
+"""Workers on other machines: one executor for all engines; files on shared storage decide."""
 
 from genesis_fp16.executors.remote.engine import (
     ENGINE_LOG,

@@ -19,9 +19,19 @@ from queue import Empty, SimpleQueue
 
 import structlog
 
-from genesis_fp16.domain.remote_attempt import JobOrder
+from genesis_fp16.domain.remote_attempt import KILL_LINE, JobOrder
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
+from genesis_fp16.executors.job_files import (
+    append_commands,
+    is_claimed,
+    last_heartbeat,
+    read_order,
+    read_result,
+    revoke,
+    write_fence,
+    write_order,
+)
 from genesis_fp16.executors.local import LocalExecutor
 from genesis_fp16.executors.remote.engine import (
     ENGINE_LOG,
@@ -33,16 +43,6 @@ from genesis_fp16.executors.remote.engine import (
     JobStatus,
     Resources,
 )
-from genesis_fp16.executors.remote.files import (
-    append_commands,
-    is_claimed,
-    last_heartbeat,
-    read_order,
-    read_result,
-    revoke,
-    write_fence,
-    write_order,
-)
 from genesis_fp16.system.permissions import write_private
 from infrastructure.events import Command
 from infrastructure.events.command import Stop
@@ -52,6 +52,7 @@ ASK_SECONDS = 2.0  # between two questions about all jobs
 LOOK_SECONDS = 0.2  # between two looks at the files of one job
 GRACE_SECONDS = 15.0  # for the result of a job that the engine says is gone
 KILLED_GRACE_SHARE = 0.2  # of that time, if the job was killed
+KILL_SECONDS = 3.0  # in which a launcher must kill its worker before the engine is asked to
 LONGEST_RETRY_SECONDS = 60.0  # between two tries to submit a job
 CLOSE_SECONDS = 5.0  # for the engine to answer what was asked last
 _GONE = (JobState.NOT_FOUND, JobState.FAILED, JobState.SUCCEEDED)
@@ -165,8 +166,13 @@ class RemoteExecutor:
             self._thread.start()
         self._requests.put(lambda: self._submit(job))
 
+    def find(self, folder: Path) -> Handle | None:
+        """Handle of the job that an earlier daemon ordered for the attempt in *folder*, if any."""
+        order = read_order(folder)
+        return None if order is None else Handle(job=order.job, folder=folder)
+
     def recover(self, handle: Handle) -> bool:
-        """Take over the attempt of an earlier daemon; False if it never got as far as an order.
+        """Take over the attempt of an earlier daemon; False if that is not possible.
 
         `poll` then tells how it has ended, if it has. What was ordered and perhaps never asked
         for is asked for again; the engine knows it by its name.
@@ -224,6 +230,7 @@ class RemoteExecutor:
         if now < job.gone_at + self._grace * (KILLED_GRACE_SHARE if job.killed else 1.0):
             return None
         revoke(job.folder)  # a launcher that comes back all the same must not go on
+        job.kill_at = 0.0
         self._requests.put(lambda: self._kill(job))
         said = f"{self.engine.name} says {job.status.state}"
         said += f" ({job.status.reason})" if job.status.reason else ""
@@ -255,16 +262,24 @@ class RemoteExecutor:
             return
         job.unsent += command.model_dump_json().encode() + b"\n"
         job.flush()
-        if isinstance(command, Stop) and not (job.started or is_claimed(job.folder)):
+        job.started = job.started or is_claimed(job.folder)
+        if isinstance(command, Stop) and not job.started:
             self.kill(handle)  # it has not started: the engine need not start it
 
     def kill(self, handle: Handle) -> None:
-        """Have the engine end the job at once."""
+        """Have the launcher kill the worker and its descendants, and then the engine the job.
+
+        An engine does not find every descendant. A job that has not started is the engine's alone.
+        """
         job = self._jobs.get(handle.job)
-        if job is not None:
+        if job is not None and not job.killed:
             job.killed = True
+            job.unsent += KILL_LINE + b"\n"
+            job.flush()
+            if job.started and not job.unsent:
+                job.kill_at = time.monotonic() + KILL_SECONDS
             self._requests.put(lambda: self._kill(job))
-        elif not handle.job:
+        elif job is None and not handle.job:
             self._processes.kill(handle)
 
     def keep_spare(self, wanted: bool) -> None:
@@ -320,7 +335,7 @@ class RemoteExecutor:
                 job.leaves = True
                 log.info("job_leaves", job=job.name, reason=job.status.leave)
                 self._stop(job)
-            if job.killed and job.status.state in (JobState.WAITING, JobState.RUNNING):
+            if job.killed and job.status.state not in _GONE:
                 self._kill(job)
 
     def _submit(self, job: _Job) -> None:
@@ -352,6 +367,8 @@ class RemoteExecutor:
             log.warning("job_not_stopped", job=job.name, error=str(error))
 
     def _kill(self, job: _Job) -> None:
+        if time.monotonic() < job.kill_at:
+            return
         try:
             self.engine.kill(job.ref)
         except EngineError as error:
@@ -367,7 +384,8 @@ class _Job:
         id: The engine's id.
         status: The engine's last answer.
         started: Whether its launcher may have started.
-        killed: Whether the engine was asked to end it.
+        killed: Whether it is to end at once.
+        kill_at: Monotonic seconds from which the engine is asked to end it.
         refused: Why the engine will never take it; empty if it may.
         trouble: Why it could not be submitted yet.
         submit_at, look_at: Monotonic seconds of the next try to submit it, and the next look.
@@ -385,6 +403,7 @@ class _Job:
     status: JobStatus = field(default_factory=lambda: JobStatus(state=JobState.UNKNOWN))
     started: bool = False
     killed: bool = False
+    kill_at: float = 0.0
     leaves: bool = False
     refused: str = ""
     trouble: str = ""

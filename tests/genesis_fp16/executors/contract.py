@@ -21,9 +21,9 @@ from genesis_fp16.domain.remote_attempt import CLAIM_FILE, RESULT_FILE
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import Executor, ExitStatus, Handle
+from genesis_fp16.executors.job_files import write_fence
 from genesis_fp16.executors.remote import Engine, JobState, RemoteExecutor, Resources
 from genesis_fp16.executors.remote.executor import JobOptions
-from genesis_fp16.executors.remote.files import write_fence
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import AgentSettings, Settings
 from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision

@@ -258,6 +258,7 @@ def test_names_and_marks_follow_from_the_declaration() -> None:
     assert not hot & {"home", "slots", "agents", "database_url"}
     assert hot_fields(AgentSettings) == (
         *("schedule", "catch_up", "overlap", "precision", "role_precision", "keep_fp32"),
+        *("job_cpus", "job_gpus", "job_memory_mib", "job_minutes"),
     )
 
 

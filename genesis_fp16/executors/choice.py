@@ -1,0 +1,53 @@
+"""The executor that the settings name, and what they say about the jobs of an agent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from genesis_fp16.executors.base import Executor
+from genesis_fp16.executors.local import LocalExecutor
+from genesis_fp16.executors.remote import Engine, RemoteExecutor, Resources
+from genesis_fp16.executors.remote.executor import JobOptions
+from genesis_fp16.settings import Settings
+
+
+def make_executor(settings: Callable[[], Settings]) -> Executor:
+    """The executor that the settings name; *settings* returns those in force."""
+    engine = make_engine(settings())
+    if engine is None:
+        return LocalExecutor()
+    return RemoteExecutor(engine, lambda agent: job_options(settings(), agent))
+
+
+def make_engine(settings: Settings) -> Engine | None:
+    """The engine that the settings name; None if workers run on this machine."""
+    match settings.executor:
+        case "slurm":
+            from genesis_fp16.executors.slurm import SlurmEngine
+
+            return SlurmEngine(settings.slurm_options)
+        case _:
+            return None
+
+
+def job_options(settings: Settings, agent: str) -> JobOptions:
+    """What the settings say about the jobs of *agent*."""
+    own = settings.for_agent(agent)
+    return JobOptions(
+        python=settings.remote_python or sys.executable,
+        resources=Resources(
+            cpus=own.job_cpus or settings.job_cpus,
+            gpus=job_gpus(settings, agent),
+            memory_mib=own.job_memory_mib or settings.job_memory_mib,
+            minutes=own.job_minutes or settings.job_minutes,
+        ),
+        stop_seconds=settings.stop_timeout_seconds,
+        run_seconds=settings.run_timeout_seconds,
+    )
+
+
+def job_gpus(settings: Settings, agent: str) -> int:
+    """GPUs of a job of *agent*."""
+    own = settings.for_agent(agent).job_gpus
+    return settings.job_gpus if own is None else own

@@ -1,0 +1,239 @@
+"""Slurm by its own commands: sbatch, squeue, scancel, sinfo. Tried with release 22.05.
+
+Slurm may not requeue a job of ours (``--no-requeue``): the daemon starts the next attempt, from the
+last checkpoint. A job on a node that is being drained checkpoints and moves to another one.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from genesis_fp16.executors.remote.engine import (
+    ENGINE_LOG,
+    EngineError,
+    Finding,
+    JobRef,
+    JobRequest,
+    JobState,
+    JobStatus,
+)
+
+COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")
+ANSWER_SECONDS = 20.0  # Slurm's own MessageTimeout is 10 s
+SIGNAL_LEAD_SECONDS = 5.0  # SIGTERM comes so long before the time limit, beyond the stop deadline
+OLDEST = (20, 11)  # the first release with the options used here
+_WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+_RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+_TEMPORARY = (  # in the output of a command that may succeed later
+    "unable to contact",
+    "connect failure",
+    "connection refused",
+    "connection timed out",
+    "timed out",
+    "zero bytes",
+    "protocol authentication",
+    "socket",
+    "backup mode",
+    "temporarily",
+    "qosmaxsubmit",
+    "assocmaxsubmit",
+    "maximum number of jobs",
+    "transport endpoint",
+    "munge",
+)
+_DRAINS = re.compile(r"drain|drng|maint|fail", re.IGNORECASE)
+
+
+class SlurmEngine:
+    """Jobs of the user of this process.
+
+    Args:
+        options: More options of sbatch, as on its command line: partition, account, constraints.
+
+    Attributes:
+        name: ``slurm``.
+    """
+
+    name = "slurm"
+
+    def __init__(self, options: str = "") -> None:
+        self._options = tuple(shlex.split(options))
+
+    def submit(self, job: JobRequest) -> str:
+        """Submit a batch script that becomes the launcher; return Slurm's number of the job.
+
+        Raises:
+            EngineError: sbatch refused it, or slurmctld does not answer.
+        """
+        known = _run("squeue", *_OF_USER, "--states=all", f"--name={job.name}", "--format=%A")
+        if known.split():  # an earlier request of ours got through, though its answer did not
+            return known.split()[-1]
+        script = f"#!/bin/sh\nexec {shlex.join(job.command)}\n"
+        return _run("sbatch", *self._arguments(job), stdin=script).strip().partition(";")[0]
+
+    def _arguments(self, job: JobRequest) -> list[str]:
+        wanted = job.resources
+        folder = str(job.folder).replace("%", "%%")
+        arguments = [
+            *("--parsable", "--no-requeue", "--nodes=1", "--ntasks=1", "--open-mode=append"),
+            f"--job-name={job.name}",
+            f"--chdir={job.folder}",
+            f"--output={folder}/{ENGINE_LOG}",
+            f"--cpus-per-task={max(wanted.cpus, job.processes)}",
+        ]
+        if wanted.gpus:
+            arguments.append(f"--gpus={wanted.gpus}")
+        if wanted.memory_mib is not None:
+            arguments.append(f"--mem={wanted.memory_mib}M")
+        if wanted.minutes is not None:
+            lead = round(job.stop_seconds + SIGNAL_LEAD_SECONDS)
+            arguments += [f"--time={wanted.minutes}", f"--signal=B:TERM@{lead}"]
+        return [*arguments, *self._options]
+
+    def statuses(self, jobs: Sequence[JobRef]) -> Mapping[str, JobStatus]:
+        """Status of each of *jobs*, by one squeue for all; a node that drains is a reason to leave.
+
+        Slurm forgets a job some minutes after its end (MinJobAge).
+        """
+        names = ",".join(job.name for job in jobs)
+        try:
+            lines = _run(
+                *("squeue", *_OF_USER, "--states=all", f"--name={names}"),
+                "--format=%j|%T|%R|%N|%i",
+            ).splitlines()
+            drained = self._draining_nodes() if any("|RUNNING|" in line for line in lines) else {}
+        except EngineError as error:
+            unknown = JobStatus(state=JobState.UNKNOWN, reason=str(error))
+            return {job.name: unknown for job in jobs}
+        found = {job.name: JobStatus(state=JobState.NOT_FOUND) for job in jobs}
+        for line in lines:  # of two of one name the newer comes last
+            name, state, reason, node, _ = line.split("|", 4)
+            found[name] = _status(state, reason, drained.get(node, ""))
+        return found
+
+    def _draining_nodes(self) -> dict[str, str]:
+        """Why, by node, for those that take no more jobs."""
+        found = {}
+        for line in _run("sinfo", "--noheader", "--Node", "--format=%N|%T|%E").splitlines():
+            node, state, reason = line.split("|", 2)
+            if _DRAINS.search(state):
+                found[node] = f"node {node} is {state}: {reason}"
+        return found
+
+    def stop(self, job: JobRef) -> None:
+        """Send SIGTERM to the launcher.
+
+        Raises:
+            EngineError: slurmctld does not answer.
+        """
+        _cancel("--batch", "--signal=TERM", job)
+
+    def kill(self, job: JobRef) -> None:
+        """Kill all processes of the job, or take it out of the queue.
+
+        Raises:
+            EngineError: slurmctld does not answer.
+        """
+        _cancel("--full", "--signal=KILL", job)
+        _cancel("", "", job)  # one that waits is not signalled
+
+    def check(self) -> list[Finding]:
+        """Commands, version, slurmctld's answer, nodes, and whether sbatch would take a job."""
+        if missing := [each for each in COMMANDS if shutil.which(each) is None]:
+            remedy = "install Slurm's client commands (Debian: slurm-client) and its slurm.conf"
+            return [Finding(ok=False, what=f"not installed: {', '.join(missing)}", remedy=remedy)]
+        try:
+            return [_check_version(), self._check_nodes(), self._check_submission()]
+        except EngineError as error:
+            what, _, remedy = str(error).partition("; ")
+            return [Finding(ok=False, what=what, remedy=remedy)]
+
+    def _check_nodes(self) -> Finding:
+        lines = _run("sinfo", "--noheader", "--Node", "--format=%N|%T|%c|%m|%G").splitlines()
+        nodes = {line.split("|")[0]: line.split("|")[1] for line in lines}
+        usable = [name for name, state in nodes.items() if re.match("idle|mix|alloc", state)]
+        if usable:
+            return Finding(ok=True, what=f"{len(usable)} of {len(nodes)} nodes take jobs")
+        states = ", ".join(f"{name} is {state}" for name, state in nodes.items()) or "none is known"
+        remedy = "see sinfo -R; jobs wait until a node is back"
+        return Finding(ok=False, what=f"no node takes jobs: {states}", remedy=remedy)
+
+    def _check_submission(self) -> Finding:
+        _run("sbatch", "--test-only", "--job-name=genesis-check", *self._options, stdin=_NOTHING)
+        return Finding(ok=True, what="sbatch would take a job with these options")
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+_NOTHING = "#!/bin/sh\nexit 0\n"
+_OF_USER = ("--noheader", f"--user={getpass.getuser()}")
+
+
+def _status(state: str, reason: str, drained: str) -> JobStatus:
+    reason = reason.strip("()")
+    if state in _WAITING:
+        return JobStatus(state=JobState.WAITING, reason=reason)
+    if state in _RUNNING:
+        return JobStatus(state=JobState.RUNNING, leave=drained if state == "RUNNING" else "")
+    if state == "COMPLETED":
+        return JobStatus(state=JobState.SUCCEEDED)
+    return JobStatus(state=JobState.FAILED, reason=f"{state} {reason}".strip())
+
+
+def _check_version() -> Finding:
+    text = _run("sinfo", "--version").strip()
+    found = re.search(r"(\d+)\.(\d+)", text)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        what = f"{text} is older than {OLDEST[0]}.{OLDEST[1]:02d}, or of an unknown form"
+        return Finding(ok=False, what=what, remedy="install a newer Slurm")
+    return Finding(ok=True, what=text)
+
+
+def _cancel(whom: str, what: str, job: JobRef) -> None:
+    arguments = [each for each in (whom, what) if each]
+    try:
+        _run("scancel", "--quiet", *arguments, f"--user={getpass.getuser()}", f"--name={job.name}")
+    except EngineError as error:
+        if error.temporary:
+            raise  # anything else means that the job is gone
+
+
+def _run(command: str, *arguments: str, stdin: str = "") -> str:
+    """Output of one of Slurm's commands.
+
+    Raises:
+        EngineError: It failed, is missing, or did not answer.
+    """
+    try:
+        done = subprocess.run(
+            [command, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise EngineError(
+            f"{command} is not installed here; install Slurm's client commands (Debian: "
+            "slurm-client), or add their folder to PATH",
+            temporary=True,
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise EngineError(
+            f"{command} has not answered in {ANSWER_SECONDS:g} s; see whether slurmctld runs: "
+            "scontrol ping",
+            temporary=True,
+        ) from None
+    if done.returncode == 0:
+        return done.stdout
+    said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    temporary = any(each in said.lower() for each in _TEMPORARY)
+    remedy = "see scontrol ping" if temporary else "see GENESIS_SLURM_OPTIONS and GENESIS_JOB_*"
+    raise EngineError(f"{command}: {said}; {remedy}", temporary=temporary)

@@ -1,0 +1,71 @@
+"""The daemon with jobs of a real Slurm: rollback, its own death, a drained node, the end."""
+
+import time
+
+import pytest
+
+from tests.genesis_fp16.executors.contract import ROLLBACK_SECONDS
+from tests.genesis_fp16.executors.slurm_cluster import SlurmCluster
+from tests.patience import crowding, wait_until
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def training(make_daemon, train_without_end, slurm_cluster: SlurmCluster):
+    """A daemon whose quick agent trains as a job."""
+    daemon = make_daemon()
+    daemon._environ |= slurm_cluster.variables
+    daemon.configure(GENESIS_EXECUTOR="slurm")
+    return train_without_end(daemon)
+
+
+def test_a_run_survives_rollback_daemon_and_node(
+    training, slurm_cluster: SlurmCluster, record_property
+) -> None:
+    daemon = training
+
+    def in_precision(*expected: str) -> bool:
+        labels = daemon.metrics().labels("genesis_precision_info", agent="quick")
+        return [(each["effective"], each["reason"]) for each in labels] == [expected]
+
+    def job() -> str:
+        [attempt] = daemon.json("runs", "show", run)["attempts"][-1:]
+        return attempt["job"]
+
+    def steps() -> int:
+        return daemon.events("step_stats")[-1].step
+
+    [run] = [each["id"] for each in daemon.json("runs") if each["state"] == "running"]
+    assert slurm_cluster.node_of(job()) in ("n1", "n2")
+
+    daemon.configure(ENABLE_FP16_TRAINING="false")
+    changed = time.monotonic()
+    daemon.wait_for(lambda: in_precision("fp32", "flag"), "to roll back")
+    took = time.monotonic() - changed
+    record_property("measured", f"rollback of a Slurm job: {took:.1f} s")
+    assert took < ROLLBACK_SECONDS * crowding()
+
+    daemon.kill9()
+    reached = steps()
+    wait_until(lambda: steps() > reached, "the job to outlive the daemon")
+    daemon.start()
+    daemon.wait_for(lambda: "job_adopted" in daemon.log, "to take over the job")
+    daemon.configure(ENABLE_FP16_TRAINING="true")
+    daemon.wait_for(lambda: in_precision("fp16", "default"), "to command the job it took over")
+    assert len(daemon.events("started")) == 1
+
+    first = job()
+    node = slurm_cluster.node_of(first)
+    with slurm_cluster.drained(node):
+        daemon.wait_for(lambda: daemon.events("resumed"), "to resume on the other node")
+        assert slurm_cluster.node_of(job()) not in ("", node)
+    saved = [event.step for event in daemon.events("checkpoint_saved")]
+    assert daemon.events("resumed")[-1].step in saved
+    shown = daemon.json("runs", "show", run)
+    assert (shown["failures"], len(shown["attempts"])) == (0, 2), "a drained node costs no failure"
+
+    assert daemon.stop()[0] == 0
+    assert daemon.events("finished")[-1].outcome == "stopped"
+    states = ("squeue", "--noheader", "--states=running,pending")
+    wait_until(lambda: not slurm_cluster.ask(*states), "the end of all jobs")

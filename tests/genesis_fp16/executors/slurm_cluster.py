@@ -1,0 +1,219 @@
+"""A real Slurm on this machine: munged, slurmctld and two slurmd, up in seconds, as root."""
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.executors.remote import RemoteExecutor
+from genesis_fp16.executors.slurm import SlurmEngine
+from tests.genesis_fp16.executors.contract import remote_executor
+from tests.patience import wait_until
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
+NODES = ("n1", "n2")
+CPUS = 8  # of each node; claimed, not there
+
+
+class SlurmCluster:
+    """Two nodes, n1 and n2, both on this machine.
+
+    Attributes:
+        variables: Environment that makes Slurm's commands use this cluster.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._port = _free_port()
+        self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self._write_configuration()
+
+    def _write_configuration(self) -> None:
+        folder, host = self._folder, socket.gethostname().partition(".")[0]
+        for name in ("state", *NODES):
+            (folder / name).mkdir()
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        nodes = "\n".join(
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()} "
+            f"CPUs={CPUS} RealMemory=2000 State=UNKNOWN"
+            for name in NODES
+        )
+        text = f"""\
+            ClusterName=tests
+            SlurmctldHost={host}(127.0.0.1)
+            SlurmctldPort={self._port}
+            SlurmUser={getpass.getuser()}
+            SlurmdUser={getpass.getuser()}
+            AuthType=auth/munge
+            AuthInfo=socket={folder}/munge.socket
+            CredType=cred/munge
+            StateSaveLocation={folder}/state
+            SlurmdSpoolDir={folder}/%n
+            SlurmctldPidFile={folder}/slurmctld.pid
+            SlurmdPidFile={folder}/slurmd-%n.pid
+            SlurmctldLogFile={folder}/slurmctld.log
+            SlurmdLogFile={folder}/slurmd-%n.log
+            ProctrackType=proctrack/pgid
+            TaskPlugin=task/none
+            SwitchType=switch/none
+            MpiDefault=none
+            SelectType=select/cons_tres
+            SelectTypeParameters=CR_CPU
+            SchedulerType=sched/backfill
+            SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
+            ReturnToService=2
+            SlurmdParameters=config_overrides
+            KillWait=5
+            MinJobAge=300
+            SlurmctldTimeout=30
+            SlurmdTimeout=30
+            TCPTimeout=2
+            """
+        configuration = textwrap.dedent(text) + nodes
+        configuration += f"\nPartitionName=main Nodes={','.join(NODES)} Default=YES State=UP\n"
+        (folder / "slurm.conf").write_text(configuration)
+
+    def start(self) -> None:
+        folder = self._folder
+        self._daemons["munged"] = self._spawn(
+            *("munged", "--foreground", "--force", f"--key-file={folder}/munge.key"),
+            *(f"--socket={folder}/munge.socket", f"--pid-file={folder}/munged.pid"),
+            *(f"--seed-file={folder}/munged.seed", f"--log-file={folder}/munged.log"),
+        )
+        wait_until((folder / "munge.socket").exists, "munged")
+        self._start_controller()
+        for name in NODES:
+            self._daemons[name] = self._spawn("slurmd", "-D", "-N", name)
+        wait_until(self._has_nodes, f"two nodes, see {folder}", idle_seconds=60)
+
+    def _start_controller(self) -> None:
+        self._daemons["slurmctld"] = self._spawn("slurmctld", "-D")
+        wait_until(self._answers, f"slurmctld, see {self._folder}")
+
+    def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{Path(command[0]).name}.out").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **self.variables},
+            )
+
+    def ask(self, *command: str) -> str:
+        """Output of one of Slurm's commands."""
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **self.variables},
+        )
+        return done.stdout
+
+    def _answers(self) -> bool:
+        return "UP" in self.ask("scontrol", "ping")
+
+    def _has_nodes(self) -> bool:
+        """Whether both nodes have registered and take jobs; a state of one that has not has a *."""
+        states = self.ask("sinfo", "--noheader", "--Node", "--format=%T").split()
+        return len(states) == 2 and {*states} <= {"idle", "mixed", "allocated"}
+
+    def executor(self, worker: tuple[str, ...]) -> RemoteExecutor:
+        return remote_executor(self.engine(), worker)
+
+    def engine(self) -> SlurmEngine:
+        return SlurmEngine()
+
+    def delete(self, job: str) -> None:
+        self.ask("scancel", "--full", "--signal=KILL", f"--name={job}")
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        """Stop slurmctld; slurmd and the jobs go on."""
+        self._end("slurmctld")
+        try:
+            yield
+        finally:
+            self._start_controller()
+            wait_until(self._has_nodes, f"the nodes to be back, see {self._folder}")
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Take the partition down: jobs wait."""
+        self.ask("scontrol", "update", "partitionname=main", "state=down")
+        try:
+            yield
+        finally:
+            self.ask("scontrol", "update", "partitionname=main", "state=up")
+
+    @contextmanager
+    def drained(self, node: str) -> Iterator[None]:
+        """Drain *node*, as before its maintenance: it takes no more jobs."""
+        self.ask("scontrol", "update", f"nodename={node}", "state=drain", "reason=new disks")
+        try:
+            yield
+        finally:
+            self.ask("scontrol", "update", f"nodename={node}", "state=resume")
+
+    def node_of(self, job: str) -> str:
+        return self.ask("squeue", "--noheader", f"--name={job}", "--format=%N").strip()
+
+    def _end(self, name: str) -> None:
+        process = self._daemons.pop(name)
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        self.ask("scancel", "--full", "--signal=KILL", f"--user={getpass.getuser()}")
+        for name in reversed(list(self._daemons)):
+            self._end(name)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def running_cluster() -> Iterator[SlurmCluster]:
+    """A cluster that the environment of this process names; skips where Slurm is missing."""
+    if missing := [each for each in PROGRAMS if shutil.which(each, path=_PATH) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian: slurm-wlm, munge)")
+    if os.geteuid() != 0:
+        pytest.skip("slurmd needs root")
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    cluster = SlurmCluster(folder)
+    path = os.environ["PATH"]
+    os.environ.update(cluster.variables)
+    os.environ["PATH"] = _PATH
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+        os.environ["PATH"] = path
+        for name in cluster.variables:
+            del os.environ[name]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])  # of daemons

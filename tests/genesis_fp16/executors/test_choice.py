@@ -1,0 +1,30 @@
+"""Which executor the settings name, and what an agent's jobs ask for."""
+
+import sys
+from pathlib import Path
+
+from genesis_fp16.executors import LocalExecutor
+from genesis_fp16.executors.choice import job_options, make_engine, make_executor
+from genesis_fp16.executors.remote import RemoteExecutor, Resources
+from genesis_fp16.settings import AgentSettings, Settings
+
+
+def test_workers_run_here_unless_an_engine_is_named() -> None:
+    assert isinstance(make_executor(Settings), LocalExecutor)
+    assert make_engine(Settings()) is None
+    settings = Settings(executor="slurm")
+    executor = make_executor(lambda: settings)
+    assert isinstance(executor, RemoteExecutor)
+    assert executor.engine.name == "slurm"
+
+
+def test_an_agents_own_resources_outrank_those_of_all() -> None:
+    agents = {"a": AgentSettings(job_gpus=0, job_minutes=30), "b": AgentSettings(job_cpus=8)}
+    settings = Settings(job_cpus=2, job_gpus=1, job_memory_mib=4096, agents=agents)
+    assert job_options(settings, "a").resources == Resources(
+        cpus=2, gpus=0, memory_mib=4096, minutes=30
+    )
+    assert job_options(settings, "b").resources == Resources(cpus=8, gpus=1, memory_mib=4096)
+    assert job_options(settings, "b").python == sys.executable
+    remote = Settings(remote_python="/opt/genesis/bin/python", home=Path("h"))
+    assert job_options(remote, "b").python == "/opt/genesis/bin/python"
