@@ -195,7 +195,7 @@ def _request_of(job: JobRequest) -> dict[str, Any]:
         "entrypoint_memory": None if memory is None else memory * 2**20,
         "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": stop_seconds}},
     }
-    return request | {"metadata": {REQUEST: json.dumps(request)}}
+    return request | {"metadata": {**job.labels, REQUEST: json.dumps(request)}}
 
 
 def _post(ray: Connection, request: Mapping[str, Any]) -> None:

@@ -43,10 +43,13 @@ class RayCluster:
     Attributes:
         address: URL of the Jobs API.
         token_file: File of the token that the cluster asks for.
+        plugins: Folder on the Python path of all jobs.
     """
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ray-"))  # a path of a socket must be short
+        self.plugins = self._folder / "plugins"
+        self.plugins.mkdir()
         self.token_file = self._folder / "token"
         self.token_file.write_text(secrets.token_hex(32))
         self.token_file.chmod(0o600)
@@ -57,12 +60,12 @@ class RayCluster:
         self._line = _Line(self._port)
         threading.Thread(target=self._line.serve_forever, args=(0.05,), daemon=True).start()
 
-    def start(self) -> None:
-        """Start both nodes; a cluster that was killed comes back empty, at the same address."""
+    def start(self, machines: int = 2) -> None:
+        """Start the nodes; a cluster that was killed comes back empty, at the same address."""
         for attempt in range(1, STARTS + 1):
             with (self._folder / "cluster.log").open("ab") as log:
                 self._program = subprocess.Popen(
-                    [sys.executable, __file__, str(self._port)],
+                    [sys.executable, __file__, str(self._port), str(machines)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -80,11 +83,12 @@ class RayCluster:
 
     def _environment(self) -> dict[str, str]:
         return {
+            "PYTHONPATH": str(self.plugins),
             "RAY_TMPDIR": str(self._folder),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self.token_file),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_JOB_START_TIMEOUT_SECONDS": "6",  # instead of 15 minutes
+            "RAY_JOB_START_TIMEOUT_SECONDS": "20",  # instead of 15 minutes
             "RAY_health_check_period_ms": "500",
             "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
         }
@@ -232,7 +236,7 @@ def _free_port() -> int:
 def _main() -> None:
     from ray.cluster_utils import Cluster
 
-    port = int(sys.argv[1])
+    port, machines = map(int, sys.argv[1:])
     common = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(
         initialize_head=True,
@@ -243,9 +247,10 @@ def _main() -> None:
             "dashboard_host": "127.0.0.1",
             "dashboard_port": port,
             "include_log_monitor": False,
+            "no_monitor": True,  # it would add machines
         },
     )
-    worker = cluster.add_node(**common)
+    worker = cluster.add_node(**common) if machines > 1 else None
     _say(None)
     for line in sys.stdin:
         what = line.strip()
