@@ -16,9 +16,14 @@ from infrastructure.agent_contract.agent import AGENT_NAME
 
 
 def readings_of(request: Request) -> Readings:
-    """What the application of *request* reads from."""
+    """What the application of *request* reads from.
+
+    Raises:
+        StoreError: The database was moved or replaced since it was opened.
+    """
     readings = request.app.state.readings
     assert isinstance(readings, Readings)  # noqa: S101  # set by make_app
+    readings.store.verify()
     return readings
 
 
