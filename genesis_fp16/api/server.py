@@ -6,6 +6,7 @@ Each listener has a number of connections of its own: a crowd on TCP leaves the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
 from collections import defaultdict
@@ -27,6 +28,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of the process at the other 
 
 def serve(app: FastAPI, listeners: list[socket.socket]) -> None:
     """Serve *app* on *listeners* until SIGTERM or SIGINT."""
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each line that is no HTTP
     config = uvicorn.Config(
         app,
         http=BoundedConnection,

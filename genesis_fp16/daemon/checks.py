@@ -19,6 +19,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 import genesis_fp16
+from genesis_fp16.daemon.api_tokens import TokenError, Tokens
 from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.domain.moments import moment
 from genesis_fp16.executors.check import check_executor
@@ -83,7 +84,12 @@ def run_checks(
     results += [check_home(settings), *check_access(settings), check_disk(settings)]
     results += [check_database(settings)]
     results += [check_lock(settings), *check_daemon_settings(settings)]
-    results += [check_port(settings), check_device(settings), *check_engine(settings)]
+    results += [
+        check_port(settings),
+        check_api(settings),
+        check_device(settings),
+        *check_engine(settings),
+    ]
     plugins = known_agents(settings)
     results += check_plugins(settings, plugins)
     results += check_preflight(settings, [plugin.name for plugin in plugins])
@@ -299,6 +305,31 @@ def check_port(settings: Settings) -> CheckResult:
             f"{shown}: {error.strerror or error}",
             "set GENESIS_METRICS_HOST and GENESIS_METRICS_PORT to a free address",
         )
+
+
+def check_api(settings: Settings) -> CheckResult:
+    """Whether the control API may listen as the settings ask, and who could read its tokens."""
+    host, port, file = settings.api_host, settings.api_port, settings.api_token_file
+    if port is None:
+        found = "on its Unix socket alone" if settings.api_socket else "off"
+        return CheckResult("control api", "ok", found)
+    try:
+        count = len(Tokens(settings).in_force())
+    except TokenError as error:
+        what, _, remedy = str(error).partition(": ")
+        return CheckResult("control api", "fail", what, remedy)
+    verdict: Verdict = "ok"
+    found, remedy = f"on {host}:{port}, {count} tokens", ""
+    if not count:
+        found, verdict = f"{host}:{port} without a token", "fail"
+        remedy = "set GENESIS_API_TOKEN or GENESIS_API_TOKEN_FILE"
+    elif file is not None and file.stat().st_mode & 0o077:
+        found, verdict = f"other users can read the tokens in {file}", "warn"
+        remedy = f"chmod 600 {file}"
+    elif host not in ("localhost", "127.0.0.1", "::1"):
+        found, verdict = f"{found}, without encryption", "warn"
+        remedy = "put a proxy with TLS before it, or listen on loopback"
+    return CheckResult("control api", verdict, found, remedy)
 
 
 def _answers(host: str, port: int) -> bool:

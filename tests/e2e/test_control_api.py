@@ -78,14 +78,19 @@ def test_a_live_rollback_seen_and_made_by_the_api(steered, record_property) -> N
         ),
         "to record the acknowledgement",
     )
+
+    def curve_shows(precision: str) -> bool:
+        points = ask(home, "GET", f"/api/runs/{run['id']}/curve")["points"]
+        return any(point["precision"] == precision for point in points)
+
+    assert curve_shows("fp16")
+    steered.wait_for(lambda: curve_shows("fp32"), "to report steps in FP32")
     curve = ask(home, "GET", f"/api/runs/{run['id']}/curve")
-    assert {"fp16", "fp32"} <= {point["precision"] for point in curve["points"]}
     assert any(point["overflows"] for point in curve["points"])
     with closing(Unix(home)) as connection:  # its statistics go on live
         connection.request("GET", f"/api/runs/{run['id']}/events?after={curve['last_event_id']}")
         answer = connection.getresponse()
-        while b"event: step_stats" not in answer.readline():
-            pass
+        assert any(line == b"event: step_stats\n" for line in answer)
     assert ask(home, "POST", "/api/precision/clear", {"agent": "quick", "reason": "data"})
     steered.wait_for(lambda: _effective(steered) == ("fp16", "default"), "to be in FP16")
 
@@ -143,7 +148,7 @@ def test_hostile_clients_delay_neither_loop_nor_flag_nor_operator(
 ) -> None:
     home = steered.home
     daemon = psutil.Process(steered.process.pid)
-    ask(home, "GET", "/api/health")
+    steered.wait_for(lambda: "api_sign_in_failed" in steered.log, "to be attacked")
     steered.configure(ENABLE_FP16_TRAINING="false")
     seconds = steered.wait_for(lambda: _effective(steered) == ("fp32", "flag"), "to be in FP32")
     assert seconds < DEADLINE_SECONDS * crowding()

@@ -13,6 +13,7 @@ import pytest
 from genesis_fp16.daemon.checks import (
     CheckResult,
     check_access,
+    check_api,
     check_daemon_settings,
     check_database,
     check_device,
@@ -267,3 +268,24 @@ def test_canaries_that_are_not_agents() -> None:
     [(verdict, found, remedy)] = look("off")
     assert (verdict, remedy.split()[-1]) == ("fail", "good")
     assert found.endswith("every agent stays in FP32")
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "found"),
+    [
+        ({}, "ok", "on its Unix socket alone"),
+        ({"api_socket": False}, "ok", "off"),
+        ({"api_port": 80}, "fail", "127.0.0.1:80 without a token"),
+        ({"api_port": 80, "api_token": "x" * 16}, "ok", "on 127.0.0.1:80, 1 tokens"),
+        ({"api_port": 80, "api_token": "x" * 16, "api_host": "::"}, "warn", "without encryption"),
+        ({"api_port": 80, "api_token_file": Path("gone")}, "fail", "gone cannot be read"),
+        ({"api_port": 80, "api_token_file": Path("open")}, "warn", "other users can read"),
+    ],
+)
+def test_the_control_api(folder: Path, changes: dict, verdict: str, found: str) -> None:
+    (folder / "open").write_text("ann " + "y" * 16)
+    (folder / "open").chmod(0o644)
+    result = check_api(Settings(**changes))
+    assert result.verdict == verdict
+    assert found in result.found
+    assert bool(result.remedy) == (verdict != "ok")
