@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SEED ?= 0
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry gpu format clean everything install uninstall drill manifests boot-test torture prior
+.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover gpu format clean everything install uninstall drill manifests boot-test torture prior
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -52,7 +52,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy,ray]'
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry  ## All of the measurements below, in some three hours
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover  ## All of the measurements below, in some three hours
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -87,6 +87,9 @@ bench-waltzrl: $(STAMP)  ## Measure the stages of WaltzRL and its world models, 
 
 bench-telemetry: $(STAMP)  ## Measure the share of a training that telemetry takes, in a minute
 	$(BIN)/python -m benchmarks.telemetry
+
+bench-takeover: $(VENV)/.everything  ## Measure how fast a standby takes over from a lost leader, in five minutes
+	$(BIN)/python -m benchmarks.takeover
 
 GPU_PYTHON ?= $(BIN)/python
 gpu:  ## Prove or refute on a GPU, in ten minutes without network, what is said about CUDA; GPU_FLAGS

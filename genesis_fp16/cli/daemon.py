@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -11,9 +12,18 @@ from genesis_fp16.cli.store import open_existing_store
 from genesis_fp16.settings import load_settings
 
 
-def serve() -> None:
+def serve(
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby", help="Wait where another daemon leads, and take over when it has ended."
+        ),
+    ] = False,
+) -> None:
     """Start the daemon in the foreground; Ctrl-C checkpoints and stops."""
     settings = load_settings()
+    if standby:
+        settings = settings.model_copy(update={"standby": True})
     from genesis_fp16.daemon.daemon import serve as serve_until_stopped
     from genesis_fp16.store.database import explain_store_errors
 

@@ -19,8 +19,10 @@ import genesis_fp16
 from genesis_fp16.daemon.control import ControlApi
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.daemon.log import configure_logging
+from genesis_fp16.daemon.readiness import Readiness
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import DRAIN_GRACE_SECONDS, TICK_SECONDS, RunLoop, open_store
+from genesis_fp16.daemon.standby import check_standby, wait_for_workers, wait_to_lead
 from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.daemon.systemd import SystemdNotices
 from genesis_fp16.domain.guard import Decision, GuardState
@@ -35,12 +37,12 @@ from genesis_fp16.runs.baselines import BaselineRuns
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.schedule import Timetable
 from genesis_fp16.settings import Settings
-from genesis_fp16.store import DaemonLock, Store
+from genesis_fp16.store import DaemonLock, Store, StoreError
 from genesis_fp16.system.permissions import close_to_others, private_umask
 from genesis_fp16.system.signals import Signals
 from infrastructure.agent_contract import Schedule
 
-VERIFY_LOCK_SECONDS = 1.0
+VERIFY_LOCK_SECONDS = 0.2
 REPEAT_ERROR_SECONDS = 60.0
 IDLE_STORE_SECONDS = 1.0  # between two looks into the store while nothing runs or is due
 PLUGINS_SECONDS = 0.05  # of a round, for agents whose state has changed
@@ -59,6 +61,7 @@ def serve(settings: Settings) -> None:
     """
     configure_logging(settings)
     check_not_shadowed()
+    check_standby(settings)
     log.info(
         "daemon_started",
         version=genesis_fp16.__version__,
@@ -70,40 +73,45 @@ def serve(settings: Settings) -> None:
         signals = stack.enter_context(Signals())
         close_to_others(settings.home.absolute())
         stack.enter_context(private_umask(settings.home.absolute()))
-        lock = stack.enter_context(DaemonLock(settings))
+        lock = DaemonLock(settings)
+        stack.callback(lock.release)
+        metrics, readiness, watch = Metrics(), Readiness(), PluginWatch(settings)
+        notices = stack.enter_context(SystemdNotices())
+        if settings.standby:  # it is scraped, and knows its agents, before it leads
+            _listen(stack, settings, metrics, readiness)
+            _watch(stack, watch)
+            if not wait_to_lead(lock, signals, metrics, readiness, notices):
+                return
+        else:
+            lock.acquire()
+            if not wait_for_workers(lock, signals):
+                return
         store = stack.enter_context(closing(open_store(settings)))
         run_logger = stack.enter_context(closing(open_run_logger(store)))
-        metrics, readiness = Metrics(), _Readiness()
-        metrics.set_leader(True)
-        metrics.watch_home(settings.home)
-        server = start_http(settings, metrics, readiness)
-        stack.callback(server.stop)
-        log.info(
-            "listener_started",
-            metrics=f"http://{settings.metrics_host}:{server.server_port}/metrics",
-        )
+        if not settings.standby:
+            _listen(stack, settings, metrics, readiness)
         control = stack.enter_context(closing(ControlApi(settings)))
-        watch = stack.enter_context(closing(PluginWatch(settings)))
-        watch.start()
+        if not settings.standby:
+            _watch(stack, watch)
         daemon = Daemon(settings, store, watch, metrics, run_logger)
+        lock.begin(daemon.loop.executor.give_leave)
+        metrics.set_leader(True)
         daemon.start()
-        notices = stack.enter_context(SystemdNotices())
         _run_rounds(daemon, signals, lock, control, readiness, notices)
     log.info("daemon_stopped")
 
 
-class _Readiness:
-    """Whether the daemon accepts work; called by the listener's threads.
+def _listen(stack: ExitStack, settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
+    metrics.watch_home(settings.home)
+    server = start_http(settings, metrics, readiness)
+    stack.callback(server.stop)
+    url = f"http://{settings.metrics_host}:{server.server_port}/metrics"
+    log.info("listener_started", metrics=url)
 
-    Attributes:
-        problem: Why it does not; empty if it does.
-    """
 
-    def __init__(self) -> None:
-        self.problem = "starting"
-
-    def __call__(self) -> tuple[bool, str]:
-        return not self.problem, self.problem or "serving"
+def _watch(stack: ExitStack, watch: PluginWatch) -> None:
+    stack.enter_context(closing(watch))
+    watch.start()
 
 
 class Daemon:
@@ -327,7 +335,7 @@ def _run_rounds(
     signals: Signals,
     lock: DaemonLock,
     control: ControlApi,
-    readiness: _Readiness,
+    readiness: Readiness,
     notices: SystemdNotices,
 ) -> None:
     """Run rounds until a signal or the loss of the lock, then drain."""
@@ -366,6 +374,9 @@ def _run_rounds(
             if reload:
                 notices.send("READY=1")
             time.sleep(TICK_SECONDS)
+    except StoreError:
+        daemon.metrics.set_leader(False)
+        raise
     finally:
         readiness.problem = "stopping"
         daemon.loop.executor.keep_spare(False)

@@ -14,6 +14,7 @@ from genesis_fp16.daemon.log import configure_logging
 from genesis_fp16.daemon.operator import AgentNotReadyError
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import TICK_SECONDS, RunLoop, StoreHealth, open_store
+from genesis_fp16.daemon.standby import wait_for_workers
 from genesis_fp16.daemon.startup import StoppedEarlyError, probe_environment
 from genesis_fp16.domain.attempt import events_path
 from genesis_fp16.domain.errors import GenesisError
@@ -84,6 +85,9 @@ def run_once(settings: Settings, agent: str) -> int:
             if probes is None:
                 raise DaemonGoneError("the daemon has just ended: repeat the command")
             loop = RunLoop(settings, store, probes, [run_logger])
+            if not wait_for_workers(lock, signals):
+                return os.EX_TEMPFAIL
+            lock.begin(loop.executor.give_leave)
             run = _run_here(loop, store, agent, signals, lock)
         with StoreHealth().catch_errors():
             return _exit_code(store, run.id)

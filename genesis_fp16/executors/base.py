@@ -85,6 +85,12 @@ class Executor(Protocol):
     def send(self, handle: Handle, command: Command) -> None:
         """Send *command*; a worker that has closed its stdin does not receive it."""
 
+    def give_leave(self, until: float) -> None:
+        """Let workers that end with the daemon run until then, in monotonic seconds, and no longer.
+
+        Safe in another thread. Without a call they may run on.
+        """
+
     def kill(self, handle: Handle) -> None:
         """End the worker, with all attempts that it hosts, and all its descendants at once."""
 

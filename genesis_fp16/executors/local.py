@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from genesis_fp16.settings.source import child_environment
 from genesis_fp16.system.permissions import write_private
 from genesis_fp16.system.processes import kill, living_descendants, started_with
 from infrastructure.events import Command
-from infrastructure.events.command import AttemptCommand
+from infrastructure.events.command import AttemptCommand, Leave
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker")
 GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker.group")
@@ -63,6 +64,7 @@ class LocalExecutor:
         self._command, self._fleet_command = tuple(command), tuple(fleet_command)
         self._spare_command = tuple(spare_command)
         self._children: dict[Handle, _Child] = {}
+        self._leave = b""  # the last that was given; see `Leave`
         self.spare: SpareWorker | None = None
         self._spare_at = -math.inf  # when the next may start, in monotonic seconds
 
@@ -111,6 +113,8 @@ class LocalExecutor:
             child = _Child(process, token)
         handle = Handle(pid=child.pid, started_at=_started_at(child.pid))
         self._children[handle] = child
+        if self._leave:
+            child.write(self._leave)
         return handle
 
     def _command_of(self, specs: Sequence[RunSpec]) -> tuple[str, ...]:
@@ -188,6 +192,13 @@ class LocalExecutor:
             line = AttemptCommand(incarnation=handle.hosted, command=command)
         child.write(line.model_dump_json().encode() + b"\n")
 
+    def give_leave(self, until: float) -> None:
+        """See `Executor`; those that start later get it, too."""
+        self._leave = Leave(leave_until=until).model_dump_json().encode() + b"\n"
+        for child in list(self._children.values()):
+            if child.status is None:
+                child.write(self._leave)
+
     def kill(self, handle: Handle) -> None:
         """End the worker, its descendants and its process group."""
         if not _is_alive(handle):
@@ -234,6 +245,7 @@ class _Child:
         self._process, self.token = process, token
         self.pid = process.pid
         self._pending = bytearray()
+        self._writing = threading.Lock()
         self.descendants: list[psutil.Process] = []
         self.status: ExitStatus | None = None
         self.unreported: set[Handle] = set()
@@ -242,20 +254,22 @@ class _Child:
             os.set_blocking(process.stdin.fileno(), False)
 
     def write(self, line: bytes) -> None:
-        self._pending += line
+        with self._writing:
+            self._pending += line
         self.flush()
 
     def flush(self) -> None:
         """Write as much as the pipe accepts without waiting."""
         stdin = self._process.stdin
-        if not self._pending or stdin is None:
-            return
-        try:
-            del self._pending[: os.write(stdin.fileno(), self._pending)]
-        except BlockingIOError:
-            pass  # the pipe is full: `poll` tries again
-        except OSError:
-            self._pending.clear()  # the worker has closed its stdin
+        with self._writing:
+            if not self._pending or stdin is None or stdin.closed:
+                return
+            try:
+                del self._pending[: os.write(stdin.fileno(), self._pending)]
+            except BlockingIOError:
+                pass  # the pipe is full: `poll` tries again
+            except OSError:
+                self._pending.clear()  # the worker has closed its stdin
 
     def list_descendants(self) -> None:
         """List the descendants now: after the death of the process they cannot be found."""
@@ -271,7 +285,8 @@ class _Child:
     def reap(self) -> ExitStatus:
         code = self._process.wait()
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with self._writing:
+                self._process.stdin.close()
         return ExitStatus(exit_code=code) if code >= 0 else ExitStatus(signal=-code)
 
 

@@ -202,6 +202,10 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """Folder of the database, runs, models and the lock."""
     database_url: DatabaseUrl = Field(default=None, repr=False)
     """SQLAlchemy URL of the database; empty: SQLite in GENESIS_HOME."""
+    standby: bool = False
+    """Whether the daemon waits where another one leads, and takes over; needs PostgreSQL."""
+    takeover_seconds: Annotated[float, Field(ge=4.0, le=600.0, allow_inf_nan=False)] = 7.0
+    """Seconds without a sign of the leading daemon until another one takes over; PostgreSQL."""
     env_file: Path = DEFAULT_ENV_FILE
     """The settings file; only the environment can name it."""
     metrics_host: Host = "127.0.0.1"

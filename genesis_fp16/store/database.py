@@ -18,11 +18,20 @@ from sqlalchemy.exc import SQLAlchemyError
 from genesis_fp16.settings import Settings
 from genesis_fp16.store.errors import StoreError, display_name, store_error
 
-HEAD_REVISION = "0007"
+HEAD_REVISION = "0008"
 BUSY_TIMEOUT_MILLISECONDS = 5000
 _READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options
 _MIGRATION_LOCK = 0x67656E65_73697301  # any constant that no other program uses
 _FILES_OF_RUNS = ("runs/[0-9]*T[0-9]*-*", "guard/*/*", "agents/*/replay")
+
+# Options of libpq: a server that is gone, without a word, is given up after some seconds.
+PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 
 FileIdentity: TypeAlias = tuple[int, int]  # device and inode
 
@@ -122,7 +131,12 @@ def read_connection(engine: Engine) -> Connection:
 
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
-        return create_engine(url, pool_pre_ping=True, json_deserializer=_json_or_text)
+        return create_engine(
+            url,
+            pool_pre_ping=True,
+            json_deserializer=_json_or_text,
+            connect_args={name: value for name, value in PATIENCE.items() if name not in url.query},
+        )
     engine = create_engine(url, json_deserializer=_json_or_text)
 
     @event.listens_for(engine, "connect")

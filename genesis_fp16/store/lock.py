@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import structlog
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.precision import Device
@@ -25,16 +23,11 @@ from genesis_fp16.store.daemon_status import (
     read_status,
 )
 from genesis_fp16.store.database import FileIdentity, database_url, file_identity
-from genesis_fp16.store.errors import StoreError, store_error
+from genesis_fp16.store.errors import StoreError
+from genesis_fp16.store.leadership import Leadership
 from infrastructure.files import remove_abandoned, write_atomically
 
 _WAIT_SECONDS = 0.1  # a command that checks whether a daemon serves holds the lock briefly
-_ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses
-_HOLDER = text(
-    "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
-    "WHERE l.locktype = 'advisory' AND l.granted "
-    "AND l.classid::bigint << 32 | l.objid::bigint = :key"
-)
 
 log = structlog.get_logger()
 
@@ -64,7 +57,7 @@ class DaemonLock:
         self._home = settings.home.absolute()
         self._url = database_url(settings)
         self._file = FileLock(self._home / LOCK_FILE, timeout=_WAIT_SECONDS)
-        self._connection: Connection | None = None
+        self._leadership: Leadership | None = None  # with PostgreSQL, from the first try on
         self._identity: FileIdentity | None = None  # of the locked file
         self._own = DaemonStatus()
         self._written: tuple[object, ...] | None = ()  # the last status; None after a failed write
@@ -76,6 +69,64 @@ class DaemonLock:
             LockHeldError: Another daemon holds it.
             StoreError: The home cannot be written, or the database does not answer.
         """
+        try:
+            self._lock_home()
+            if holder := self._lock_database():
+                raise LockHeldError("the database", holder)
+            self.write_status(self._settings, trouble=STARTING)
+        except BaseException:  # a failed start must not keep the lock
+            self.release()
+            raise
+
+    def try_to_lead(self) -> str:
+        """Take the lock if another daemon has ended, and wait for its workers; call it again.
+
+        Returns:
+            What there is to wait for; empty once this daemon may `begin`.
+
+        Raises:
+            StoreError: The home cannot be written, or the database does not answer.
+        """
+        try:
+            if holder := self._lock_database():
+                return f"another daemon leads ({holder})"
+            if seconds := self.seconds_to_wait():
+                return f"workers of the daemon before may run for {seconds:.1f} s more"
+            try:
+                self._lock_home()
+            except LockHeldError as error:
+                self._break_lock_of_lost_leader()
+                return f"another daemon still holds GENESIS_HOME ({error.holder})"
+            self.write_status(self._settings, trouble=STARTING)
+        except BaseException:
+            self.release()
+            raise
+        return ""
+
+    def seconds_to_wait(self) -> float:
+        """Seconds for which workers of a daemon elsewhere may still run, with the lock held.
+
+        Raises:
+            StoreError: The lock is lost.
+        """
+        return self._leadership.seconds_to_wait() if self._leadership is not None else 0.0
+
+    def begin(self, on_beat: Callable[[float], None]) -> None:
+        """Lead: nobody else takes over while this process lives and the database answers.
+
+        Args:
+            on_beat: See `Leadership`; called with PostgreSQL only.
+
+        Raises:
+            StoreError: The lock is lost.
+        """
+        if self._leadership is not None:
+            self._leadership.on_beat = on_beat
+            self._leadership.begin()
+
+    def _lock_home(self) -> None:
+        if self._file.is_locked:
+            return
         try:
             self._home.mkdir(parents=True, exist_ok=True)
             self._file.acquire()
@@ -90,13 +141,28 @@ class DaemonLock:
             ) from error
         self._own = DaemonStatus(pid=os.getpid(), host=socket.gethostname(), since=time.time())
         self._written = ()
-        try:
-            if self._url.get_backend_name() == "postgresql":
-                self._connection = self._lock_database(str(self._own))
-            self.write_status(self._settings, trouble=STARTING)
-        except BaseException:  # a failed start must not keep the lock
-            self.release()
-            raise
+
+    def _break_lock_of_lost_leader(self) -> None:
+        """Replace the home's lock file if its holder is the daemon that led the database before.
+
+        It is suspended, or its machine is gone and the file server does not know that yet. If it
+        goes on, it finds the file replaced, and ends.
+        """
+        holder = read_status(self._home)
+        led = self._leadership.led_before if self._leadership is not None else ""
+        if holder.pid is not None and led.startswith(f"pid {holder.pid} on {holder.host} "):
+            log.warning("lock_broken", holder=str(holder), file=str(self._file.lock_file))
+            Path(self._file.lock_file).unlink(missing_ok=True)
+
+    def _lock_database(self) -> str:
+        """Lock the database, if it is on a server; return who holds the lock otherwise."""
+        if self._url.get_backend_name() != "postgresql":
+            return ""
+        if self._leadership is None:
+            own = DaemonStatus(pid=os.getpid(), host=socket.gethostname(), since=time.time())
+            seconds = self._settings.takeover_seconds
+            self._leadership = Leadership(self._url, str(own), seconds)
+        return self._leadership.try_lock()
 
     def write_status(
         self,
@@ -137,9 +203,9 @@ class DaemonLock:
 
     def release(self) -> None:
         """Release the lock, if it is held."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._leadership is not None:
+            self._leadership.release()
+            self._leadership = None
         if self._file.is_locked:
             if self._file_is_ours():  # else the file belongs to another daemon
                 (self._home / STATUS_FILE).unlink(missing_ok=True)
@@ -160,12 +226,8 @@ class DaemonLock:
                 "it, so another daemon may serve the same home: restart this one, and do not "
                 "remove files of GENESIS_HOME"
             )
-        if self._connection is None:
-            return
-        try:
-            self._connection.execute(text("SELECT 1"))
-        except SQLAlchemyError as error:
-            raise StoreError(f"the lock on the database is lost: {error}; restart") from error
+        if self._leadership is not None:
+            self._leadership.check()
 
     def __enter__(self) -> DaemonLock:
         self.acquire()
@@ -176,20 +238,3 @@ class DaemonLock:
 
     def _file_is_ours(self) -> bool:
         return self._identity is not None and file_identity(self._file.lock_file) == self._identity
-
-    def _lock_database(self, holder: str) -> Connection:
-        try:
-            engine = create_engine(
-                self._url,
-                poolclass=NullPool,
-                isolation_level="AUTOCOMMIT",
-                connect_args={"application_name": f"genesis-fp16 {holder}"[:63]},
-            )
-            connection = engine.connect()
-            if connection.scalar(text(f"SELECT pg_try_advisory_lock({_ADVISORY_KEY})")):
-                return connection
-            found = connection.scalar(_HOLDER, {"key": _ADVISORY_KEY})
-            connection.close()
-        except (SQLAlchemyError, ModuleNotFoundError) as error:
-            raise store_error(self._url, error) from error
-        raise LockHeldError("the database", str(found or "one that has just ended"))

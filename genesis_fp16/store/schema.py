@@ -143,6 +143,19 @@ guard_decisions = Table(  # rows are added and never changed; an agent's last is
     Index("guard_decisions_by_agent", "agent", "id"),
 )
 
+leader = Table(  # one row: the daemon that leads, with PostgreSQL
+    "leader",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("incarnation", String(32), nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("place", Text, nullable=False),  # where its process id means something; empty: unknown
+    Column("pid", Integer, nullable=False),
+    Column("pid_started_at", Float, nullable=False),
+    Column("beat", BigInteger, nullable=False),  # counts up while it leads
+    Column("released", Boolean, nullable=False),  # it has ended, and its workers before it
+)
+
 audit = Table(
     "audit",
     metadata,

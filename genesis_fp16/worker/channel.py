@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 
 from infrastructure.agent_contract.run_context import RunLogger
 from infrastructure.events import COMMAND_ADAPTER, Command, EventWriter
-from infrastructure.events.command import Stop
+from infrastructure.events.command import Leave, Stop
 from infrastructure.events.event import (
     BaseEvent,
     BaselineCompared,
@@ -33,6 +34,8 @@ from infrastructure.events.event import (
 
 Emit = Callable[[BaseEvent], None]
 
+_LATER_LEAVE_SECONDS = 0.2  # in which one that waits in the pipe is read
+_LEAVE = b'{"leave_until":'
 _ORPHAN_SECONDS = 60.0
 _ROOM_SECONDS = 0.2  # between two tries to write on a full disk; a flag change waits this long
 _PROGRESS_SECONDS = 0.5
@@ -179,12 +182,21 @@ def listen(descriptor: int, receiver: Receiver) -> None:
 def _read(descriptor: int, receiver: Receiver) -> None:
     with os.fdopen(descriptor, "rb") as lines:
         for line in lines:
-            receiver.receive(line)
+            if line.startswith(_LEAVE):
+                _take_leave(Leave.model_validate_json(line))
+            else:
+                receiver.receive(line)
     receiver.put(Stop(reason="the daemon is gone"))
     # The daemon that would kill a worker whose agent never yields is gone.
     time.sleep(_ORPHAN_SECONDS)
     sys.stderr.write(f"orphaned {_ORPHAN_SECONDS:g} s ago and still busy: exiting now\n")
     os._exit(os.EX_TEMPFAIL)
+
+
+def _take_leave(leave: Leave) -> None:
+    """Let the kernel end this process at that moment, unless a later one is given before."""
+    seconds = max(_LATER_LEAVE_SECONDS, leave.leave_until - time.monotonic())
+    signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM; nothing here handles it
 
 
 def rejection(line: bytes, error: ValidationError) -> Notice:

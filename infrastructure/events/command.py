@@ -38,6 +38,19 @@ Command = Annotated[Stop | SaveCheckpoint | SetPrecision, Field(discriminator="c
 COMMAND_ADAPTER: TypeAdapter[Command] = TypeAdapter(Command)
 
 
+class Leave(_Command):
+    """Leave to run until a moment; a worker that gets none may run on. Each replaces the last.
+
+    It is for the whole process, not for one attempt. When the moment comes the kernel ends the
+    process, also if it hangs: another daemon may start the same run then.
+
+    Attributes:
+        leave_until: Monotonic seconds, which all processes of a machine count alike.
+    """
+
+    leave_until: float
+
+
 class AttemptCommand(_Command):
     """A command to one of the attempts that a worker hosts, named by its incarnation."""
 

@@ -266,6 +266,10 @@ class RemoteExecutor:
         if isinstance(command, Stop) and not job.started:
             self.kill(handle)  # it has not started: the engine need not start it
 
+    def give_leave(self, until: float) -> None:
+        """Do nothing: the fence of a run ends an earlier attempt."""
+        del until
+
     def kill(self, handle: Handle) -> None:
         """Have the launcher kill the worker and its descendants, and then the engine the job.
 

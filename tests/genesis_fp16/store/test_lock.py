@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from genesis_fp16.settings import Settings
-from genesis_fp16.store import DaemonLock, LockHeldError, StoreError
+from genesis_fp16.store import DaemonLock, LockHeldError, Store, StoreError
 from genesis_fp16.store.database import database_url
 
 HOLD = """
@@ -70,10 +70,14 @@ def test_a_driver_that_is_missing_is_named_with_the_remedy(
         DaemonLock(settings).acquire()
 
 
-def test_one_daemon_per_postgres_database(postgres_settings: Settings, tmp_path: Path) -> None:
+def test_one_daemon_per_postgres_database(
+    postgres_settings: Settings, tmp_path: Path, until
+) -> None:
     """Another home on, perhaps, another machine."""
     elsewhere = postgres_settings.model_copy(update={"home": tmp_path / "elsewhere"})
+    Store.open(postgres_settings).close()
     with DaemonLock(postgres_settings) as lock:
+        lock.begin(lambda _until: None)
         lock.verify()
         with pytest.raises(LockHeldError, match=f"pid {os.getpid()} on .* since 20"):
             DaemonLock(elsewhere).acquire()
@@ -83,7 +87,14 @@ def test_one_daemon_per_postgres_database(postgres_settings: Settings, tmp_path:
                 text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
             )
         engine.dispose()
-        with pytest.raises(StoreError, match="the lock on the database is lost"):
-            lock.verify()
-    with DaemonLock(elsewhere):
-        pass
+
+        def is_lost() -> bool:
+            try:
+                lock.verify()
+            except StoreError as error:
+                return "the lock on the database is lost" in str(error)
+            return False
+
+        until(is_lost)
+    with DaemonLock(elsewhere) as other:
+        assert other.seconds_to_wait() > 0.0, "the first one has not ended in order"

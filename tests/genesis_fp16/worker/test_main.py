@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +17,7 @@ from agents.policy.tasks import TASKS
 from genesis_fp16.domain.run_spec import TrainerOptions
 from genesis_fp16.plugins.agent_folder import read_preflight
 from infrastructure.events import EventTail, PrecisionState, SetPrecision
-from infrastructure.events.command import Stop
+from infrastructure.events.command import Leave, Stop
 from infrastructure.events.event import (
     CheckpointSaved,
     Evaluated,
@@ -152,6 +154,23 @@ def test_a_policy_rolls_back_stops_resumes_and_publishes(start: Start, tmp_path:
     assert published.published, published.reason
     assert "better than no policy: held-out reward 0." in published.reason
     assert (tmp_path / "agent" / "published" / "brackets" / "policy.json").exists()
+
+
+def test_a_worker_ends_with_its_leave_and_a_later_one_replaces_it(start: Start) -> None:
+    attempt = start(settings={"pause": 0.01, "epochs": 1000})
+    attempt.until(lambda event: isinstance(event, StepStats))
+
+    def give(seconds: float) -> float:
+        leave = Leave(leave_until=time.monotonic() + seconds)
+        attempt.process.stdin.write(leave.model_dump_json().encode() + b"\n")
+        attempt.process.stdin.flush()
+        return leave.leave_until
+
+    give(0.3)
+    until = give(1.0)
+    assert attempt.process.wait() == -signal.SIGALRM
+    assert until - 0.1 < time.monotonic() < until + 5.0
+    assert "command_rejected" not in {event.event for event in attempt.of(Notice)}
 
 
 def test_stop_while_collecting_keeps_what_was_recorded(start: Start, tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Two daemons on machines of their own, one PostgreSQL: the second takes over in time."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.takeover.postgres import ProgramMissingError, postgres_server
+from benchmarks.takeover.trial import Takeover, site
+from benchmarks.takeover.waiting import wait_for
+
+WITHIN_SECONDS = 10.0
+
+
+def test_a_standby_takes_over_from_one_that_is_suspended_and_from_one_that_is_cut_off(
+    tmp_path: Path, record_property
+) -> None:
+    """No run is lost, and none trains on both machines at a time."""
+    pytest.importorskip("psycopg")
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("machines of their own need root and unshare: apt-get install util-linux")
+    try:
+        with postgres_server() as port, site(tmp_path, port) as machines:
+            first, relay = machines.machine()
+            wait_for(first.leads, "the first daemon to lead")
+            second, second_relay = machines.machine()
+            wait_for(second.waits, "the second daemon to wait")
+            assert "genesis_leader 0.0" in second.get("/metrics")[1]
+            assert second.get("/healthz")[0] == 200
+            suspended = machines.take_over(first, relay, second, "suspended")
+            first.resume_daemon()
+            wait_for(lambda: first.daemon() is None, "the daemon that was suspended to end")
+            third, _ = machines.machine()
+            wait_for(third.waits, "the third daemon to wait")
+            cut = machines.take_over(second, second_relay, third, "cut")
+            wait_for(lambda: second.daemon() is None, "the daemon that was cut off to end")
+            assert "the lock on the database is lost" in second.log
+    except ProgramMissingError as error:
+        pytest.skip(str(error))
+    for found in (suspended, cut):
+        _check(found)
+        record_property(
+            "measured",
+            f"{found.loss}: leads {found.leads:.1f} s later, next step "
+            f"{found.next_step:.1f} s, last one {found.last_step:.1f} s",
+        )
+
+
+def _check(found: Takeover) -> None:
+    assert found.leads < WITHIN_SECONDS
+    assert found.last_step < found.leads < found.next_step
+    assert found.attempts == 2

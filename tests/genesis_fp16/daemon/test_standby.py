@@ -1,0 +1,78 @@
+"""A standby daemon: where there can be one, and what it waits for; see also ``tests/e2e``."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from genesis_fp16.daemon.readiness import Readiness
+from genesis_fp16.daemon.standby import StandbyError, check_standby, wait_for_workers, wait_to_lead
+from genesis_fp16.daemon.systemd import SystemdNotices
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import DaemonLock
+from genesis_fp16.system.signals import Signals
+
+
+@pytest.fixture(autouse=True)
+def _systemd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody who takes the notices."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as taker:
+        taker.bind(f"\0genesis-standby-{os.getpid()}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@genesis-standby-{os.getpid()}")
+        yield
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    with Signals() as signals:
+        yield signals
+
+
+def test_a_standby_without_a_shared_database_is_refused(home_settings: Settings) -> None:
+    check_standby(home_settings)
+    with pytest.raises(StandbyError, match=r"set GENESIS_DATABASE_URL, or start without") as caught:
+        check_standby(home_settings.model_copy(update={"standby": True}))
+    assert caught.value.exit_code == 78
+
+
+def test_it_waits_for_the_home_and_a_signal_ends_the_wait(
+    home_settings: Settings, signals: Signals
+) -> None:
+    readiness, metrics = Readiness(), Metrics()
+    with SystemdNotices() as notices:
+        lock = DaemonLock(home_settings)
+        with DaemonLock(home_settings):
+            signals.stop_count = 1
+            assert not wait_to_lead(lock, signals, metrics, readiness, notices)
+            assert lock.try_to_lead().startswith("another daemon still holds GENESIS_HOME (pid")
+        signals.stop_count = 0
+        assert wait_to_lead(lock, signals, metrics, readiness, notices)
+        assert readiness.problem == "starting"
+        assert metrics.last_tick > 0.0, "it is alive for /healthz"
+        began = time.monotonic()
+        assert wait_for_workers(lock, signals), "with SQLite, there are none elsewhere"
+        assert time.monotonic() - began < 0.2
+        lock.release()
+
+
+def test_a_database_that_does_not_answer_is_waited_for(
+    home_settings: Settings, signals: Signals
+) -> None:
+    pytest.importorskip("psycopg")
+    url = "postgresql://me@127.0.0.1:1/none"
+    lock = DaemonLock(home_settings.model_copy(update={"database_url": url}))
+    readiness = Readiness()
+
+    class Notices(SystemdNotices):
+        def send_watchdog(self) -> None:
+            """The first round is over."""
+            signals.stop_count = 1
+
+    with Notices() as notices:
+        assert not wait_to_lead(lock, signals, Metrics(), readiness, notices)
+    assert readiness.problem.startswith(
+        "standby: database postgresql+psycopg://me@127.0.0.1:1/none"
+    )
