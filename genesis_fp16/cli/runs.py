@@ -129,7 +129,7 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
         [
             [
                 *(each["number"], moment(each["started_at"]), moment(each["finished_at"])),
-                each["ending"],
+                f"waits: {each['waiting']}" if each["waiting"] else each["ending"],
                 _described_events(each),
                 each["log"] or ("removed" if run["folder_removed"] else "not there"),
             ]

@@ -204,7 +204,9 @@ class EventTail:
     def end_here(self) -> None:
         """Ignore what is appended from now on: the writer has ended. `behind` until a read."""
         with suppress(OSError):  # `read` raises it
-            self._end = self._path.lstat().st_size
+            descriptor = _open_regular(self._path)  # NFS asks for the size when a file is opened
+            self._end = os.fstat(descriptor).st_size
+            os.close(descriptor)
         self.behind = True
 
     def _lines(self, descriptor: int, size: int) -> Iterator[bytes | None]:

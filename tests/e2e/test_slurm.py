@@ -69,3 +69,22 @@ def test_a_run_survives_rollback_daemon_and_node(
     assert daemon.events("finished")[-1].outcome == "stopped"
     states = ("squeue", "--noheader", "--states=running,pending")
     wait_until(lambda: not slurm_cluster.ask(*states), "the end of all jobs")
+
+
+def test_torchrun_works_in_a_job(
+    make_daemon, train_without_end, slurm_cluster: SlurmCluster
+) -> None:
+    daemon = make_daemon()
+    daemon._environ |= slurm_cluster.variables
+    daemon.configure(GENESIS_EXECUTOR="slurm", GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2)
+    train_without_end(daemon)
+    daemon.configure(ENABLE_FP16_TRAINING="false")
+
+    def is_rolled_back() -> bool:
+        return bool(daemon.metrics().labels("genesis_precision_info", effective="fp32"))
+
+    daemon.wait_for(is_rolled_back, "to roll back both ranks")
+    asked = slurm_cluster.ask("squeue", "--noheader", "--format=%C").split()
+    assert asked == ["2"], "each rank has a core"
+    assert daemon.stop()[0] == 0
+    assert daemon.events("finished")[-1].outcome == "stopped"

@@ -47,7 +47,7 @@ class ProcessCluster:
     def delete(self, job: str) -> None:
         if self.queue.pop(job, None) is not None:
             self.deleted.add(job)
-        if (process := self.jobs.get(job)) is not None:
+        if (process := self.jobs.get(job)) is not None and process.poll() is None:
             for each in [*psutil.Process(process.pid).children(recursive=True), process]:
                 each.kill()
             process.wait()

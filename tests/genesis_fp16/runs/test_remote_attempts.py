@@ -1,0 +1,132 @@
+"""Runs whose workers are jobs of an engine: they wait, outlive the daemon, and are lost."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+from structlog.testing import capture_logs
+
+from genesis_fp16.domain.run import RunState
+from genesis_fp16.executors import Executor, LocalExecutor
+from genesis_fp16.runs.dispatcher import Dispatcher
+from genesis_fp16.settings import AgentSettings, Settings
+from genesis_fp16.store import Store
+from infrastructure.events import PrecisionState
+from tests.genesis_fp16.executors.process_engine import ProcessCluster
+from tests.patience import wait_until
+
+FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+
+
+class Silent:
+    def on_event(self, agent: str, run_id: str, event) -> None:
+        pass
+
+    def on_run_state(self, agent: str, run_id: str, state: str) -> None:
+        pass
+
+
+class Daemons:
+    """One daemon after the other on one home and one cluster; the clock of deadlines can jump."""
+
+    def __init__(self, settings: Settings, worker: tuple[str, ...], stack: ExitStack) -> None:
+        self.settings, self.worker, self._stack = settings, worker, stack
+        self.cluster = stack.enter_context(closing(ProcessCluster()))
+        self.jumped = 0.0
+        self.executors: list[Executor] = []
+        self.begin(self.cluster.executor(worker))
+
+    def begin(self, executor: Executor) -> None:
+        """Start the next daemon; the one before gets no chance to say anything."""
+        self.store = self._stack.enter_context(closing(Store.open(self.settings)))
+        self.executors.append(executor)
+        self.dispatcher = Dispatcher(
+            self.store, executor, self.settings, {"a": "x:A"}, lambda _run: FP16, Silent()
+        )
+        self.dispatcher.recover(self.now)
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() + self.jumped
+
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        def step() -> object:
+            self.dispatcher.tick(self.now)
+            return holds()
+
+        wait_until(step, what)
+
+    def run(self):
+        [run] = self.store.runs()
+        return run
+
+    def attempts(self) -> list:
+        return self.store.attempts(self.run().id)
+
+    def end(self) -> None:
+        for job in list(self.cluster.jobs):
+            self.cluster.delete(job)
+        for executor in self.executors:
+            executor.close()
+
+
+@pytest.fixture
+def daemons(home_settings: Settings, standin_command: tuple[str, ...]) -> Iterator[Daemons]:
+    agents = {"a": AgentSettings(settings={"steps": 300})}
+    settings = home_settings.model_copy(update={"agents": agents, "run_timeout_seconds": 1000.0})
+    with ExitStack() as stack:
+        daemons = Daemons(settings, standin_command, stack)
+        daemons.store.enqueue("a", first_seed=0)
+        yield daemons
+        daemons.end()
+
+
+def test_no_deadline_counts_while_a_job_waits(daemons: Daemons) -> None:
+    with daemons.cluster.full():
+        daemons.until(lambda: daemons.attempts() and daemons.attempts()[0].waiting, "to wait")
+        [attempt] = daemons.attempts()
+        assert attempt.job.startswith("genesis-a-")
+        assert (attempt.pid, attempt.waiting) == (None, "in the queue of process: no room")
+        daemons.dispatcher.tick(daemons.now)
+        daemons.jumped += 5000.0  # beyond the deadlines of the start and of the run
+        daemons.dispatcher.tick(daemons.now)
+        assert daemons.run().state is RunState.STARTING
+    daemons.until(lambda: daemons.run().finished, "to end")
+    run, [attempt] = daemons.run(), daemons.attempts()
+    assert (run.state, run.failures) == (RunState.SUCCEEDED, 0)
+    assert attempt.waiting is None
+    assert attempt.waited_seconds >= 5000
+    assert run.active_seconds < 1000, "the wait does not count as training"
+
+
+def test_the_next_daemon_adopts_a_run_that_trains(daemons: Daemons) -> None:
+    daemons.until(lambda: daemons.run().steps > 10, "to train")
+    daemons.begin(daemons.cluster.executor(daemons.worker))
+    daemons.jumped += daemons.settings.start_timeout_seconds  # it has started long ago
+    daemons.until(lambda: daemons.run().finished, "to end")
+    run, [attempt] = daemons.run(), daemons.attempts()
+    assert (run.state, run.failures, run.steps) == (RunState.SUCCEEDED, 0, 300)
+    assert attempt.exit_code == 0
+
+
+def test_a_daemon_without_the_engine_ends_the_job_and_goes_on_here(daemons: Daemons) -> None:
+    daemons.until(lambda: daemons.run().steps > 10, "to train")
+    [process] = daemons.cluster.jobs.values()
+    with capture_logs() as logs:
+        daemons.begin(LocalExecutor(daemons.worker))
+    assert "job_given_up" in [each["event"] for each in logs]
+    daemons.until(lambda: daemons.run().finished, "to end")
+    assert process.poll() is not None, "two workers trained one run"
+    run = daemons.run()
+    assert (run.state, run.failures, len(daemons.attempts())) == (RunState.SUCCEEDED, 0, 2)
+
+
+def test_a_job_that_vanishes_is_a_failure_with_its_name(daemons: Daemons) -> None:
+    daemons.dispatcher.settings = daemons.settings.model_copy(update={"max_attempts": 1})
+    daemons.until(lambda: daemons.run().steps > 10, "to train")
+    [attempt] = daemons.attempts()
+    daemons.cluster.delete(attempt.job)
+    daemons.until(lambda: daemons.run().finished, "to end")
+    assert daemons.run().state is RunState.FAILED
+    assert f"the job {attempt.job} is gone without a result" in str(daemons.run().error)
