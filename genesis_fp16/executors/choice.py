@@ -27,6 +27,10 @@ def make_engine(settings: Settings) -> Engine | None:
             from genesis_fp16.executors.slurm import SlurmEngine
 
             return SlurmEngine(settings.slurm_options)
+        case "kubernetes":
+            from genesis_fp16.executors.kubernetes import KubernetesEngine
+
+            return KubernetesEngine(settings, settings.home)
         case _:
             return None
 

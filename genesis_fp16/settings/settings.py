@@ -140,8 +140,8 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """Whether a process with torch imported waits for the next run; it takes 170 MiB of memory."""
     fleet: Hot[Literal["auto", "off"]] = "off"
     """Whether due runs whose models share a shape train in one worker where slots are scarce."""
-    executor: Literal["local", "slurm"] = "local"
-    """Where workers run: local, or as jobs of slurm; see docs/executors.md."""
+    executor: Literal["local", "slurm", "kubernetes"] = "local"
+    """Where workers run: local, or as jobs of slurm or kubernetes; see docs/executors.md."""
     remote_python: OrEmpty[str] = None
     """Python with the same packages on the machines of the cluster; empty: the path of this one."""
     job_cpus: Hot[Count] = 1

@@ -92,6 +92,7 @@ def test_the_daemon_has_the_role(manifests: Manifests, pod: dict[str, Any]) -> N
 def test_workers_use_the_daemons_image_and_volume(
     manifests: Manifests, pod: dict[str, Any], settings: Settings
 ) -> None:
+    assert settings.executor == "kubernetes"
     assert settings.kubernetes_image == pod["containers"][0]["image"]
     assert settings.kubernetes_image.startswith("genesis-fp16:0.1.0-")
     [claim] = manifests[DAEMON]["spec"]["volumeClaimTemplates"]

@@ -52,7 +52,8 @@ class VolumeLease:
         self.name = lease_name(settings)
         self._holder = holder or socket.gethostname()
         self._clock = clock
-        self._renewed_at: float | None = None  # by this daemon
+        self._renewed_at: float | None = None  # by this object
+        self._took_it = False  # from another holder or from nobody
         self._seen: tuple[object, ...] = ()  # another's holder and renewal
         self._seen_at = 0.0
 
@@ -93,14 +94,16 @@ class VolumeLease:
             self.hold()
 
     def release(self) -> None:
-        """Give the Lease back if this daemon holds it.
+        """Give the Lease back if this object took it.
+
+        One that only renewed it leaves it: a command on the daemon's host does not end its Lease.
 
         Raises:
             EngineError: The API server refused or did not answer.
         """
-        if self._renewed_at is None:
+        held, self._renewed_at = self._renewed_at is not None, None
+        if not held or not self._took_it:
             return
-        self._renewed_at = None
         lease = dict(self._api.get(f"{self._path}/{self.name}").body)
         if (lease.get("spec") or {}).get("holderIdentity") == self._holder:
             lease["spec"] = {**lease["spec"], "holderIdentity": None}
@@ -140,6 +143,7 @@ class VolumeLease:
         started = self._clock()
         send(path, body)
         if not is_mine:
+            self._took_it = True
             log.info("lease_taken", lease=self.name, holder=self._holder)
         self._renewed_at = started
 

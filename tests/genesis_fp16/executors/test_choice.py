@@ -2,6 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import Literal
+
+import pytest
 
 from genesis_fp16.executors import LocalExecutor
 from genesis_fp16.executors.choice import job_options, make_engine, make_executor
@@ -12,10 +15,14 @@ from genesis_fp16.settings import AgentSettings, Settings
 def test_workers_run_here_unless_an_engine_is_named() -> None:
     assert isinstance(make_executor(Settings), LocalExecutor)
     assert make_engine(Settings()) is None
-    settings = Settings(executor="slurm")
+
+
+@pytest.mark.parametrize("name", ["slurm", "kubernetes"])
+def test_an_engine_is_named(name: Literal["slurm", "kubernetes"]) -> None:
+    settings = Settings(executor=name)
     executor = make_executor(lambda: settings)
     assert isinstance(executor, RemoteExecutor)
-    assert executor.engine.name == "slurm"
+    assert executor.engine.name == name
 
 
 def test_an_agents_own_resources_outrank_those_of_all() -> None:

@@ -91,6 +91,14 @@ def test_a_restart_on_the_same_host_goes_on_at_once(daemons: Daemons) -> None:
     assert daemons.spec()["leaseTransitions"] == 0
 
 
+def test_a_command_on_the_daemons_host_does_not_end_its_lease(daemons: Daemons) -> None:
+    daemons.lease("node-a").hold()
+    command = daemons.lease("node-a")
+    command.hold()
+    command.release()
+    assert daemons.spec()["holderIdentity"] == "node-a"
+
+
 def test_two_at_the_same_moment_do_not_both_get_it(daemons: Daemons) -> None:
     """Both have read the same free Lease; the resource version lets one of them write."""
     lease = daemons.lease("node-a")
