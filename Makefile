@@ -52,13 +52,14 @@ $(VENV)/.everything: $(STAMP)
 	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy,ray]'
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover  ## All of the measurements below, in some three hours
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover  ## All of the measurements below, in some four hours
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
 
-bench-many-agents: $(STAMP)  ## Measure the daemon with 1,000 agents, in a minute
+bench-many-agents: $(STAMP)  ## Measure the daemon with 1,000 agents, in a minute, and 1,000 runs, in most of an hour
 	$(BIN)/python -m benchmarks.many_agents
+	$(BIN)/python -m benchmarks.many_agents storm
 
 bench-se-darwin: $(VENV)/.bench  ## Measure what the world model saves SE-Darwin, beside rivals
 	$(BIN)/python -m benchmarks.se_darwin --parallel 2

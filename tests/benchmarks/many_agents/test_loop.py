@@ -1,6 +1,6 @@
 """The benchmark of many agents, with few."""
 
-from benchmarks.many_agents import measure
+from benchmarks.many_agents.loop import measure
 from genesis_fp16.runs.schedule import MAX_AGENTS
 
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.many_agents``: what the daemon costs with 1,000 agents.
+"""What the daemon's loop costs with 1,000 agents, without processes around it.
 
 Serves in this process, with the daemon's own loop, store and listener. The agents are registered
 without a probe, and no worker starts: queued runs wait. It prints the size and the CPU time of a
@@ -7,9 +7,7 @@ scrape, the CPU use and memory of an idle daemon, and the longest round while ev
 
 from __future__ import annotations
 
-import argparse
 import gc
-import logging
 import statistics
 import tempfile
 import time
@@ -21,7 +19,6 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import psutil
-import structlog
 
 from genesis_fp16.daemon.daemon import Daemon
 from genesis_fp16.daemon.http import start_http
@@ -170,17 +167,3 @@ def _scrape(port: int) -> tuple[int, float]:
         connection.request("GET", "/metrics")
         size = len(connection.getresponse().read())
     return size, time.process_time() - cpu
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--agents", type=int, default=1000)
-    parser.add_argument("--idle-seconds", type=float, default=30.0)
-    options = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    print(measure(options.agents, options.idle_seconds))
-
-
-if __name__ == "__main__":
-    main()
