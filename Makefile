@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SEED ?= 0
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover gpu format clean everything install uninstall drill manifests boot-test torture prior
+.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover gpu format clean everything install uninstall drill screenshots manifests boot-test torture prior
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -37,6 +37,9 @@ manifests:  ## Write the Kubernetes rules from Prometheus' own
 
 prior: $(STAMP)  ## Build the world model that ships with SE-Darwin, in a quarter of an hour; SEED
 	$(BIN)/python -m agents.se_darwin.prior.build --seed $(SEED)
+
+screenshots: $(STAMP)  ## Take the pictures of the page in docs, with a real daemon and Chromium
+	$(BIN)/python -m tests.e2e.page.screenshots
 
 boot-test: $(STAMP)  ## The service in a real systemd; root, debootstrap, systemd-nspawn, minutes
 	$(BIN)/python -m pytest -m boot -v tests/deploy/test_boot.py

@@ -13,6 +13,7 @@ from fastapi.security import HTTPBearer
 import genesis_fp16
 from genesis_fp16.api import problems, sign_in
 from genesis_fp16.api.access import Gate, Sessions
+from genesis_fp16.api.page import ErrorPages, add_page
 from genesis_fp16.api.readings import Readings
 from genesis_fp16.api.routes import agents, events, models, pauses, precision, runs, service
 from genesis_fp16.api.streams import StateFeed, Streams
@@ -65,7 +66,9 @@ def make_app(settings: Settings, store: Store, tokens: Tokens) -> FastAPI:
     for room in (agents, runs, models, precision, pauses, service, events):
         app.include_router(room.router, prefix="/api", dependencies=[Security(_TOKEN)])
     app.include_router(sign_in.router)
+    add_page(app)
     app.add_middleware(Gate, settings=settings, tokens=tokens, sessions=sessions)
+    app.add_middleware(ErrorPages)
     return app
 
 

@@ -13,6 +13,7 @@ TESTED_BY = {
     "genesis_fp16/domain/errors.py": "genesis_fp16/cli/test_store.py",
     # The control API is tested as it is served: by requests to its process.
     "genesis_fp16/api/*.py": "genesis_fp16/api/test_service.py",
+    "genesis_fp16/api/page/*.py": "e2e/page/test_page.py",
     "genesis_fp16/daemon/attempt_summary.py": "genesis_fp16/cli/test_runs.py",
     "genesis_fp16/daemon/api_tokens.py": "genesis_fp16/daemon/test_control.py",
     "genesis_fp16/daemon/operator.py": "genesis_fp16/api/test_changes.py",

@@ -171,7 +171,7 @@ class Gate:
         if request.path == SIGN_IN or request.path.startswith(_PUBLIC):
             return None
         headers = {"WWW-Authenticate": "Bearer"}
-        if request.method == "GET" and "text/html" in (request.get("accept") or ""):
+        if "text/html" in (request.get("accept") or ""):
             raise RefusalError(303, "sign in first", {"Location": SIGN_IN})
         raise RefusalError(
             401,

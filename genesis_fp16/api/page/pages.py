@@ -1,0 +1,224 @@
+"""The pages that only show something."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from genesis_fp16.api.page import lab_reports
+from genesis_fp16.api.page.rendering import render
+from genesis_fp16.api.page.shown import compare, is_active, show_agent, sort_evidence
+from genesis_fp16.api.problems import RefusalError
+from genesis_fp16.api.readings import Readings
+from genesis_fp16.api.readings.run_files import NoLogError
+from genesis_fp16.api.routes.parameters import AgentName, ReadingsHere, RunId
+from genesis_fp16.api.views import LogTail, RunDetail
+from genesis_fp16.daemon.models import list_models
+from genesis_fp16.domain.run import RunState
+from genesis_fp16.guard.evidence import EvidenceError, read_evidence
+from genesis_fp16.runs.run_folder import RUN_ID
+
+AGENTS_PER_PAGE, RUNS_PER_PAGE, RUNS_OF_AGENT = 50, 50, 12
+POINTS_IN_TABLE, POINTS_READ = 40, 400
+LOG_BYTES = 8 << 10
+MISMATCHES_SHOWN = 8
+# A report may style itself and has its figures inside; it runs no script and loads nothing.
+_REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'"
+)
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+def show_agents(
+    request: Request,
+    readings: ReadingsHere,
+    query: Annotated[str, Query(max_length=40)] = "",
+    show: str = "",
+    page: Annotated[int, Query(ge=1, le=10_000)] = 1,
+) -> Response:
+    """All agents; with *query* those whose name contains it."""
+    known = [show_agent(view) for view in readings.agents()]
+    found = [each for each in known if query.strip().lower() in each.view.name]
+    if show == "attention":
+        found = [each for each in found if each.needs_attention]
+    elif show == "training":
+        found = [each for each in found if each.trains]
+    pages = max(1, math.ceil(len(found) / AGENTS_PER_PAGE))
+    begin = (min(page, pages) - 1) * AGENTS_PER_PAGE
+    return render(
+        request,
+        "agents",
+        here="/",
+        agents=found[begin : begin + AGENTS_PER_PAGE],
+        health=readings.health(),
+        fleet=readings.fleet_precision(),
+        pause=next((each for each in readings.pauses() if each.agent is None), None),
+        total=len(known),
+        troubled=sum(each.needs_attention for each in known),
+        query=query,
+        show=show,
+        page=min(page, pages),
+        pages=pages,
+        page_url=lambda number: request.url.include_query_params(page=number).query,
+    )
+
+
+@router.get("/agents/{name}")
+def show_one_agent(request: Request, name: AgentName, readings: ReadingsHere) -> Response:
+    """One agent: what it does, its history, and what can be done."""
+    view = readings.agent(name)
+    runs = readings.runs(name, limit=RUNS_OF_AGENT)
+    unfinished = [run for run in runs if is_active(run) or run.state is RunState.QUEUED]
+    return render(
+        request,
+        "agent",
+        here="/",
+        shown=show_agent(view),
+        guard=readings.guard(name),
+        runs=runs,
+        running=unfinished[-1] if unfinished else None,
+        own_overrides=[each for each in view.precision.overrides if each.agent == name],
+        own_pause=next((each for each in view.pauses if each.agent == name), None),
+        compared=compare(readings.outcomes(name)),
+        models=list_models(readings.in_force, name, verify=False),
+        mismatch=readings.mismatches(name)[-MISMATCHES_SHOWN:][::-1],
+    )
+
+
+@router.get("/agents/{name}/guard")
+def show_guard(
+    request: Request, name: AgentName, readings: ReadingsHere, evidence: str = ""
+) -> Response:
+    """The guard's decisions on an agent, and one bundle of evidence: by default the newest."""
+    guard = readings.guard(name)
+    history = readings.store.guard.history(name, limit=50)
+    chosen = next(
+        (
+            each
+            for each in history
+            if each.evidence and evidence in ("", each.evidence.rpartition("/")[2])
+        ),
+        None,
+    )
+    if evidence and chosen is None:
+        raise RefusalError(404, f"no decision on {name} has this evidence")
+    bundle, trouble = None, ""
+    if chosen is not None:
+        try:
+            found = read_evidence(readings.home, chosen)
+            bundle = found.model_dump(mode="json", exclude_unset=True) if found else None
+        except EvidenceError as error:
+            trouble = str(error)
+    return render(
+        request,
+        "guard",
+        here="/",
+        agent=name,
+        guard=guard,
+        chosen=chosen,
+        trouble=trouble,
+        evidence=sort_evidence(bundle),
+    )
+
+
+@router.get("/runs")
+def show_runs(
+    request: Request,
+    readings: ReadingsHere,
+    agent: str = "",
+    before: Annotated[str | None, Query(pattern=f"^{RUN_ID.pattern}$")] = None,
+) -> Response:
+    """The newest runs, or those that follow the run *before* in the list."""
+    runs = readings.runs(agent or None, before=before, limit=RUNS_PER_PAGE + 1)
+    return render(
+        request,
+        "runs",
+        here="/runs",
+        runs=runs[:RUNS_PER_PAGE],
+        agent=agent,
+        more=len(runs) > RUNS_PER_PAGE,
+    )
+
+
+@router.get("/runs/{run_id}")
+def show_run(
+    request: Request,
+    run_id: RunId,
+    readings: ReadingsHere,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
+) -> Response:
+    """One run: its state, curves, attempts, and the end of the log of one *attempt*."""
+    run = readings.run(run_id)
+    evaluations = [each.evaluation for each in run.attempts if each.evaluation]
+    return render(
+        request,
+        "run",
+        here="/runs",
+        run=run,
+        active=is_active(run) or run.state is RunState.QUEUED,
+        points=readings.curve(run_id, POINTS_READ).points[-POINTS_IN_TABLE:],
+        changes=[change for each in run.attempts for change in each.precision],
+        evaluation=evaluations[-1] if evaluations else None,
+        log=_log(readings, run, attempt),
+    )
+
+
+def _log(readings: Readings, run: RunDetail, attempt: int | None) -> LogTail | None:
+    """The end of the log of *attempt*, by default of the newest that has one."""
+    with_log = [each.number for each in run.attempts if each.has_log]
+    number = attempt if attempt is not None else max(with_log, default=None)
+    if number is None:
+        return None
+    try:
+        return readings.log_tail(run.id, number, LOG_BYTES)
+    except NoLogError:
+        return None
+
+
+@router.get("/audit")
+def show_audit(
+    request: Request, readings: ReadingsHere, limit: Annotated[int, Query(ge=1, le=500)] = 50
+) -> Response:
+    """The newest changes by hand."""
+    changes = readings.audit(limit)
+    more = len(changes) == limit < 500
+    return render(request, "audit", here="/audit", changes=changes, more=more, limit=limit)
+
+
+@router.get("/reports")
+def show_reports(request: Request, readings: ReadingsHere) -> Response:
+    """The reports of the precision lab in the home."""
+    return render(
+        request,
+        "reports",
+        here="/reports",
+        reports=lab_reports.find(readings.home),
+        folder=str(readings.home / lab_reports.FOLDER),
+    )
+
+
+@router.get("/reports/{name}")
+def show_report(name: str, readings: ReadingsHere) -> Response:
+    """One report, as the lab wrote it."""
+    content = lab_reports.read(readings.home, name)
+    if content is None:
+        raise RefusalError(404, "no such report is in the home: see /reports")
+    headers = {"Content-Security-Policy": _REPORT_POLICY}
+    return Response(content, media_type="text/html", headers=headers)
+
+
+@router.get("/sign-in")
+def show_sign_in(request: Request, failed: bool = False, wait: int = 0) -> Response:
+    """The form for a token."""
+    if request.scope["state"]["caller"] is not None:
+        return RedirectResponse("/", 303)
+    problem = "The token is wrong." if failed else ""
+    if wait:
+        problem = f"Too many wrong tokens: wait {max(1, min(wait, 3600))} seconds."
+    return render(request, "sign_in", problem=problem)

@@ -1,0 +1,112 @@
+"""A real headless Chromium, and what a test asks of it."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--hide-scrollbars", "--lang=en", "--disable-extensions"),
+)
+DESKTOP, PHONE = (1280, 900), (360, 740)
+_RULES = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}"
+
+
+def missing_program() -> str:
+    """What is not installed, with the remedy; empty if a browser can be started."""
+    for name in ("chromium", "chromedriver"):
+        if shutil.which(name) is None:
+            return f"{name} is not installed: apt-get install chromium chromium-driver"
+    return ""
+
+
+class Browser:
+    """Visits the pages at *url*; its profile is in the new *folder*."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = str(shutil.which("chromium"))
+        for flag in (*FLAGS, f"--user-data-dir={folder}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.url = url
+        self.driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
+        self.look()
+
+    def close(self) -> None:
+        """End the browser."""
+        self.driver.quit()
+
+    def look(self, *, size: tuple[int, int] = DESKTOP, dark: bool = False) -> None:
+        """Have a window of *size*, and prefer dark or light."""
+        screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1}
+        self._order("Emulation.setDeviceMetricsOverride", **screen, mobile=size == PHONE)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._order("Emulation.setEmulatedMedia", features=[scheme])
+
+    @contextmanager
+    def without_javascript(self) -> Iterator[None]:
+        """Run no script of any page meanwhile."""
+        self._order("Emulation.setScriptExecutionDisabled", value=True)
+        try:
+            yield
+        finally:
+            self._order("Emulation.setScriptExecutionDisabled", value=False)
+
+    def open(self, path: str) -> None:
+        """Load the page at *path*."""
+        self.driver.get(self.url + path)
+
+    def sign_in(self, token: str) -> None:
+        """Send *token* by the form."""
+        self.open("/sign-in")
+        self.one("#token").send_keys(token)
+        self.one("main button").click()
+
+    def one(self, selector: str) -> WebElement:
+        """The first element of that CSS selector."""
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str = "main") -> str:
+        """What a person reads there."""
+        return self.one(selector).text
+
+    def run(self, script: str) -> Any:
+        """Value of a JavaScript expression in the page."""
+        return self.driver.execute_script(f"return {script}")
+
+    def violations(self) -> list[str]:
+        """What axe-core finds wrong with the page."""
+        if not self.run("!!window.axe"):
+            self.driver.execute_script(AXE)
+        found = self.driver.execute_async_script(
+            f"axe.run(document, {_RULES}).then(arguments[arguments.length - 1])"
+        )
+        return [
+            f"{each['id']}: {node['html'][:160]}: {node['failureSummary'][:300]}"
+            for each in found["violations"]
+            for node in each["nodes"]
+        ]
+
+    def complaints(self) -> list[str]:
+        """What pages have written to the console since the last call: errors, refused scripts."""
+        return [each["message"] for each in self.driver.get_log("browser")]
+
+    def picture(self, path: Path, *, most: int = 1400) -> None:
+        """Write a picture of the whole page, at most *most* pixels high, as PNG."""
+        width, height = self.run("[innerWidth, document.documentElement.scrollHeight]")
+        screen = {"width": width, "height": min(height, most), "deviceScaleFactor": 1}
+        self._order("Emulation.setDeviceMetricsOverride", **screen, mobile=width == PHONE[0])
+        self.driver.save_screenshot(str(path))
+
+    def _order(self, command: str, **arguments: object) -> None:
+        self.driver.execute_cdp_cmd(command, arguments)

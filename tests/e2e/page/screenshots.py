@@ -1,0 +1,70 @@
+"""``python -m tests.e2e.page.screenshots``: the pictures of the page in ``docs/``."""
+
+import socket
+import tempfile
+from pathlib import Path
+
+from tests.e2e.conftest import Daemon
+from tests.e2e.page.browser import DESKTOP, PHONE, Browser, missing_program
+from tests.e2e.page.site import TOKEN, Site, install_agents
+from tests.patience import wait_until
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def take(site: Site, browser: Browser) -> None:
+    """Take the pictures, of a run that is rolled back by hand and returns to half precision."""
+    run, end = f"/runs/{site.newest_run('quick')}", "document.getElementById('curves').dataset"
+    browser.open(run)
+    wait_until(lambda: browser.run(f"{end}.overflows >= 8"), "overflows")
+    change = {"agent": "quick", "reason": "the loss looks odd since the new data"}
+    site.api("POST", "/api/precision/set", change | {"precision": "fp32"})
+    wait_until(lambda: "FP32" in browser.text(".head"), "the rollback")
+    step = browser.run(f"Number({end}.step)")
+    wait_until(lambda: browser.run(f"{end}.step > {step + 400}"), "steps in FP32")
+    browser.open("/")
+    browser.picture(DOCS / "page-agents.png")
+    browser.look(size=PHONE, dark=True)
+    browser.picture(DOCS / "page-agents-phone.png")
+    browser.look(size=DESKTOP)
+    site.api("POST", "/api/precision/clear", change | {"reason": "it was the data"})
+    browser.open(run)
+    wait_until(lambda: "FP16" in browser.text(".head"), "half precision again")
+    step = browser.run(f"Number({end}.step)")
+    wait_until(lambda: browser.run(f"{end}.step > {step + 800}"), "steps in FP16")
+    browser.picture(DOCS / "page-run.png", most=1150)
+    browser.look(size=PHONE, dark=True)
+    browser.open(run)
+    wait_until(lambda: browser.run(f"{end}.points > 4"), "the curve")
+    browser.picture(DOCS / "page-run-phone.png", most=1000)
+    browser.look(size=DESKTOP)
+    browser.open("/agents/stormy")
+    browser.picture(DOCS / "page-agent.png", most=1050)
+    browser.look(dark=True)
+    browser.open("/agents/stormy/guard")
+    browser.picture(DOCS / "page-guard.png", most=800)
+
+
+def main() -> None:
+    """Start what is needed, take the pictures, end everything."""
+    if problem := missing_program():
+        raise SystemExit(problem)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        daemon = Daemon(folder / "daemon", python_path=install_agents(folder / "plugins"))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            site = Site(daemon, probe.getsockname()[1])
+        try:
+            browser = Browser(site.start().url, folder / "profile")
+            try:
+                browser.sign_in(TOKEN)
+                take(site, browser)
+            finally:
+                browser.close()
+        finally:
+            daemon.clean_up()
+
+
+if __name__ == "__main__":
+    main()
