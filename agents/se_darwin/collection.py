@@ -155,7 +155,7 @@ def survey_tasks(
             for source, step in programs.items()
             if source == task.original or source in sample
         ]
-        children = task.evaluate(sandbox, [(step.edits, source) for step, source in chosen])
+        children = task.screen(sandbox, [(step.edits, source) for step, source in chosen])
         observation, features = observe(task.space, root), StepFeatures(task.space, root)
         for (step, source), child in zip(chosen, children, strict=True):
             outcome = Outcome(
