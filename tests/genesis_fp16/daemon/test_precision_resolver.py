@@ -147,3 +147,20 @@ def test_a_run_that_fell_back_stays_in_fp32(store: Store, home_settings: Setting
     assert (decided.effective, decided.reason) == ("fp32", "floor_policy")
     assert resolved(resolver, "a", number=2) == ("bf16", "default"), "a new run starts fresh"
     assert resolver.for_agent("a").reason == "default"
+
+
+def test_a_job_elsewhere_has_the_device_it_asks_for(store: Store) -> None:
+    """The daemon's machine may have a GPU that the job has not, and the other way round."""
+    agents = {"a": AgentSettings(job_gpus=1)}
+    settings = Settings(executor="slurm", agents=agents)
+    for hardware in (GPU, CPU):
+        resolver = make_resolver(store, hardware, settings)
+        states = [resolver(run_of(agent)) for agent in "ab"]
+        assert [(each.effective, each.reason) for each in states] == [
+            ("fp16", "default"),
+            ("fp32", "no_accelerator"),
+        ]
+    on_cpu = settings.model_copy(update={"device": "cpu"})
+    assert make_resolver(store, GPU, on_cpu)(run_of("a")).reason == "no_accelerator"
+    here = make_resolver(store, GPU, settings.model_copy(update={"executor": "local"}))
+    assert here(run_of("b")).effective == "fp16"
