@@ -27,6 +27,10 @@ def make_engine(settings: Settings) -> Engine | None:
             from genesis_fp16.executors.slurm import SlurmEngine
 
             return SlurmEngine(settings.slurm_options)
+        case "ray":
+            from genesis_fp16.executors.ray import RayEngine
+
+            return RayEngine(settings.ray_address, settings.ray_token_file)
         case "kubernetes":
             from genesis_fp16.executors.kubernetes import KubernetesEngine
 

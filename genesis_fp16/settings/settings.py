@@ -140,8 +140,8 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """Whether a process with torch imported waits for the next run; it takes 170 MiB of memory."""
     fleet: Hot[Literal["auto", "off"]] = "off"
     """Whether due runs whose models share a shape train in one worker where slots are scarce."""
-    executor: Literal["local", "slurm", "kubernetes"] = "local"
-    """Where workers run: local, or as jobs of slurm or kubernetes; see docs/executors.md."""
+    executor: Literal["local", "slurm", "ray", "kubernetes"] = "local"
+    """Where workers run: local, or as jobs of slurm, ray or kubernetes; see docs/executors.md."""
     remote_python: OrEmpty[str] = None
     """Python with the same packages on the machines of the cluster; empty: the path of this one."""
     job_cpus: Hot[Count] = 1
@@ -154,6 +154,10 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """Minutes after which the engine may end a job; empty: the engine's default."""
     slurm_options: Options = ""
     """More options of sbatch, for example --partition=gpu --account=lab."""
+    ray_address: RayAddress = "http://127.0.0.1:8265"
+    """URL of the dashboard of the Ray cluster, for GENESIS_EXECUTOR=ray."""
+    ray_token_file: TokenFile = None
+    """File with the token of the Ray cluster; empty: it has none; see docs/executors.md."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of each agent's first run; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1
@@ -224,10 +228,6 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """File of tokens, one a line, perhaps after a name; read again whenever it changes."""
     api_allowed_hosts: HostNames = ""
     """Names by which browsers reach the page, besides localhost and addresses; by commas."""
-    ray_address: RayAddress = "http://127.0.0.1:8265"
-    """URL of the dashboard of the Ray cluster, for jobs of Ray."""
-    ray_token_file: TokenFile = None
-    """File with the token of the Ray cluster; empty: it has none; see docs/executors.md."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged: debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"

@@ -102,7 +102,7 @@ class Connection:
             text = response.read(ANSWER_BYTES).decode(errors="replace")
         except (OSError, HTTPException) as error:
             cause = str(error) or type(error).__name__
-            message = f"Ray at {self.address} does not answer ({cause}): {IS_IT_RAY}"
+            message = f"Ray at {self.address} does not answer ({cause}); {IS_IT_RAY}"
             raise EngineError(message, temporary=True) from error
         answer = Answer(status=response.status, text=text, date=response.getheader("Date") or "")
         if answer.status == 200 or _is_no_job(answer):
@@ -111,20 +111,20 @@ class Connection:
 
     def unreadable(self, what: str) -> RefusedError:
         """The error for an answer whose content has an unknown shape."""
-        message = f"Ray at {self.address} describes {what} in an unknown way: {IS_IT_RAY}"
+        message = f"Ray at {self.address} describes {what} in an unknown way; {IS_IT_RAY}"
         return RefusedError(message)
 
     def _refusal(self, answer: Answer) -> RefusedError:
         where, status = f"Ray at {self.address}", answer.status
         if status == 401:
-            message = f"{where} asks for a token: name its file in GENESIS_RAY_TOKEN_FILE"
+            message = f"{where} asks for a token; name its file in GENESIS_RAY_TOKEN_FILE"
         elif status == 403:
             message = (
-                f"{where} refused the token in {self._token_file}: write the one of the cluster "
+                f"{where} refused the token in {self._token_file}; write the one of the cluster "
                 "to that file (`ray get-auth-token` prints it there)"
             )
         else:
-            message = f"{where} answered {status} ({_last_line(answer.text)}): "
+            message = f"{where} answered {status} ({_last_line(answer.text)}); "
             message += "look into the head's dashboard.log" if status >= 500 else IS_IT_RAY
         refused_for_good = status == 400 or "status code 400" in answer.text
         return RefusedError(
@@ -149,11 +149,11 @@ def _read_token(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "it is not text"
         raise EngineError(
-            f"the token of Ray cannot be read from {path} ({cause}): make it a file with the "
+            f"the token of Ray cannot be read from {path} ({cause}); make it a file with the "
             "cluster's token that the daemon's user can read",
             temporary=True,
         ) from error
     if not token or not (token.isascii() and token.isprintable()) or " " in token:
         remedy = "write the cluster's token to it, in one line (`ray get-auth-token` prints it)"
-        raise EngineError(f"{path} contains no token of Ray: {remedy}", temporary=True)
+        raise EngineError(f"{path} contains no token of Ray; {remedy}", temporary=True)
     return token

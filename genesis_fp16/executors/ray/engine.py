@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -152,9 +153,9 @@ class _Job(BaseModel):
 
     @property
     def failure(self) -> str:
-        """Why it failed; Ray's next lines are the end of its log, or a traceback."""
-        lines = (self.message or "").splitlines() or [""]
-        return lines[0].partition(", last available logs")[0][:300]
+        """Why it failed, without the log, the traceback and the indented details that follow."""
+        text = re.split(", last available logs| Full traceback:", self.message or "")[0]
+        return " ".join(line for line in text.splitlines() if not line.startswith("\t"))[:300]
 
     @property
     def request(self) -> dict[str, Any]:
@@ -167,7 +168,7 @@ class _Job(BaseModel):
             request: dict[str, Any] = json.loads((self.metadata or {})[REQUEST])
         except (ValueError, LookupError) as error:
             raise RefusedError(
-                f"Ray has a job {self.submission_id} that no daemon of ours submitted: delete it "
+                f"Ray has a job {self.submission_id} that no daemon of ours submitted; delete it "
                 "with `ray job delete`"
             ) from error
         return request | {"metadata": self.metadata}

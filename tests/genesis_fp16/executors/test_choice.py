@@ -25,6 +25,17 @@ def test_an_engine_is_named(name: Literal["slurm", "kubernetes"]) -> None:
     assert executor.engine.name == name
 
 
+def test_ray_is_where_the_settings_say(tmp_path: Path) -> None:
+    missing = tmp_path / "token"
+    engine = make_engine(
+        Settings(executor="ray", ray_address="http://127.0.0.1:9", ray_token_file=missing)
+    )
+    assert engine.name == "ray"
+    assert str(missing) in engine.check()[0].what
+    engine = make_engine(Settings(executor="ray", ray_address="http://127.0.0.1:9"))
+    assert "http://127.0.0.1:9" in engine.check()[0].what
+
+
 def test_an_agents_own_resources_outrank_those_of_all() -> None:
     agents = {"a": AgentSettings(job_gpus=0, job_minutes=30), "b": AgentSettings(job_cpus=8)}
     settings = Settings(job_cpus=2, job_gpus=1, job_memory_mib=4096, agents=agents)

@@ -3,7 +3,8 @@
 import json
 import secrets
 import shlex
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from genesis_fp16.executors.remote import (
     JobStatus,
     Resources,
 )
+from tests.e2e.conftest import Daemon
 from tests.genesis_fp16.executors.contract import EngineContract
 from tests.genesis_fp16.executors.ray.ray_cluster import RayCluster
 from tests.genesis_fp16.executors.ray.web_server import served
@@ -173,6 +175,55 @@ def test_a_sound_cluster_passes_the_check(engine: RayEngine) -> None:
     text = "\n".join(finding.what for finding in findings)
     assert "accepts ours" in text
     assert "machines of Ray: 2, with up to 1 CPU, " in text
+
+
+@pytest.fixture
+def daemon(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[Daemon]:
+    """A real daemon whose runs are jobs of the cluster; its agent trains without end."""
+    quick = Path(__file__).parents[3] / "e2e" / "quick_agent.py"
+    shutil.copy(quick, ray_cluster.plugins)
+    metadata = ray_cluster.plugins / "quick_agent-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: quick-agent\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[genesis.agents]\nquick = quick_agent:QuickAgent\n")
+    daemon = Daemon(tmp_path / "daemon", python_path=ray_cluster.plugins)
+    daemon.configure(
+        GENESIS_EXECUTOR="ray",
+        GENESIS_RAY_ADDRESS=ray_cluster.address,
+        GENESIS_RAY_TOKEN_FILE=ray_cluster.token_file,
+        GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"',
+        GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
+        GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=500,
+        GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.01,
+    )
+    yield daemon
+    daemon.clean_up()
+
+
+def test_a_run_goes_on_where_its_dead_machine_left_it(
+    daemon: Daemon, engine: RayEngine, ray_cluster: RayCluster
+) -> None:
+    ray_cluster.occupy("head-is-taken", head=1.0)
+    daemon.start()
+    daemon.wait_for(lambda: daemon.events("checkpoint_saved"), "to checkpoint")
+    step = daemon.events("checkpoint_saved")[-1].step
+    ray_cluster.delete("head-is-taken")
+    ray_cluster.kill_worker()
+    daemon.wait_for(lambda: daemon.events("resumed"), "to resume")
+    [resumed] = daemon.events("resumed")
+    assert resumed.step >= step > 0
+    daemon.wait_for(
+        lambda: any(each.step > resumed.step for each in daemon.events("step_stats")), "to train on"
+    )
+    [run] = daemon.json("runs")
+    shown = daemon.json("runs", "show", run["id"])
+    assert (shown["failures"], len(shown["attempts"])) == (1, 2)
+    dead, alive = (JobRef(name=attempt["job"]) for attempt in shown["attempts"])
+    found = engine.statuses([dead, alive])
+    assert found[dead.name].state == JobState.FAILED
+    assert "its node has died" in found[dead.name].reason
+    assert found[alive.name].state == JobState.RUNNING
+    assert daemon.stop()[0] == 0
 
 
 def test_the_head_dies_with_its_jobs_and_comes_back_without(
