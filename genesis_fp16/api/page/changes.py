@@ -17,7 +17,6 @@ from genesis_fp16.daemon.models import roll_back
 from genesis_fp16.domain.pause import Pause
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.reason import one_line
-from genesis_fp16.plugins.model_versions import ModelVersionError
 from infrastructure.events.precision_state import WISHES
 
 _MOST_HOURS = 24 * 366
@@ -139,13 +138,14 @@ def roll_back_model(
 ) -> Response:
     """Make an earlier version the agent's model in use."""
     readings.check_agent(name)
-    reason, version = _reason(request), _field(request, "version")
-    try:
-        roll_back(
-            readings.in_force, readings.store, name, version, actor=caller.actor, reason=reason
-        )
-    except ModelVersionError as error:
-        raise RefusalError(409, str(error)) from error
+    roll_back(
+        readings.settings,
+        readings.store,
+        name,
+        _field(request, "version"),
+        actor=caller.actor,
+        reason=_reason(request),
+    )
     return go_to(f"/agents/{name}", "model")
 
 

@@ -42,8 +42,9 @@ def show_agents(
     show: str = "",
     page: Annotated[int, Query(ge=1, le=10_000)] = 1,
 ) -> Response:
-    """All agents; with *query* those whose name contains it."""
+    """All agents, disabled ones last; with *query* those whose name contains it."""
     known = [show_agent(view) for view in readings.agents()]
+    known.sort(key=lambda each: (each.view.state == "disabled", each.view.name))
     found = [each for each in known if query.strip().lower() in each.view.name]
     if show == "attention":
         found = [each for each in found if each.needs_attention]
@@ -86,7 +87,7 @@ def show_one_agent(request: Request, name: AgentName, readings: ReadingsHere) ->
         own_overrides=[each for each in view.precision.overrides if each.agent == name],
         own_pause=next((each for each in view.pauses if each.agent == name), None),
         compared=compare(readings.outcomes(name)),
-        models=list_models(readings.in_force, name, verify=False),
+        models=list_models(readings.settings, name, verify=False),
         mismatch=readings.mismatches(name)[-MISMATCHES_SHOWN:][::-1],
     )
 

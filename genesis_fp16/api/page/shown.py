@@ -29,6 +29,7 @@ _SHORT = {
     "unsupported": "the device lacks the half type",
     "measured": "measured as best",
 }
+_NOT_SHOWN = ("kind", "time")  # of an event in a table
 _OF_DECISION = {  # which the table of decisions shows
     *("agent", "at", "state", "trigger", "level", "until", "run_id", "step", "actor", "reason"),
     *("evidence", "roles"),
@@ -208,5 +209,9 @@ def sort_evidence(bundle: JsonValue) -> Evidence:
 
 def _table(name: str, records: list[dict[str, JsonValue]]) -> Table:
     rows = records[-ROWS_SHOWN:]
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    columns = [
+        column
+        for column in dict.fromkeys(column for row in rows for column in row)
+        if column not in _NOT_SHOWN and any(row.get(column) not in (None, "") for row in rows)
+    ]
     return Table(name=name, columns=columns, rows=rows, left_out=len(records) - len(rows))
