@@ -2,11 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -18,6 +19,7 @@ FLAGS = (
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--lang=en", "--disable-extensions"),
 )
 DESKTOP, PHONE = (1280, 900), (360, 740)
+RETRIES = 10
 _RULES = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}"
 
 
@@ -77,8 +79,11 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str = "main") -> str:
-        """What a person reads there."""
-        return self.one(selector).text
+        """What a person reads there; again if the page replaces it at that moment."""
+        for _ in range(RETRIES):
+            with suppress(StaleElementReferenceException):
+                return self.one(selector).text
+        raise AssertionError(f"{selector} is replaced again and again")
 
     def run(self, script: str) -> Any:
         """Value of a JavaScript expression in the page."""
