@@ -95,10 +95,23 @@ def test_workers_use_the_daemons_image_and_volume(
     assert settings.executor == "kubernetes"
     assert settings.kubernetes_image == pod["containers"][0]["image"]
     assert settings.kubernetes_image.startswith("genesis-fp16:0.1.0-")
-    [claim] = manifests[DAEMON]["spec"]["volumeClaimTemplates"]
-    name = f"{claim['metadata']['name']}-{manifests[DAEMON]['metadata']['name']}-0"
-    assert settings.kubernetes_volume_claim == name
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    claims = _claims(manifests)
+    assert settings.kubernetes_volume_claim == f"home-{manifests[DAEMON]['metadata']['name']}-0"
+    assert claims["home"]["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_the_database_is_on_a_volume_of_the_daemon_alone(
+    manifests: Manifests, pod: dict[str, Any], settings: Settings
+) -> None:
+    assert _claims(manifests)["store"]["spec"]["accessModes"] == ["ReadWriteOnce"]
+    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    assert settings.database_url == f"sqlite:///{mounts['store']}/genesis.db"
+    assert mounts["home"] == "/var/lib/genesis-fp16", "the base's own mounts stay"
+
+
+def _claims(manifests: Manifests) -> dict[str, dict[str, Any]]:
+    claims = manifests[DAEMON]["spec"]["volumeClaimTemplates"]
+    return {each["metadata"]["name"]: each for each in claims}
 
 
 def test_policies_tell_the_workers_from_the_daemon(
