@@ -136,6 +136,10 @@ TESTED_BY = {
     "agents/se_darwin/faults/*.py": "agents/se_darwin/faults/test_draw.py",
     "agents/se_darwin/edits/*_rules.py": "agents/se_darwin/edits/test_edit_space.py",
     "agents/se_darwin/edits/scope.py": "agents/se_darwin/edits/test_edit_space.py",
+    "agents/se_darwin/fork_server/batch.py": "agents/se_darwin/sandbox/test_sandbox.py",
+    "agents/se_darwin/fork_server/candidate_here.py": (
+        "agents/se_darwin/sandbox/test_pytest_suite.py"
+    ),
     "agents/se_darwin/fork_server/candidate.py": "agents/se_darwin/sandbox/test_sandbox.py",
     "agents/se_darwin/fork_server/server.py": "agents/se_darwin/sandbox/test_sandbox.py",
     "agents/se_darwin/fork_server/check.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
@@ -150,7 +154,6 @@ TESTED_BY = {
         "agents/se_darwin/sandbox/test_pytest_suite.py"
     ),
     "agents/se_darwin/solution/recording.py": "agents/se_darwin/command/test_evolve.py",
-    "agents/se_darwin/tasks/repair_task.py": "agents/se_darwin/search/test_evolution.py",
 }
 
 

@@ -46,7 +46,7 @@ class Scope:
         assigned: Variables that it assigns, most used first.
         statements: Texts of its simple statements.
         places: Texts of the subscripts and attributes that it sets, then of those that it reads
-            from variables that are no text; without slices.
+            from variables that hold something else than text; without slices.
         unknown: Names that it reads and that neither it nor the module nor Python defines.
         unset: Usual start values of names that it changes but assigns nowhere.
         module: What the program around it offers.
