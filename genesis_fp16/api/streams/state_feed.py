@@ -32,7 +32,7 @@ log = structlog.get_logger()
 class StateFeed:
     """Tells listeners of changes: ``run``, ``guard``, ``change`` (by hand) and ``daemon``.
 
-    The id of an event names the feed, which begins anew with the process, and the change. A
+    The id of an event names the feed, which begins with the process, and the change. A
     listener that comes back with an id that is not kept gets ``reset``: it must read everything.
     """
 
