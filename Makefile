@@ -35,7 +35,7 @@ drill: $(STAMP)  ## Rehearse the rollback with a real daemon, in a minute
 manifests:  ## Write the Kubernetes rules from Prometheus' own
 	$(PYTHON) deploy/kubernetes/monitoring/prometheusrule.py
 
-prior: $(STAMP)  ## Build the world model that ships with SE-Darwin, in a quarter of an hour; SEED
+prior: $(STAMP)  ## Build the world model that ships with SE-Darwin, in minutes; SEED
 	$(BIN)/python -m agents.se_darwin.prior.build --seed $(SEED)
 
 screenshots: $(STAMP)  ## Take the pictures of the page in docs, with a real daemon and Chromium
