@@ -135,7 +135,9 @@ def test_the_workers_of_a_daemon_elsewhere_are_awaited(engine: Engine, daemon: L
     assert third.seconds_to_wait() == 0.0
 
 
-@pytest.mark.parametrize(("pid", "waits"), [(os.getpid(), True), (2**22 + 1, False)])
+@pytest.mark.parametrize(
+    ("pid", "waits"), [(os.getpid(), True), (2**22 + 1, False)], ids=["alive", "dead"]
+)
 def test_on_the_same_machine_only_a_daemon_that_lives_is_awaited(
     engine: Engine, daemon: Lead, until, pid: int, waits: bool
 ) -> None:
