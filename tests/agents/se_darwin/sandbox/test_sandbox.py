@@ -77,6 +77,19 @@ def test_programs_that_are_screened_share_modules_but_not_imports_and_chance(
     assert all(each.outputs == first.outputs for each in others)
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["module", "call"])
+def test_programs_that_are_screened_have_memory_of_their_own(
+    sandbox: Sandbox, inside: bool
+) -> None:
+    """Each takes 40 MB and forms a cycle; eight of them exceed the limit of one."""
+    table = "TABLE = [0.0] * 5_000_000"
+    source = f"{'' if inside else table}\ndef solve(x):\n    {table if inside else ''}\n"
+    source += "    kept = [TABLE]\n    kept.append(kept)\n    return x + 1\n"
+    limits = Limits(cpu_seconds=5.0)
+    for execution in sandbox.screen([source] * 32, TESTS, function="solve", limits=limits):
+        assert all(test.passes(out) for test, out in zip(TESTS, execution.outputs, strict=True))
+
+
 def test_an_expected_exception_passes_and_another_does_not(sandbox: Sandbox) -> None:
     source = "def solve(x):\n    return [][x]\n"
     for name, expected in (("IndexError", True), ("KeyError", False)):
