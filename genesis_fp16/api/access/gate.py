@@ -72,7 +72,7 @@ class Gate:
         self, app: ASGIApp, *, settings: Settings, tokens: Tokens, sessions: Sessions
     ) -> None:
         self._app, self._tokens, self._sessions = app, tokens, sessions
-        self._failures = FailedSignIns()
+        self._failures, self._tried_in_urls = FailedSignIns(), FailedSignIns()
         named = settings.api_allowed_hosts.split(",")
         names = {settings.api_host, "localhost", *map(str.strip, named)}
         self._names = {name.lower().rstrip(".") for name in names if name}
@@ -92,7 +92,12 @@ class Gate:
             body = await _read_body(request, receive)
             form = _read_form(request, body)
             state["form"], state["sign_in"] = form, self._sign_in
-            state["caller"] = self._find_caller(request, form)
+            try:
+                caller = state["caller"] = self._find_caller(request, form)
+            except RefusalError:
+                self._check_url(request, None)
+                raise
+            self._check_url(request, caller)
         except RefusalError as refusal:
             response = answer(refusal.status, refusal.detail, headers=refusal.headers)
             await response(scope, receive, send)
@@ -100,19 +105,13 @@ class Gate:
         await self._app(scope, _replay(body, receive), send)
 
     def _check_address(self, request: _Request) -> None:
-        """Refuse another site's requests, and URLs with a token in them."""
+        """Refuse another site's requests."""
         host = request.only("host")
         if not self._is_ours(host):
             raise RefusalError(
                 421,
                 "this service is not known by the name in the Host header: use localhost or its "
                 "address, or add the name to GENESIS_API_ALLOWED_HOSTS",
-            )
-        if self._holds_token(request.scope):
-            raise RefusalError(
-                400,
-                "a token does not belong into a URL, where histories and logs keep it: send it in "
-                "the header Authorization: Bearer, and replace this one",
             )
         origin = request.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
@@ -140,15 +139,26 @@ class Gate:
             return False
         return True
 
-    def _holds_token(self, scope: Scope) -> bool:
-        """Whether the URL has a parameter for a token, or a token anywhere."""
+    def _check_url(self, request: _Request, caller: Caller | None) -> None:
+        """Refuse a URL with a parameter for a token, or with a token anywhere.
+
+        Without a *caller* few parts of URLs are compared: the answer tells which one is a token.
+        """
+        scope = request.scope
         url = scope["raw_path"] + b"?" + scope["query_string"]
         text = unquote_to_bytes(url.replace(b"+", b" ")).decode("latin-1")
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        named = any(name.strip().lower() in _NAMES_OF_TOKENS for name, _ in pairs)
+        if any(name.strip().lower() in _NAMES_OF_TOKENS for name, _ in pairs):
+            raise _token_in_url()
         parts = {part for each in (url.decode("latin-1"), text) for part in TOKEN.findall(each)}
         parts |= {value for _, value in pairs} | set(text.replace("?", "/").split("/"))
-        return named or any(self._tokens.find(part) is not None for part in parts)
+        for part in filter(TOKEN.fullmatch, parts):
+            if caller is None and self._tried_in_urls.wait_seconds(request.client) > 0:
+                return
+            if self._tokens.find(part) is not None:
+                raise _token_in_url()
+            if caller is None:
+                self._tried_in_urls.add(request.client)
 
     def _find_caller(self, request: _Request, form: Mapping[str, str]) -> Caller | None:
         state = request.scope["state"]
@@ -206,6 +216,14 @@ class Gate:
                 {"WWW-Authenticate": 'Bearer error="invalid_token"'},
             )
         return token
+
+
+def _token_in_url() -> RefusalError:
+    return RefusalError(
+        400,
+        "a token does not belong into a URL, where histories and logs keep it: send it in "
+        "the header Authorization: Bearer, and replace this one",
+    )
 
 
 class _Request:

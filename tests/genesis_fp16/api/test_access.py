@@ -130,3 +130,14 @@ def test_wrong_tokens_make_their_client_wait(serve_api) -> None:
     form = api.ask("POST", "/sign-in", urlencode({"token": TOKEN}), tcp=True, headers=FORM)
     assert form.headers["location"].startswith("/sign-in?wait=")
     assert api.get("/api/health")["ready"], "the Unix socket does not wait"
+
+
+def test_nobody_can_try_tokens_in_urls(serve_api) -> None:
+    """A token that got into a URL is named as such, but that does not help to find one."""
+    api = serve_api()
+    assert api.ask("GET", f"/?x={TOKEN}", tcp=True).status == 400
+    guesses = [f"/?x=a-wrong-token-{number:016}" for number in range(5)]
+    assert [api.ask("GET", each, tcp=True).status for each in guesses] == [401] * 5
+    assert api.ask("GET", f"/?x={TOKEN}", tcp=True).status == 401
+    assert api.ask("GET", "/api/health", tcp=True, headers=BEARER).status == 200
+    assert api.ask("GET", f"/api/health?x={TOKEN}", tcp=True, headers=BEARER).status == 400
