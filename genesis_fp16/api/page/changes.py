@@ -77,7 +77,8 @@ def _set_precision(request: Request, readings: Readings, agent: str | None, acto
     hours = _field(request, "hours")
     if precision is None:
         raise RefusalError(422, f"choose a precision: one of {', '.join(WISHES)}")
-    if hours and not (hours.isascii() and hours.isdigit() and 1 <= int(hours[:9]) <= _MOST_HOURS):
+    known = len(hours) <= 4 and hours.isascii() and hours.isdigit()
+    if hours and not (known and 1 <= int(hours) <= _MOST_HOURS):
         raise RefusalError(422, f"choose for how long: 1 to {_MOST_HOURS} hours, or no end")
     now, next_run = time.time(), _field(request, "next_run") == "true"
     readings.store.overrides.set(
@@ -181,8 +182,8 @@ def _pause(request: Request, readings: Readings, agent: str | None, actor: str) 
 @router.post("/resume")
 def resume_all(request: Request, readings: ReadingsHere, caller: CallerHere) -> Response:
     """End the pause of all agents; single agents may be paused by themselves."""
-    readings.store.pauses.end(None, actor=caller.actor, reason=_reason(request))
-    return go_to("/", "resumed")
+    ended = readings.store.pauses.end(None, actor=caller.actor, reason=_reason(request))
+    return go_to("/", "resumed" if ended else "not-paused")
 
 
 @router.post("/agents/{name}/resume")
@@ -190,5 +191,5 @@ def resume(
     request: Request, name: AgentName, readings: ReadingsHere, caller: CallerHere
 ) -> Response:
     """End the pause of one agent."""
-    readings.store.pauses.end(name, actor=caller.actor, reason=_reason(request))
-    return go_to(f"/agents/{name}", "resumed")
+    ended = readings.store.pauses.end(name, actor=caller.actor, reason=_reason(request))
+    return go_to(f"/agents/{name}", "resumed" if ended else "not-paused")

@@ -32,6 +32,7 @@ _DONE = {
     "model": "The earlier model is in use.",
     "paused": "Paused: no run starts until it is resumed.",
     "resumed": "Resumed.",
+    "not-paused": "It was not paused.",
 }
 
 _environment = jinja2.Environment(
@@ -84,4 +85,5 @@ def _hidden(name: str, value: str) -> Markup:
 def _own_address(request: Request) -> str:
     """Path and query of *request*, but not what was done before."""
     kept = request.url.remove_query_params("done")
-    return kept.path + (f"?{kept.query}" if kept.query else "")
+    path = "/" + kept.path.lstrip("/")  # two slashes would begin the name of another host
+    return path + (f"?{kept.query}" if kept.query else "")

@@ -2,6 +2,7 @@
 
 import os
 import time
+from urllib.parse import urlencode
 
 import pytest
 
@@ -141,3 +142,29 @@ def test_a_wrong_change_is_refused_whole(api, path: str, change: object) -> None
     assert answer.status == 422
     assert answer.json()["errors"]
     assert api.get("/api/audit") == before
+
+
+def send_form(api, path: str, **fields: str):
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    return api.ask("POST", path, urlencode({"reason": "because", **fields}), headers=form)
+
+
+@pytest.mark.parametrize("hours", ["0", "-1", "8785", "1" * 10, "000000001" + "0" * 400, "x"])
+def test_a_form_with_a_wrong_time_changes_nothing(api, hours: str) -> None:
+    before = api.get("/api/precision")["overrides"]
+    assert send_form(api, "/precision", precision="fp32", hours=hours).status == 422
+    assert api.get("/api/precision")["overrides"] == before
+
+
+def test_a_form_says_whether_a_pause_has_ended(api) -> None:
+    for path, place in (("", "/"), ("/agents/se-darwin", "/agents/se-darwin")):
+        assert send_form(api, f"{path}/pause").status == 303
+        for done in ("resumed", "not-paused"):
+            answer = send_form(api, f"{path}/resume")
+            assert (answer.status, answer.headers["location"]) == (303, f"{place}?done={done}")
+
+
+def test_a_page_links_to_no_other_host(api) -> None:
+    answer = api.ask("GET", "//elsewhere.example/", headers={"Accept": "text/html"})
+    assert answer.status == 404
+    assert b'href="/elsewhere.example/"' in answer.body
