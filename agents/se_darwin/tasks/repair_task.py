@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from agents.se_darwin.edits import Edit, EditSpace
@@ -70,8 +70,8 @@ class RepairTask:
     ) -> list[Evaluation]:
         """Do the same many times as fast; one that passes every test is run as by `evaluate`.
 
-        See `Sandbox.screen`. A test whose arguments or result cannot be sent between processes
-        counts as in the program's own.
+        See `Sandbox.screen`. If arguments or results cannot be sent between processes, and nothing
+        else fails there, it is run with its tests in one fresh process instead.
         """
         executions = sandbox.screen(
             [source for _, source in programs],
@@ -88,11 +88,14 @@ class RepairTask:
             if screened.fixed:
                 [alone] = self.evaluate(sandbox, [programs[index]])
                 outputs = alone.execution.outputs
-                if any(
-                    not passed and (output is None or output.kind != "strange")
+                unsendable = all(
+                    passed or (output is not None and output.kind == "strange")
                     for passed, output in zip(alone.passed, outputs, strict=True)
-                ):
-                    evaluations[index] = alone
+                )
+                if self.suite is not None and unsendable and not alone.fixed:
+                    here = replace(self, suite=replace(self.suite, within=True))
+                    [alone] = here.evaluate(sandbox, [programs[index]])
+                evaluations[index] = alone
         return evaluations
 
     def record(self, sandbox: Sandbox, source: str) -> list[tuple[int, Call]]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.sandbox import Sandbox, TestCase
+from agents.se_darwin.solution.request import EvolutionRequest
 from agents.se_darwin.tasks import RepairTask
 
 COUNTS = """
@@ -29,3 +30,16 @@ def test_a_program_that_passes_only_after_another_one_is_no_repair(sandbox: Sand
     assert any(map(task.tests[0].passes, tried))
     evaluations = task.screen(sandbox, [(NONE, COUNTS)] * 8)
     assert not any(evaluation.fixed for evaluation in evaluations)
+
+
+def test_a_result_that_cannot_be_sent_is_confirmed_in_a_fresh_process(sandbox: Sandbox) -> None:
+    tests = "from program import solve\ndef test_a():\n    assert solve()() == {}"
+    for expected, is_repair in ((1, True), (2, False)):
+        given = {"code": "def solve():\n    return 0", "function": "solve"}
+        request = EvolutionRequest.model_validate({**given, "test_code": tests.format(expected)})
+        task = request.task(sandbox, 1.0)
+        assert task.suite is not None
+        assert not task.suite.within
+        returns = COUNTS.replace("return calls", "return lambda: calls")
+        evaluations = task.screen(sandbox, [(NONE, returns)] * 8)
+        assert any(evaluation.fixed for evaluation in evaluations) is is_repair
