@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -110,9 +111,7 @@ def _check_by_job(engine: Engine, settings: Settings, wait_seconds: float) -> It
             "same packages",
         )
         return
-    for each in (ENGINE_LOG, MACHINE_FILE):
-        (folder / each).unlink(missing_ok=True)
-    folder.rmdir()
+    shutil.rmtree(folder, ignore_errors=True)  # the job may still write its last line
     yield Finding(ok=True, what=f"{report.host} ran a job and wrote to {settings.home.absolute()}")
     yield from _compare(report, submitted_at, options.resources.gpus)
 

@@ -65,8 +65,11 @@ def read_result(folder: Path, incarnation: str) -> Result | None:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Whether a launcher has started the attempt."""
-    return (folder / CLAIM_FILE).exists()
+    """Whether a launcher is known to have started the attempt; not while storage fails."""
+    try:
+        return (folder / CLAIM_FILE).exists()
+    except OSError:
+        return False
 
 
 def last_heartbeat(folder: Path) -> float:

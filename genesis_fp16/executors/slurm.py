@@ -42,6 +42,9 @@ _TEMPORARY = (  # in the output of a command that may succeed later
     "temporarily",
     "qosmaxsubmit",
     "assocmaxsubmit",
+    "grpsubmitjobs",
+    "configuration source",  # slurmctld, which hands it out, is down
+    "fetch_config",
     "maximum number of jobs",
     "transport endpoint",
     "munge",
@@ -112,6 +115,8 @@ class SlurmEngine:
             return {job.name: unknown for job in jobs}
         found = {job.name: JobStatus(state=JobState.NOT_FOUND) for job in jobs}
         for line in lines:  # of two of one name the newer comes last
+            if line.count("|") < 4:
+                continue
             name, state, reason, node, _ = line.split("|", 4)
             found[name] = _status(state, reason, drained.get(node, ""))
         return found
@@ -120,6 +125,8 @@ class SlurmEngine:
         """Why, by node, for those that take no more jobs."""
         found = {}
         for line in _run("sinfo", "--noheader", "--Node", "--format=%N|%T|%E").splitlines():
+            if line.count("|") < 2:  # a reason of several lines
+                continue
             node, state, reason = line.split("|", 2)
             if _DRAINS.search(state):
                 found[node] = f"node {node} is {state}: {reason}"
@@ -216,6 +223,7 @@ def _run(command: str, *arguments: str, stdin: str = "") -> str:
             input=stdin,
             capture_output=True,
             text=True,
+            errors="replace",  # a person may have written a reason in any encoding
             timeout=ANSWER_SECONDS,
             check=False,
         )
@@ -225,6 +233,8 @@ def _run(command: str, *arguments: str, stdin: str = "") -> str:
             "slurm-client), or add their folder to PATH",
             temporary=True,
         ) from None
+    except OSError as error:  # such as too many open files
+        raise EngineError(f"{command} cannot be started here: {error}", temporary=True) from error
     except subprocess.TimeoutExpired:
         raise EngineError(
             f"{command} has not answered in {ANSWER_SECONDS:g} s; see whether slurmctld runs: "

@@ -93,7 +93,7 @@ class ModelVersion(BaseModel):
     def _check_paths(cls, files: Mapping[str, FileFacts]) -> Mapping[str, FileFacts]:
         for name in files:
             path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or str(path) != name:
+            if path.is_absolute() or ".." in path.parts or str(path) != name or "\0" in name:
                 raise ValueError(f"{name!r} is not a path below published/")
         return files
 

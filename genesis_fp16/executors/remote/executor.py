@@ -46,6 +46,7 @@ from genesis_fp16.executors.remote.engine import (
 from genesis_fp16.system.permissions import write_private
 from infrastructure.events import Command
 from infrastructure.events.command import Stop
+from infrastructure.files import open_regular
 
 LAUNCHER = ("-P", "-m", "genesis_fp16.worker.remote")
 ASK_SECONDS = 2.0  # between two questions about all jobs
@@ -55,6 +56,7 @@ KILLED_GRACE_SHARE = 0.2  # of that time, if the job was killed
 KILL_SECONDS = 3.0  # in which a launcher must kill its worker before the engine is asked to
 LONGEST_RETRY_SECONDS = 60.0  # between two tries to submit a job
 CLOSE_SECONDS = 5.0  # for the engine to answer what was asked last
+_NOT_STARTED = (JobState.WAITING, JobState.UNKNOWN, JobState.NOT_FOUND)
 _GONE = (JobState.NOT_FOUND, JobState.FAILED, JobState.SUCCEEDED)
 _LONGEST_NAME = 63
 
@@ -184,15 +186,18 @@ class RemoteExecutor:
             return False
         if order.engine != self.engine.name:
             log.warning("job_of_other_engine", job=handle.job, engine=order.engine)
-            revoke(handle.folder)
+            _revoke(handle.job, handle.folder)  # if it fails: the next attempt's fence does it
             return False
-        try:
-            spec = RunSpec.model_validate_json((handle.folder / SPEC_FILE).read_bytes())
-        except (OSError, ValueError) as error:
-            log.warning("spec_unreadable", job=handle.job, error=str(error))
-            revoke(handle.folder)
-            return False
-        request = None if is_claimed(handle.folder) else self._request(handle.job, spec)
+        request = None
+        if not is_claimed(handle.folder):
+            try:
+                with open_regular(handle.folder / SPEC_FILE) as file:
+                    spec = RunSpec.model_validate_json(file.read())
+            except (OSError, ValueError) as error:
+                log.warning("spec_unreadable", job=handle.job, error=str(error))
+                _revoke(handle.job, handle.folder)
+                return False
+            request = self._request(handle.job, spec)
         self._follow(_Job(handle.job, handle.folder, order.incarnation, request))
         return True
 
@@ -218,8 +223,9 @@ class RemoteExecutor:
         result = read_result(job.folder, job.incarnation)
         if result is not None:
             return ExitStatus(exit_code=result.exit_code, signal=result.signal, error=result.error)
-        if job.refused:
-            return ExitStatus(exit_code=os.EX_CONFIG, error=job.refused)
+        if job.refused:  # the engine may have taken it all the same
+            refused = ExitStatus(exit_code=os.EX_CONFIG, error=job.refused)
+            return refused if self._take_away(job) else None
         job.started = job.started or is_claimed(job.folder)
         if job.status.state not in _GONE:
             job.gone_at = math.inf
@@ -227,17 +233,25 @@ class RemoteExecutor:
         beat = last_heartbeat(job.folder)
         if job.gone_at == math.inf or beat != job.heartbeat:  # an engine may be mistaken
             job.gone_at, job.heartbeat = now, beat
-        if now < job.gone_at + self._grace * (KILLED_GRACE_SHARE if job.killed else 1.0):
+        grace = self._grace * (KILLED_GRACE_SHARE if job.killed else 1.0)
+        # A launcher that comes back all the same must not go on.
+        if now < job.gone_at + grace or not self._take_away(job):
             return None
-        revoke(job.folder)  # a launcher that comes back all the same must not go on
-        job.kill_at = 0.0
-        self._requests.put(lambda: self._kill(job))
         said = f"{self.engine.name} says {job.status.state}"
         said += f" ({job.status.reason})" if job.status.reason else ""
         return ExitStatus(
             error=f"the job {job.name} is gone without a result: {said}; it was deleted or killed, "
             f"or its machine failed; see {job.folder / ENGINE_LOG}"
         )
+
+    def _take_away(self, job: _Job) -> bool:
+        """Take the run from the job and have the engine end it; False while storage fails."""
+        if not _revoke(job.name, job.folder):
+            job.look_at = time.monotonic() + ASK_SECONDS  # it stalls: try again, but not so often
+            return False
+        job.kill_at = 0.0
+        self._requests.put(lambda: self._kill(job))
+        return True
 
     def waiting(self, handle: Handle) -> str:
         """What the job waits for before it starts; empty once it has started."""
@@ -251,6 +265,8 @@ class RemoteExecutor:
             return f"in the queue of {self.engine.name}" + (f": {reason}" if reason else "")
         if state is JobState.UNKNOWN:
             return f"{self.engine.name} has not answered yet" + (f": {reason}" if reason else "")
+        if state is JobState.NOT_FOUND:
+            return f"{self.engine.name} does not know its job; the attempt ends if that stays so"
         return ""
 
     def send(self, handle: Handle, command: Command) -> None:
@@ -323,7 +339,7 @@ class RemoteExecutor:
         jobs = [job for job in list(self._jobs.values()) if not job.over]
         now = time.monotonic()
         for job in jobs:
-            if job.request is not None and now >= job.submit_at:
+            if now >= job.submit_at:
                 self._submit(job)
         asked = [job for job in jobs if job.request is None]
         if not asked:
@@ -331,10 +347,7 @@ class RemoteExecutor:
         statuses = self.engine.statuses([job.ref for job in asked])
         for job in asked:
             job.status = statuses.get(job.name, JobStatus(state=JobState.UNKNOWN))
-            job.started = job.started or job.status.state not in (
-                JobState.WAITING,
-                JobState.UNKNOWN,
-            )
+            job.started = job.started or job.status.state not in _NOT_STARTED
             if job.status.leave and not job.leaves:
                 job.leaves = True
                 log.info("job_leaves", job=job.name, reason=job.status.leave)
@@ -343,7 +356,7 @@ class RemoteExecutor:
                 self._kill(job)
 
     def _submit(self, job: _Job) -> None:
-        if job.request is None or job.over:
+        if job.request is None or job.over or job.refused:
             return
         try:
             if not job.killed:
@@ -432,6 +445,16 @@ class _Job:
                 log.warning("command_not_written", job=self.name, error=str(error))
             else:
                 self.unsent = b""
+
+
+def _revoke(job: str, folder: Path) -> bool:
+    """Take the run from the attempt in *folder*; False if storage fails."""
+    try:
+        revoke(folder)
+    except OSError as error:
+        log.warning("fence_not_written", job=job, error=str(error))
+        return False
+    return True
 
 
 def job_name(spec: RunSpec) -> str:

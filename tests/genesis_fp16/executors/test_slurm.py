@@ -1,9 +1,11 @@
 """A real slurmctld and two slurmd: the contract, and a node that is drained."""
 
+from pathlib import Path
+
 import pytest
 
 from genesis_fp16.executors import ExitStatus
-from genesis_fp16.executors.remote import EngineError, JobRef
+from genesis_fp16.executors.remote import EngineError, JobRef, JobState
 from genesis_fp16.executors.slurm import SlurmEngine
 from tests.genesis_fp16.executors.contract import EngineContract
 from tests.genesis_fp16.executors.slurm_cluster import SlurmCluster
@@ -59,3 +61,48 @@ def test_a_missing_client_is_named(slurm_cluster, monkeypatch, tmp_path) -> None
 def test_a_wrong_option_is_found_by_the_check(slurm_cluster) -> None:
     wrong = [each for each in SlurmEngine("--partition=nowhere").check() if not each.ok]
     assert "invalid partition" in wrong[0].what
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose programs are Slurm's commands, for output that a sound Slurm seldom writes."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def say(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "fatal: Could not establish a configuration source",  # without slurm.conf, slurmctld down
+        "error: AssocGrpSubmitJobsLimit",
+    ],
+)
+def test_an_error_that_may_pass_is_waited_for(commands: Path, said: str) -> None:
+    say(commands / "scancel", f"echo 'scancel: {said}' >&2; exit 1")
+    with pytest.raises(EngineError, match=said) as caught:
+        SlurmEngine().kill(JobRef(name="genesis-a"))
+    assert caught.value.temporary
+
+
+def test_a_program_that_cannot_be_started_is_tried_again(
+    commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(commands))
+    (commands / "scancel").write_text("no program")
+    (commands / "scancel").chmod(0o755)
+    with pytest.raises(EngineError, match="scancel cannot be started here") as caught:
+        SlurmEngine().kill(JobRef(name="genesis-a"))
+    assert caught.value.temporary
+
+
+def test_a_reason_in_any_encoding_and_in_two_lines_is_read(commands: Path) -> None:
+    say(commands / "squeue", "echo 'genesis-a|RUNNING|n1|n1|7'")
+    say(commands / "sinfo", "printf 'n1|drained|caf\\351\\nis closed\\n'")
+    [status] = SlurmEngine().statuses([JobRef(name="genesis-a")]).values()
+    assert status.state is JobState.RUNNING
+    assert "n1 is drained: caf" in status.leave

@@ -181,7 +181,7 @@ def test_a_damaged_version_is_refused_before_anything_changes(agent: Path) -> No
 def test_a_version_that_names_files_elsewhere_is_damaged(agent: Path) -> None:
     path = agent / "versions/r1/version.json"
     facts = json.loads(path.read_text())
-    for name in ("../../secret", "/etc/hostname", "a//b"):
+    for name in ("../../secret", "/etc/hostname", "a//b", "a\0b"):
         facts["files"] = {name: {"size": 1, "sha256": "0"}}
         path.write_text(json.dumps(facts))
         with pytest.raises(ModelVersionError, match="not a path below published/"):
