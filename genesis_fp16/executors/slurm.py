@@ -22,6 +22,7 @@ from genesis_fp16.executors.remote.engine import (
     JobState,
     JobStatus,
 )
+from genesis_fp16.settings.source import child_environment
 
 COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")
 ANSWER_SECONDS = 20.0  # Slurm's own MessageTimeout is 10 s
@@ -221,6 +222,7 @@ def _run(command: str, *arguments: str, stdin: str = "") -> str:
         done = subprocess.run(
             [command, *arguments],
             input=stdin,
+            env=child_environment({}),  # a job inherits it
             capture_output=True,
             text=True,
             errors="replace",  # a person may have written a reason in any encoding

@@ -236,8 +236,12 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
 
 
 def child_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Environment of this process, and *more* variables, for a child process."""
-    return {**os.environ, **more}
+    """Environment of this process, and *more* variables, for a child with code of others.
+
+    What opens the database or the control API is left out: agents need neither.
+    """
+    secret = {variable_name(field) for field in ("database_url", "api_token")}
+    return {name: value for name, value in os.environ.items() if name not in secret} | dict(more)
 
 
 def _may_show(field: str, rest: list[str], value: object) -> bool:

@@ -18,6 +18,7 @@ from genesis_fp16.settings import (
     SettingsError,
     load_settings,
 )
+from genesis_fp16.settings.source import child_environment
 
 EX_CONFIG = 78
 
@@ -296,3 +297,14 @@ def test_any_file_is_read_or_refused(tmp_path_factory, lines: list[str]) -> None
     path.write_bytes("\n".join(lines).encode(errors="surrogatepass"))
     with suppress(SettingsError):
         load_settings(path, {})
+
+
+def test_a_child_with_code_of_others_gets_no_key_of_the_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GENESIS_API_TOKEN", "0123456789abcdef")
+    monkeypatch.setenv("GENESIS_DATABASE_URL", "postgresql://genesis:password@database/genesis")
+    monkeypatch.setenv("GENESIS_PRECISION", "bf16")
+    given = child_environment({"MORE": "1"})
+    assert (given["GENESIS_PRECISION"], given["MORE"]) == ("bf16", "1")
+    assert not given.keys() & {"GENESIS_API_TOKEN", "GENESIS_DATABASE_URL"}
