@@ -49,6 +49,10 @@ def roles(daemon) -> dict[str, str]:
     }
 
 
+def explain(daemon) -> str:
+    return daemon.cli("precision", "explain", "rounding").stdout
+
+
 def state(daemon) -> list[str]:
     return [each["state"] for each in daemon.metrics().labels("genesis_guard_state")]
 
@@ -66,9 +70,11 @@ def test_the_guard_moves_the_guilty_roles_and_the_ladder_gives_them_back(daemon)
     before, after = daemon.events("precision_changed")
     assert (before.state.effective, after.state.effective) == ("bf16", "fp16")
     assert len(daemon.events("started")) == 1, "the running job changed; nothing was restarted"
-    told = daemon.cli("precision", "explain", "rounding").stdout
+    daemon.wait_for(  # the store follows the metrics within a second
+        lambda: "rounding last trained in FP16" in explain(daemon), "to record the precision"
+    )
+    told = explain(daemon)
     for said in (
-        "rounding last trained in FP16",
         "reason guard",
         "rollout:fp16/fp16/fp32",
         "Policy and rollout change to FP16: on the same tokens",

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 
 TINY = Effort(
     functions=4,
-    bugs_each=1,
+    bugs_each=2,
     foreign=1,
     written=1,
     two_edits=1,

@@ -87,7 +87,7 @@ def test_healthy_machine(look: RunChecks, install_plugin: Callable[..., None]) -
     assert [finding for finding in everything if finding.verdict != "ok"] == []
     assert set(found) == {
         *("versions", "library", "settings", "home", "access", "disk", "database", "lock"),
-        *("metrics port", "device", "plugin", "command"),
+        *("metrics port", "control api", "executor", "device", "plugin", "command"),
     }
     assert "resolves to FP32" in found["device"][0].found
 

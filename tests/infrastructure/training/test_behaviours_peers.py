@@ -24,6 +24,8 @@ Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Tensor]
 
 INSTALL = "is not installed: pip install --constraint constraints.txt --editable '.[peers]'"
+# Lightning warns wherever Slurm is installed; our own tests of executors install it.
+pytestmark = pytest.mark.filterwarnings("ignore:The `srun` command is available")
 PEERS = [pytest.param("fabric", marks=pytest.mark.process), "accelerate"]
 
 
