@@ -28,7 +28,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of the process at the other 
 
 def serve(app: FastAPI, listeners: list[socket.socket]) -> None:
     """Serve *app* on *listeners* until SIGTERM or SIGINT."""
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each line that is no HTTP
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each line that is not HTTP
     config = uvicorn.Config(
         app,
         http=BoundedConnection,

@@ -14,8 +14,6 @@ from benchmarks.step.models import SIZES, build_batches, build_model
 CPU = torch.device("cpu")
 INSTALL = "not installed: pip install --constraint constraints.txt --editable '.[peers]'"
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the peers
-# Lightning warns wherever Slurm is installed; our own tests of executors install it.
-pytestmark = pytest.mark.filterwarnings("ignore:The `srun` command is available")
 SLOW = pytest.mark.process  # lightning takes a second to import
 FABRIC = pytest.param("fabric", marks=SLOW)
 
