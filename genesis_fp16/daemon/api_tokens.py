@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 class TokenError(GenesisError, ValueError):
-    """There is no token, or the file of tokens cannot be used."""
+    """A token is missing, or the file of tokens cannot be used."""
 
     exit_code = os.EX_CONFIG
 

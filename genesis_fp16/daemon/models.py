@@ -57,7 +57,7 @@ def roll_back(
         to: Id of the version; None for the one that the model in use replaced.
 
     Raises:
-        ModelVersionError: There is no such version, it is damaged or in use already, or a run is
+        ModelVersionError: The version is unknown, damaged or in use already, or a run is
             publishing now; nothing was changed.
         OSError: It could not be written; the model in use has not changed.
     """
