@@ -126,11 +126,13 @@ class Starts:
         began = time.process_time()
         handle = self._executor.submit(spec)
         submitted = time.process_time() - began
-        while self._executor.poll(handle) is None:
+        while (status := self._executor.poll(handle)) is None:
             time.sleep(_POLL_SECONDS)
         path = spec.attempt_folder / "phases.json"
         if not path.exists():
-            raise RuntimeError((spec.attempt_folder / "worker.log").read_text())
+            traces = (spec.attempt_folder / "worker.log", spec.events_path)
+            texts = [f"{trace}:\n{trace.read_text()}" for trace in traces if trace.exists()]
+            raise RuntimeError("\n".join([f"no step was trained: {status}", *texts]))
         phases: dict[str, float] = json.loads(path.read_text())
         return {**phases, "submit": submitted}
 

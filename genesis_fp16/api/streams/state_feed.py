@@ -32,6 +32,7 @@ log = structlog.get_logger()
 class StateFeed:
     """Tells listeners of changes: ``run``, ``guard``, ``change`` (by hand) and ``daemon``.
 
+    It begins with ``hello`` after the first look: no change after that is left out.
     The id of an event names the feed, which begins with the process, and the change. A
     listener that comes back with an id that is not kept gets ``reset``: it must read everything.
     """
@@ -44,7 +45,7 @@ class StateFeed:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._listeners, self._left_at = 0, 0.0
-        self._looked = False
+        self._looked = asyncio.Event()  # once: what differs from then on is a change
         self._runs: dict[str, Run] = {}
         self._audit: list[Change] = []
         self._guard_entry = 0
@@ -56,6 +57,8 @@ class StateFeed:
         try:
             if self._task is None or self._task.done():
                 self._restart()
+            while not await _happens(self._looked):
+                yield HEARTBEAT
             seen = self._last
             if after:
                 name, _, number = after.partition("-")
@@ -73,9 +76,7 @@ class StateFeed:
                     if entry > seen:
                         seen = entry
                         yield event
-                try:
-                    await asyncio.wait_for(news.wait(), HEARTBEAT_SECONDS)
-                except TimeoutError:
+                if not await _happens(news):
                     yield HEARTBEAT
         finally:
             self._listeners -= 1
@@ -90,7 +91,7 @@ class StateFeed:
 
     def _restart(self) -> None:
         """Look again, after a time in which nobody did: what changed meanwhile is not known."""
-        self._name, self._looked = secrets.token_hex(4), False
+        self._name, self._looked = secrets.token_hex(4), asyncio.Event()
         self._kept.clear()
         self._task = asyncio.create_task(self._watch())
 
@@ -105,7 +106,9 @@ class StateFeed:
                 failed = True
             else:
                 failed = False
-                self._tell(found)
+                if self._looked.is_set():
+                    self._tell(found)
+                self._looked.set()
             await asyncio.sleep(POLL_SECONDS)
 
     def _tell(self, found: list[tuple[str, BaseModel]]) -> None:
@@ -119,8 +122,8 @@ class StateFeed:
             self._news = asyncio.Event()
 
     def _look(self) -> list[tuple[str, BaseModel]]:
-        """What has changed since the last look; the first finds nothing."""
-        store, first = self._readings.store, not self._looked
+        """What has changed since the last look; at the first, everything."""
+        store = self._readings.store
         found: list[tuple[str, BaseModel]] = []
         runs = {run.id: run for run in store.unfinished_runs.read()}
         for run_id in {**self._runs, **runs}:
@@ -138,8 +141,16 @@ class StateFeed:
         if health != self._daemon:
             found.append(("daemon", self._readings.health()))
         self._daemon = health
-        self._looked = True
-        return [] if first else found
+        return found
+
+
+async def _happens(event: asyncio.Event) -> bool:
+    """Whether *event* happens before the next heartbeat is due."""
+    try:
+        await asyncio.wait_for(event.wait(), HEARTBEAT_SECONDS)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _shown(run: Run | None) -> tuple[object, ...] | None:

@@ -2,12 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -81,8 +81,13 @@ class Browser:
     def text(self, selector: str = "main") -> str:
         """What a person reads there; again if the page replaces it at that moment."""
         for _ in range(RETRIES):
-            with suppress(StaleElementReferenceException):
+            try:
                 return self.one(selector).text
+            except StaleElementReferenceException:
+                continue
+            except WebDriverException as error:  # the same, while the element is being looked up
+                if "does not belong to the document" not in str(error):
+                    raise
         raise AssertionError(f"{selector} is replaced again and again")
 
     def run(self, script: str) -> Any:
