@@ -321,7 +321,7 @@ def _statistics(evolution: Evolution, history: Sequence[Outcome]) -> dict[str, f
         "evaluations": float(evolution.evaluations),
         **{name: float(count) for name, count in evolution.split.items()},
         "mean_score": sum(member.score for member in members) / len(members),
-        "timed_out": float(sum(outcome.child.execution.end == "timeout" for outcome in history)),
+        "timed_out": float(sum(outcome.child.execution.hung for outcome in history)),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,11 @@ from typing import Any
 from .wire import Call
 
 CANDIDATE_FILE = "<candidate>"
+_SHARE, _AGAIN_SECONDS = 0.5, 0.01
+
+
+class EndlessError(BaseException):
+    """Interrupts a candidate that takes half of the CPU time which is left for all checks."""
 
 
 @contextmanager
@@ -51,8 +57,22 @@ class CandidateHere:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """See which lines run in the block."""
-        with covered_lines(self._coverage) as self._lines:
-            yield
+        signal.signal(signal.SIGVTALRM, _interrupt)
+        self.grant_time()
+        try:
+            with covered_lines(self._coverage) as self._lines:
+                yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+
+    def grant_time(self) -> None:
+        """Let the candidate take half of the CPU time that is left, from now on.
+
+        So a check that does not end costs itself; the candidate may hang in each.
+        """
+        left, _ = signal.getitimer(signal.ITIMER_PROF)
+        if left:
+            signal.setitimer(signal.ITIMER_VIRTUAL, _SHARE * left, _AGAIN_SECONDS)
 
     def take_covered_lines(self) -> set[int]:
         """Return the lines that ran since the last call of this method, and forget them."""
@@ -72,3 +92,13 @@ class CandidateHere:
                 return True
             trace = trace.tb_next
         return False
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """Raise `EndlessError` if the candidate runs, and not what sees its lines."""
+    if frame is not None and frame.f_code.co_filename == __file__:
+        return
+    while frame is not None:
+        if frame.f_code.co_filename == CANDIDATE_FILE:
+            raise EndlessError
+        frame = frame.f_back

@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple
 
-from .candidate_here import CandidateHere
+from .candidate_here import CandidateHere, EndlessError
 from .canonical import UncomparableError, canonical
 from .function_proxy import MAX_CALLS, FunctionProxy
 from .wire import Call
@@ -63,6 +63,8 @@ class Check:
         elif self.failure is None:
             if isinstance(error, UncomparableError):
                 self.failure = Failure("strange", str(error), "")
+            elif isinstance(error, EndlessError):
+                self.failure = Failure("endless", "", "")
             else:
                 self.failure = self._difference or Failure("raise", type(error).__name__, "")
 
@@ -75,6 +77,8 @@ class Check:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if error is None or isinstance(error, Exception):
+        is_own = isinstance(error, Exception | EndlessError)
+        if error is None or is_own:
             self.record(error)
-        return isinstance(error, Exception)
+        self._candidate.grant_time()
+        return is_own

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from agents.se_darwin.fork_server.canonical import canonical
 
-OutputKind = Literal["value", "raise", "strange"]
+OutputKind = Literal["value", "raise", "strange", "endless"]
 End = Literal["exit", "timeout", "killed"]
 
 
@@ -45,7 +45,8 @@ class Output:
     """Result of one test.
 
     Attributes:
-        kind: ``value``, ``raise``, or ``strange`` for a value that cannot be compared.
+        kind: ``value``, ``raise``, ``strange`` for a value that cannot be compared, or ``endless``
+            for a check that was interrupted because it took too much of the time for all.
         text: Canonical text of the value, or the exception's name.
         arguments: Canonical text of the positional arguments after the call; for a check of a test
             suite, of the expected value.
@@ -72,6 +73,14 @@ class Execution:
     end: End
     cpu_seconds: float = 0.0
 
+    @property
+    def hung(self) -> bool:
+        """Whether a check was interrupted, used up the time or filled the memory."""
+        return self.end == "timeout" or any(
+            each is not None and (each.kind == "endless" or each.text == "MemoryError")
+            for each in self.outputs
+        )
+
     @classmethod
     def parse(cls, text: str, tests: int, *, end: End, cpu_seconds: float) -> Execution:
         """Parse a child's output; ignore invalid lines; the first result of a test counts."""
@@ -79,7 +88,7 @@ class Execution:
         for line in text.splitlines():
             try:
                 number, kind, result, arguments, lines = json.loads(line)
-                if kind in ("value", "raise", "strange") and outputs[number] is None:
+                if kind in get_args(OutputKind) and outputs[number] is None:
                     outputs[number] = Output(
                         kind=kind,
                         text=str(result),

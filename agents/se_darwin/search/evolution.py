@@ -221,7 +221,9 @@ class Evolution:
     def _run(
         self, programs: list[tuple[frozenset[Edit], str]], *, coverage: bool = False
     ) -> list[Evaluation]:
-        return self._task.evaluate(self._sandbox, programs, coverage=coverage)
+        """Run *programs*; with *coverage* as they are screened, so that all checks end."""
+        task = self._task.within if coverage else self._task
+        return task.evaluate(self._sandbox, programs, coverage=coverage)
 
 
 def _take_turns(weighted: Iterable[tuple[float, Edit]]) -> list[tuple[float, tuple[Edit, ...]]]:

@@ -37,8 +37,8 @@ from agents.se_darwin.tasks.evaluation import Evaluation
 
 MAX_TIMEOUT_SECONDS = 3600.0
 
-_LEAST = Limits(cpu_seconds=0.05, wall_seconds=1.0)
-_CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.05, 0.2
+_LEAST = Limits(cpu_seconds=0.1, wall_seconds=1.0)
+_CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.03, 0.2
 _CPU_MARGIN, _WALL_MARGIN = 20, 10
 
 
@@ -305,10 +305,10 @@ class EvolutionRequest(BaseModel):
             limits=limits,
             suite=suite,
         )
-        task = replace(task, limits=_measured_limits(_within(task), sandbox, limits))
-        [given] = _within(task).evaluate(sandbox, [(frozenset(), space.source)], coverage=True)
+        task = replace(task, limits=_measured_limits(task.within, sandbox, limits))
+        [given] = task.within.evaluate(sandbox, [(frozenset(), space.source)], coverage=True)
         self._check_given(given, space)
-        return task if _runs_apart(task, sandbox, given) else _within(task)
+        return task if _runs_apart(task, sandbox, given) else task.within
 
     def _suite(self) -> PytestSuite | None:
         if not self.test_code:
@@ -341,21 +341,17 @@ class EvolutionRequest(BaseModel):
             raise ValueError(f"no test calls {self.function}; add a test that does")
 
 
-def _within(task: RepairTask) -> RepairTask:
-    """The *task* with a test suite, if it has one, that runs in the program's process."""
-    return replace(task, suite=task.suite and replace(task.suite, within=True))
-
-
 def _runs_apart(task: RepairTask, sandbox: Sandbox, given: Evaluation) -> bool:
     """Whether the tests give the same results as in the program's process, *given*, in their own.
 
     They do not if they give the function, or get from it, what cannot be sent to another process.
+    Checks that did not run in a process of their own, because an earlier one hangs, tell nothing.
     """
     if task.suite is None:
         return True
     [apart] = task.evaluate(sandbox, [(given.edits, given.source)], coverage=True)
-    is_sent = all(each is None or each.kind != "strange" for each in apart.execution.outputs)
-    return is_sent and apart.passed == given.passed
+    pairs = zip(apart.execution.outputs, apart.passed, given.passed, strict=True)
+    return all(each is None or (each.kind != "strange" and a == b) for each, a, b in pairs)
 
 
 def _is_available(name: str) -> bool:
@@ -388,7 +384,7 @@ def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits
     """Measure limits of candidates: on the given program, or on the tests alone if it hangs."""
     least, source = _LEAST, task.space.source
     given, wall_seconds = _time(task, sandbox, source)
-    if given.execution.end == "timeout":
+    if given.execution.hung:
         raising = "\n\ndef __raising__(*_, **__):\n    raise RuntimeError"
         raising += f"\n{task.function} = __raising__"
         least = Limits(
@@ -396,7 +392,7 @@ def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits
             wall_seconds=_WALL_SHARE_IF_HUNG * most.wall_seconds,
         )
         given, wall_seconds = _time(task, sandbox, source + raising)
-        if given.execution.end == "timeout":
+        if given.execution.hung:
             raise ValueError(
                 f"the tests do not end within {most.wall_seconds:g} s, even if {task.function} "
                 "only raises. Look for an endless loop in the tests; if they are only slow, give "

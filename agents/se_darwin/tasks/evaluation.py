@@ -69,7 +69,7 @@ def label_outcome(parent: Evaluation, child: Evaluation) -> str:
 
 
 def _symptom(test: TestCase, output: Output | None) -> str:
-    if output is None:
+    if output is None or output.kind == "endless":
         return "unfinished"
     if output.kind == "strange":
         return "strange"

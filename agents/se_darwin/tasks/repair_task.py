@@ -41,6 +41,11 @@ class RepairTask:
     limits: Limits | None = None
     suite: PytestSuite | None = None
 
+    @property
+    def within(self) -> RepairTask:
+        """The same task with its test suite, if it has one, in the program's process."""
+        return replace(self, suite=self.suite and replace(self.suite, within=True))
+
     def evaluate(
         self,
         sandbox: Sandbox,
@@ -93,8 +98,7 @@ class RepairTask:
                     for passed, output in zip(alone.passed, outputs, strict=True)
                 )
                 if self.suite is not None and unsendable and not alone.fixed:
-                    here = replace(self, suite=replace(self.suite, within=True))
-                    [alone] = here.evaluate(sandbox, [programs[index]])
+                    [alone] = self.within.evaluate(sandbox, [programs[index]])
                 evaluations[index] = alone
         return evaluations
 

@@ -187,6 +187,7 @@ def test_a_slow_program_gets_the_time_it_needs(sandbox: Sandbox) -> None:
 
 
 HANGS = "def solve(x):\n    while True:\n        pass"
+FILLS = "def solve(x):\n    found = [x]\n    while x:\n        found += found\n    return x"
 SLEEPS = "import time\ndef solve(x):\n    time.sleep(0.15)\n    return x"
 SLOW_TESTS = """
 import time
@@ -203,6 +204,7 @@ def test_a():
         (CODE, "", 1.0, 0.5),
         (SLEEPS, "", 1.5, 0.5),
         (HANGS, "", 0.2, 0.5),  # if most candidates hang, each costs little
+        (FILLS, "", 0.2, 0.5),
         (HANGS, SLOW_TESTS, 1.5, 0.5),  # but a repair needs the time that its tests take
     ],
 )
