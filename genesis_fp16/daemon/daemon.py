@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -45,7 +46,7 @@ from infrastructure.agent_contract import Schedule
 VERIFY_LOCK_SECONDS = 0.2
 REPEAT_ERROR_SECONDS = 60.0
 IDLE_STORE_SECONDS = 1.0  # between two looks into the store while nothing runs or is due
-PLUGINS_SECONDS = 0.05  # of a round, for agents whose state has changed
+PLUGINS_SECONDS = 0.05  # of a round, for agents whose state or settings have changed
 SUCCESSES_PER_ROUND = 50
 
 log = structlog.get_logger()
@@ -139,6 +140,7 @@ class Daemon:
         self._ready: dict[str, Plugin] = {}
         self._unseen: set[str] = set()  # agents whose last success has not been read
         self._reported_scan = 0.0
+        self._to_review: deque[str] = deque()  # agents whose settings may have changed
 
     def start(self) -> None:
         """Take over what an earlier daemon left."""
@@ -159,6 +161,7 @@ class Daemon:
             for ready in self._ready.values():
                 self._allow(ready)
         until = time.monotonic() + PLUGINS_SECONDS
+        self._review(until)
         while (plugin := self.watch.take()) is not None:
             self._update_plugin(plugin)
             if time.monotonic() >= until:
@@ -166,6 +169,16 @@ class Daemon:
         if self._reported_scan != self.watch.scanned_at:
             self._reported_scan = self.watch.scanned_at
             self._report_plugins()
+
+    def _review(self, until: float) -> None:
+        """Apply changed settings to agents until the monotonic time *until*, or to one at least."""
+        while self._to_review:
+            plugin = self._ready.get(self._to_review.popleft())
+            if plugin is not None:
+                self._log_precision(plugin.name)
+                self._schedule(plugin, self._timetable.change)
+            if time.monotonic() >= until:
+                return
 
     def _update_plugin(self, plugin: Plugin) -> None:
         name, up = plugin.name, plugin.state == "ready"
@@ -284,9 +297,7 @@ class Daemon:
             if outcome.changed:
                 self.watch.configure(self.loop.settings)
                 self._check_canaries()
-                for plugin in self._ready.values():
-                    self._log_precision(plugin.name)
-                    self._schedule(plugin, self._timetable.change)
+                self._to_review = deque(self._ready)
         if reload:
             self.watch.rescan()
         self._update_plugins()

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import (
     Distribution,
@@ -17,6 +18,7 @@ from importlib.metadata import (
 )
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -122,7 +124,9 @@ def installed_entry_points(
             if name in seen:  # an earlier folder of sys.path hides it
                 continue
             seen.add(name)
-            found += [_describe(point) for point in distribution.entry_points.select(group=group)]
+            facts = _Facts(distribution)
+            points = distribution.entry_points.select(group=group)
+            found += [_describe(point, facts) for point in points]
         except Exception as error:  # each kind of damage raises another
             if unreadable is not None:
                 path = getattr(distribution, "_path", distribution.locate_file(""))
@@ -211,30 +215,37 @@ def _definition_content(path: Path) -> tuple[str, str]:
     return sha256(content).hexdigest(), ""
 
 
-def _describe(point: EntryPoint) -> InstalledEntryPoint:
+class _Facts:
+    """What the points of a *distribution* have in common, read once, when it is asked for."""
+
+    def __init__(self, distribution: Distribution) -> None:
+        self.distribution = distribution
+
+    @cached_property
+    def common(self) -> dict[str, Any]:
+        """Fields of `InstalledEntryPoint`."""
+        metadata = self.distribution.metadata  # each access reads the file again
+        sources = _editable_sources(self.distribution)
+        record = self.distribution.read_text("RECORD")
+        return {
+            "distribution": metadata["Name"] or "unknown",
+            "version": metadata["Version"] or "unknown",
+            "root": sources or Path(str(self.distribution.locate_file(""))),
+            "record": sha256(record.encode()).hexdigest() if record else "",
+            "editable": sources is not None,
+        }
+
+
+def _describe(point: EntryPoint, facts: _Facts) -> InstalledEntryPoint:
     target, _, extras = point.value.partition("[")  # EntryPoint.extras fails at a malformed value
-    found = InstalledEntryPoint(
+    wanted = [extra.strip() for extra in extras.partition("]")[0].split(",")]
+    name = str(facts.common["distribution"])
+    return InstalledEntryPoint(
         name=plain(point.name, _LONGEST_NAME),
         target=target.strip(),
-        distribution="unknown",
-        version="unknown",
-        root=None,
         valid_name=AGENT_NAME.fullmatch(point.name) is not None,
-    )
-    if (distribution := point.dist) is None:
-        return found
-    metadata = distribution.metadata  # each access reads the file again
-    name = metadata["Name"] or "unknown"
-    wanted = [extra.strip() for extra in extras.partition("]")[0].split(",")]
-    sources, record = _editable_sources(distribution), distribution.read_text("RECORD")
-    return replace(
-        found,
-        distribution=name,
-        version=metadata["Version"] or "unknown",
-        root=sources or Path(str(distribution.locate_file(""))),
-        record=sha256(record.encode()).hexdigest() if record else "",
-        editable=sources is not None,
-        missing=_missing_requirement(distribution, wanted, name),
+        missing=_missing_requirement(facts.distribution, filter(None, wanted), name),
+        **facts.common,
     )
 
 

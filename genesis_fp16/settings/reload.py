@@ -1,5 +1,8 @@
 """Notices a change of the settings file and applies the hot settings of it.
 
+A flag that demands FP32 takes effect before anything else of the file is looked at, and also if
+the rest is wrong. A flag that allows half precision again counts only in a file that is right.
+
 A change of any other setting is reported as waiting for a restart, but for those of an agent that
 cannot run yet: it may need them to become ready.
 """
@@ -7,6 +10,7 @@ cannot run yet: it may need them to become ready.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from genesis_fp16.domain.redaction import visible
-from genesis_fp16.settings.env_file import read_bounded
+from genesis_fp16.settings.env_file import ROLLBACK_FLAG, read_bounded
 from genesis_fp16.settings.settings import Settings
 from genesis_fp16.settings.source import SettingsError, load_settings
 
@@ -98,8 +102,16 @@ class SettingsReloader:
         return None if first and nothing else outcome
 
     def reload(self) -> Reload:
-        """Read and validate the file; apply its hot settings, or keep the settings in force."""
-        self._seen = _digest(self._path)
+        """Read and validate the file; apply its hot settings, or keep the settings in force.
+
+        If its flag demands FP32, and half precision is allowed, this applies the flag alone, and
+        the next poll the rest.
+        """
+        digest = _digest(self._path)
+        if (flag := self._take_flag()) is not None:
+            self._seen, self._candidate, self._next_poll = None, digest, -math.inf
+            return flag
+        self._seen = digest
         try:
             if self._had_content and not _has_content(self._path):
                 remedy = "restore it, or put a comment into it if you want all defaults"
@@ -116,6 +128,23 @@ class SettingsReloader:
             cold=tuple(self._settings.differences(found)),
             shadowed=found.shadowed,
         )
+
+    def _take_flag(self) -> Reload | None:
+        """Apply a demand for FP32 of the flag, where it is new and nothing else is to be read."""
+        before = self._settings
+        if not before.enable_fp16_training:
+            return None
+        try:
+            found = load_settings(
+                self._path, self._environ, only=(ROLLBACK_FLAG,), home=before.home
+            )
+        except SettingsError:  # what is wrong is found again with the rest
+            return None
+        if found.enable_fp16_training:
+            return None
+        self._had_content = _has_content(self._path)
+        self._settings = before.with_flag_of(found)
+        return Reload(settings=self._settings, changed=before.differences(self._settings))
 
 
 def _has_content(path: Path) -> bool:

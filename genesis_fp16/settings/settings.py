@@ -145,7 +145,7 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     remote_python: OrEmpty[str] = None
     """Python with the same packages on the machines of the cluster; empty: the path of this one."""
     job_cpus: Hot[Count] = 1
-    """CPU cores of a job."""
+    """CPU cores of a job; one for each of its processes at least."""
     job_gpus: Hot[CountOrZero] = 0
     """GPUs of a job; without one it trains on the CPU."""
     job_memory_mib: Hot[OrEmpty[Count]] = None
@@ -224,7 +224,7 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """TCP port of the control API and the page; 0: any free port; empty: no TCP."""
     api_token: ApiToken = Field(default=None, repr=False)
     """Token that the control API demands on TCP, 16 or more characters; see docs/api.md."""
-    api_token_file: OrEmpty[Path] = None
+    api_token_file: TokenFile = None
     """File of tokens, one a line, perhaps after a name; read again whenever it changes."""
     api_allowed_hosts: HostNames = ""
     """Names by which browsers reach the page, besides localhost and addresses; by commas."""
@@ -340,9 +340,19 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
             if not in_use(key):
                 agents[key] = other.agents.get(key, _AGENT_DEFAULTS)
                 continue
-            hot_values = {name: getattr(other.for_agent(key), name) for name in _HOT_OF_AGENT}
-            agents[key] = self.for_agent(key).model_copy(update=hot_values)
+            own, new = self.for_agent(key), other.for_agent(key)
+            hot_values = {name: getattr(new, name) for name in _HOT_OF_AGENT}
+            agents[key] = new if own == new else own.model_copy(update=hot_values)
         return other.model_copy(update={**cold, "agents": agents})
+
+    def with_flag_of(self, other: Settings) -> Settings:
+        """A copy of these settings with ``ENABLE_FP16_TRAINING`` as in *other*, and its source."""
+        field = VARIABLES[ROLLBACK_FLAG]
+        changed = self.model_copy(update={field: getattr(other, field)})
+        found = {k: v for k, v in other._variables.items() if k == ROLLBACK_FLAG}
+        texts = {ROLLBACK_FLAG: dict(other.texts_of(ROLLBACK_FLAG))}
+        changed.record_sources({**self._variables, **found}, self._shadowed, self._texts | texts)
+        return changed
 
     def differences(self, other: Settings) -> dict[str, str]:
         """Variables that differ, as ``value here -> value in other``.
@@ -354,9 +364,11 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
             if field != "env_file":
                 found[name] = (getattr(self, field), getattr(other, field))
         for key in sorted({*self.agents, *other.agents}):
-            for field in AgentSettings.model_fields:
-                values = (getattr(each.for_agent(key), field) for each in (self, other))
-                found[f"{AGENTS_PREFIX}{key}__{field}".upper()] = tuple(values)
+            own, others = self.for_agent(key), other.for_agent(key)
+            if own != others:  # most do not differ, and there may be 1,000
+                for field in AgentSettings.model_fields:
+                    values = getattr(own, field), getattr(others, field)
+                    found[f"{AGENTS_PREFIX}{key}__{field}".upper()] = values
         return {
             name: " -> ".join(display(name, value) or "(empty)" for value in values)
             for name, values in found.items()

@@ -47,6 +47,7 @@ from genesis_fp16.settings.settings import (
 )
 
 LONGEST_SHOWN = 200  # characters of a wrong value
+MOST_LISTED = 100  # problems in an error, whose text is logged and kept in the daemon's status
 MOST_UNKNOWN = 50  # names that are compared with all settings: each takes a millisecond
 DEEPEST = 16  # parts of a name, and levels of JSON
 _AGENT_VARIABLE = re.compile(rf"{AGENTS_PREFIX}[A-Z0-9_]*?__[A-Z0-9_]*")
@@ -55,14 +56,25 @@ _NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class SettingsError(GenesisError, ValueError):
-    """Wrong settings; the message lists each with name, value, source and remedy."""
+    """Wrong settings; the message lists the first with name, value, source and remedy.
+
+    Args:
+        problems: What is wrong, a line for each.
+        more: Number of further wrong settings.
+
+    Attributes:
+        problems: The first `MOST_LISTED` of them, and a line that counts the others.
+    """
 
     exit_code = os.EX_CONFIG
 
-    def __init__(self, problems: list[str]) -> None:
-        count = "1 setting is" if len(problems) == 1 else f"{len(problems)} settings are"
-        super().__init__("\n  ".join([f"{count} wrong:", *problems]))
-        self.problems = problems
+    def __init__(self, problems: list[str], more: int = 0) -> None:
+        total, left_out = len(problems) + more, more + len(problems[MOST_LISTED:])
+        count = "1 setting is" if total == 1 else f"{total:,} settings are"
+        self.problems = problems[:MOST_LISTED]
+        if left_out:
+            self.problems.append(f"{left_out:,} more are wrong; correct these first")
+        super().__init__("\n  ".join([f"{count} wrong:", *self.problems]))
 
 
 def load_settings(
@@ -92,11 +104,13 @@ def load_settings(
     if only is not None and with_flag:
         only = {*only, variable_name("home")}
     source = FileAndEnvironment(path, environ, only)
-    settings = None
+    settings, more = None, 0
     try:
         settings = Settings(_build_sources=((source,), {}))
     except ValidationError as error:
-        source.problems += [source.describe_error(details) for details in error.errors()]
+        found = error.errors()
+        source.problems += [source.describe_error(details) for details in found[:MOST_LISTED]]
+        more = len(found[MOST_LISTED:])
     else:
         settings.record_sources(source.variables, source.shadowed, source.texts)
         if with_flag:
@@ -111,7 +125,7 @@ def load_settings(
             "correct the name, or create the file, with a comment in it if you want all defaults"
         )
     if problems or settings is None:
-        raise SettingsError(problems)
+        raise SettingsError(problems, more)
     return settings
 
 

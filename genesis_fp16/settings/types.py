@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ TOKEN = re.compile(rf"[A-Za-z0-9._~+/=-]{{{SHORTEST_TOKEN},{LONGEST_TOKEN}}}")
 _ANY_DAY = datetime(2001, 1, 1, tzinfo=UTC)
 
 
+@lru_cache(maxsize=1024)  # agents share schedules, and each reload checks all of them
 def _check_schedule(text: str) -> str:
     if (cron := Schedule.parse(text).cron) is not None:
         trigger = CronTrigger.from_crontab(cron, timezone=UTC)

@@ -102,9 +102,22 @@ def find_daemon(home: Path) -> DaemonStatus | None:
 
 def read_status(home: Path) -> DaemonStatus:
     """Status published last in *home*, perhaps by a daemon that has ended."""
+    return parse_status(read_status_bytes(home))
+
+
+def read_status_bytes(home: Path) -> bytes:
+    """What `parse_status` parses; empty without a status."""
     try:
-        return DaemonStatus.model_validate_json((home / STATUS_FILE).read_bytes())
-    except (OSError, ValidationError):
+        return (home / STATUS_FILE).read_bytes()
+    except OSError:
+        return b""
+
+
+def parse_status(content: bytes) -> DaemonStatus:
+    """Status with that *content*; an empty one if it is damaged or empty."""
+    try:
+        return DaemonStatus.model_validate_json(content)
+    except ValidationError:
         return DaemonStatus()
 
 

@@ -1,9 +1,12 @@
 """Files as editors and people leave them."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from genesis_fp16.settings.env_file import MAX_BYTES, Variable, is_ours, read_env_file
 
@@ -51,3 +54,17 @@ def test_names_of_other_programs_are_ignored() -> None:
     assert is_ours("ENABLE_FP61_TRAINING")
     assert not is_ours("OPENAI_API_KEY")
     assert not is_ours("ENABLE_TELEMETRY")
+
+
+_PARTS = ["GENESIS_A", "GENESIS_B", "=", "x", "é", " ", "\t", "#", "\n", "\r", "\\", "$", "export "]
+
+
+@given(st.lists(st.sampled_from([*_PARTS, "GENESIS_A=1\n", "GENESIS_B=2\n", "\x0b"])).map("".join))
+def test_lines_without_quotes_mean_the_same_as_beside_a_quoted_one(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, alone, beside = Path(folder) / ".env", list[str](), list[str]()
+        path.write_bytes(text.encode())
+        found = read_env_file(path, alone)
+        path.write_bytes(f"{text}\nOTHER='quoted'\n".encode())
+        assert read_env_file(path, beside) == found
+        assert beside == alone

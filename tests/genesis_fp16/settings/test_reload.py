@@ -73,9 +73,11 @@ def test_hot_settings_change(running: Running) -> None:
     )
     assert outcome is not None
     assert not outcome.settings.enable_fp16_training
+    assert outcome.changed == {"ENABLE_FP16_TRAINING": "true -> false"}
+    outcome = running.poll()
+    assert outcome is not None
     assert outcome.settings.for_agent("se-darwin").precision == "fp32"
     assert outcome.changed == {
-        "ENABLE_FP16_TRAINING": "true -> false",
         "FP16_LOSS_SCALE": "(empty) -> 8.0",
         "GENESIS_PRECISION": "fp16 -> bf16",
         "GENESIS_AGENTS__SE_DARWIN__PRECISION": "(empty) -> fp32",
@@ -103,15 +105,54 @@ def test_cold_settings_wait_for_a_restart(running: Running) -> None:
 
 
 def test_a_wrong_file_changes_nothing(running: Running) -> None:
-    outcome = running.write("ENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=lots\n")
+    outcome = running.write("GENESIS_PRECISION=bf16\nFP16_LOSS_SCALE=lots\n")
     assert outcome is not None
     assert "FP16_LOSS_SCALE=lots" in str(outcome.error)
-    assert outcome.settings.enable_fp16_training
+    assert outcome.settings.precision == "fp16"
     assert logged(outcome) == ["settings_refused"]
     assert running.poll() is None, "reported once"
-    outcome = running.write("ENABLE_FP16_TRAINING=false\n")
+    outcome = running.write("GENESIS_PRECISION=bf16\n")
     assert outcome is not None
+    assert outcome.settings.precision == "bf16"
+
+
+def test_a_wrong_setting_does_not_delay_a_demand_for_fp32(running: Running) -> None:
+    wrong = "GENESIS_AGENTS__A__SCHEDULE=often\nGENESIS_PRECISION=bf16\n"
+    outcome = running.write(f"ENABLE_FP16_TRAINING=false\n{wrong}")
+    assert outcome is not None
+    assert (outcome.error, logged(outcome)) == (None, ["settings_reloaded"])
+    assert outcome.changed == {"ENABLE_FP16_TRAINING": "true -> false"}
+    assert outcome.settings.source_of("enable_fp16_training").endswith(".env line 1")
+    outcome = running.poll()
+    assert outcome is not None
+    assert "GENESIS_AGENTS__A__SCHEDULE=often" in str(outcome.error)
     assert not outcome.settings.enable_fp16_training
+    assert outcome.settings.precision == "fp16"
+    assert running.poll() is None, "reported once"
+    outcome = running.write(f"ENABLE_FP16_TRAINING=true\n{wrong}")
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training, "half precision needs a file that is right"
+    outcome = running.write("ENABLE_FP16_TRAINING=true\n")
+    assert outcome is not None
+    assert outcome.settings.enable_fp16_training
+
+
+@pytest.mark.parametrize("flag", ["flase", "false\x01", "'false"])
+def test_a_flag_that_cannot_be_read_is_refused(running: Running, flag: str) -> None:
+    outcome = running.write(f"ENABLE_FP16_TRAINING={flag}\nGENESIS_PRECISION=bf16\n")
+    assert outcome is not None
+    assert "ENABLE_FP16_TRAINING" in str(outcome.error)
+    assert outcome.settings.enable_fp16_training
+    assert outcome.settings.precision == "fp16"
+
+
+def test_the_flag_takes_effect_before_what_is_changed_with_it(running: Running) -> None:
+    running.path.write_text("ENABLE_FP16_TRAINING=false\nGENESIS_PRECISION=bf16\n")
+    first = running.reloader.reload()
+    assert first.changed == {"ENABLE_FP16_TRAINING": "true -> false"}
+    rest = running.reloader.poll(running.now)
+    assert rest is not None
+    assert rest.changed == {"GENESIS_PRECISION": "fp16 -> bf16"}
 
 
 def test_a_refusal_is_logged_without_secrets(running: Running) -> None:

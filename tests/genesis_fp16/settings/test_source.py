@@ -185,6 +185,18 @@ def test_many_unknown_names_are_counted_not_listed(env_file: Path) -> None:
         load_settings(env_file, {f"GENESIS_X{number}": "1" for number in range(1000)})
 
 
+def test_an_error_lists_the_first_of_a_thousand_wrong_settings(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text(
+        "".join(f"GENESIS_AGENTS__A{number}__SCHEDULE=often\n" for number in range(1000))
+    )
+    with pytest.raises(SettingsError, match="1,000 settings are wrong") as caught:
+        load_settings(path, {})
+    assert len(str(caught.value).splitlines()) == 102
+    assert "GENESIS_AGENTS__A0__SCHEDULE=often" in str(caught.value)
+    assert caught.value.problems[-1] == "900 more are wrong; correct these first"
+
+
 SECRET = "sekret"
 
 
