@@ -137,6 +137,8 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
         ],
     )
     for each in run["attempts"]:
+        if each["error"] and each["error"] != run["error"]:
+            typer.echo(f"attempt {each['number']} failed: {each['error']}")
         if each["fleet"]:
             typer.echo(f"attempt {each['number']} in a fleet: {each['fleet']}")
         if early := each["training_stopped_early"]:

@@ -20,6 +20,7 @@ class Attempt:
     exit_code: int | None = None
     signal: int | None = None
     ending: str | None = None
+    error: str | None = None
     events_offset: int = 0
     job: str | None = None
     waiting: str | None = None

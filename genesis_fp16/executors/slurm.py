@@ -88,7 +88,7 @@ class SlurmEngine:
             f"--job-name={job.name}",
             f"--chdir={job.folder}",
             f"--output={folder}/{ENGINE_LOG}",
-            f"--cpus-per-task={max(wanted.cpus, job.processes)}",
+            f"--cpus-per-task={wanted.cpus}",
         ]
         if wanted.gpus:
             arguments.append(f"--gpus={wanted.gpus}")

@@ -116,10 +116,14 @@ class AttemptProgress:
         silent = now - self._last_event_at >= self._settings.no_progress_timeout_seconds
         return StopCause.NO_PROGRESS if silent else None
 
+    def excuse_silence(self, now: float) -> None:
+        """Count the worker's silence from *now*, in monotonic seconds; the run's time goes on."""
+        self._began_at = self._last_event_at = now
+
     def postpone(self, seconds: float, now: float) -> None:
         """Let no deadline count the last *seconds*; *now* is in monotonic seconds."""
         self._run_deadline += seconds
-        self._began_at = self._last_event_at = now
+        self.excuse_silence(now)
 
     def _apply(self, event: Event) -> None:
         match event:
@@ -195,6 +199,7 @@ class ActiveAttempt:
         exit_status: How its worker ended; None while the worker lives.
         recorded_state: State of the run in the store, which lags behind while the store fails.
         asked_at: Monotonic seconds at which it was last asked whether its job waits.
+        unreadable: Why its events cannot be read at present; empty if they can.
         daemon_error: Error of the daemon that made it give the attempt up; empty without one.
     """
 
@@ -211,6 +216,7 @@ class ActiveAttempt:
     exit_status: ExitStatus | None = None
     recorded_state: RunState = RunState.STARTING
     asked_at: float = math.inf
+    unreadable: str = ""
     daemon_error: str = ""
 
     @classmethod
@@ -259,13 +265,12 @@ class ActiveAttempt:
         """Columns of its row that tell its worker, and what that waits for."""
         if self.handle is None:
             return {}
+        waiting = {"waiting": self.waiting or self.unreadable or None}
         if self.handle.job:
-            waited = {
-                "waiting": self.attempt.waiting,
-                "waited_seconds": self.attempt.waited_seconds,
-            }
-            return {"job": self.handle.job, **waited}
-        return {"pid": self.handle.pid, "pid_started_at": self.handle.started_at}
+            waited = {"waited_seconds": self.attempt.waited_seconds}
+            return {"job": self.handle.job, **waiting, **waited}
+        pid = {"pid": self.handle.pid, "pid_started_at": self.handle.started_at}
+        return {**pid, **waiting}
 
     @property
     def waiting(self) -> str:
@@ -291,8 +296,15 @@ class ActiveAttempt:
 
     @property
     def over(self) -> bool:
-        """Whether the worker has ended and all that it had written by then has been read."""
-        return self.exit_status is not None and not self.progress.tail.behind
+        """Whether the worker has ended and all that it had written by then has been read.
+
+        What cannot be read is not waited for after a cancellation or the run's own deadline.
+        """
+        hopeless = bool(self.unreadable) and self.stop_cause in (
+            StopCause.CANCEL,
+            StopCause.RUN_TIMEOUT,
+        )
+        return self.exit_status is not None and (hopeless or not self.progress.tail.behind)
 
     @property
     def unsaved_bytes(self) -> int:
@@ -347,6 +359,6 @@ class ActiveAttempt:
     def ended_at(self, home: Path, now: float) -> float:
         """Unix time of the end: *now*, or of an orphan's last event below *home*."""
         if self.stop_cause is StopCause.ORPHANED:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 return min(now, events_path(home, self.attempt).lstat().st_mtime)
         return now

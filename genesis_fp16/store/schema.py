@@ -93,9 +93,10 @@ attempts = Table(
     Column("exit_code", Integer),
     Column("signal", Integer),
     Column("ending", Text),  # before the end: the outcome that the worker reported
+    Column("error", Text),  # why it failed; NULL if it did not
     Column("events_offset", BigInteger, nullable=False),
     Column("job", String(63)),  # of an engine; NULL for a process of the daemon's machine
-    Column("waiting", Text),  # what the job waits for before it starts; NULL if it does not wait
+    Column("waiting", Text),  # what it waits for: its engine, or storage; NULL if it does not wait
     Column("waited_seconds", Float, nullable=False, server_default="0"),  # until it started
 )
 

@@ -361,9 +361,18 @@ class Store:
             connection.execute(_of(incarnation).values(columns))
 
     def end_attempt(
-        self, attempt: Attempt, ending: Ending, transition: RunTransition, *, finished_at: float
+        self,
+        attempt: Attempt,
+        ending: Ending,
+        transition: RunTransition,
+        *,
+        finished_at: float,
+        error: str | None = None,
     ) -> bool:
-        """Close the attempt and move its run by *transition*; False if it was closed already."""
+        """Close the attempt and move its run by *transition*; False if it was closed already.
+
+        The *error* is the attempt's own; that of its run may be replaced by a later one.
+        """
         with self._engine.begin() as connection:
             closed = connection.execute(
                 _of(attempt.incarnation)
@@ -373,6 +382,7 @@ class Store:
                     exit_code=ending.exit_code,
                     signal=ending.signal,
                     ending=str(ending),
+                    error=error,
                     waiting=None,
                     waited_seconds=attempt.waited_seconds,
                 )

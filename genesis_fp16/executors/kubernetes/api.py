@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import ssl
-import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +13,7 @@ from urllib.parse import urlencode
 import genesis_fp16
 from genesis_fp16.executors.kubernetes.credentials import Credentials
 from genesis_fp16.executors.remote import EngineError
+from genesis_fp16.executors.remote.deadline import cut_after
 
 REQUEST_SECONDS = 10.0  # for one whole request, however slowly the server answers
 LONGEST_ANSWER = 64 << 20  # bytes
@@ -112,21 +110,21 @@ class KubernetesApi:
             timeout=self._seconds,
             context=self.credentials.tls,
         )
-        late = threading.Event()
-        alarm = threading.Timer(self._seconds, _cut, (connection, late))
-        alarm.daemon = True
+        is_late = False
         try:
             connection.connect()
-            alarm.start()  # the timeout of the socket holds for each read, not for all of them
-            connection.request(method, target, json.dumps(body) if body else None, headers)
-            response = connection.getresponse()
-            content = response.read(LONGEST_ANSWER)
+            with cut_after(connection, self._seconds) as late:
+                try:
+                    connection.request(method, target, json.dumps(body) if body else None, headers)
+                    response = connection.getresponse()
+                    content = response.read(LONGEST_ANSWER)
+                finally:
+                    is_late = late.is_set()
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._unreachable(error, is_late=late.is_set()) from error
+            raise self._unreachable(error, is_late=is_late) from error
         finally:
-            alarm.cancel()
             connection.close()
-        return self._parse(method, path, response, content, is_late=late.is_set())
+        return self._parse(method, path, response, content, is_late=is_late)
 
     def _parse(
         self,
@@ -187,13 +185,6 @@ class KubernetesApi:
             status=status,
             temporary=temporary,
         )
-
-
-def _cut(connection: http.client.HTTPSConnection, late: threading.Event) -> None:
-    """Make the read or the write that is under way fail."""
-    late.set()
-    with suppress(OSError, AttributeError):
-        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 _USER_AGENT = f"genesis-fp16/{genesis_fp16.__version__}"

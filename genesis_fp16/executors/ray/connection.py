@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel
 
 from genesis_fp16.executors.remote import EngineError
+from genesis_fp16.executors.remote.deadline import cut_after
 
 REQUEST_SECONDS = 20.0  # a head that starts its first job takes seconds to answer
 ANSWER_BYTES = 16 * 2**20
@@ -56,6 +57,7 @@ class Connection:
     Args:
         address: URL of the dashboard.
         token_file: File of the token to send; None to send none.
+        seconds: Time for connecting, and again for a whole request with its answer.
 
     Attributes:
         address: URL of the dashboard.
@@ -64,8 +66,10 @@ class Connection:
         EngineError: The token cannot be read.
     """
 
-    def __init__(self, address: str, token_file: Path | None) -> None:
-        self.address, self._token_file = address, token_file
+    def __init__(
+        self, address: str, token_file: Path | None, seconds: float = REQUEST_SECONDS
+    ) -> None:
+        self.address, self._token_file, self._seconds = address, token_file, seconds
         self._headers = {"Content-Type": "application/json"}
         if token_file is not None:
             self._headers["Authorization"] = f"Bearer {_read_token(token_file)}"
@@ -74,9 +78,9 @@ class Connection:
         self._http: HTTPConnection
         if url.scheme == "https":
             context = ssl.create_default_context()
-            self._http = HTTPSConnection(host, url.port, timeout=REQUEST_SECONDS, context=context)
+            self._http = HTTPSConnection(host, url.port, timeout=seconds, context=context)
         else:
-            self._http = HTTPConnection(host, url.port, timeout=REQUEST_SECONDS)
+            self._http = HTTPConnection(host, url.port, timeout=seconds)
 
     def __enter__(self) -> Connection:
         return self
@@ -96,18 +100,31 @@ class Connection:
             EngineError: The cluster did not answer; `RefusedError` if it answered with an error.
         """
         content = None if body is None else json.dumps(body)
+        is_late = False
         try:
-            self._http.request(method, self._path + path, content, self._headers)
-            response = self._http.getresponse()
-            text = response.read(ANSWER_BYTES).decode(errors="replace")
+            if self._http.sock is None:
+                self._http.connect()
+            with cut_after(self._http, self._seconds) as late:
+                try:
+                    self._http.request(method, self._path + path, content, self._headers)
+                    response = self._http.getresponse()
+                    text = response.read(ANSWER_BYTES).decode(errors="replace")
+                finally:
+                    is_late = late.is_set()
         except (OSError, HTTPException) as error:
-            cause = str(error) or type(error).__name__
-            message = f"Ray at {self.address} does not answer ({cause}); {IS_IT_RAY}"
-            raise EngineError(message, temporary=True) from error
+            raise self._silence(str(error) or type(error).__name__, is_late=is_late) from error
+        if is_late:  # the answer may be incomplete
+            raise self._silence("", is_late=True)
         answer = Answer(status=response.status, text=text, date=response.getheader("Date") or "")
         if answer.status == 200 or _is_no_job(answer):
             return answer
         raise self._refusal(answer)
+
+    def _silence(self, cause: str, *, is_late: bool) -> EngineError:
+        self._http.close()
+        cause = f"no whole answer within {self._seconds:g} s" if is_late else cause
+        message = f"Ray at {self.address} does not answer ({cause}); {IS_IT_RAY}"
+        return EngineError(message, temporary=True)
 
     def unreadable(self, what: str) -> RefusedError:
         """The error for an answer whose content has an unknown shape."""

@@ -6,9 +6,10 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,6 +28,7 @@ from genesis_fp16.executors.remote import (
 
 REQUEST = "genesis_request"  # metadata of a job: what was asked for, to ask for it again
 START_TIMEOUT = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
+_Machines: TypeAlias = Callable[[], list[Mapping[str, float]]]
 STATES = {
     "PENDING": JobState.WAITING,
     "RUNNING": JobState.RUNNING,
@@ -74,16 +76,17 @@ class RayEngine:
         silent = JobStatus(state=JobState.UNKNOWN)
         try:
             with self._connect() as ray:
+                machines = cache(lambda: machines_of(ray))  # asked for once, if a job waits
                 for job in jobs:
                     try:
-                        found[job.name] = self._status_of(ray, job.name)
+                        found[job.name] = self._status_of(ray, job.name, machines)
                     except RefusedError as error:
                         found[job.name] = JobStatus(state=JobState.UNKNOWN, reason=str(error))
         except EngineError as error:
             silent = JobStatus(state=JobState.UNKNOWN, reason=str(error))
         return {job.name: found.get(job.name, silent) for job in jobs}
 
-    def _status_of(self, ray: Connection, name: str) -> JobStatus:
+    def _status_of(self, ray: Connection, name: str, machines: _Machines) -> JobStatus:
         job = _job_of(ray, name)
         if job is not None and job.error_type == START_TIMEOUT and name not in self._killed:
             self._dropped[name] = job.request
@@ -99,7 +102,7 @@ class RayEngine:
             if name in self._killed:
                 reason = "killed while it waited: Ray ends it as soon as a machine is free"
                 return JobStatus(state=JobState.FAILED, reason=reason)
-            return JobStatus(state=JobState.WAITING, reason=_waits_for(ray, job.request))
+            return JobStatus(state=JobState.WAITING, reason=_waits_for(machines, job.request))
         if (state := STATES.get(job.status)) is None:
             reason = f"Ray calls its state {job.status}, which is unknown here"
             return JobStatus(state=JobState.UNKNOWN, reason=reason)
@@ -207,9 +210,9 @@ def _post(ray: Connection, request: Mapping[str, Any]) -> None:
             raise
 
 
-def _waits_for(ray: Connection, request: Mapping[str, Any]) -> str:
+def _waits_for(machines: _Machines, request: Mapping[str, Any]) -> str:
     amounts = (request[f"entrypoint_{kind}"] or 0 for kind in ("num_cpus", "num_gpus", "memory"))
     wanted = dict(zip(KINDS, amounts, strict=True))
-    fits = any(is_enough(machine, wanted) for machine in machines_of(ray))
+    fits = any(is_enough(machine, wanted) for machine in machines())
     state = "none is free" if fits else "the cluster has none"
     return f"waits for a machine of Ray with {written(wanted)}: {state}"

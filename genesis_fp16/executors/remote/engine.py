@@ -62,7 +62,7 @@ class Resources:
     """What a job asks the engine for; None leaves it to the engine's default.
 
     Attributes:
-        cpus: CPU cores of the whole job.
+        cpus: CPU cores of the whole job, one for each rank at least.
         gpus: GPUs of the whole job; 0 for none.
         memory_mib: Memory of the whole job in MiB.
         minutes: Minutes after which the engine may end the job.

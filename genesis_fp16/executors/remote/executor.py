@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -145,13 +145,13 @@ class RemoteExecutor:
         raise OSError(f"{self.engine.name} hosts no fleets: {len(specs)} attempts need a job each")
 
     def _request(self, name: str, spec: RunSpec) -> JobRequest:
-        options = self._options(spec.agent)
+        options, processes = self._options(spec.agent), spec.processes_per_run
         return JobRequest(
             name=name,
             command=(options.python, *LAUNCHER, str(spec.attempt_folder / SPEC_FILE)),
             folder=spec.attempt_folder,
-            resources=options.resources,
-            processes=spec.processes_per_run,
+            resources=replace(options.resources, cpus=max(options.resources.cpus, processes)),
+            processes=processes,
             stop_seconds=options.stop_seconds,
             labels={
                 "agent": spec.agent,
@@ -227,6 +227,8 @@ class RemoteExecutor:
             refused = ExitStatus(exit_code=os.EX_CONFIG, error=job.refused)
             return refused if self._take_away(job) else None
         job.started = job.started or is_claimed(job.folder)
+        if job.killed and not job.started:  # no answer of the engine is worth the wait
+            return ExitStatus() if self._take_away(job) else None
         if job.status.state not in _GONE:
             job.gone_at = math.inf
             return None

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 import pytest
 from structlog.testing import capture_logs
 
+from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.executors import Executor, LocalExecutor
 from genesis_fp16.runs.dispatcher import Dispatcher
@@ -98,6 +99,29 @@ def test_no_deadline_counts_while_a_job_waits(daemons: Daemons) -> None:
     assert attempt.waiting is None
     assert attempt.waited_seconds >= 5000
     assert run.active_seconds < 1000, "the wait does not count as training"
+
+
+@pytest.mark.parametrize("queued", [False, True], ids=["never asked for", "in the queue"])
+def test_a_job_that_never_started_is_cancelled_while_its_engine_is_down(
+    daemons: Daemons, queued: bool
+) -> None:
+    cluster = daemons.cluster
+    cluster.is_full = True
+    if queued:
+        daemons.until(lambda: len(cluster.queue) == 1, "to wait in the queue")
+    with cluster.unreachable():
+        daemons.until(
+            lambda: any("down" in (each.waiting or "") for each in daemons.attempts()), "to wait"
+        )
+        daemons.store.request_cancel(daemons.run().id, actor="me", reason="not needed")
+        daemons.until(lambda: daemons.run().finished, "to be cancelled")
+    assert daemons.run().state is RunState.CANCELLED
+    cluster.is_full = False
+    for job in list(cluster.queue.values()):  # the engine starts it all the same
+        cluster.start(job)
+    cluster.close()
+    folder = attempt_folder(daemons.settings.home, daemons.attempts()[0])
+    assert not (folder / "events.ndjson").exists()
 
 
 def test_the_next_daemon_adopts_a_run_that_trains(daemons: Daemons) -> None:

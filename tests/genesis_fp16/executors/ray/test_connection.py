@@ -1,5 +1,8 @@
 """Answers of servers that are not Ray, and of none at all; `test_engine` has a cluster."""
 
+import socket
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,33 @@ from tests.genesis_fp16.executors.ray.web_server import served
 
 NOWHERE = "http://127.0.0.1:9"  # nothing listens on the port of the discard protocol
 UNKNOWN = (404, "Job a does not exist")
+
+
+def test_an_answer_that_drips_has_one_deadline() -> None:
+    """Each byte comes in time, and the whole answer would take a day."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n")
+                while not ended.wait(0.05):
+                    connection.sendall(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        try:
+            with (
+                Connection(address, None, seconds=0.5) as ray,
+                pytest.raises(EngineError, match=r"no whole answer within 0.5 s") as caught,
+            ):
+                ray.ask("GET", "/api/jobs/a")
+        finally:
+            ended.set()
+            thread.join()
+    assert caught.value.temporary
 
 
 def test_where_nothing_listens_the_error_says_so() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from genesis_fp16.executors.ray import RayEngine
+from genesis_fp16.executors.ray.engine import REQUEST
 from genesis_fp16.executors.remote import (
     ENGINE_LOG,
     EngineError,
@@ -290,3 +291,17 @@ def test_one_strange_job_leaves_the_others_their_states() -> None:
     assert "LIMBO" in found["strange"].reason
     assert "KeyError: 'x'" in found["broken"].reason
     assert "ray job delete" in found["foreign"].reason
+
+
+def test_the_machines_are_asked_for_once_for_all_jobs_that_wait() -> None:
+    wanted = {f"entrypoint_{kind}": 2 for kind in ("num_cpus", "num_gpus", "memory")}
+    waits = {"submission_id": "a", "status": "PENDING", "metadata": {REQUEST: json.dumps(wanted)}}
+    pages = {f"/api/jobs/{name}": (200, json.dumps(waits)) for name in "abc"}
+    nodes = {"data": {"result": {"result": [{"state": "ALIVE", "resources_total": {"CPU": 1}}]}}}
+    pages["/api/v0/nodes"] = (200, json.dumps(nodes))
+    asked: list[str] = []
+    with served(pages, asked) as address:
+        found = RayEngine(address).statuses([JobRef(name=name) for name in "abc"])
+    assert [found[name].state for name in "abc"] == [JobState.WAITING] * 3
+    assert "the cluster has none" in found["c"].reason
+    assert asked.count("/api/v0/nodes") == 1

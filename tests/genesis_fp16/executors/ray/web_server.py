@@ -7,13 +7,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def served(pages: dict[str, tuple[int, str]]) -> Iterator[str]:
-    """The address of a server that answers with *pages*, and 404 elsewhere; its clock is slow."""
+def served(pages: dict[str, tuple[int, str]], asked: list[str] | None = None) -> Iterator[str]:
+    """The address of a server that answers with *pages*, and 404 elsewhere; its clock is slow.
+
+    What it is asked for is added to *asked*.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
             status, text = pages.get(self.path, (404, "404: Not Found"))
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))

@@ -34,6 +34,14 @@ class TestContract(EngineContract):
         handle = attempts.submit(attempts.spec())
         assert attempts.ended(handle) == ExitStatus(exit_code=78, error=cluster.refusal)
 
+    def test_a_job_has_a_core_for_each_rank(self, attempts, cluster) -> None:
+        cluster.is_full = True
+        spec = attempts.spec().model_copy(update={"processes_per_run": 3})
+        handle = attempts.submit(spec)
+        wait_until(lambda: handle.job in cluster.queue, "to be asked for")
+        assert cluster.queue[handle.job].resources.cpus == 3
+        cluster.delete(handle.job)
+
     def test_an_error_of_a_client_is_of_one_job(self, attempts, cluster, monkeypatch) -> None:
         engine = attempts.executor.engine
         monkeypatch.setattr(engine, "submit", lambda _job: 1 / 0)
