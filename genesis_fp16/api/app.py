@@ -15,7 +15,16 @@ from genesis_fp16.api import problems, sign_in
 from genesis_fp16.api.access import Gate, Sessions
 from genesis_fp16.api.page import ErrorPages, add_page
 from genesis_fp16.api.readings import Readings
-from genesis_fp16.api.routes import agents, events, models, pauses, precision, runs, service
+from genesis_fp16.api.routes import (
+    agents,
+    events,
+    lab_reports,
+    models,
+    pauses,
+    precision,
+    runs,
+    service,
+)
 from genesis_fp16.api.streams import StateFeed, Streams
 from genesis_fp16.daemon.api_tokens import Tokens
 from genesis_fp16.settings import Settings
@@ -63,7 +72,8 @@ def make_app(settings: Settings, store: Store, tokens: Tokens) -> FastAPI:
     app.state.readings = Readings(settings, store)
     app.state.sessions, app.state.streams = sessions, Streams()
     problems.install(app)
-    for room in (agents, runs, models, precision, pauses, service, events):
+    rooms = (agents, runs, models, precision, pauses, lab_reports, service, events)
+    for room in rooms:
         app.include_router(room.router, prefix="/api", dependencies=[Security(_TOKEN)])
     app.include_router(sign_in.router)
     add_page(app)

@@ -92,13 +92,12 @@ def answer(
 
 
 def install(app: FastAPI) -> None:
-    """Have *app* answer every error with a `Problem`."""
+    """Have *app* answer every error that it knows with a `Problem`; see also `unexpected`."""
     app.add_exception_handler(RefusalError, _refusal)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _wrong_request)
     app.add_exception_handler(GenesisError, _ours)
     app.add_exception_handler(SQLAlchemyError, _store)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 def _refusal(_request: Request, error: Exception) -> JSONResponse:
@@ -136,6 +135,7 @@ def _store(_request: Request, error: Exception) -> JSONResponse:
     return answer(503, "the store fails: see the daemon's log, or genesis-fp16 doctor")
 
 
-def _unexpected(_request: Request, error: Exception) -> JSONResponse:
+def unexpected(error: Exception) -> JSONResponse:
+    """The response for an error that nobody has foreseen, which is logged."""
     log.error("api_request_failed", error=repr(error), exc_info=error)
     return answer(500, f"{type(error).__name__}: see the daemon's log, and report it")

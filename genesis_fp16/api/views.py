@@ -189,6 +189,8 @@ class AttemptView(View):
 
     Attributes:
         ending: How it ended; null while it goes on.
+        error: Why it failed; null if it did not, or an earlier release has recorded it.
+        waiting: What it waits for: a queue, or storage that does not answer; null if for nothing.
         events: Number of its events by kind, of those that were read.
         events_not_read_bytes: Bytes of older events that were left out.
         fleet: What the attempt's fleet was last, if it was in one.
@@ -202,6 +204,8 @@ class AttemptView(View):
     exit_code: int | None
     signal: int | None
     ending: str | None
+    error: str | None
+    waiting: str | None
     has_log: bool
     events: Mapping[str, int]
     events_trouble: str
@@ -413,6 +417,14 @@ class DoctorView(View):
     verdict: Literal["ok", "warn", "fail"]
     checked_at: float
     checks: Sequence[CheckView]
+
+
+class LabReportView(View):
+    """A report of the precision lab; the page itself is at ``/api/reports/NAME``."""
+
+    name: str
+    written_at: float
+    bytes: int
 
 
 class HealthView(View):

@@ -34,11 +34,12 @@ def serve(
 def run(agent: str, as_json: JsonFlag = False) -> None:
     """Do one run of AGENT now, in the foreground; through the daemon if one serves."""
     settings = load_settings()
+    from genesis_fp16.cli.actor import actor
     from genesis_fp16.daemon.foreground import run_once
     from genesis_fp16.store.database import explain_store_errors
 
     with explain_store_errors(settings):
-        code = run_once(settings, agent)
+        code = run_once(settings, agent, actor=actor())
     if as_json:
         with open_existing_store(settings) as store:
             runs = store.runs(agent, limit=1) if store is not None else []

@@ -25,6 +25,7 @@ from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.runs.dispatcher import READ_SECONDS
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, Store
+from genesis_fp16.store.errors import user_name
 from genesis_fp16.system.permissions import close_to_others, private_umask
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import Event, EventTail
@@ -40,10 +41,11 @@ class DaemonGoneError(GenesisError, RuntimeError):
     exit_code = os.EX_UNAVAILABLE
 
 
-def run_once(settings: Settings, agent: str) -> int:
+def run_once(settings: Settings, agent: str, *, actor: str | None = None) -> int:
     """Run *agent* once and log the progress; a run of it that waits in the queue is taken.
 
-    If a daemon serves this home, the run is queued there and followed.
+    If a daemon serves this home, the run is queued there and followed. The audit trail names
+    *actor*, by default the account of this process.
 
     Returns:
         0 if it succeeded, 78 if no retry can help, 75 if it was stopped and can be resumed,
@@ -79,7 +81,13 @@ def run_once(settings: Settings, agent: str) -> int:
             stack.enter_context(lock)
         except LockHeldError as error:
             log.info("run_handed_over", daemon=error.holder)
-            run = store.enqueue(agent, first_seed=settings.seed)
+            reason = "run in the foreground, by the daemon"
+            run = store.enqueue(
+                agent,
+                first_seed=settings.seed,
+                actor=actor or user_name(os.geteuid()),
+                reason=reason,
+            )
             _follow(settings, store, run, run_logger, signals)
         else:
             if probes is None:

@@ -22,6 +22,7 @@ from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Finished
 from tests.genesis_fp16.new_store import new_store
+from tests.genesis_fp16.postgres import in_new_schema, running_server
 from tests.genesis_fp16.preloaded_worker import PreloadedWorker
 from tests.patience import wait_until
 from tests.preloaded import ForkedPopen, start_server
@@ -109,10 +110,31 @@ def home_settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path / "home", retry_backoff_seconds=0.01, metrics_port=0)
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Path]:
+    """Folder of the socket of a real PostgreSQL server."""
+    with running_server() as folder:
+        yield folder
+
+
 @pytest.fixture
-def store(home_settings: Settings) -> Iterator[Store]:
-    """A new, real database in that home."""
-    with closing(new_store(home_settings)) as store:
+def postgres_settings(postgres_server: Path, home_settings: Settings) -> Settings:
+    """Settings of that home with a database of PostgreSQL."""
+    return in_new_schema(home_settings, postgres_server)
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, home_settings: Settings) -> Settings:
+    """Settings of that home: with SQLite, but see `on_each_database`."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return home_settings
+    return request.getfixturevalue("postgres_settings")
+
+
+@pytest.fixture
+def store(database: Settings) -> Iterator[Store]:
+    """A new, real database for that home."""
+    with closing(new_store(database)) as store:
         yield store
 
 

@@ -22,7 +22,7 @@ from genesis_fp16.api.access.sessions import (
     Sessions,
     csrf_matches,
 )
-from genesis_fp16.api.problems import RefusalError, answer
+from genesis_fp16.api.problems import RefusalError, answer, unexpected
 from genesis_fp16.daemon.api_tokens import NamedToken, Tokens
 from genesis_fp16.settings import Settings
 from genesis_fp16.settings.types import TOKEN
@@ -102,7 +102,23 @@ class Gate:
             response = answer(refusal.status, refusal.detail, headers=refusal.headers)
             await response(scope, receive, send)
             return
-        await self._app(scope, _replay(body, receive), send)
+        await self._pass_on(scope, _replay(body, receive), send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer; an error in it is answered with our headers, too."""
+        begun = False
+
+        async def note_begin(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_begin)
+        except Exception as error:  # of any kind: what answers has a bug
+            if begun:
+                raise
+            await unexpected(error)(scope, receive, send)
 
     def _check_address(self, request: _Request) -> None:
         """Refuse another site's requests."""

@@ -12,6 +12,7 @@ from genesis_fp16.api.page.rendering import go_to
 from genesis_fp16.api.problems import RefusalError
 from genesis_fp16.api.readings import Readings
 from genesis_fp16.api.routes.parameters import AgentName, CallerHere, ReadingsHere, RunId
+from genesis_fp16.api.routes.precision import end_rollback
 from genesis_fp16.daemon import operator
 from genesis_fp16.daemon.models import roll_back
 from genesis_fp16.domain.pause import Pause
@@ -121,16 +122,8 @@ def clear_guard(
     request: Request, name: AgentName, readings: ReadingsHere, caller: CallerHere
 ) -> Response:
     """End the guard's rollback of the agent."""
-    readings.check_agent(name)
-    cleared = operator.clear_guard(
-        readings.home,
-        readings.in_force,
-        readings.store,
-        name,
-        actor=caller.actor,
-        reason=_reason(request),
-    )
-    return go_to(f"/agents/{name}", "not-tripped" if cleared is None else "probation")
+    cleared = end_rollback(readings, name, caller.actor, _reason(request))
+    return go_to(f"/agents/{name}", "probation" if cleared else "not-tripped")
 
 
 @router.post("/agents/{name}/models/rollback")

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from genesis_fp16.api.page import lab_reports
 from genesis_fp16.api.page.rendering import render
 from genesis_fp16.api.page.shown import compare, is_active, show_agent, sort_evidence
 from genesis_fp16.api.problems import RefusalError
-from genesis_fp16.api.readings import Readings
+from genesis_fp16.api.readings import Readings, lab_reports
 from genesis_fp16.api.readings.run_files import NoLogError
+from genesis_fp16.api.routes.lab_reports import lab_report
 from genesis_fp16.api.routes.parameters import AgentName, ReadingsHere, RunId
 from genesis_fp16.api.views import LogTail, RunDetail
 from genesis_fp16.daemon.models import list_models
@@ -27,10 +27,6 @@ POINTS_IN_TABLE, POINTS_READ = 40, 400
 LOG_BYTES = 8 << 10
 MISMATCHES_SHOWN = 8
 # A report may style itself and has its figures inside; it runs no script and loads nothing.
-_REPORT_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'"
-)
-
 router = APIRouter(include_in_schema=False)
 
 
@@ -207,11 +203,7 @@ def show_reports(request: Request, readings: ReadingsHere) -> Response:
 @router.get("/reports/{name}")
 def show_report(name: str, readings: ReadingsHere) -> Response:
     """One report, as the lab wrote it."""
-    content = lab_reports.read(readings.home, name)
-    if content is None:
-        raise RefusalError(404, "no such report is in the home: see /reports")
-    headers = {"Content-Security-Policy": _REPORT_POLICY}
-    return Response(content, media_type="text/html", headers=headers)
+    return lab_report(readings, name)
 
 
 @router.get("/sign-in")

@@ -11,6 +11,7 @@ from dataclasses import replace
 import genesis_fp16
 from genesis_fp16.api import views
 from genesis_fp16.api.readings import run_files
+from genesis_fp16.api.readings.followed import Followed
 from genesis_fp16.daemon import checks, models, operator
 from genesis_fp16.daemon.attempt_summary import summarize_attempt
 from genesis_fp16.daemon.known_agents import known_agents
@@ -41,7 +42,7 @@ from genesis_fp16.settings import (
 )
 from genesis_fp16.settings.settings import display
 from genesis_fp16.store import Store
-from genesis_fp16.store.daemon_status import STARTING, DaemonStatus, read_status
+from genesis_fp16.store.daemon_status import STARTING, DaemonStatus
 
 ATTEMPTS_SHOWN = 20
 EVENTS_READ_BYTES = 4 << 20  # of one attempt; of a longer file its newest quarter of that
@@ -67,6 +68,7 @@ class Readings:
     def __init__(self, settings: Settings, store: Store) -> None:
         self.settings, self.store = settings, store
         self.home = settings.home.absolute()
+        self._followed = Followed(self.home, settings)
         self._plugins: list[Plugin] = []
         self._plugins_until = 0.0
         self._doctor: views.DoctorView | None = None
@@ -75,12 +77,12 @@ class Readings:
     @property
     def daemon(self) -> DaemonStatus:
         """What the daemon has published last."""
-        return read_status(self.home)
+        return self._followed.read()[0]
 
     @property
     def in_force(self) -> Settings:
         """Settings that the daemon follows now."""
-        return self.daemon.settings_in_force(self.settings) or self.settings
+        return self._followed.read()[1]
 
     # Agents
 

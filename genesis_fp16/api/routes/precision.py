@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from genesis_fp16.api import views
+from genesis_fp16.api.readings import Readings
 from genesis_fp16.api.routes.parameters import AgentName, CallerHere, Change, Cleared, ReadingsHere
 from genesis_fp16.daemon import operator
 from genesis_fp16.domain.precision import Override
@@ -96,16 +97,16 @@ def clear_guard(
     name: AgentName, change: Change, readings: ReadingsHere, caller: CallerHere
 ) -> Cleared:
     """End the guard's rollback of the agent, which tries half precision again on probation."""
-    readings.check_agent(name)
+    return Cleared(cleared=end_rollback(readings, name, caller.actor, change.reason))
+
+
+def end_rollback(readings: Readings, agent: str, actor: str, reason: str) -> bool:
+    """End the guard's rollback of *agent*; False if it has not tripped."""
+    readings.check_agent(agent)
     cleared = operator.clear_guard(
-        readings.home,
-        readings.in_force,
-        readings.store,
-        name,
-        actor=caller.actor,
-        reason=change.reason,
+        readings.home, readings.in_force, readings.store, agent, actor=actor, reason=reason
     )
-    return Cleared(cleared=cleared is not None)
+    return cleared is not None
 
 
 @router.get("/agents/{name}/mismatch")

@@ -8,7 +8,7 @@ import pytest
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.guard import Decision, GuardState, Trigger
 from genesis_fp16.domain.precision import Override
-from genesis_fp16.domain.run import RunState, RunSummary
+from genesis_fp16.domain.run import Ending, RunState, RunSummary, RunTransition
 from genesis_fp16.guard.evidence import write_evidence
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import Evaluated, PrecisionChanged, StepStats
@@ -170,3 +170,28 @@ def test_what_is_unknown_is_a_problem_with_a_remedy(api) -> None:
     assert api.ask("GET", "/api/agents/UPPER").status == 422
     assert api.ask("GET", "/nowhere").json()["detail"].startswith("nothing is at /nowhere")
     assert api.ask("DELETE", "/api/health").status == 405
+
+
+def test_the_reports_of_the_lab_are_listed_and_read(api) -> None:
+    path = api.home / "reports" / "sweep" / "report.html"
+    path.parent.mkdir(parents=True)
+    path.write_text("<h1>Report</h1>")
+    [report] = api.get("/api/reports")
+    assert (report["name"], report["bytes"]) == ("sweep", 15)
+    answer = api.ask("GET", "/api/reports/sweep")
+    assert (answer.status, answer.body) == (200, b"<h1>Report</h1>")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert api.ask("GET", "/api/reports/nothing").status == 404
+
+
+def test_an_attempt_shows_why_it_failed_and_what_it_waits_for(api) -> None:
+    run = api.store.enqueue("replay", first_seed=4)
+    failed = api.store.begin_attempt(run.id, "i4")
+    again = RunTransition(state=RunState.QUEUED, failed=True)
+    api.store.end_attempt(failed, Ending(exit_code=3), again, finished_at=2.0, error="worn out")
+    api.store.begin_attempt(run.id, "i5")
+    api.store.update_attempt("i5", waiting="in the queue of slurm")
+    shown = api.get(f"/api/runs/{run.id}")["attempts"]
+    assert [each["error"] for each in shown] == ["worn out", None]
+    assert [each["waiting"] for each in shown] == [None, "in the queue of slurm"]

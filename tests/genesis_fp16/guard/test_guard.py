@@ -19,6 +19,7 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import PrecisionChanged, StepStats
+from tests.genesis_fp16.postgres import on_each_database
 
 DONE = RunTransition(state=RunState.SUCCEEDED)
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -80,6 +81,7 @@ def storm(world: World, stats: Callable[..., StepStats]) -> Callable[[Run], None
     return lambda run: world.guard.on_event("a", run.id, stats(overflow=60))
 
 
+@on_each_database
 def test_a_trip_is_in_force_at_once_and_then_recorded(world, storm) -> None:
     run = world.begin()
     assert not world.guard.demands_fp32("a")
@@ -101,6 +103,7 @@ def test_a_trip_is_in_force_at_once_and_then_recorded(world, storm) -> None:
     assert [each.state for each in world.told] == ["tripped"]
 
 
+@on_each_database
 def test_a_decision_survives_a_restart(world, storm) -> None:
     storm(world.begin())
     world.guard.refresh()
@@ -111,6 +114,7 @@ def test_a_decision_survives_a_restart(world, storm) -> None:
     assert len(world.told) == 1, "old news"
 
 
+@on_each_database
 def test_a_restart_loses_no_window(world, compared) -> None:
     """Events that an earlier daemon read count once, together with those that follow."""
     run = world.begin()
@@ -149,6 +153,7 @@ def test_a_restart_reads_nothing_that_the_dispatcher_has_not_passed_on(world) ->
     assert world.state == "watching"
 
 
+@on_each_database
 def test_a_restart_ignores_events_before_a_decision(world, storm, stats, compared) -> None:
     run = world.begin()
     [attempt] = world.store.attempts(run.id)
@@ -184,6 +189,7 @@ def test_a_run_that_a_restart_resumes_is_not_a_new_trial(world, storm) -> None:
     assert world.state == "tripped", "it began in the cool-down"
 
 
+@on_each_database
 def test_an_operators_decision_applies_while_the_daemon_runs(world, storm) -> None:
     storm(world.begin())
     world.guard.refresh()
@@ -198,6 +204,7 @@ def test_an_operators_decision_applies_while_the_daemon_runs(world, storm) -> No
     assert len(world.told) == 2
 
 
+@on_each_database
 def test_trip_probation_and_return_without_an_operator(world, storm, stats) -> None:
     world.configure(guard_reenable="auto")
     run = world.begin()
@@ -295,6 +302,7 @@ def test_a_guard_that_is_switched_off_demands_nothing(world, storm) -> None:
     assert world.guard.demands_fp32("a")
 
 
+@on_each_database
 def test_three_worse_pairs_are_a_drift(world) -> None:
     for _ in range(3):
         run = world.begin()
@@ -396,6 +404,7 @@ def test_a_changed_role_that_does_not_end_the_mismatch_leads_to_fp32(world, disa
     assert world.guard.decision("a").trigger == "mismatch"
 
 
+@on_each_database
 def test_a_changed_role_comes_back_by_the_same_ladder(world, disagree, mismatched, stats) -> None:
     world.configure(guard_reenable="auto")
     disagree(world.begin(), "fp16", "bf16")

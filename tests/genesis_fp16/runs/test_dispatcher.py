@@ -6,8 +6,8 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
@@ -33,6 +33,7 @@ from genesis_fp16.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventTail, EventWriter, PrecisionState
 from infrastructure.events.event import Finished, PrecisionChanged, StepStats
+from tests.genesis_fp16.postgres import on_each_database
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="operator")
@@ -142,8 +143,8 @@ class World:
 
 
 @pytest.fixture
-def world(home_settings: Settings, standin_command: tuple[str, ...], until):
-    world = World(home_settings, standin_command)
+def world(database: Settings, standin_command: tuple[str, ...], until):
+    world = World(database, standin_command)
     yield world
     until(world.end)
     world.close()
@@ -176,6 +177,7 @@ def steps(world: World, run_id: str) -> int:
     return len(world.events(run_id, "step_stats"))
 
 
+@on_each_database
 def test_a_run_succeeds_and_its_events_are_passed_on_and_stored(world: World, finished) -> None:
     run_id = world.enqueue()
     run = finished(run_id)
@@ -194,6 +196,7 @@ def test_a_run_succeeds_and_its_events_are_passed_on_and_stored(world: World, fi
     assert attempt.events_offset == events.stat().st_size
 
 
+@on_each_database
 def test_slots_limit_the_runs_and_the_longest_due_starts_first(world: World, ticking) -> None:
     world.configure(slots=2)
     for agent in "abc":
@@ -208,6 +211,7 @@ def test_slots_limit_the_runs_and_the_longest_due_starts_first(world: World, tic
     assert world.run(runs[0]).state is RunState.CANCELLED
 
 
+@on_each_database
 def test_one_run_of_an_agent_at_a_time(world: World, ticking, finished) -> None:
     world.configure(slots=3)
     first, second = world.enqueue(), world.enqueue()
@@ -216,6 +220,7 @@ def test_one_run_of_an_agent_at_a_time(world: World, ticking, finished) -> None:
     assert finished(second).state == finished(first).state == "succeeded"
 
 
+@on_each_database
 def test_a_failure_is_retried_until_the_attempts_are_used_up(world: World, finished) -> None:
     world.behave("a", exit=3, failing_attempts=2)
     run = finished(world.enqueue())
@@ -226,6 +231,13 @@ def test_a_failure_is_retried_until_the_attempts_are_used_up(world: World, finis
     run = finished(world.enqueue())
     assert (run.state, run.failures, run.error) == ("failed", 3, "it went wrong")
     assert len(world.store.attempts(run.id)) == 3
+
+
+def test_each_attempt_keeps_the_reason_of_its_failure(world: World, finished) -> None:
+    world.behave("a", exit=3, failing_attempts=1)
+    run = finished(world.enqueue())
+    assert (run.state, run.error) == ("succeeded", None)
+    assert [each.error for each in world.store.attempts(run.id)] == ["it went wrong", None]
 
 
 def test_exit_code_0_without_a_final_event_is_a_failure(world: World, finished) -> None:
@@ -308,6 +320,7 @@ def test_a_run_out_of_time_is_not_retried(world: World, ticking, finished) -> No
     assert len(world.store.attempts(run_id)) == 1
 
 
+@on_each_database
 def test_a_queued_run_can_be_cancelled(world: World, finished) -> None:
     world.configure(slots=1)
     run_id = world.enqueue("unknown-agent")
@@ -367,6 +380,7 @@ def test_precision_is_decided_for_a_run_that_has_begun(world: World, finished) -
     assert world.asked.started_at == begun_at
 
 
+@on_each_database
 def test_precision_follows_the_decision(world: World, ticking) -> None:
     world.behave("a", steps=10**9)
     run_id = world.enqueue()
@@ -377,6 +391,7 @@ def test_precision_follows_the_decision(world: World, ticking) -> None:
     assert [e.state for e in world.events(run_id, "precision_changed")] == [FP16, FP32, FP16]
 
 
+@on_each_database
 def test_a_shutdown_stops_at_a_checkpoint_and_the_next_daemon_resumes(
     world: World, ticking, finished, until
 ) -> None:
@@ -402,6 +417,7 @@ def test_a_shutdown_stops_at_a_checkpoint_and_the_next_daemon_resumes(
     assert counted == list(range(1, run.steps + 3)), "no step twice, none left out"
 
 
+@on_each_database
 def test_an_orphan_that_hangs_is_killed_and_resumed(world: World, ticking, finished) -> None:
     world.behave("a", hang=True, ignore_all=True)
     run_id = world.enqueue()
@@ -682,6 +698,50 @@ def test_a_replaced_event_file_fails_its_run_only(
         world.run(one).error
     )
     assert world.run(other).state is RunState.SUCCEEDED
+
+
+@contextmanager
+def out_of_reach(folder: Path) -> Iterator[None]:
+    """Let the *folder* be away, as a share that fails; a worker goes on with its open files."""
+    away = folder.with_name(f"{folder.name}-away")
+    folder.rename(away)
+    folder.write_text("not a folder")
+    yield
+    folder.unlink()
+    away.rename(folder)
+
+
+def test_storage_that_fails_for_a_while_is_waited_for(world: World, ticking, finished) -> None:
+    world.behave("a", steps=10**9)
+    run_id = world.enqueue()
+    ticking(lambda: steps(world, run_id) > 2)
+    [attempt] = world.store.attempts(run_id)
+    with out_of_reach(attempt_folder(world.settings.home, attempt)):
+        ticking(lambda: "Not a directory" in (world.store.attempts(run_id)[0].waiting or ""))
+        world.jumped += world.settings.no_progress_timeout_seconds
+        world.tick()
+        world.tick()
+        assert world.run(run_id).state is RunState.RUNNING
+    ticking(lambda: world.store.attempts(run_id)[0].waiting is None)
+    world.store.request_cancel(run_id, actor="me", reason="enough")
+    run = finished(run_id)
+    assert (run.state, len(world.store.attempts(run_id))) == (RunState.CANCELLED, 1)
+    counted = [event.step for event in world.events(run_id, "step_stats")]
+    assert run.steps == counted[-1], "nothing written meanwhile is lost"
+
+
+def test_what_cannot_be_read_keeps_no_run_from_being_cancelled(
+    world: World, ticking, finished
+) -> None:
+    run_id = world.enqueue()
+    world.tick()
+    [attempt] = world.store.attempts(run_id)
+    with out_of_reach(attempt_folder(world.settings.home, attempt)):
+        ticking(lambda: world.dispatcher.alive == 0)  # it has ended, and nobody knows how
+        world.tick()
+        assert world.run(run_id).active
+        world.store.request_cancel(run_id, actor="me", reason="enough")
+        assert finished(run_id).state is RunState.CANCELLED
 
 
 def test_precision_is_sent_again_when_its_acknowledgement_may_be_lost(

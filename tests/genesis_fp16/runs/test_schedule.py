@@ -17,6 +17,7 @@ from genesis_fp16.runs.schedule import MAX_AGENTS, MAX_RUNS, Timetable
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.agent_contract import Schedule
+from tests.genesis_fp16.postgres import on_each_database
 
 HOURLY = Schedule(every_seconds=3600)
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC).timestamp()
@@ -43,6 +44,7 @@ def finish_all(store: Store) -> None:
         store.move(run.id, RunState.CANCELLED)
 
 
+@on_each_database
 def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, timetable) -> None:
     table = timetable()
     begin(table, "a", HOURLY, NOON + 100)
@@ -57,6 +59,7 @@ def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, time
     assert table.periods["a"] == HOUR
 
 
+@on_each_database
 def test_a_changed_schedule_makes_no_run_of_the_past_due(store, timetable) -> None:
     table = timetable()
     begin(table, "a", replace(HOURLY, catch_up="all"), NOON)
@@ -135,6 +138,7 @@ def test_with_catch_up_none_it_waits_for_its_hour(store, timetable) -> None:
 
 
 @pytest.mark.parametrize(("catch_up", "count"), [("latest", 1), ("all", 3)])
+@on_each_database
 def test_a_restart_catches_up_once(store, timetable, catch_up, count: int) -> None:
     schedule = Schedule(every_seconds=HOUR, catch_up=catch_up)
     begin(timetable(), "a", schedule, NOON)
@@ -153,6 +157,7 @@ def test_a_long_sleep_of_the_machine_is_one_run(store, timetable) -> None:
     assert due_times(store) == [NOON + 5 * HOUR]
 
 
+@on_each_database
 def test_a_clock_set_back_delays_no_agent(store, timetable) -> None:
     table = timetable()
     begin(table, "a", HOURLY, NOON)
@@ -174,6 +179,7 @@ def test_a_clock_set_back_delays_no_agent(store, timetable) -> None:
         ("replace", [(NOON, True), (NOON + HOUR, False)]),
     ],
 )
+@on_each_database
 def test_overlap(store, timetable, overlap, expected) -> None:
     table = timetable()
     begin(table, "a", Schedule(every_seconds=HOUR, overlap=overlap), NOON)
@@ -209,6 +215,7 @@ def rounds(table: Timetable, store: Store, now: float) -> list[int]:
     return [after - before for before, after in pairwise(recorded)]
 
 
+@on_each_database
 def test_a_round_records_some_of_those_due_together(store, timetable) -> None:
     """1,000 were one round of 22 seconds, in which the flag waited."""
     table = timetable()
@@ -320,6 +327,7 @@ def test_sigkill_between_rounds_neither_loses_nor_doubles_a_run(tmp_path) -> Non
     ],
 )
 @pytest.mark.parametrize("restarted", [False, True])
+@on_each_database
 def test_what_is_due_while_an_agent_is_paused_is_caught_up_on_when_it_is_resumed(
     store, timetable, catch_up: str, overlap: str, expected: list[float], restarted: bool
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 FOLDER = "reports"
 _FILE = "report.html"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _LARGEST = 32 << 20  # bytes; a report of every section has one or two MiB
 _MOST = 500
 
@@ -35,7 +35,7 @@ def find(home: Path) -> list[LabReport]:
             names = sorted(each.name for each in folders if each.is_dir(follow_symlinks=False))
     except OSError:
         return []
-    for name in filter(_NAME.fullmatch, names[:_MOST]):
+    for name in filter(NAME.fullmatch, names[:_MOST]):
         try:
             state = (home / FOLDER / name / _FILE).lstat()
         except OSError:
@@ -47,7 +47,7 @@ def find(home: Path) -> list[LabReport]:
 
 def read(home: Path, name: str) -> bytes | None:
     """Content of the report *name*; None if there is none, or it is too large to be one."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         return None
     folder = home / FOLDER / name
     try:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from genesis_fp16.api.page import lab_reports
+from genesis_fp16.api.readings import lab_reports
 
 
 def _report(home: Path, name: str, text: str = "report") -> Path:
