@@ -8,12 +8,13 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.plugins.probe import Plugin, probe_agents
 from genesis_fp16.plugins.probe.parent import probe_key, unprobed
 from genesis_fp16.plugins.probe.results_file import read_results
-from genesis_fp16.plugins.scan import scan_installed
+from genesis_fp16.plugins.scan import Scan, scan_installed
 from genesis_fp16.settings import Settings
 from genesis_fp16.store.daemon_status import DaemonStatus, find_daemon
 
@@ -35,19 +36,24 @@ def watching_daemon(settings: Settings) -> DaemonStatus | None:
 
 
 def known_agents(
-    settings: Settings, *, only: str | None = None, again: bool = False
+    settings: Settings,
+    *,
+    only: str | None = None,
+    again: bool = False,
+    scan: Callable[[Path], Scan] = scan_installed,
 ) -> list[Plugin]:
     """Installed agents in alphabetical order, in the state that the daemon has found them in.
 
     If no daemon serves, they are probed here, but for those whose earlier result still holds; with
     *again*, all are probed. With *only*, just the agent of that name is looked for.
+    Beside a daemon, *scan* tells what is installed.
     """
     found = read_results(settings.home.absolute())
     daemon = watching_daemon(settings)
     if daemon is None:
         return probe_agents(settings, {} if again else found, only=only)
     plugins = []
-    for agent in scan_installed(settings.home.absolute()).agents:
+    for agent in scan(settings.home.absolute()).agents:
         name, plugin = agent.point.name, unprobed(agent, settings)
         if only not in (None, name):
             continue

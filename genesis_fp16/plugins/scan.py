@@ -13,6 +13,7 @@ import os
 import platform
 import stat
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -85,6 +86,9 @@ def scan_installed(home: Path) -> Scan:
     watched = [*folders, *marks_of(filter(_is_text, map(str, definitions)))]
     unreadable: list[str] = []
     points = installed_agents(home, unreadable)
+    same_name: defaultdict[str, list[InstalledEntryPoint]] = defaultdict(list)
+    for point in points:
+        same_name[point.name].append(point)
     agents, modules = [], {}
     for point in points:
         top = point.target.partition(":")[0].partition(".")[0]
@@ -93,7 +97,7 @@ def scan_installed(home: Path) -> Scan:
         agents.append(
             FoundAgent(
                 point=point,
-                problem=registration_error(point, points, "agent"),
+                problem=registration_error(point, same_name[point.name], "agent"),
                 fingerprint=_fingerprint(point, modules[top]),
                 module=top,
                 loose=point.definition is None and (not point.record or point.editable),
@@ -107,6 +111,15 @@ def scan_installed(home: Path) -> Scan:
         modules=modules,
         unreadable=unreadable,
     )
+
+
+def is_current(scan: Scan) -> bool:
+    """Whether no folder and no file has changed that *scan* has looked at.
+
+    It does not see a file that is added below a folder of an editable package.
+    """
+    seen = [*scan.folders, *itertools.chain.from_iterable(scan.modules.values())]
+    return marks_of(path for path, *_ in seen) == seen
 
 
 def marks_of(paths: Iterable[str]) -> list[Mark]:

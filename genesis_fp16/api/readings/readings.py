@@ -12,6 +12,7 @@ import genesis_fp16
 from genesis_fp16.api import views
 from genesis_fp16.api.readings import run_files
 from genesis_fp16.api.readings.followed import Followed
+from genesis_fp16.api.readings.kept import DueTimes, KeptScan
 from genesis_fp16.daemon import checks, models, operator
 from genesis_fp16.daemon.attempt_summary import summarize_attempt
 from genesis_fp16.daemon.known_agents import known_agents
@@ -26,7 +27,7 @@ from genesis_fp16.domain.precision import (
     voices,
 )
 from genesis_fp16.domain.run import Run, RunState
-from genesis_fp16.domain.schedule import effective_schedule, next_due
+from genesis_fp16.domain.schedule import effective_schedule
 from genesis_fp16.guard.evidence import EvidenceError, read_evidence
 from genesis_fp16.plugins.model_versions import KeptVersion
 from genesis_fp16.plugins.probe import Plugin
@@ -71,6 +72,7 @@ class Readings:
         self._followed = Followed(self.home, settings)
         self._plugins: list[Plugin] = []
         self._plugins_until = 0.0
+        self._scans, self._due = KeptScan(), DueTimes()
         self._doctor: views.DoctorView | None = None
         self._looking, self._checking = threading.Lock(), threading.Lock()
 
@@ -119,7 +121,7 @@ class Readings:
     def _known_agents(self) -> list[Plugin]:
         with self._looking:  # a thousand agents take a second to look through
             if time.monotonic() >= self._plugins_until:
-                self._plugins = known_agents(self.settings)
+                self._plugins = known_agents(self.settings, scan=self._scans.look)
                 self._plugins_until = time.monotonic() + AGENTS_SECONDS
             return self._plugins
 
@@ -130,7 +132,7 @@ class Readings:
         schedule = None
         if plugin.schedule is not None:
             schedule = effective_schedule(plugin.schedule, own.schedule, own.catch_up, own.overlap)
-        due = next_due(schedule, time.time()) if schedule and plugin.state == "ready" else None
+        due = self._due.next(schedule) if schedule and plugin.state == "ready" else None
         return views.AgentView(
             name=plugin.name,
             state=plugin.state,

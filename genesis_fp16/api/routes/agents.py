@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from pydantic import TypeAdapter
+from starlette.responses import Response
 
 from genesis_fp16.api import views
 from genesis_fp16.api.routes.parameters import AgentName, CallerHere, Change, ReadingsHere
 from genesis_fp16.daemon import operator
 
 router = APIRouter(tags=["agents"])
+_AGENTS = TypeAdapter(list[views.AgentView])
 
 
-@router.get("/agents")
-def list_agents(readings: ReadingsHere) -> list[views.AgentView]:
+@router.get("/agents", response_model=list[views.AgentView])
+def list_agents(readings: ReadingsHere) -> Response:
     """All installed and configured agents, in alphabetical order."""
-    return readings.agents()
+    content = _AGENTS.dump_json(readings.agents())  # a tenth of the time that FastAPI takes
+    return Response(content, media_type="application/json")
 
 
 @router.get("/agents/{name}")

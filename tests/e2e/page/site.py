@@ -7,6 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
+from genesis_fp16.plugins.model_versions import (
+    DataFacts,
+    ModelVersion,
+    describe_published,
+    keep_version,
+)
+from infrastructure.events import EventWriter
+from infrastructure.events.event import MismatchMeasured
+from infrastructure.events.mismatch_report import MismatchReport
 from tests.e2e.conftest import Daemon
 
 TOKEN = "a-token-for-the-page-0123456789"
@@ -111,6 +120,40 @@ class Site:
     def changes(self) -> list[dict[str, str]]:
         """The audit trail, newest first."""
         return self.api("GET", "/api/audit?limit=100")
+
+    def keep_two_models(self, agent: str) -> Path:
+        """Keep two versions of the agent's model, as its runs would; the path of the model."""
+        folder = self.daemon.home / "agents" / agent
+        model = folder / "published" / "model.bin"
+        model.parent.mkdir(parents=True)
+        replaced = None
+        for number, name in enumerate(("first", "second")):
+            model.write_text(name)
+            version = ModelVersion(
+                id=name,
+                run_id=self.newest_run(agent),
+                published_at=float(number),
+                replaced=replaced,
+                reason="better",
+                metrics={"mse": 0.5},
+                data=DataFacts(transitions=1, size=1, sha256="0"),
+                files=describe_published(folder),
+            )
+            keep_version(folder, version, keep=5)
+            replaced = name
+        return model
+
+    def write_mismatch(self, agent: str) -> None:
+        """Append to the newest run of *agent* what a policy's worker would have measured."""
+        fields = {"policy": "fp16", "rollout": "bf16", "tokens": 900, "sequences": 64}
+        fields |= dict.fromkeys(("k1", "k2", "k3"), 0.0021)
+        fields |= {"mean_difference": 0.01, "max_difference": 0.3, "pearson": 0.99}
+        fields |= {"chi2_token": 0.01, "chi2_sequence": 0.2, "slope": 1e-3}
+        fields |= {"effective_sample_size": 0.9, "sequence_std": 0.2, "combinations": []}
+        report = MismatchReport.model_validate(fields)
+        attempts = self.daemon.home / "runs" / self.newest_run(agent) / "attempts"
+        with EventWriter(attempts / "1" / "events.ndjson") as write:
+            write(MismatchMeasured(step=70, round=7, report=report))
 
     def overflows(self) -> float:
         """Overflows of `quick`."""

@@ -256,6 +256,50 @@ def test_a_change_without_a_reason_is_refused(site: Site, browser: Browser) -> N
     assert site.changes() == before
 
 
+def test_all_agents_are_paused_and_resumed(site: Site, browser: Browser) -> None:
+    browser.open("/")
+    _fill(browser, "Pause all agents", "pause-reason", "the cluster moves")
+    assert "All agents are paused by page:token" in browser.text()
+    assert [each["agent"] for each in site.api("GET", "/api/pauses")] == [None]
+    _fill(browser, "Resume all agents", "resume-reason", "it has moved")
+    assert "All agents are paused" not in browser.text()
+    assert site.api("GET", "/api/pauses") == []
+    newest = [(each["action"], each["reason"]) for each in site.changes()[:2]]
+    assert newest == [("resume", "it has moved"), ("pause", "the cluster moves")]
+
+
+def test_the_guards_rollback_is_ended(site: Site, browser: Browser) -> None:
+    browser.open("/agents/stormy")
+    _fill(browser, "End the guard", "guard-reason", "the data is mended")
+    assert "probation" in browser.text()
+    [decision, trip, *_] = site.api("GET", "/api/agents/stormy/guard")["decisions"]
+    assert (decision["state"], decision["actor"]) == ("probation", "page:token")
+    assert trip["state"] == "tripped"
+    browser.open("/agents/stormy")
+    assert "End the guard" not in browser.text(), "it is not tripped any more"
+
+
+def test_an_earlier_model_is_used_again(site: Site, browser: Browser) -> None:
+    model = site.keep_two_models("hostile")
+    browser.open("/agents/hostile")
+    assert "second in use" in browser.text("#history")
+    _fill(browser, "Go back to an earlier model", "model-reason", "the second is worse")
+    assert "first in use" in browser.text("#history")
+    assert model.read_text() == "first"
+    newest = site.changes()[0]
+    assert (newest["action"], newest["reason"]) == ("models rollback", "the second is worse")
+
+
+def test_the_mismatch_of_a_policy_is_shown(site: Site, browser: Browser) -> None:
+    site.write_mismatch("hostile")
+    browser.open("/agents/hostile")
+    shown = browser.text("#history")
+    assert "step 70" in shown
+    assert "FP16, BF16" in shown
+    assert "0.0021" in shown
+    assert browser.violations() == []
+
+
 def test_a_run_is_cancelled_and_the_page_follows(site: Site, browser: Browser) -> None:
     """And no page has asked for anything that its policy refuses."""
     run = site.newest_run("quick")
