@@ -19,6 +19,8 @@ TESTED_BY = {
     "genesis_fp16/daemon/operator.py": "genesis_fp16/api/test_changes.py",
     "genesis_fp16/domain/listener.py": "genesis_fp16/metrics/test_feed.py",
     "genesis_fp16/executors/base.py": "genesis_fp16/executors/test_local.py",
+    "genesis_fp16/runs/dispatcher/*.py": "genesis_fp16/runs/dispatcher/test_dispatcher.py",
+    "genesis_fp16/executors/remote/deadline.py": "genesis_fp16/executors/ray/test_connection.py",
     "genesis_fp16/executors/remote/engine.py": "genesis_fp16/executors/remote/test_executor.py",
     "genesis_fp16/domain/remote_attempt.py": "genesis_fp16/executors/remote/test_executor.py",
     "genesis_fp16/worker/remote.py": "genesis_fp16/executors/remote/test_executor.py",
