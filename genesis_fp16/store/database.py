@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from genesis_fp16.settings import Settings
 from genesis_fp16.store.errors import StoreError, display_name, store_error
 
-HEAD_REVISION = "0008"
+HEAD_REVISION = "0009"
 BUSY_TIMEOUT_MILLISECONDS = 5000
 _READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options
 _MIGRATION_LOCK = 0x67656E65_73697301  # any constant that no other program uses

@@ -1,7 +1,10 @@
 """From start to a published model, everything an operator can ask, and a clean stop."""
 
+import getpass
 import math
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 
@@ -58,6 +61,9 @@ def test_a_run_asked_of_a_daemon(published) -> None:
     succeeded = [run for run in published.json("runs") if run["state"] == "succeeded"]
     assert len(succeeded) == before + 1
     assert published.metrics().value("genesis_runs_total", result="succeeded") == before + 1
+    with closing(sqlite3.connect(published.home / "genesis.db")) as database:
+        [asked] = database.execute("SELECT actor, subject FROM audit WHERE action = 'run'")
+    assert asked == (getpass.getuser(), "quick")
 
 
 def test_a_run_and_everything_it_shows(published) -> None:

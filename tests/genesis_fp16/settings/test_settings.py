@@ -210,6 +210,7 @@ def test_settings_may_be_equal_to_their_bound(env_file: Path) -> None:
         ("GENESIS_RAY_ADDRESS", "http://head:99999", "URL of a dashboard"),
         ("GENESIS_RAY_ADDRESS", "http://head:8265/?token=x", "token is in a file"),
         ("GENESIS_RAY_TOKEN_FILE", "~no-such-user/x", "unknown user"),
+        ("GENESIS_API_TOKEN_FILE", "~no-such-user/x", "unknown user"),
         ("GENESIS_DATABASE_URL", "postgresql+asyncpg://host/db", "begin with one of"),
         ("GENESIS_CANARY_AGENTS", "se-darwin waltzrl", "by commas"),
         ("GENESIS_CANARY_AGENTS", "se_darwin", "by commas"),
