@@ -44,6 +44,7 @@ def run(store: Store) -> Run:
         Ending(exit_code=1),
         RunTransition(state=RunState.FAILED, failed=True),
         finished_at=9e9,
+        error="worn out",
     )
     return run
 
@@ -107,6 +108,10 @@ def test_run_is_shown_with_its_attempts_and_precision(
     assert "worker.log" in text
     assert "2 precision_changed" in text
     assert "attempt 1 in a fleet: together with 3 others" in text
+
+
+def test_a_failed_attempt_keeps_its_reason(ask: Ask, run: Run) -> None:
+    assert "attempt 1 failed: worn out" in ask("runs", "show", run.id).stdout
 
 
 def test_long_event_files_are_read_in_part_unless_asked(
