@@ -47,6 +47,7 @@ PROGRAM = "genesis-fp16"
 FLEET = "genesis_fp16.worker.fleet"
 GROUP = "genesis_fp16.worker.group"
 SCENARIOS = "tests.infrastructure.training.distributed.scenarios"
+SWEEP = "tests.infrastructure.precision_lab.sweep.sweep_process"
 PRELOADED = (  # as named on a command line
     "agents.se_darwin.command.child",
     "genesis_fp16.plugins.probe",
@@ -54,7 +55,9 @@ PRELOADED = (  # as named on a command line
     "genesis_fp16.worker.spare",
     FLEET,
     GROUP,
+    "infrastructure.precision_lab.sweep.worker",
     SCENARIOS,
+    SWEEP,
     "torch.distributed.run",
 )
 _PYTHON = Path(sys.executable)
@@ -206,7 +209,7 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
         descriptors = dict(zip(request["descriptors"], received, strict=True))
         arguments = (request["module"], *request["arguments"])
         _become(arguments, request["environment"], Path(request["folder"]), descriptors)
-        if request["module"] in (PROGRAM, GROUP, "torch.distributed.run"):
+        if request["module"] in (PROGRAM, GROUP, SWEEP, "torch.distributed.run"):
             _fork_children()
         if request["module"] == PROGRAM:
             from genesis_fp16.cli import main
@@ -282,6 +285,13 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
 
     base: _Base | None = None
 
+    @classmethod
+    def start_base(cls) -> _Base:
+        """Start the process from which the others are forked, unless it runs."""
+        if ForkedPopen.base is None:
+            ForkedPopen.base = _Base(from_server=True)
+        return ForkedPopen.base
+
     def _execute_child(self, args: Any, *rest: Any) -> None:
         names = PlainPopen._execute_child.__code__.co_varnames  # type: ignore[attr-defined]
         given = dict(zip(names[2:], rest, strict=False))
@@ -307,9 +317,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             "folder": str(given["cwd"] or Path.cwd()),
             "new_session": given["start_new_session"],
         }
-        if ForkedPopen.base is None:
-            ForkedPopen.base = _Base(from_server=True)
-        self.pid = ForkedPopen.base.spawn(request, descriptors)
+        self.pid = self.start_base().spawn(request, descriptors)
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(given[each] for each in pipes))  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """Sweeps in real processes, killed for real."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from infrastructure.precision_lab.ppo import CellSettings
 from infrastructure.precision_lab.results import CellFolder
 from infrastructure.precision_lab.sweep import RefusedError, SweepPlan, cells_to_run, run_sweep
 from tests.patience import wait_until
+from tests.preloaded import SWEEP, ForkedPopen
+
+ROOT = Path(__file__).resolve().parents[4]
 
 TINY = CellSettings(
     width=8,
@@ -28,20 +32,12 @@ TINY = CellSettings(
 PLAN = SweepPlan(
     presets=("bf16_fp32_kl", "fp32_baseline", "flowrl_bf16"), seeds=(0,), settings=TINY
 )
-SCRIPT = """
-import json, sys
-from pathlib import Path
-from infrastructure.precision_lab.ppo import CellSettings
-from infrastructure.precision_lab.sweep import SweepPlan, run_sweep
-presets, settings = json.loads(sys.argv[1])
-plan = SweepPlan(presets=tuple(presets), seeds=(0,), settings=CellSettings(**settings))
-sys.exit(run_sweep(plan, Path(sys.argv[2])).interrupted)
-"""
 
 
 def _start(output: Path) -> subprocess.Popen[bytes]:
     given = json.dumps([PLAN.presets, TINY.as_dict()])
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, given, str(output)])
+    command = [sys.executable, "-P", "-m", SWEEP, given, str(output)]
+    return ForkedPopen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def _steps(output: Path, preset: str) -> bytes:
@@ -86,16 +82,18 @@ def test_a_sweep_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
     assert _results(output) == _results(whole)  # also the cells that were killed in between
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("forked")
 def test_a_dead_worker_costs_its_cell_and_a_full_folder_the_rest(tmp_path: Path) -> None:
     plan = replace(PLAN, settings=replace(TINY, updates=4))
     killed: list[str] = []
+    ForkedPopen.start_base()
+    others = psutil.Process().children()  # from which tests fork
 
     def kill_once(line: str) -> None:
         if "completed" in line and not killed:  # the first cell
             killed.append(line)
-            for worker in _workers():
-                worker.kill()
+            [worker] = set(psutil.Process().children()) - set(others)
+            worker.kill()
 
     result = run_sweep(plan, tmp_path, emit=kill_once)
     assert result.counts == {"completed": 2, "unknown": 1}
@@ -117,13 +115,3 @@ def test_a_sweep_that_has_ended_starts_no_process(tmp_path: Path) -> None:
         run_sweep(PLAN, tmp_path, jobs=0)
     assert len(cells_to_run(PLAN, tmp_path)) == 3
     assert list(tmp_path.iterdir()) == []
-
-
-def _workers() -> list[psutil.Process]:
-    """Those of this process; it has other children, from which other tests fork."""
-    every = psutil.Process().children()
-    return [each for each in every if each.status() != psutil.STATUS_ZOMBIE and _is_worker(each)]
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    return "infrastructure.precision_lab.sweep.worker" in process.cmdline()
