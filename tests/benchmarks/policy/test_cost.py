@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process  # trains for seconds
 
 def test_the_first_comparison_counts() -> None:
     policy = PolicySettings(
-        task="sorting", start="random", rounds=2, rounds_per_epoch=1, prompts_per_round=4
+        task="sorting", start="random", rounds=2, rounds_per_epoch=2, prompts_per_round=4
     )
     row = measure_cost("fp32", policy, seed=0)
     assert (row["precision"], row["rounds"], row["comparisons"]) == ("fp32", "2", "1")

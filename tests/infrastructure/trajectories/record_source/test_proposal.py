@@ -141,6 +141,7 @@ def test_a_sample_without_records_is_refused(tmp_path: Path, content: str) -> No
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 
 
+@pytest.mark.process
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.lists(
