@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from _pytest.reports import CollectReport, TestReport
@@ -28,6 +29,11 @@ settings.register_profile("suite", deadline=None)
 settings.register_profile("quick", max_examples=20, deadline=None)
 settings.load_profile("suite")  # or the one of --hypothesis-profile
 
+TESTS = Path(__file__).parent
+FOLDERS = (  # fast ones first
+    *("architecture", "infrastructure", "benchmarks", "docs", "examples", "scripts"),
+    *("genesis_fp16", "deploy", "agents", "e2e"),
+)
 PROCESS_FOLDERS = {"command", "e2e", "probe"}
 PROCESS_FIXTURES = {
     "_preloaded",
@@ -67,7 +73,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts processes; where workers share the files, have those begin first.
+    """Mark what starts processes, and begin with fast folders; where workers share the files, last.
 
     A file is run by one worker: one of minutes that came last would keep one core alone.
     """
@@ -77,6 +83,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         long = {item.path for item in items if item.get_closest_marker("process")}
         items.sort(key=lambda item: (item.path not in long, "e2e" not in item.path.parts))
+    else:
+        items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+    return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
 
 def _starts_processes(item: pytest.Item) -> bool:
@@ -133,3 +146,11 @@ def pytest_make_collect_report(
     report = yield
     _judge(report, collector.config)
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests have measured."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == "measured":
+                terminalreporter.write_line(f"measured: {value}")

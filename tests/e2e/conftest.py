@@ -24,14 +24,6 @@ from tests.preloaded import ForkedPopen
 BIN = Path(sys.executable).parent
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests have measured."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties if report.when == "call" else ():
-            if name == "measured":
-                terminalreporter.write_line(f"measured: {value}")
-
-
 class Metrics:
     """One scrape."""
 
