@@ -104,5 +104,6 @@ def test_torques_cover_the_range(episodes: Callable) -> None:
     assert max(torques) == pytest.approx(2)
 
 
+@pytest.mark.process
 def test_it_passes_the_conformance_kit(module: ModuleType, tmp_path: Path) -> None:
     check_agent(module.PendulumAgent, tmp_path)

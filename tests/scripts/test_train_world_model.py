@@ -66,6 +66,7 @@ def record(home: Path) -> None:
     buffer.close()
 
 
+@pytest.mark.process
 def test_it_trains_saves_and_prints_the_statistics_of_the_trainer(
     script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_it_trains_saves_and_prints_the_statistics_of_the_trainer(
     assert WorldModel.load(tmp_path / "model").metrics
 
 
+@pytest.mark.process
 def test_the_flag_means_fp32(script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tmp_path / ".genesis")
     Path(".env").write_text(

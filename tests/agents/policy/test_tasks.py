@@ -8,6 +8,7 @@ import pytest
 from agents.policy.tasks import TASKS, Problem, is_held_out, reward, sorting
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_no_held_out_problem_is_trained_on_and_every_character_is_known(task) -> None:
     held_out = task.held_out_problems(256)

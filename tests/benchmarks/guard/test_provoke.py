@@ -70,6 +70,7 @@ def test_every_sample_and_evaluation_is_a_row(course: Course, tmp_path: Path) ->
     assert [row["reward"] for row in rows[2:]] == ["0.1", "0.625"]
 
 
+@pytest.mark.process
 def test_the_picture_is_written(course: Course, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="not installed: the extra 'bench' has it")
     draw(tmp_path / "provoke.png", [course])

@@ -1,9 +1,12 @@
 """The benchmark of many agents, with few."""
 
+import pytest
+
 from benchmarks.many_agents.loop import measure
 from genesis_fp16.runs.schedule import MAX_AGENTS
 
 
+@pytest.mark.process
 def test_it_measures_a_daemon_that_works() -> None:
     costs = measure(MAX_AGENTS + 1, idle_seconds=0.3)
     assert costs.agents == MAX_AGENTS + 1

@@ -29,6 +29,7 @@ def test_what_needs_two_causes_at_once_is_an_interaction() -> None:
     assert shares["interactions"] == pytest.approx([0.75])
 
 
+@pytest.mark.process
 def test_the_half_type_explains_most(subject: Subject, tmp_path: Path) -> None:
     result = run_factorial(subject, Kept(tmp_path, {}), new_tokens=8, group=3, seed=0, resamples=10)
 

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.policy import __main__ as command
 
 
+@pytest.mark.process
 def test_a_run_prints_its_table_and_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

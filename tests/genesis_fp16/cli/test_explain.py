@@ -436,6 +436,7 @@ def test_without_a_trip_there_is_nothing_to_undo(ask: Ask, store: Store) -> None
         assert absent not in output
 
 
+@pytest.mark.process
 def test_probation_and_the_last_loss_scales_are_shown(ask: Ask, store: Store, folder: Path) -> None:
     run = finished(store, 0.5, 100, **BY_GUARD)
     guard = Guard(store, load_settings())
@@ -456,6 +457,7 @@ def test_probation_and_the_last_loss_scales_are_shown(ask: Ask, store: Store, fo
     assert "no effect: GENESIS_GUARD_ENABLED is false" in ask("explain", "a").stdout
 
 
+@pytest.mark.process
 def test_long_histories_are_cut(ask: Ask, store: Store, tripped: Run, install_plugin) -> None:
     install_plugin("a")
     for number in range(5):

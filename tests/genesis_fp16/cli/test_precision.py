@@ -93,6 +93,7 @@ def test_missing_evidence_is_named(bundle: Path) -> None:
     assert "How to undo   genesis-fp16 precision clear --guard a" in result
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("at", [1e18, -1e18, 9e999])
 def test_a_row_with_an_invalid_time_does_not_hide_the_others(
     bundle: Path, database: sqlite3.Connection, at: float, install_plugin
@@ -148,6 +149,7 @@ def test_an_unknown_agent_is_refused_with_a_suggestion(install_plugin) -> None:
     assert ask("clear", "--guard", "pendulum").exit_code == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["", " ", "A", "ä\u202e", "\udcff", "x" * 10_000, "a\x1b[2J"])
 def test_a_malformed_name_is_refused(name: str, folder: Path) -> None:
     for arguments in (["explain", name], ["clear", "--guard", name], ["clear", "--agent", name]):

@@ -114,6 +114,7 @@ def test_a_failed_attempt_keeps_its_reason(ask: Ask, run: Run) -> None:
     assert "attempt 1 failed: worn out" in ask("runs", "show", run.id).stdout
 
 
+@pytest.mark.process
 def test_long_event_files_are_read_in_part_unless_asked(
     ask: Ask, ask_json: Callable[..., object], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def reasons(home: Path) -> list[str]:
         return [override.reason for override in store.overrides.in_force()]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("wrong", [b"ENABLE_FP16_TRAINING=flase\n", LATIN_1, b"\xff\xfe\0\x1b[2J"])
 def test_a_wrong_file_does_not_stop_a_command(home: Path, folder: Path, wrong: bytes) -> None:
     with (folder / ".env").open("ab") as file:

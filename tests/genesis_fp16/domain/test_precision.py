@@ -48,6 +48,7 @@ def all_cases():
         yield inputs, mine, everyone
 
 
+@pytest.mark.process
 def test_any_voice_for_fp32_wins_and_the_first_is_named() -> None:
     for inputs, mine, everyone in all_cases():
         state, device = resolve_precision(inputs), inputs.device

@@ -283,6 +283,7 @@ def test_drift(each: RunPair) -> None:
     assert detect_metric_drift([each] * 3, SETTINGS) is not None
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("noise", [0.01, 0.1, 0.3])
 def test_runs_that_differ_by_chance_are_not_detected(noise: float) -> None:
     """Healthy agents, checked after every pair: at most one in 40 is detected."""

@@ -103,6 +103,7 @@ def test_samples_from_before_the_change_do_not_count_again(found) -> None:
     assert others[-1] is not None, "another pair does"
 
 
+@pytest.mark.process
 def test_a_training_in_bf16_is_moved_to_fp16(
     store: Store, home_settings: Settings, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_file_that_two_versions_share_is_stored_once(agent: Path) -> None:
     assert len(shared) >= 2, "the model in use before, which readers may have open"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("target", ["r1", "r2"])
 def test_killed_at_any_moment_the_old_or_the_new_model_is_in_use(agent: Path, target: str) -> None:
     """And another try completes it."""

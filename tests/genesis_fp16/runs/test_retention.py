@@ -528,6 +528,7 @@ def test_a_run_with_an_impossible_end_keeps_its_folder(
     assert str(finished_at) in trouble["error"]
 
 
+@pytest.mark.process
 def test_deeply_nested_folders_are_removed(runs: Runs) -> None:
     old, _newest = runs.end(), runs.end()
     deepest = runs.folder / old.id

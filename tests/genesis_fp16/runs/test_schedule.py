@@ -121,6 +121,7 @@ def test_the_period_is_the_longest_gap(timetable) -> None:
     assert table.periods["a"] == 72 * HOUR, "from Friday to Monday"
 
 
+@pytest.mark.process
 def test_the_period_of_a_schedule_without_two_fires_is_unknown(timetable) -> None:
     table = timetable()
     begin(table, "a", Schedule(cron="0 3 30 2 *"), NOON)
@@ -192,6 +193,7 @@ def test_overlap(store, timetable, overlap, expected) -> None:
     assert table.next_runs["a"] == NOON + 2 * HOUR
 
 
+@pytest.mark.process
 def test_a_queue_is_bounded(store, timetable) -> None:
     table = timetable()
     begin(table, "a", Schedule(every_seconds=1, overlap="queue"), NOON)

@@ -277,6 +277,7 @@ def _problems(variables: dict[str, str]) -> list[str]:
     return []
 
 
+@pytest.mark.process
 @settings_of_hypothesis(max_examples=3 * settings_of_hypothesis.default.max_examples)
 @given(variables=st.dictionaries(ANY_NAME, ANY_TEXT, max_size=4))
 def test_any_text_gives_settings_or_an_error_that_names_it(variables: dict[str, str]) -> None:
@@ -291,6 +292,7 @@ def test_any_text_gives_settings_or_an_error_that_names_it(variables: dict[str, 
         assert found.describe()
 
 
+@pytest.mark.process
 @given(
     lines=st.lists(
         st.one_of(

@@ -106,6 +106,7 @@ def test_a_rollout_that_never_ends_is_cut_and_the_best_epoch_is_published(
     assert (last.shape, last.alone_reason) == ("", "it generates its batches with its own model")
 
 
+@pytest.mark.process
 def test_a_repetition_begins_with_what_the_repeated_run_began_with(
     attempt: Attempt, tmp_path: Path
 ) -> None:

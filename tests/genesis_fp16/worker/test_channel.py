@@ -132,6 +132,7 @@ def evaluated(epoch: int) -> Evaluated:
     return Evaluated(epoch=epoch, metrics={"mse": 1.0}, primary="mse")
 
 
+@pytest.mark.process
 def test_an_hour_of_short_epochs_sends_once_a_second(paced: Paced) -> None:
     with paced.emit as emit:
         for epoch in range(36_000):

@@ -65,6 +65,7 @@ def test_dropout_is_off_in_training_too() -> None:
     assert torch.equal(model(tokens).logits, model(tokens).logits)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("config", "message"),
     [

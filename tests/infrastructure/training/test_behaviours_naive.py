@@ -171,6 +171,7 @@ def test_a_collapsed_scale_destroys_the_textbooks_weights(both, batch, loss_fn, 
     assert not torch.equal(weights(trainer), before)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("every_step_is_read")
 def test_the_textbook_skips_for_ever_and_says_nothing(
     both, batch, make_job, tmp_path: Path

@@ -142,6 +142,7 @@ def without_gradients(_forward, _batch):
 # -- the step ------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @both_peers
 @pytest.mark.parametrize("bad_steps", [144, 166])
 def test_a_collapsed_scale_destroys_their_weights(

@@ -36,6 +36,7 @@ def test_only_the_option_makes_it_adaptive() -> None:
     assert type(adaptive) is AdaptiveLossScale
 
 
+@pytest.mark.process
 def test_a_scale_at_its_ceiling_hardly_overflows() -> None:
     """The fixed interval pays one step in seventeen, for ever."""
     fixed = steps_at_ceiling(LossScale(config(), CPU), 256.0, 4000)
@@ -66,6 +67,7 @@ def test_overflows_while_coming_down_leave_the_interval_alone() -> None:
     assert scale.interval.item() == 16.0
 
 
+@pytest.mark.process
 def test_a_ceiling_that_rises_is_followed() -> None:
     """After failed trials the interval is long; it must shrink when growth succeeds again."""
     scale = AdaptiveLossScale(config(), CPU)
@@ -124,6 +126,7 @@ def test_the_adaptive_scale_follows_the_rule_in_plain_python(
             assert scale.tracker.item() == reference.tracker
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("steps", [3, 16, 17, 30, 49, 50, 100])
 def test_a_resumed_scale_continues_from_its_state(steps: int) -> None:
     """Also right after a growth, while it is not known what becomes of it."""

@@ -80,6 +80,7 @@ def test_checkpoints_load_under_every_precision(
         assert first.get_stats() == second.get_stats()
 
 
+@pytest.mark.process
 def test_a_compiled_model_and_a_plain_one_share_checkpoints(
     make_trainer, batch, loss_fn, tmp_path: Path
 ):

@@ -5,6 +5,7 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def values_of(call: Call) -> list[Any]:
     return Wire(ProgramNames(ModuleType("program")), first=1).decode(call["values"])
 
 
+@pytest.mark.process
 @settings(max_examples=30)
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=3), st.integers(0, 5))
 def test_all_inputs_can_be_decoded_and_are_distinct(

@@ -121,11 +121,13 @@ def test_statements_and_returns_change_places(space: EditSpace) -> None:
     assert "total = total - count\n        count = min" in programs["statement_order"]
 
 
+@pytest.mark.process
 def test_only_the_named_function_is_edited(space: EditSpace) -> None:
     head = space.source[: space.source.index("def solve")]
     assert all(space.program([edit]).startswith(head) for edit in space.edits)
 
 
+@pytest.mark.process
 def test_every_kind_is_declared_and_made() -> None:
     rare = (
         "def rare(a, b):\n    c = []\n    return [d.x for d in a if 0 < d.y < 3 if b and c and d]"
@@ -139,6 +141,7 @@ def corpus_spaces() -> Iterator[EditSpace]:
         yield EditSpace(subject.source, subject.function)
 
 
+@pytest.mark.process
 def test_every_edit_of_the_corpus_compiles_and_is_undone() -> None:
     for space in corpus_spaces():
         with warnings.catch_warnings(category=SyntaxWarning, action="ignore"):
@@ -167,6 +170,7 @@ def test_edits_have_inverses_in_the_space_of_what_they_make() -> None:
                 assert any(made.program([back]) == space.source for back in nearest), edit
 
 
+@pytest.mark.process
 def test_sets_of_edits_apply_in_any_order() -> None:
     rng = Random(0)
     for space in corpus_spaces():

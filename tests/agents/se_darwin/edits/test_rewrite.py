@@ -57,6 +57,7 @@ def test_parentheses_go_that_the_meaning_needs_no_longer() -> None:
     assert rewrite(called, "def f(a, b):\n    return g(a)\n") == called.replace(" - b", "")
 
 
+@pytest.mark.process
 def test_every_edit_keeps_its_meaning_and_the_comments() -> None:
     """Except the comments of a statement that it removes or joins with another."""
     source = SOURCE.replace('"; b =', '"\n    b =')
@@ -69,6 +70,7 @@ def test_every_edit_keeps_its_meaning_and_the_comments() -> None:
         assert len(comments(source) - comments(written)) <= may_lose
 
 
+@pytest.mark.process
 def test_two_statements_on_one_line_keep_their_meaning() -> None:
     space = EditSpace(SOURCE, "area")
     for edit in space.edits:

@@ -36,6 +36,7 @@ def test_every_kind_of_fault_is_made() -> None:
     assert {fault.kind for fault in faults} == {*FAULT_KINDS} - {"return early"}
 
 
+@pytest.mark.process
 def test_every_fault_is_another_program_in_normal_form() -> None:
     subjects = load_subjects()[::12]
     for subject in subjects:

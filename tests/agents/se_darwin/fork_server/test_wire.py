@@ -116,6 +116,7 @@ def pass_on(sender: Wire, receiver: Wire, *values: object) -> list[Any]:
     return receiver.decode(json.loads(json.dumps(sender.encode(*values))))
 
 
+@pytest.mark.process
 @given(value=values)
 def test_plain_data_arrives_as_it_was(wire: Wire, value: object) -> None:
     arrived = sent(wire, value)

@@ -111,6 +111,7 @@ def test_a_program_sees_the_names_of_the_module_it_belongs_to(sandbox: Sandbox) 
     assert case.passes(execution.outputs[0])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "work",
     [

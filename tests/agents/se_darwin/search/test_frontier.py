@@ -82,6 +82,7 @@ def test_a_branch_without_prospect_is_left_out() -> None:
     assert frontier.pop(Random(0), 0.5) is None
 
 
+@pytest.mark.process
 def test_propensities_are_the_probabilities_of_what_was_chosen() -> None:
     """Averaged over draws, 1 / propensity of a step counts it exactly once."""
     inverse: Counter[float] = Counter()

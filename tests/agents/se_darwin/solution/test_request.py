@@ -116,6 +116,7 @@ except ImportError:
         assert request.task(sandbox, 5.0).tests
 
 
+@pytest.mark.process
 def test_installed_packages_can_be_imported() -> None:
     tests = """
 import packaging.version

@@ -65,6 +65,7 @@ def _git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *who, *arguments], cwd=folder, check=True)
 
 
+@pytest.mark.process
 def test_a_change_that_a_check_notices_is_chosen_and_built_again(
     clones: Clones, tmp_path: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_change_that_a_check_notices_is_chosen_and_built_again(
     assert building.read_built("algorithms", tmp_path / "built") == [bug]
 
 
+@pytest.mark.process
 def test_another_text_than_in_the_manifest_is_refused(clones: Clones, tmp_path: Path) -> None:
     chosen = choose_algorithms(clones)
     [entry] = chosen.bugs
@@ -90,6 +92,7 @@ def test_another_text_than_in_the_manifest_is_refused(clones: Clones, tmp_path: 
         building.build("algorithms", clones, tmp_path / "built")
 
 
+@pytest.mark.process
 def test_bugs_must_be_built_before_they_are_read(clones: Clones, tmp_path: Path) -> None:
     choose_algorithms(clones).write()
 

@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.process
 def test_figures_that_are_not_finite_are_printed(ask, tmp_path):
     pytest.importorskip("transformers")
     import torch

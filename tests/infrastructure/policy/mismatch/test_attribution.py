@@ -73,6 +73,7 @@ def measured() -> Callable[[PrecisionName, PrecisionName], MismatchReport]:
     return measure
 
 
+@pytest.mark.process
 def test_rounding_is_separated_from_the_order_of_operations(measured) -> None:
     bf16, fp16 = measured("bf16", "bf16"), measured("fp16", "fp16")
     assert 20 < bf16.k3 / fp16.k3 < 200
@@ -83,6 +84,7 @@ def test_rounding_is_separated_from_the_order_of_operations(measured) -> None:
     assert bf16.seconds > 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("policy", "rollout", "guilty", "cure"),
     [
@@ -98,6 +100,7 @@ def test_the_coarser_role_is_guilty(measured, policy, rollout, guilty, cure) -> 
     assert (half.policy, half.rollout) == ("fp16", "fp16")
 
 
+@pytest.mark.process
 def test_another_distribution_is_not_rounding() -> None:
     """The trainer forgets the temperature: FP32 differs as much."""
     found = report(Roles("bf16", scale=1.05), "bf16", "bf16", ())
@@ -113,6 +116,7 @@ def test_in_fp32_nothing_is_repeated() -> None:
     assert not found.is_rounding
 
 
+@pytest.mark.process
 def test_each_role_is_computed_once_in_each_precision() -> None:
     roles = Roles("bf16")
     report(roles, "fp16", "bf16")

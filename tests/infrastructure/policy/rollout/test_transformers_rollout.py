@@ -46,6 +46,7 @@ def rollout(forward: RoleForward, **values: Any) -> TransformersRollout:
     return TransformersRollout(forward, **{"pad_token": 0, "stop_tokens": {2}, **values})
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("sampling", RULES, ids=str)
 def test_recorded_log_probs_are_those_of_a_full_forward_pass(sampling: Sampling) -> None:
     forward = role(a_model())
@@ -62,6 +63,7 @@ def test_recorded_log_probs_are_those_of_a_full_forward_pass(sampling: Sampling)
         assert (plain - again)[batch.response_mask_BS].mean() < -0.05
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("sampling", RULES, ids=str)
 @pytest.mark.parametrize("precision", [FP32, "fp16/fp16/fp32", "fp32/bf16/fp32"])
 def test_rescoring_repeats_what_was_recorded(sampling: Sampling, precision: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from infrastructure.precision_lab.report.drawing import (
     Axis,
     Dot,
@@ -47,6 +49,7 @@ def test_rows_without_a_value_say_so() -> None:
     assert "<script" not in svg
 
 
+@pytest.mark.process
 def test_extreme_values_draw() -> None:
     points = [(0.0, 5e-324), (1.0, 1.7e308), (2.0, 1.0)]
     for log in (False, True):

@@ -69,6 +69,7 @@ def test_skipped_steps_are_read_every_sixteen_steps(make_trainer, read_counter, 
     assert (len(copies), counter.reads) == (4, 0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("stop_at", [5, 15, 16, 17, 33, 47])
 def test_a_resumed_schedule_keeps_its_pending_pauses(make_job, tmp_path: Path, stop_at):
     def job():

@@ -170,6 +170,7 @@ def test_weights_with_a_gradient_of_zero_do_not_stagnate(train_in, make_job, tmp
     assert measurements(events)[0].stagnation == 0.0  # only the last bias has a gradient
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("_unlimited")
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
@@ -242,6 +243,7 @@ def test_a_step_that_is_not_measured_is_not_read_and_nothing_is_kept(
     assert observer.seconds == 0.0
 
 
+@pytest.mark.process
 def test_measurements_take_at_most_their_share_of_the_time_of_the_steps(
     make_trainer, loss_fn, batch
 ):

@@ -90,6 +90,7 @@ def test_every_step_is_reported_once(make_job, tmp_path: Path):
     assert all(e.fp32_baseline_loss > 0 for e in daemon.of(Evaluated))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("stop_at", [1, 7, 8, 11, 23, 24])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_resuming_is_bit_exact(make_job, tmp_path: Path, stop_at, accumulate):

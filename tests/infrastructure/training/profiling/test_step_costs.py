@@ -25,6 +25,7 @@ def test_products_are_counted_in_the_type_they_are_computed_in() -> None:
     assert counted.flops == {"float32": one, "bfloat16": 2 * one}  # forward, weight's gradient
 
 
+@pytest.mark.process
 def test_the_step_is_measured_in_every_precision(make_job: Callable[..., TrainingJob]) -> None:
     job = make_job()
     before = [each.clone() for each in job.model.parameters()]

@@ -71,6 +71,7 @@ def weights(bandit: Bandit) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in bandit.model.parameters()])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_a_policy_learns_from_reward_in_every_precision(tmp_path: Path, precision):
     bandit = Bandit(epochs=12, warm_up_rounds=0)
@@ -107,6 +108,7 @@ def test_the_best_epoch_after_the_warm_up_is_kept(tmp_path: Path):
 
 
 # Commands are asked for at each round's beginning and after each step: 4 times a round.
+@pytest.mark.process
 @pytest.mark.parametrize("stop_at", range(1, 4 * 8 + 1, 3))
 @pytest.mark.parametrize("sync_every_rounds", [1, 3])
 def test_resuming_in_a_round_is_bit_exact(tmp_path: Path, stop_at, sync_every_rounds):

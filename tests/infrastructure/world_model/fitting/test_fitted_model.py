@@ -49,6 +49,7 @@ def test_the_family_with_the_lowest_loss_on_the_calibration_groups_is_selected(c
     assert selected != "ensemble"  # it was not trained
 
 
+@pytest.mark.process
 def test_the_test_groups_are_not_read(data, untrained, candidates):
     without = replace(data, parts={k: v for k, v in data.parts.items() if k != "test"})
     again = fit_candidates(without, untrained)

@@ -155,6 +155,7 @@ def test_the_learning_rate_decays_as_with_lambda_lr(make_job, rate):
     assert resumed.last_epoch == 13
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_trainings_in_a_fleet_are_those_alone(data, tmp_path, precision):
     """Three networks with dropped text, batches made as they are asked for, and best epochs."""

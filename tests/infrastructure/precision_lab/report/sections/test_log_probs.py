@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from infrastructure.precision_lab.report import read_results
 from infrastructure.precision_lab.report.sections.log_probs import accumulated_error, mismatch
 from tests.infrastructure.precision_lab.report.results_folder import write_cell, write_json
@@ -18,6 +20,7 @@ def test_a_replay_shows_the_distribution_of_the_mismatch(tmp_path: Path) -> None
     assert "genesis-fp16 lab probe" in accumulated_error(read_results(tmp_path)).absent
 
 
+@pytest.mark.process
 def test_trainings_show_both_errors(tmp_path: Path) -> None:
     write_cell(tmp_path, "bf16_pure", 0)
     results = read_results(tmp_path)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from infrastructure.precision_lab.report import read_results
 from infrastructure.precision_lab.report.sections.log_probs import accumulated_error
 from infrastructure.precision_lab.report.sections.probe import probe
 from tests.infrastructure.precision_lab.report.results_folder import write_json
 
 
+@pytest.mark.process
 def test_the_probe_is_shown_by_position_and_length(tmp_path: Path) -> None:
     head = (
         "dtype,temperature,seq_length,last_position,real_logp_error_mean,simulated_logp_error_mean"

@@ -104,6 +104,7 @@ class Lstm(nn.Module):
         return self.lstm(x[:, None, :])[0]
 
 
+@pytest.mark.process
 def test_model_that_does_not_run_under_fp16(probe_job: Job) -> None:
     report = quick(probe_job(Lstm()), cpu_half=True)
     fp16 = of(report, "fp16")

@@ -28,6 +28,7 @@ def overflows(bench: JobCopy, scale: float) -> bool:
     return False
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["mlp", "norm", "conv", "recurrent", "attention", "shared"])
 @pytest.mark.parametrize("power", [0, 5, 11, 19, 27, 33])
 def test_largest_safe_scale_is_exact(bench: Bench, name: str, power: int) -> None:
