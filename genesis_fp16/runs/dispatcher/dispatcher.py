@@ -319,10 +319,13 @@ class Dispatcher:
         if active.daemon_error:
             self._give_up(active)
             return
-        if active.stop_cause is None and (active.exit_status is None or active.unreadable):
-            if cancelled:
+        if active.stop_cause is None:
+            alive = active.exit_status is None
+            if cancelled and (alive or active.unreadable):
                 self._stop(active, StopCause.CANCEL, now)
-            elif any(pause.stops_runs for pause in pauses_of(self.pauses, active.run.agent)):
+            elif alive and any(
+                pause.stops_runs for pause in pauses_of(self.pauses, active.run.agent)
+            ):
                 self._stop(active, StopCause.PAUSE, now)
         state = self._states.of(active.run)
         if state is not None and active.recorded_state is not state:
