@@ -85,7 +85,7 @@ class KubernetesCluster:
         self.set(fault=fault, left=count)
 
     def node(self, **state: Any) -> None:
-        """Change the node: ``gpus``, ``cordoned`` or ``silent``."""
+        """Change the node: ``gpus``, ``cordoned``, ``silent`` or ``environ``."""
         self.ask("POST", "/_test/node", state)
 
     def job(self, what: str, name: str, **more: Any) -> Any:
@@ -109,6 +109,16 @@ class KubernetesCluster:
         self.set(fault={}, left=0, denied=[], warning="", clock_offset=0.0)
         self.set(version={"major": "1", "minor": "34", "gitVersion": "v1.34.1"})
         self.node(gpus=4, silent=False, cordoned=False)
+
+    @property
+    def variables(self) -> dict[str, object]:
+        """Settings of a daemon that uses this cluster."""
+        return {
+            "GENESIS_EXECUTOR": "kubernetes",
+            "GENESIS_KUBERNETES_CONFIG": self.config,
+            "GENESIS_KUBERNETES_IMAGE": "genesis-fp16:test",
+            "GENESIS_KUBERNETES_VOLUME_CLAIM": "home",
+        }
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)

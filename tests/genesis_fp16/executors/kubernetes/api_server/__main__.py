@@ -194,7 +194,7 @@ class Cluster:
             self.objects.remove("pods", pod["metadata"]["name"])
 
     def _processes(self):
-        return {"alive": sum(each.poll() is None for each, _ in self.node.processes.values())}
+        return {"alive": sum(each.exit_code() is None for each in self.node.containers)}
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,31 +1,26 @@
 """Scheduler, kubelet and the Job controller: they run a Job's command as a real process."""
 
-import os
 import secrets
-import signal
-import subprocess
 import threading
 import time
-import uuid
-from contextlib import suppress
 
-import psutil
+from container import Container
 from objects import RefusalError, now
 
 GPU = "nvidia.com/gpu"
 TICK_SECONDS = 0.02
-CONTAINER_VARIABLE = "_TEST_CONTAINER"  # marks the processes of one container
 
 
 class Node:
-    """Runs pods; everything of a container ends with its first process, as in a PID namespace."""
+    """Runs pods."""
 
     def __init__(self, objects):
         self.objects = objects
         self.gpus = 4
         self.cordoned = False
         self.silent = False  # a node that is lost: it runs what it runs and reports nothing
-        self.processes = {}  # uid of a pod -> (process, mark)
+        self.environ = {}  # variables of every image
+        self.containers = []
 
     def start_pod(self, job):
         template = job["spec"]["template"]
@@ -57,10 +52,11 @@ class Node:
                 if "deletionTimestamp" in pod["metadata"]:
                     return self._end(job, pod, None)
                 time.sleep(TICK_SECONDS)
-            process = self._start(pod)
+            container = Container(pod, self.environ)
+            self.containers.append(container)
             state = {"running": {"startedAt": now()}}
             self._update(pod, _container("worker", state, phase="Running"))
-            self._end(job, pod, self._watch(pod, process))
+            self._end(job, pod, self._watch(pod, container))
         except OSError as error:
             self._end(job, pod, 128, str(error))
 
@@ -79,47 +75,15 @@ class Node:
             return _container("worker", {"waiting": waiting}, phase="Pending")
         return None
 
-    def _start(self, pod):
-        [container] = pod["spec"]["containers"]
-        mark = uuid.uuid4().hex
-        process = subprocess.Popen(
-            [*container["command"], *container.get("args", [])],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": "/",
-                "HOSTNAME": pod["metadata"]["name"],
-                "PYTHONDONTWRITEBYTECODE": "1",
-                CONTAINER_VARIABLE: mark,
-            },
-        )
-        self.processes[pod["metadata"]["uid"]] = process, mark
-        return process
-
-    def _watch(self, pod, process):
-        """Wait for the first process; pass a deletion on as SIGTERM, then as SIGKILL."""
-        kill_at = None
-        while process.poll() is None:
+    def _watch(self, pod, container):
+        """Wait for the container's end; pass a deletion on to it."""
+        while (code := container.exit_code()) is None:
             with self.objects.lock:
                 grace = pod["metadata"].get("deletionGracePeriodSeconds")
-            if grace is not None and kill_at is None:
-                process.send_signal(signal.SIGTERM)
-                kill_at = time.monotonic() + grace
-            if kill_at is not None and (time.monotonic() >= kill_at or grace == 0):
-                process.kill()
+            if grace is not None:
+                container.end(grace)
             time.sleep(TICK_SECONDS)
-        self.kill_container(pod)
-        return process.returncode
-
-    def kill_container(self, pod):
-        process, mark = self.processes.get(pod["metadata"]["uid"], (None, ""))
-        if process is None:
-            return
-        for each in psutil.process_iter():
-            with suppress(psutil.Error, OSError):
-                if each.environ().get(CONTAINER_VARIABLE) == mark:
-                    each.kill()
+        return code
 
     def _update(self, pod, status):
         if not self.silent:
@@ -131,7 +95,6 @@ class Node:
         with self.objects.lock:
             if self.silent:
                 return
-            code = 128 + -code if code is not None and code < 0 else code
             phase = "Succeeded" if code == 0 else "Failed"
             ended = {"exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error")}
             state = {} if code is None else _container("worker", {"terminated": ended})
@@ -203,13 +166,9 @@ class Node:
             return job
 
     def close(self):
-        for process, mark in list(self.processes.values()):
-            if process.poll() is None:
-                process.kill()
-            for each in psutil.process_iter():
-                with suppress(psutil.Error, OSError):
-                    if each.environ().get(CONTAINER_VARIABLE) == mark:
-                        each.kill()
+        for container in self.containers:
+            if container.exit_code() is None:
+                container.kill()
 
 
 def _container(name, state, **more):

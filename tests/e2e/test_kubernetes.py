@@ -1,0 +1,82 @@
+"""The daemon with Kubernetes Jobs: rollback, its own death, a drained node, the end."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.genesis_fp16.executors.contract import ROLLBACK_SECONDS
+from tests.genesis_fp16.executors.kubernetes_cluster import NAMESPACE, KubernetesCluster
+from tests.patience import crowding, wait_until
+
+pytestmark = pytest.mark.e2e
+
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, quick_plugin: Path
+) -> Iterator[KubernetesCluster]:
+    """An API server of the tests; its images hold the quick agent."""
+    with closing(KubernetesCluster(tmp_path_factory.mktemp("kubernetes"))) as cluster:
+        cluster.node(environ={"PYTHONPATH": str(quick_plugin), "OMP_NUM_THREADS": "1"})
+        yield cluster
+
+
+@pytest.fixture
+def daemon(make_daemon, cluster: KubernetesCluster):
+    """A daemon that runs its attempts as Jobs."""
+    daemon = make_daemon()
+    daemon.configure(**cluster.variables)
+    return daemon
+
+
+def in_precision(daemon, *expected: str) -> bool:
+    labels = daemon.metrics().labels("genesis_precision_info", agent="quick")
+    return [(each["effective"], each["reason"]) for each in labels] == [expected]
+
+
+def test_a_run_survives_rollback_daemon_and_node(
+    daemon, cluster: KubernetesCluster, train_without_end, record_property
+) -> None:
+    train_without_end(daemon)
+    [run] = [each["id"] for each in daemon.json("runs") if each["state"] == "running"]
+
+    def steps() -> int:
+        return daemon.events("step_stats")[-1].step
+
+    def jobs() -> list[str]:
+        return [each["job"] for each in daemon.json("runs", "show", run)["attempts"]]
+
+    [first] = jobs()
+    assert cluster.ask("GET", f"{JOBS}/{first}")["status"]["active"] == 1
+
+    daemon.configure(ENABLE_FP16_TRAINING="false")
+    changed = time.monotonic()
+    daemon.wait_for(lambda: in_precision(daemon, "fp32", "flag"), "to roll back")
+    took = time.monotonic() - changed
+    record_property("measured", f"rollback of a Kubernetes Job: {took:.1f} s")
+    assert took < ROLLBACK_SECONDS * crowding()
+
+    daemon.kill9()
+    reached = steps()
+    wait_until(lambda: steps() > reached, "the Job to outlive the daemon")
+    daemon.start()
+    daemon.wait_for(lambda: "job_adopted" in daemon.log, "to take over the Job")
+    daemon.configure(ENABLE_FP16_TRAINING="true")
+    daemon.wait_for(lambda: in_precision(daemon, "fp16", "default"), "to command it again")
+    assert len(daemon.events("started")) == 1
+
+    cluster.job("evict", first)
+    daemon.wait_for(lambda: daemon.events("resumed"), "to resume in another Job")
+    saved = [event.step for event in daemon.events("checkpoint_saved")]
+    assert daemon.events("resumed")[-1].step in saved
+    assert len(jobs()) == len(set(jobs())) == 2
+    assert daemon.json("runs", "show", run)["failures"] == 0, "a drained node costs no failure"
+
+    assert daemon.stop()[0] == 0
+    assert daemon.events("finished")[-1].outcome == "stopped"
+    wait_until(lambda: not cluster.processes(), "the end of all containers")
