@@ -1,4 +1,4 @@
-"""The daemon with Kubernetes Jobs: rollback, its own death, a drained node, the end."""
+"""The daemon with Kubernetes Jobs: rollback, its own death, a drained node, two ranks, the end."""
 
 import time
 from collections.abc import Iterator
@@ -77,6 +77,19 @@ def test_a_run_survives_rollback_daemon_and_node(
     assert len(jobs()) == len(set(jobs())) == 2
     assert daemon.json("runs", "show", run)["failures"] == 0, "a drained node costs no failure"
 
+    assert daemon.stop()[0] == 0
+    assert daemon.events("finished")[-1].outcome == "stopped"
+    wait_until(lambda: not cluster.processes(), "the end of all containers")
+
+
+def test_torchrun_works_in_a_job(daemon, cluster: KubernetesCluster, train_without_end) -> None:
+    daemon.configure(GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2)
+    train_without_end(daemon)
+    daemon.configure(ENABLE_FP16_TRAINING="false")
+    daemon.wait_for(lambda: in_precision(daemon, "fp32", "flag"), "to roll back both ranks")
+    newest = max(cluster.objects(JOBS), key=lambda each: int(each["metadata"]["resourceVersion"]))
+    [container] = newest["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"]["cpu"] == "2", "each rank has a core"
     assert daemon.stop()[0] == 0
     assert daemon.events("finished")[-1].outcome == "stopped"
     wait_until(lambda: not cluster.processes(), "the end of all containers")
