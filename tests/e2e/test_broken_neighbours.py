@@ -54,6 +54,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("genesis_fp16", "infrastructure", "agents"):
         shutil.copytree(ROOT / name, ours / name)
     shutil.copytree(ROOT / "examples" / "pendulum_agent", folder / "pendulum_agent")
+    with (folder / "pendulum_agent" / "pendulum_agent.py").open("a") as file:
+        file.write("\nPendulumAgent.training_passes = 20  # of 200: it need not learn well\n")
     python = venv / "bin" / "python"
     _install(python, ours, folder / "pendulum_agent")
 
@@ -82,7 +84,7 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
         GENESIS_BUDGET_TRANSITIONS=4000,  # 20 episodes: mostly enough on each side of the split
         GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1s"',  # the next run collects more
         GENESIS_AGENTS__SE_DARWIN__ENABLED="true",
-        GENESIS_AGENTS__SE_DARWIN__SETTINGS__CANDIDATES_PER_RUN=1,  # this is not about its run
+        GENESIS_AGENTS__SE_DARWIN__CATCH_UP="none",  # no run within the test
     )
     daemon.start()
     daemon.wait_for(lambda: "plugins_probed" in daemon.log, "to have probed all agents")
