@@ -84,7 +84,8 @@ class SettingsReloader:
         """Reload if the file has changed and is at rest; at most every `POLL_SECONDS`.
 
         A new content must be seen twice, `CONFIRM_SECONDS` apart: the moment between an editor's
-        truncation and its write must not switch anything. *now* is in monotonic seconds.
+        truncation and its write must not switch anything. A demand for FP32 needs no second look:
+        no part of a file says false where the whole says true. *now* is in monotonic seconds.
         """
         if now < self._next_poll:
             return None
@@ -95,7 +96,7 @@ class SettingsReloader:
         if digest != self._candidate:
             self._candidate = digest
             self._next_poll = now + CONFIRM_SECONDS
-            return None
+            return self._take_flag()
         first = self._seen is None
         outcome = self.reload()
         nothing = outcome.error is None and not outcome.changed and not outcome.cold
@@ -109,7 +110,7 @@ class SettingsReloader:
         """
         digest = _digest(self._path)
         if (flag := self._take_flag()) is not None:
-            self._seen, self._candidate, self._next_poll = None, digest, -math.inf
+            self._candidate, self._next_poll = digest, -math.inf
             return flag
         self._seen = digest
         try:
@@ -143,7 +144,7 @@ class SettingsReloader:
         if found.enable_fp16_training:
             return None
         self._had_content = _has_content(self._path)
-        self._settings = before.with_flag_of(found)
+        self._settings, self._seen = before.with_flag_of(found), None  # read again with the rest
         return Reload(settings=self._settings, changed=before.differences(self._settings))
 
 

@@ -204,7 +204,7 @@ def test_a_file_may_appear_but_not_disappear_again(tmp_path: Path) -> None:
 
 
 def test_it_polls_every_half_second_and_confirms_a_change_sooner(running: Running) -> None:
-    running.path.write_text("ENABLE_FP16_TRAINING=false\n")
+    running.path.write_text("GENESIS_PRECISION=bf16\n")
     begun = running.now
     seen = [
         running.reloader.poll(begun + later)
@@ -216,6 +216,18 @@ def test_it_polls_every_half_second_and_confirms_a_change_sooner(running: Runnin
         )
     ]
     assert [outcome is not None for outcome in seen] == [False, False, False, True]
+
+
+def test_a_demand_for_fp32_needs_no_second_look_and_ends_with_its_file(running: Running) -> None:
+    before = running.path.read_text()
+    running.path.write_text(before + "ENABLE_FP16_TRAINING=false\n")
+    outcome = running.reloader.poll(running.now + POLL_SECONDS)
+    assert outcome is not None
+    assert not outcome.settings.enable_fp16_training
+    running.path.write_text(before)  # as it was when it was read last
+    outcome = running.poll()
+    assert outcome is not None
+    assert outcome.settings.enable_fp16_training
 
 
 def test_the_file_may_be_named_from_the_working_folder(
