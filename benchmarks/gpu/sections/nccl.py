@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -25,6 +26,7 @@ def run(task: Task) -> None:
         return
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={_RANKS}", "--max-restarts=0"]
+    command += [f"--log-dir={os.devnull}"]  # otherwise it leaves a folder in /tmp
     command += ["--module", ranks.__name__, str(task.folder), task.device.type]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:

@@ -1,6 +1,7 @@
 """The whole command, on a CPU."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,19 @@ import torch
 
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.claims import CLAIMS
+from benchmarks.gpu.plan import SECTIONS
+from tests.patience import crowding
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_adopting")]
 
 
-def test_a_rehearsal_writes_a_page_and_a_json(tmp_path: Path) -> None:
+def test_a_rehearsal_writes_a_page_and_a_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = [replace(each, seconds=each.seconds * crowding()) for each in SECTIONS]
+    monkeypatch.setattr("benchmarks.gpu.__main__.SECTIONS", patient)
     arguments = ["--rehearse", "--sections", "nccl", "steps-large", "--output", str(tmp_path)]
+    arguments += ["--minutes", str(10 * crowding())]
     assert main(arguments) == 0
     written = json.loads((tmp_path / "gpu.json").read_text())
     assert written["rehearsal"] is True
