@@ -67,7 +67,8 @@ def is_repairable(suite: SubjectSuite, bug: Bug) -> bool:
     """
     broken_by = bug.task.fault.split("; ")
     for fault in (edit for edit in suite.space.edits if str(edit) in broken_by):
-        space = EditSpace(suite.space.program({fault}), suite.subject.function)
+        source, subject = suite.space.program({fault}), suite.subject
+        space = EditSpace(source, subject.function, defined=subject.defined)
         if all(space.program({edit}) != suite.space.source for edit in space.edits):
             return False
     return True
@@ -137,7 +138,7 @@ def _failing_task(
         name=suite.subject.name,
         function=suite.subject.function,
         module=suite.subject.library,
-        space=EditSpace(source, suite.subject.function),
+        space=EditSpace(source, suite.subject.function, defined=suite.subject.defined),
         tests=suite.tests,
         hidden_tests=suite.hidden_tests,
         fault=fault,

@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 from agents.se_darwin.corpus.arithmetic import GENERATORS as ARITHMETIC
@@ -50,6 +51,11 @@ class Subject:
     def library(self) -> str | None:
         """Standard-library module whose names the function uses; None if it uses none."""
         return None if self.module == _EVERYDAY else self.module
+
+    @property
+    def defined(self) -> frozenset[str]:
+        """Names of that module."""
+        return frozenset(dir(import_module(self.library)) if self.library else ())
 
 
 @cache

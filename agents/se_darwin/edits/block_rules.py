@@ -253,8 +253,9 @@ def update_added(site: Site) -> Iterator[Proposal]:
         for value in scope.names[:3]
         if value != name
     ]
-    for place in _places(site)[:2]:
-        values = [name for name in scope.names if name not in place][:2]
+    for place in _places(site)[:3]:
+        names = dict.fromkeys((*scope.unused, *scope.names))
+        values = [name for name in names if name not in place and name not in scope.hidden][:2]
         texts += [f"{place} {change}" for change in ("+= 1", "-= 1")]
         texts += [f"{place} {operator} {value}" for operator in ("+=", "=") for value in values]
     for text in dict.fromkeys(texts):
@@ -267,9 +268,13 @@ def _places(site: Site) -> list[str]:
     places = [*scope.places]
     owners = dict.fromkeys(text.partition("[")[0] for text in scope.places if "[" in text)
     for owner in owners:
-        places += [f"{owner}[{index}]" for index in scope.indexes[:2]]
+        places += [f"{owner}[{index}]" for index in scope.indexes[:3]]
     places += [f"self.{name}" for name in scope.module.attributes[:2]]
-    return list(dict.fromkeys(places))
+    return [place for place in dict.fromkeys(places) if not _names_of(place) & scope.hidden]
+
+
+def _names_of(text: str) -> set[str]:
+    return {each.id for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Name)}
 
 
 def return_kind(site: Site) -> Iterator[Proposal]:

@@ -25,6 +25,8 @@ def clause_added(site: Site) -> Iterator[Proposal]:
             yield _clause(site, node, operator, text, first=False)
         for text in _reachable(site, operator):
             yield _clause(site, node, operator, text, first=True)
+        for text in _alike(site):
+            yield _clause(site, node, operator, text, first=False)
         for text in truths:  # before the condition, which may need it
             for test in (text, f"not {text}"):
                 yield _clause(site, node, operator, test, first=True)
@@ -80,6 +82,49 @@ def _reachable(site: Site, operator: type[ast.boolop]) -> list[str]:
         form = "{} not in {}" if operator is ast.And else "{} in {}"
         found += [form.format(name, owner) for name in scope.names if name != owner][:_MAX_NAMES]
     return list(dict.fromkeys(found))[:_MAX_CLAUSES]
+
+
+def _alike(site: Site) -> list[str]:
+    """Comparisons with a number like the condition itself, of another variable or number."""
+    node, scope = site.node, site.scope
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return []
+    right, used = node.comparators[0], scope.uses
+    if not isinstance(right, ast.Constant) or type(right.value) not in (int, float):
+        return []
+    owners = [each.id for each in ast.walk(node.left) if isinstance(each, ast.Name)]
+    owners = [name for name in owners if name in scope.names]
+    if len(set(owners)) != 1:
+        return []
+    operators = _ALIKE.get(type(node.ops[0]), ())
+    others = [name for name in scope.names if name not in owners and name in used][:_MAX_ALIKE]
+    numbers = [right.value, *(number for number in scope.numbers if number != right.value)]
+    left = ast.unparse(node.left)
+    return [
+        f"{_renamed(left, owners[0], name)} {operator} {number!r}"
+        for name in others
+        for number in numbers[:3]
+        for operator in operators
+    ]
+
+
+_ALIKE: dict[type[ast.cmpop], tuple[str, ...]] = {
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Eq: ("==",),
+    ast.NotEq: ("!=",),
+}
+_MAX_ALIKE = 4
+
+
+def _renamed(text: str, old: str, new: str) -> str:
+    tree = parse_expression(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == old:
+            node.id = new
+    return ast.unparse(tree)
 
 
 def _may_be_index(index: ast.expr, numeric: tuple[str, ...]) -> bool:

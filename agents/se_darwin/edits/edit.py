@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -43,6 +43,7 @@ class Edit:
         line: Source line of the node.
         assign: Returns the new contents of slots; called when the edit is applied.
         path: Role of the node in its parent, then the types of its ancestors, innermost first.
+        inserts: Whether it puts statements beside the node, and so goes with others at this node.
     """
 
     node: int
@@ -52,6 +53,11 @@ class Edit:
     line: int = field(compare=False)
     assign: Callable[[], Sequence[Assignment]] = field(compare=False, repr=False)
     path: tuple[str, ...] = field(compare=False, repr=False)
+    inserts: bool = field(default=False, compare=False, repr=False)
+
+    def goes_with(self, others: Iterable[Edit]) -> bool:
+        """Whether it can be added to *others*: all that replace something are at other nodes."""
+        return self.inserts or all(each.inserts or each.node != self.node for each in others)
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.kind} {self.old} -> {self.new}"
@@ -65,6 +71,7 @@ class Proposal:
     old: str
     new: str
     assign: Callable[[], Sequence[Assignment]]
+    inserts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +164,7 @@ class Site:
             old="before" if before else "after",
             new=text,
             assign=self.put(before=before, after=after),
+            inserts=True,
         )
 
     def set_field(

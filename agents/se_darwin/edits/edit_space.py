@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from agents.se_darwin.edits.block_rules import BLOCK_RULES
 from agents.se_darwin.edits.condition_rules import CONDITION_RULES
@@ -99,12 +99,14 @@ _MAX_ANCESTORS = 4
 class EditSpace:
     """The edits of one function in one program.
 
-    A candidate is a *set* of edits, all addressed in this one tree, at most one per node. So
+    A candidate is a *set* of edits, all addressed in this one tree; of those at one node all but
+    one may put statements beside it. So
     edits of different lineages can be merged, and single edits removed.
 
     Args:
         source: Source of a program that defines *function*.
         function: Name of a function at the top level of the program, or ``Class.method``.
+        defined: Names that the program can read although neither it nor Python defines them.
 
     Attributes:
         source: *source* in normal form.
@@ -115,7 +117,7 @@ class EditSpace:
         ValueError: *source* does not parse or does not define the function.
     """
 
-    def __init__(self, source: str, function: str) -> None:
+    def __init__(self, source: str, function: str, *, defined: Collection[str] = ()) -> None:
         try:
             self._tree = ast.parse(ast.unparse(ast.parse(source)))
         except SyntaxError as error:
@@ -124,7 +126,7 @@ class EditSpace:
         self.function = function
         self.definition = definition_of(self._tree, function)
         self.nodes = tuple(ast.walk(self.definition))
-        self.scope = Scope.of(self._tree, self.definition, self.nodes)
+        self.scope = Scope.of(self._tree, self.definition, self.nodes, defined)
         self.edits = tuple(self._enumerate())
         decorators = (each.lineno for each in self.definition.decorator_list)
         first = min((self.definition.lineno, *decorators))
@@ -147,11 +149,13 @@ class EditSpace:
         """Return the program with *edits* applied, in normal form.
 
         Raises:
-            ValueError: Two edits change the same node.
+            ValueError: Two edits replace the same node.
         """
-        ordered = sorted(edits, key=lambda edit: -edit.node)  # inner nodes before outer ones
-        if len({edit.node for edit in ordered}) != len(ordered):
-            raise ValueError("two edits change the same node; keep one of them")
+        # inner nodes before outer ones; what goes beside a node after what replaces it
+        ordered = sorted(edits, key=lambda edit: (-edit.node, edit.inserts, edit.kind, edit.new))
+        replaced = [edit.node for edit in ordered if not edit.inserts]
+        if len(set(replaced)) != len(replaced):
+            raise ValueError("two edits replace the same node; keep one of them")
         undone: list[Assignment] = []
         written: list[object] = []
         try:
@@ -201,6 +205,7 @@ class EditSpace:
                             line=getattr(child, "lineno", self.definition.lineno),
                             assign=proposal.assign,
                             path=path,
+                            inserts=proposal.inserts,
                         )
                         if edit not in seen:
                             seen.add(edit)

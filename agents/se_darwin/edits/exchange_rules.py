@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from agents.se_darwin.edits.edit import Block, Proposal, Site, parse_expression
+from agents.se_darwin.edits.edit import Block, Proposal, Site, parse_expression, statement_in
 
 _EXCEPTIONS = ("ValueError", "TypeError", "KeyError", "IndexError", "AttributeError")
 _BROAD = ("ZeroDivisionError", "Exception")
@@ -225,4 +225,73 @@ def _handler_ends(site: Site) -> Iterator[Proposal]:
             )
 
 
-EXCHANGE_RULES = (lookup, in_place, found_value, exception)
+def attempted(site: Site) -> Iterator[Proposal]:
+    """``s`` to ``try: s`` with a handler of an exception that the statement may raise."""
+    node = site.node
+    if not site.is_statement or not isinstance(
+        node, ast.Assign | ast.AugAssign | ast.Return | ast.Expr
+    ):
+        return
+    if any(isinstance(each, ast.Try) for each in site.ancestors[:1]):
+        return
+    values = dict.fromkeys((*site.scope.returned[:2], "None", "False", "0"))
+    own = ast.unparse(node)
+    ends = ["continue"] if site.in_loop else []
+    ends += [f"return {value}" for value in values if f"return {value}" != own]
+    ends += [] if isinstance(node, ast.Return) else ["pass"]
+    for name in list(_possible_exceptions(node))[:2]:
+        for end in ends[:4]:
+            yield Proposal(
+                kind="exception",
+                old="try",
+                new=f"except {name} {end}",
+                assign=lambda name=name, end=end: [  # type: ignore[misc]
+                    (site.slot, _try(statement_in(site.slot), name, end))
+                ],
+            )
+
+
+def _possible_exceptions(node: ast.AST) -> dict[str, None]:
+    """Return the classes of the exceptions that the operations in a statement usually raise."""
+    found: dict[str, None] = {}
+    for each in ast.walk(node):
+        if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load):
+            if not isinstance(each.slice, ast.Slice):
+                is_key = isinstance(each.slice, ast.Constant) and isinstance(each.slice.value, str)
+                found["KeyError" if is_key else "(KeyError, IndexError)"] = None
+        elif isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div | ast.FloorDiv | ast.Mod):
+            if not isinstance(each.right, ast.Constant):
+                found["ZeroDivisionError"] = None
+        elif isinstance(each, ast.Call):
+            called = getattr(each.func, "attr", getattr(each.func, "id", ""))
+            found.update(dict.fromkeys(_RAISED_BY.get(called, ())))
+    return found
+
+
+_RAISED_BY = {
+    "int": ("ValueError", "TypeError"),
+    "float": ("ValueError", "TypeError"),
+    "index": ("ValueError",),
+    "remove": ("ValueError",),
+    "next": ("StopIteration",),
+    "len": ("TypeError",),
+    "pop": ("IndexError", "KeyError"),
+    "decode": ("UnicodeDecodeError",),
+}
+
+
+def _try(statement: ast.stmt, name: str, end: str) -> ast.Try:
+    made = ast.parse(f"try:\n    pass\nexcept {name}:\n    pass").body[0]
+    if not isinstance(made, ast.Try):
+        raise TypeError(f"{made!r} is no try statement")
+    made.body = [statement]
+    made.handlers[0].body = [_parsed(end)]
+    return made
+
+
+def _parsed(statement: str) -> ast.stmt:
+    """Return a statement that need not be allowed outside a loop or function."""
+    return ast.parse(statement).body[0]
+
+
+EXCHANGE_RULES = (lookup, in_place, found_value, exception, attempted)

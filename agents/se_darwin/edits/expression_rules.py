@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from agents.se_darwin.edits.edit import Proposal, Site, swap
 
@@ -174,14 +174,26 @@ def sign(site: Site) -> Iterator[Proposal]:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         assign = site.replace(lambda: node.operand)
         yield Proposal(kind="sign", old="USub", new="nothing", assign=assign)
-    elif (
-        isinstance(node, ast.Name)
-        and isinstance(node.ctx, ast.Load)
-        and isinstance(site.parent, ast.BinOp | ast.Subscript | ast.Slice)
-        and site.role != "value"
-    ):
+    elif isinstance(node, ast.expr) and _is_signed(site):
         assign = site.replace(lambda: ast.UnaryOp(op=ast.USub(), operand=node))
         yield Proposal(kind="sign", old="nothing", new="USub", assign=assign)
+
+
+def _is_signed(site: Site) -> bool:
+    """Whether the expression is one before which people put a minus."""
+    node, parent = site.node, site.parent
+    if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and isinstance(
+        node.ctx, ast.Load
+    ):
+        is_part = isinstance(parent, ast.Tuple) and isinstance(site.ancestors[1], ast.Lambda)
+        if is_part or isinstance(parent, ast.Lambda | ast.IfExp):  # the order of a sort key
+            return True
+    return (
+        isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Load)
+        and isinstance(parent, ast.BinOp | ast.Subscript | ast.Slice)
+        and site.role != "value"
+    )
 
 
 def offset(site: Site) -> Iterator[Proposal]:
@@ -261,7 +273,7 @@ def string(site: Site) -> Iterator[Proposal]:
     if not isinstance(node, ast.Constant) or isinstance(site.parent, ast.JoinedStr):
         return
     if isinstance(node.value, str | bytes):
-        others = (*site.scope.strings, type(node.value)(), *_similar(node.value))
+        others = (*site.scope.strings, type(node.value)(), *_similar(node.value), *_keys(site))
         for other in dict.fromkeys(others):
             if type(other) is type(node.value) and other != node.value:
                 yield Proposal(
@@ -270,6 +282,15 @@ def string(site: Site) -> Iterator[Proposal]:
                     new=repr(other)[:20],
                     assign=site.set_field("value", other),
                 )
+
+
+def _keys(site: Site) -> Sequence[str]:
+    """Names of variables, where a text is a key: what is read from ``row["net"]`` is named so."""
+    value = getattr(site.node, "value", None)
+    is_key = site.role in ("slice", "keys") or (site.role == "args" and site.index == 0)
+    if not is_key or not isinstance(value, str) or not value.isidentifier():
+        return ()
+    return site.scope.names[:_MAX_FUNCTIONS]
 
 
 def _similar(value: str | bytes) -> tuple[str | bytes, ...]:

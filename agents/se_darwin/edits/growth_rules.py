@@ -101,6 +101,24 @@ def _measured(node: ast.expr) -> ast.expr | None:
     return node
 
 
+def clamped(site: Site) -> Iterator[Proposal]:
+    """``a - b`` to ``max(0, a - b)``."""
+    node = site.node
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and is_value(node):
+        is_difference = isinstance(site.parent, ast.BinOp) and isinstance(
+            site.parent.op, ast.Add | ast.Sub
+        )
+        if not is_difference:
+            yield Proposal(
+                kind="call_added",
+                old="nothing",
+                new="max(0, x)",
+                assign=site.replace(
+                    lambda: ast.Call(ast.Name("max", ast.Load()), [ast.Constant(0), node], [])
+                ),
+            )
+
+
 def list_added(site: Site) -> Iterator[Proposal]:
     """``x`` to ``[x]``."""
     node = site.node
@@ -337,6 +355,7 @@ def _is_operand(site: Site) -> bool:
 GROWTH_RULES = (
     call_added,
     indexes_looped,
+    clamped,
     list_added,
     method_added,
     index_added,

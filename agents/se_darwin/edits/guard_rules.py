@@ -76,7 +76,7 @@ def _raising_tests(site: Site) -> list[str]:
     numeric = [name for name in parameters if name in scope.numeric]
     sized = [name for name in parameters if name in scope.sized]
     certain = [name for name in numeric if name not in sized]
-    tests = [f"{name} < 0" for name in numeric[:2]]
+    tests = [f"{name} < 0" for name in numeric[:3]]
     tests += [f"not {name}" for name in sized[:2]]
     tests += [f"{name} <= 0" for name in numeric[:2]]
     if len(certain) > 1:

@@ -41,6 +41,8 @@ def value_replaced(site: Site) -> Iterator[Proposal]:
 
 def _replacements(site: Site, node: ast.expr) -> Iterator[str]:
     scope = site.scope
+    if not isinstance(node, ast.Name | ast.Constant):
+        yield from scope.unused[:2]
     if isinstance(site.parent, ast.Return):
         yield from (*scope.returned[:4], *scope.names[:4], *_GENERIC)
     elif isinstance(node, ast.Constant):

@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from agents.se_darwin.edits.edit import Proposal, Site
 from agents.se_darwin.edits.scope import is_value
 
+_MAX_NAMES = 6
+_CALLED = ("list", "str", "dict", "set", "tuple", "int", "input", "max", "min", "sum", "len", "id")
 _METHODS = (
     *("lower", "upper", "strip", "split", "keys", "values", "items", "copy", "pop", "isdigit"),
     *("isalpha", "isalnum", "isupper", "islower", "title", "capitalize", "popleft", "sort"),
@@ -16,14 +18,27 @@ _METHODS = (
 
 
 def unknown_name(site: Site) -> Iterator[Proposal]:
-    """A name that nothing defines to a similar one."""
-    node = site.node
-    if isinstance(node, ast.Name) and node.id in site.scope.unknown:
-        module = site.scope.module
-        known = (*site.scope.names, *module.functions, *module.constants)
-        for name in get_close_matches(node.id, known, n=3, cutoff=0.6):
+    """A name that nothing defines, or a builtin that is no value, to another one, here or all."""
+    node, scope = site.node, site.scope
+    if not isinstance(node, ast.Name) or not is_value(node):
+        return
+    if node.id in scope.unknown:
+        known = (*scope.names, *scope.module.functions, *scope.module.constants)
+        others = get_close_matches(node.id, known, n=3, cutoff=0.6)
+        others += [*scope.inner, *scope.names][:_MAX_NAMES]
+    elif node.id in _CALLED and site.role in ("iter", "value", "left", "comparators", "args"):
+        others = [*scope.parameters, *scope.names][:_MAX_NAMES]
+    else:
+        return
+    uses = scope.uses.get(node.id, ())
+    for name in dict.fromkeys(others):
+        yield Proposal(kind="variable", old=node.id, new=name, assign=site.set_field("id", name))
+        if len(uses) > 1 and uses[0] is node:
             yield Proposal(
-                kind="variable", old=node.id, new=name, assign=site.set_field("id", name)
+                kind="variable",
+                old=f"{node.id}, everywhere",
+                new=name,
+                assign=lambda name=name: [((use, "id", None), name) for use in uses],  # type: ignore[misc]
             )
 
 

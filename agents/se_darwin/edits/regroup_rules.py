@@ -158,6 +158,27 @@ def _with_wrapped(node: ast.AST, inner: ast.expr) -> ast.expr:
     return ast.Call(node.func, [inner, *node.args[1:]], node.keywords)
 
 
+def operand_moved_out(site: Site) -> Iterator[Proposal]:
+    """``f(g(h, a * b))`` to ``f(g(h, a)) * b``: the last operand to after all calls around it."""
+    node = site.node
+    if not isinstance(node, ast.Call) or isinstance(site.parent, ast.Expr):
+        return
+    inner = node.args[-1] if node.args else None
+    while isinstance(inner, ast.Call) and inner.args:
+        inner = inner.args[-1]
+    if not isinstance(inner, ast.BinOp) or _wrapped(node) is inner:
+        return
+    form = _Substitution({_HOLE: inner.left})
+    text = ast.unparse(node).replace(ast.unparse(inner), _HOLE, 1)
+
+    def build() -> ast.AST:
+        call: ast.expr = form.visit(parse_expression(text))
+        return ast.BinOp(call, inner.op, inner.right)
+
+    if text.count(_HOLE) == 1:
+        yield _moved(site, "to after the calls", build)
+
+
 def _inwards(node: ast.Call | ast.UnaryOp, inner: ast.BinOp, side: str) -> Callable[[], ast.AST]:
     def build() -> ast.AST:
         if side == "left":
@@ -281,6 +302,9 @@ def _rounded(node: ast.BinOp, form: str) -> ast.AST:
     return made
 
 
+_HOLE = "__operand__"
+
+
 class _Substitution(ast.NodeTransformer):
     """Puts expressions in the place of names."""
 
@@ -291,4 +315,4 @@ class _Substitution(ast.NodeTransformer):
         return self._parts.get(node.id, node)
 
 
-REGROUP_RULES = (regrouped, call_moved, both_sides, rounding)
+REGROUP_RULES = (regrouped, call_moved, operand_moved_out, both_sides, rounding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -47,6 +47,11 @@ class Scope:
         statements: Texts of its simple statements.
         places: Texts of the subscripts and attributes that it sets, then of those that it reads
             from variables that hold something else than text; without slices.
+        yields: Whether it is a generator.
+        inner: Names of the function itself and of those that it defines.
+        uses: Where it reads each name, in order of the syntax tree.
+        unused: Variables that it sets and never reads.
+        hidden: Variables that only a lambda function or a comprehension has.
         unknown: Names that it reads and that neither it nor the module nor Python defines.
         unset: Usual start values of names that it changes but assigns nowhere.
         module: What the program around it offers.
@@ -71,15 +76,30 @@ class Scope:
     assigned: tuple[str, ...]
     statements: tuple[str, ...]
     places: tuple[str, ...]
+    yields: bool
+    inner: tuple[str, ...]
+    uses: dict[str, tuple[ast.Name, ...]]
+    unused: tuple[str, ...]
+    hidden: frozenset[str]
     unknown: tuple[str, ...]
     unset: dict[str, tuple[str, ...]]
     module: ModuleScope
 
     @classmethod
-    def of(cls, tree: ast.Module, definition: ast.FunctionDef, nodes: tuple[ast.AST, ...]) -> Scope:
-        """Collect the ingredients of *definition* in *tree*, whose *nodes* are given."""
+    def of(
+        cls,
+        tree: ast.Module,
+        definition: ast.FunctionDef,
+        nodes: tuple[ast.AST, ...],
+        defined: Collection[str] = (),
+    ) -> Scope:
+        """Collect the ingredients of *definition* in *tree*, whose *nodes* are given.
+
+        Names that are *defined* elsewhere are not unknown.
+        """
         names = _variables(nodes)
         evidence = _Evidence(nodes)
+        evidence.record_annotations(definition)
         parts = {
             id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values
         }
@@ -91,6 +111,10 @@ class Scope:
             for node in nodes
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
+        uses: dict[str, list[ast.Name]] = {}
+        for node in nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                uses.setdefault(node.id, []).append(node)
         attributes: dict[str, list[str]] = {}
         for node in nodes:
             if isinstance(node, ast.Attribute):
@@ -102,7 +126,7 @@ class Scope:
         unknown = _unique(
             node.id
             for node in nodes
-            if isinstance(node, ast.Name) and node.id not in module.known | bound
+            if isinstance(node, ast.Name) and node.id not in module.known | bound.union(defined)
         )
         return cls(
             names=names,
@@ -157,6 +181,11 @@ class Scope:
                 for node in sorted(nodes, key=lambda node: not _is_stored(node))
                 if _is_place(node, evidence.texts)
             ),
+            yields=any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes),
+            inner=_unique(node.name for node in nodes if isinstance(node, ast.FunctionDef)),
+            uses={name: tuple(found) for name, found in uses.items()},
+            unused=tuple(name for name in names if name in stored and name not in uses),
+            hidden=_hidden(nodes),
             unknown=unknown,
             unset=_unset(nodes, {arg.arg for arg in parameters}, unknown),
             module=module,
@@ -171,6 +200,16 @@ class _Evidence:
         self.lists, self.sets, self.texts = set[str](), set[str](), set[str]()
         for node in nodes:
             self._record(node)
+
+    def record_annotations(self, definition: ast.FunctionDef) -> None:
+        """Believe what *definition* says about its parameters."""
+        arguments = definition.args
+        for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            text = ast.unparse(each.annotation) if each.annotation else ""
+            if text in ("int", "float", "complex", "int | float", "float | int"):
+                self.numbers.add(each.arg)
+            elif text.partition("[")[0].lower() in ("list", "str", "dict", "set", "tuple"):
+                self.sized.add(each.arg)
 
     def may_be_number(self, name: str) -> bool:
         return name in self.numbers or name not in self.sized
@@ -277,6 +316,26 @@ def _bound_otherwise(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.name or ""
         elif isinstance(node, ast.Global | ast.Nonlocal):
             yield from node.names
+
+
+def _hidden(nodes: tuple[ast.AST, ...]) -> frozenset[str]:
+    """Return the variables that statements cannot read: of lambda functions and comprehensions."""
+    inner, outer = set[str](), set[str]()
+    targets = {
+        id(each)
+        for node in nodes
+        if isinstance(node, ast.comprehension)
+        for each in ast.walk(node.target)
+    }
+    arguments = {
+        id(each) for node in nodes if isinstance(node, ast.Lambda) for each in ast.walk(node.args)
+    }
+    for node in nodes:
+        if isinstance(node, ast.arg):
+            (inner if id(node) in arguments else outer).add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            (inner if id(node) in targets else outer).add(node.id)
+    return frozenset(inner - outer)
 
 
 def _unset(

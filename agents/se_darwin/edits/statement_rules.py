@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from types import UnionType
 
-from agents.se_darwin.edits.edit import Block, Proposal, Site, swap
+from agents.se_darwin.edits.edit import Block, Proposal, Site, parse_expression, swap
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
 
@@ -55,9 +55,23 @@ def statement_order(site: Site) -> Iterator[Proposal]:
         )
 
 
+_MAX_RETURNED = 4
+_RETURNED = ("True", "False", "0", "[]")
+
+
 def return_value(site: Site) -> Iterator[Proposal]:
-    """Exchange the values of two neighbouring ``return`` statements."""
-    node = site.node
+    """Exchange the values of two neighbouring ``return`` statements; give one that has none one."""
+    node, scope = site.node, site.scope
+    if isinstance(node, ast.Return) and node.value is None and not scope.yields:
+        names = [name for name in scope.names if name not in scope.hidden][:_MAX_RETURNED]
+        texts = (*scope.returned[:2], *names, *scope.values[:_MAX_RETURNED], *_RETURNED)
+        for text in dict.fromkeys(texts):
+            yield Proposal(
+                kind="return_value",
+                old="nothing",
+                new=text,
+                assign=lambda text=text: [((node, "value", None), parse_expression(text))],  # type: ignore[misc]
+            )
     if not isinstance(node, ast.Return) or node not in site.scope.returns[:-1]:
         return
     following = site.scope.returns[site.scope.returns.index(node) + 1]
@@ -96,6 +110,8 @@ def together(site: Site) -> Iterator[Proposal]:
                 (there, Block([])),
             ],
         )
+        exchange = swap((node, "value", None), (following, "value", None))
+        yield Proposal(kind="assignment", old="Assign", new="values swapped", assign=exchange)
     if (
         isinstance(target, ast.Tuple)
         and isinstance(value, ast.Tuple)

@@ -9,19 +9,20 @@ from agents.se_darwin.features import Step
 
 
 def revise(space: EditSpace, edits: frozenset[Edit]) -> list[Step]:
-    """Return a step for each additional edit at a node that *edits* do not touch."""
-    touched = {edit.node for edit in edits}
+    """Return a step for each additional edit: at another node, or one that goes with *edits*."""
+    at_node: dict[int, list[Edit]] = {}
+    for edit in edits:
+        at_node.setdefault(edit.node, []).append(edit)
     return [
         Step(operator="revision", changed=frozenset({edit}), edits=edits | {edit})
         for edit in space.edits
-        if edit.node not in touched
+        if edit not in edits and edit.goes_with(at_node.get(edit.node, ()))
     ]
 
 
 def recombine(first: frozenset[Edit], second: frozenset[Edit]) -> tuple[Edit, ...]:
-    """Return the edits of *second* that can be added to *first*: those at other nodes."""
-    touched = {edit.node for edit in first}
-    return _ordered(edit for edit in second if edit.node not in touched)
+    """Return the edits of *second* that can be added to *first*: those that go with all of it."""
+    return _ordered(edit for edit in second if edit not in first and edit.goes_with(first))
 
 
 def refine(edits: frozenset[Edit]) -> list[Step]:

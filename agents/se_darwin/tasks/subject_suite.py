@@ -85,7 +85,7 @@ class SubjectSuite:
             return None
         return cls(
             subject=subject,
-            space=EditSpace(subject.source, subject.function),
+            space=EditSpace(subject.source, subject.function, defined=subject.defined),
             tests=tuple(visible),
             hidden_tests=tuple(tests[split:]),
         )
@@ -127,7 +127,11 @@ class SubjectSuite:
                 if not evaluation.fixed:
                     return replace(
                         original,
-                        space=EditSpace(evaluation.source, self.subject.function),
+                        space=EditSpace(
+                            evaluation.source,
+                            self.subject.function,
+                            defined=self.subject.defined,
+                        ),
                         fault=batch[evaluation.source],
                     )
         return None

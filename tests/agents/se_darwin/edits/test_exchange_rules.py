@@ -50,6 +50,17 @@ from agents.se_darwin.edits import EditSpace
                 ("OSError", "OSError", "return None", "pass"),
             )
         ),
+        (
+            "exception",
+            "c = int(a)\n    return c",
+            "try:\n        c = int(a)\n    except ValueError:\n        return None\n    return c",
+        ),
+        (
+            "exception",
+            "for c in a:\n        b += 1 / c\n    return b",
+            "for c in a:\n        try:\n            b += 1 / c\n"
+            "        except ZeroDivisionError:\n            continue\n    return b",
+        ),
         ("method", "return a.lstrip(b)", "return a.removeprefix(b)"),
         ("method", "return a.isdigit()", "return a.isnumeric()"),
         ("method", "return a.split('x')", "return a.rsplit('x')"),

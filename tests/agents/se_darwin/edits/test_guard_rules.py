@@ -105,3 +105,12 @@ def test_no_guard_raises_with_names_that_the_function_lacks() -> None:
     raised = {edit.new for edit in space.edits if edit.kind == "raise_added"}
     assert raised
     assert not [text for text in raised if "above" in text]
+
+
+def test_annotations_tell_which_parameters_are_numbers() -> None:
+    source = "def solve(a: float, b: int):\n    return (a + b) * b"
+    made = [edit.new for edit in EditSpace(source, "solve").edits if edit.kind == "raise_added"]
+    assert "if min(a, b) < 0: raise ValueError" in made
+    bare = source.replace(": float", "").replace(": int", "")
+    others = [edit.new for edit in EditSpace(bare, "solve").edits if edit.kind == "raise_added"]
+    assert "if min(a, b) < 0: raise ValueError" not in others

@@ -31,6 +31,13 @@ class Box:
         ("method_added", "return word.lower", "return word.lower()"),
         ("call_removed", "return self.area()", "return self.area"),
         ("variable", "return wrod", "return word"),
+        ("variable", "return x", "return word"),
+        ("variable", "return x + x * 2", "return size + size * 2"),
+        (
+            "variable",
+            "for each in list:\n            pass",
+            "for each in size:\n            pass",
+        ),
         ("update_added", "count += size", "count = 0\n        count += size"),
         ("update_added", "found.append(size)", "found = []\n        found.append(size)"),
         ("update_added", "known[size] = 1", "known = {}\n        known[size] = 1"),
@@ -65,3 +72,9 @@ def solve(items, *others, **named):
     scope = EditSpace(source, "solve").scope
     assert scope.unknown == ("missing",)
     assert scope.unset == {}
+
+
+def test_names_that_others_define_are_known() -> None:
+    source = "def solve(size):\n    return LIMIT + size"
+    assert EditSpace(source, "solve").scope.unknown == ("LIMIT",)
+    assert EditSpace(source, "solve", defined=["LIMIT"]).scope.unknown == ()

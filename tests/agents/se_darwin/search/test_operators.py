@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agents.se_darwin.edits import Edit
+from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.search.operators import recombine, refine, revise
 from agents.se_darwin.tasks import RepairTask
 
@@ -16,9 +16,9 @@ def test_revision_leaves_the_nodes_of_the_lineage_alone(two_faults: RepairTask) 
     assert steps
     for step in steps:
         [added] = step.changed
-        assert added.node != own.node
+        assert added.inserts or added.node != own.node
         assert step.edits == lineage | {added}
-    skipped = sum(edit.node == own.node for edit in two_faults.space.edits)
+    skipped = sum(edit.node == own.node and not edit.inserts for edit in two_faults.space.edits)
     assert len(steps) == len(two_faults.space.edits) - skipped
 
 
@@ -34,6 +34,29 @@ def test_recombination_keeps_the_own_edit_of_a_node(two_faults: RepairTask) -> N
     [constant] = edits_of(two_faults, "constant")
     assert recombine(constant | {comparisons[0]}, frozenset({comparisons[1]})) == ()
     assert recombine(frozenset({comparisons[1]}), constant | {comparisons[0]}) == tuple(constant)
+
+
+GUARDS = """def solve(x, y):
+    if x < 0:
+        raise ValueError
+    if min(x, y) < 0:
+        raise ValueError
+    return x - y
+"""
+
+
+def test_two_guards_go_before_one_statement() -> None:
+    space = EditSpace("def solve(x, y):\n    return x - y\n", "solve")
+    raising = [edit for edit in space.edits if edit.kind == "raise_added"]
+    [first] = [edit for edit in raising if "if x < 0" in edit.new]
+    second = [edit for edit in raising if edit.new.startswith("if min(x, y) < 0")]
+    both = recombine(frozenset({first}), frozenset(second))
+    assert both == tuple(second)
+    assert first.node == second[0].node
+    assert space.program({first, *both}) == EditSpace(GUARDS, "solve").source
+    added = {edit for step in revise(space, frozenset({first})) for edit in step.changed}
+    assert set(second) <= added
+    assert first not in added
 
 
 def test_refinement_drops_each_edit_once(two_faults: RepairTask) -> None:
