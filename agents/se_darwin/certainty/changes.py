@@ -163,6 +163,10 @@ def _drawn(items: list[Item], rng: Random) -> list[Item]:
     return [list(rng.choice(items)) for _ in range(rng.randint(1, len(items) + 2))]
 
 
+def _longer(items: list[Item], rng: Random) -> list[Item]:
+    return [*items, *_drawn(items, rng)]
+
+
 def _half(items: list[Item], rng: Random) -> list[Item]:
     middle = len(items) // 2
     return rng.choice((items[:middle], items[middle:]))
@@ -180,6 +184,7 @@ _ITEM_CHANGES = (
     _backwards,
     _sorted,
     _drawn,
+    _longer,
     _half,
     _none,
 )

@@ -237,6 +237,7 @@ def update_added(site: Site) -> Iterator[Proposal]:
         return
     stored = [name for name in scope.assigned if name in scope.numeric]
     texts = [f"{name} {operator}= 1" for name in stored[:2] for operator in "+-"]
+    texts += _accumulations(site)
     texts += [
         f"{name} += {value}" for name in stored[:2] for value in scope.names[:3] if value != name
     ]
@@ -260,6 +261,33 @@ def update_added(site: Site) -> Iterator[Proposal]:
         texts += [f"{place} {operator} {value}" for operator in ("+=", "=") for value in values]
     for text in dict.fromkeys(texts):
         yield site.insertion("update_added", after=[text])
+
+
+def _accumulations(site: Site) -> list[str]:
+    """``x += y``: ``x`` is set before the loop and only read in it, ``y`` is set in this block."""
+    loops = [each for each in site.ancestors if isinstance(each, _LOOPS)]
+    if not loops:
+        return []
+    stored, read = _stored(loops[0]), set[str]()
+    for node in ast.walk(loops[0]):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            read.add(node.id)
+    scope = site.scope
+    totals = [name for name in scope.assigned if name in scope.numeric]
+    totals = [name for name in totals if name in read and name not in stored]
+    values = [name for each in site.block for name in _stored(each)]
+    values += _stored(loops[0].target) if isinstance(loops[0], ast.For) else []
+    return [
+        f"{total} {operator}= {value}"
+        for total in totals[:2]
+        for value in list(dict.fromkeys(values))[:3]
+        for operator in "+-"
+    ]
+
+
+def _stored(node: ast.AST) -> list[str]:
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return [each.id for each in names if isinstance(each.ctx, ast.Store)]
 
 
 def _places(site: Site) -> list[str]:

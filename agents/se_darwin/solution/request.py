@@ -38,7 +38,7 @@ from agents.se_darwin.tasks.evaluation import Evaluation
 MAX_TIMEOUT_SECONDS = 3600.0
 
 _LEAST = Limits(cpu_seconds=0.1, wall_seconds=1.0)
-_CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.03, 0.2
+_CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.015, 0.2
 _CPU_MARGIN, _WALL_MARGIN = 20, 10
 
 

@@ -34,6 +34,12 @@ import pytest
             "return sorted(a, key=lambda k: (-k[1], k[0]))",
         ),
         ("sign", "return a if c else b", "return -a if c else b"),
+        (
+            "update_added",
+            "d = 0\n    e = []\n    for g in a:\n        h = -g\n        e.append((h, d + h))",
+            "d = 0\n    e = []\n    for g in a:\n        h = -g\n        e.append((h, d + h))\n"
+            "        d += h",
+        ),
         ("call_added", "return '0' * (a - b)", "return '0' * max(0, a - b)"),
         ("call_moved", "return f(g(len, a * b))", "return f(g(len, a)) * b"),
         (
