@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
 from random import Random
 
 from agents.se_darwin.corpus import Subject, load_subjects
 from agents.se_darwin.edits import Edit
-from agents.se_darwin.features import StepFeatures, observe
+from agents.se_darwin.features import Step, StepFeatures, observe
 from agents.se_darwin.sandbox import Limits, Sandbox
 from agents.se_darwin.search.evolution import Evolution, Outcome
 from agents.se_darwin.search.operators import revise
@@ -21,6 +22,8 @@ CORPUS_LIMITS = Limits(cpu_seconds=0.02)
 """The corpus runs its tests in 1-2 ms; a mutant that loops is stopped after ten times that."""
 FEW_TESTS = (3, 10)
 """Fewest and most tests of a task that has as few as people write."""
+NEAR_PER_TASK = 60
+"""Edits at the place of the fault that a survey runs to find repairs among them."""
 
 
 def open_corpus_sandbox(parallel: int = 2) -> Sandbox:
@@ -128,10 +131,11 @@ def survey_tasks(
     stop: Callable[[], bool] = lambda: False,
     subjects: tuple[Subject, ...] | None = None,
 ) -> Iterator[Transition]:
-    """Yield transitions without end: of each task, the edits that undo the fault and a sample.
+    """Yield transitions without end: of each task, a sample of single edits and further repairs.
 
-    A search meets few repairs; this shows one of nearly every fault that a single edit undoes.
-    Its propensity is the probability that the candidate is in the sample; 1 for undoing edits.
+    A search meets few repairs. So the edits where the fault is are run too, and the repairs among
+    them are shown beside the sample; also the edit that undoes the fault, if there is one. The
+    propensity is the probability that the candidate is in the sample; 1 for the further repairs.
 
     Args:
         sandbox: Sandbox in which candidates run.
@@ -145,28 +149,61 @@ def survey_tasks(
     for task in TaskStream(sandbox, rng, settings, subjects=subjects):
         if stop():
             return
-        programs = {task.space.program(step.edits): step for step in revise(task.space, nothing)}
-        programs.pop(task.space.source, None)
-        others = [source for source in programs if source != task.original]
-        sample = set(rng.sample(others, min(candidates, len(others))))
-        [root] = task.evaluate(sandbox, [(nothing, task.space.source)], coverage=True)
-        chosen = [
-            (step, source)
-            for source, step in programs.items()
-            if source == task.original or source in sample
+        steps = revise(task.space, nothing)
+        sample = rng.sample(steps, min(candidates, len(steps)))
+        near = steps_at_fault(task, steps)
+        tried = [
+            *rng.sample(near, min(NEAR_PER_TASK, len(near))),
+            *undoing_steps(task, near)[:1],
         ]
-        children = task.screen(sandbox, [(step.edits, source) for step, source in chosen])
+        sampled = _by_program(task, sample)
+        programs = sampled | _by_program(task, tried) | sampled
+        [root] = task.evaluate(sandbox, [(nothing, task.space.source)], coverage=True)
+        children = task.screen(sandbox, [(step.edits, each) for each, step in programs.items()])
         observation, features = observe(task.space, root), StepFeatures(task.space, root)
-        for (step, source), child in zip(chosen, children, strict=True):
+        for (source, step), child in zip(programs.items(), children, strict=True):
+            if source not in sampled and not child.fixed:
+                continue
             outcome = Outcome(
                 step=step,
                 observation=observation,
                 action=features.describe(step),
-                propensity=1.0 if source == task.original else len(sample) / len(others),
+                propensity=len(sample) / len(steps) if source in sampled else 1.0,
                 parent=root,
                 child=child,
             )
             yield to_transition(task, outcome, sandbox)
+
+
+def _by_program(task: RepairTask, steps: Sequence[Step]) -> dict[str, Step]:
+    """The *steps* by the program that they make, if it is another one than the given program."""
+    programs = {task.space.program(step.edits): step for step in steps}
+    programs.pop(task.space.source, None)
+    return programs
+
+
+def steps_at_fault(task: RepairTask, steps: Sequence[Step]) -> list[Step]:
+    """Return those of *steps* at nodes that reach to the lines that the fault changed."""
+    broken, original = task.space.source.splitlines(), task.original.splitlines()
+    matcher = SequenceMatcher(a=broken, b=original, autojunk=False)
+    lines = {
+        line
+        for tag, start, end, _, _ in matcher.get_opcodes()
+        if tag != "equal"
+        for line in range(start, end + 2)  # an insertion touches the lines before and after it
+    }
+    found = []
+    for step in steps:
+        [edit] = step.changed
+        end = getattr(task.space.nodes[edit.node], "end_lineno", None) or edit.line
+        if not lines.isdisjoint(range(edit.line, end + 1)):
+            found.append(step)
+    return found
+
+
+def undoing_steps(task: RepairTask, steps: Sequence[Step]) -> list[Step]:
+    """Return those of *steps* that make the program from before the fault."""
+    return [step for step in steps if task.space.program(step.edits) == task.original]
 
 
 def to_transition(task: RepairTask, outcome: Outcome, sandbox: Sandbox) -> Transition:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from warnings import catch_warnings
 
 from agents.se_darwin.corpus.arithmetic import GENERATORS as ARITHMETIC
 from agents.se_darwin.corpus.dates import GENERATORS as DATES
@@ -55,7 +56,10 @@ class Subject:
     @property
     def defined(self) -> frozenset[str]:
         """Names of that module."""
-        return frozenset(dir(import_module(self.library)) if self.library else ())
+        if self.library is None:
+            return frozenset()
+        with catch_warnings(action="ignore", category=DeprecationWarning):  # of old modules
+            return frozenset(dir(import_module(self.library)))
 
 
 @cache

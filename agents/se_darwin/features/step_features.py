@@ -9,6 +9,7 @@ from math import log1p
 
 from agents.se_darwin.edits import EDIT_KINDS, Edit, EditSpace
 from agents.se_darwin.features.edit_context import CONTEXT_NUMBERS, EditContext
+from agents.se_darwin.features.result_texts import ResultTexts
 from agents.se_darwin.features.statements import FARTHEST, Statements
 from agents.se_darwin.features.variables import Variables
 from agents.se_darwin.tasks.evaluation import Evaluation, line_suspiciousness
@@ -30,6 +31,12 @@ NUMBERS = (
     "failing_coverage",
     "passing_coverage",
     "failing_only",
+    "raising",
+    "failing_raise",
+    "new_is_wanted",
+    "new_is_got",
+    "old_is_wanted",
+    "old_is_got",
     "depth",
     "position",
     "loops",
@@ -52,7 +59,7 @@ SPEC = TransitionSpec(
     action={
         "operator": Discrete(values=OPERATORS),
         "kind": Discrete(values=(*EDIT_KINDS, "several")),
-        "tokens": Text(buckets=4096),
+        "tokens": Text(buckets=16384),
         "numbers": Box(shape=(len(NUMBERS),)),
     },
     targets={"outcome": Discrete(values=OUTCOMES), "score_delta": Box()},
@@ -107,6 +114,7 @@ class StepFeatures:
         self._space = space
         self._suspiciousness = line_suspiciousness(parent)
         self._symptoms = [name for name, _ in Counter(parent.symptoms).most_common(_MAX_SYMPTOMS)]
+        self._results = ResultTexts(parent)
         self._alternatives = Counter(edit.node for edit in space.edits)
         self._kinds = Counter(edit.kind for edit in space.edits)
         self._context = EditContext(space)
@@ -171,6 +179,9 @@ class StepFeatures:
             *(f"{kind} under {name}" for name in ancestors[1:]),
             *(f"{kind} | {symptom}" for symptom in self._symptoms),
             *(f"{change} | {symptom}" for symptom in self._symptoms),
+            *(f"{kind} at {place} | {symptom}" for symptom in self._symptoms),
+            *(f"at {place} | {symptom}" for symptom in self._symptoms),
+            *(f"to {new} | {symptom}" for symptom in self._symptoms),
         ]
 
     def _numbers(self, edit: Edit) -> list[float]:
@@ -185,6 +196,8 @@ class StepFeatures:
             failing,
             passing,
             float(failing > 0.0 == passing),
+            *self._suspiciousness.get(-edit.line, (0.0, 0.0, 0.0))[:2],
+            *self._results.describe(edit),
             float(len(edit.path)),
             (edit.line - self._first_line) / self._lines,
             float(self._statements.loops.get(id(node), 0)),

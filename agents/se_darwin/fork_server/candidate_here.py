@@ -21,7 +21,10 @@ class EndlessError(BaseException):
 
 @contextmanager
 def covered_lines(coverage: bool) -> Iterator[set[int]]:
-    """Collect the candidate's lines that run in the block; empty without *coverage*."""
+    """Collect the candidate's lines that run in the block; empty without *coverage*.
+
+    A line that an exception leaves, or in which it is handled, is also there with a minus sign.
+    """
     lines: set[int] = set()
 
     def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - settrace's own
@@ -29,6 +32,8 @@ def covered_lines(coverage: bool) -> Iterator[set[int]]:
             return None
         if event == "line":
             lines.add(frame.f_lineno)
+        elif event == "exception":
+            lines.add(-frame.f_lineno)
         return trace
 
     if coverage:

@@ -39,13 +39,18 @@ from infrastructure.world_model import WorldModel
 from infrastructure.world_model_agent.prior import Prior, PriorError, build_prior
 
 COMMAND = "python -m agents.se_darwin.prior.build --seed {seed}"
-CANDIDATES = 10_000
-SURVEY_SHARE = 0.7
+CANDIDATES = 16_000
+SURVEY_SHARE = 0.85
 SURVEYED_PER_TASK = 24
-PART_CANDIDATES = 500
+PART_CANDIDATES = 800
 EVALUATIONS_PER_TASK = 48
-RANKER_EPOCHS = 10
-EPOCHS = 20
+RANKER_EPOCHS = 5
+EPOCHS = 10
+SETTINGS = SEDarwinSettings(
+    evaluations_per_task=EVALUATIONS_PER_TASK,
+    two_edit_share=0.1,  # a survey of single edits shows no repair of two faults
+    few_tests_share=0.75,  # people write few
+)
 MEMBERS = 3  # two fewer than a run trains: as good on unseen functions, and smaller
 
 _REPORT_EVERY = 500
@@ -115,10 +120,7 @@ class Part:
 
     def collect(self) -> list[Transition]:
         """Run the candidates in a sandbox of the part's own."""
-        settings, rng = (
-            SEDarwinSettings(evaluations_per_task=EVALUATIONS_PER_TASK),
-            Random(self.seed),
-        )
+        settings, rng = SETTINGS, Random(self.seed)
         with open_corpus_sandbox(settings.parallel_candidates) as sandbox, _reproducible():
             if self.ranker is None:
                 rows = survey_tasks(sandbox, rng, settings, candidates=SURVEYED_PER_TASK)

@@ -50,7 +50,8 @@ class Output:
         text: Canonical text of the value, or the exception's name.
         arguments: Canonical text of the positional arguments after the call; for a check of a test
             suite, of the expected value.
-        lines: Numbers of the source lines that ran; empty without coverage.
+        lines: Numbers of the source lines that ran, and minus the numbers of those in which an
+            exception was raised; empty without coverage.
     """
 
     kind: OutputKind

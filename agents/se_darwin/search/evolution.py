@@ -196,7 +196,7 @@ class Evolution:
             weights = self._policy.ranker.success_chances(observation, actions)
             self._ranked_rows += len(steps)
         edits = [edit for step in steps for edit in step.changed]
-        ranked = _take_turns(zip(weights, edits, strict=True))
+        ranked = take_turns(zip(weights, edits, strict=True))
         if not parent.edits:
             self._weights = dict(zip(edits, weights, strict=True))
             self._outlook = ranked[-1][0] if ranked else 0.0
@@ -226,7 +226,7 @@ class Evolution:
         return task.evaluate(self._sandbox, programs, coverage=coverage)
 
 
-def _take_turns(weighted: Iterable[tuple[float, Edit]]) -> list[tuple[float, tuple[Edit, ...]]]:
+def take_turns(weighted: Iterable[tuple[float, Edit]]) -> list[tuple[float, tuple[Edit, ...]]]:
     """Return chances, which sum to 1, and edits, in ascending order of chance.
 
     The k-th edit of a node has its weight divided by the square root of k: if the best ones fail,

@@ -9,6 +9,8 @@ from agents.se_darwin.edits import Edit
 from agents.se_darwin.fork_server.check import PASSED
 from agents.se_darwin.sandbox import Execution, Output, TestCase
 
+NOT_RAISED = "Failed"
+"""Exception of a test that waited for another one: by `pytest.raises`, in the sandbox too."""
 _TYPES = {"[": "list", "(": "tuple", "{": "dict", "'": "text", '"': "text", "b": "bytes"}
 _TYPES |= {"T": "bool", "F": "bool", "N": "None", "s": "set", "i": "iterator", "-": "number"}
 
@@ -23,6 +25,8 @@ class Evaluation:
         passed: Whether it passed, by test.
         execution: Results of all tests.
         symptoms: Short description of the failure, by failed test.
+        wanted: Canonical texts of the values that failed tests expected, as far as they are known.
+        got: Canonical texts of the values that they got instead.
     """
 
     edits: frozenset[Edit]
@@ -30,6 +34,8 @@ class Evaluation:
     passed: tuple[bool, ...]
     execution: Execution
     symptoms: tuple[str, ...]
+    wanted: tuple[str, ...] = ()
+    got: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -41,12 +47,20 @@ class Evaluation:
     ) -> Evaluation:
         """Compare the results of *execution* with those that *tests* expect."""
         pairs = list(zip(tests, execution.outputs, strict=True))
+        values = [
+            (expected_text(test, output), output.text)
+            for test, output in pairs
+            if output is not None and output.kind == test.kind == "value"
+            if not test.passes(output)
+        ]
         return cls(
             edits=edits,
             source=source,
             passed=tuple(test.passes(output) for test, output in pairs),
             execution=execution,
             symptoms=tuple(_symptom(test, out) for test, out in pairs if not test.passes(out)),
+            wanted=tuple(wanted for wanted, _ in values),
+            got=tuple(got for _, got in values),
         )
 
     @property
@@ -74,16 +88,31 @@ def _symptom(test: TestCase, output: Output | None) -> str:
     if output.kind == "strange":
         return "strange"
     if output.kind != test.kind or output.kind == "raise":
+        if output.kind == "raise" and output.text == NOT_RAISED:
+            return "value for exception"
         got = output.text if output.kind == "raise" else "value"
-        return f"{got} for {test.expected if test.kind == 'raise' else 'value'}"
-    # The expected value of a check is known to the suite runner only, which reports it.
-    expected = output.arguments if test.expected == PASSED else test.expected
-    if output.text == expected:
+        return f"{got} for {'exception' if test.kind == 'raise' else 'value'}"
+    return _value_symptom(expected_text(test, output), output.text)
+
+
+def _value_symptom(expected: str, text: str) -> str:
+    if text == expected:
         return "arguments differ"
-    wanted, got = _type_of(expected), _type_of(output.text)
-    if wanted != got:
-        return f"{got} for {wanted}"
-    return f"{wanted} {_difference(wanted, expected, output.text)}"
+    wanted, got = _type_of(expected), _type_of(text)
+    return (
+        f"{got} for {wanted}"
+        if wanted != got
+        else f"{wanted} {_difference(wanted, expected, text)}"
+    )
+
+
+def expected_text(test: TestCase, output: Output) -> str:
+    """Canonical text of the value that *test* expected where it got *output*.
+
+    That of a check of a suite is known to the suite runner only, which reports it; it is empty
+    where the check is no ``==``.
+    """
+    return output.arguments if test.expected == PASSED else test.expected
 
 
 def _type_of(text: str) -> str:
@@ -96,7 +125,8 @@ def _difference(kind: str, wanted: str, got: str) -> str:
             change = float(got) - float(wanted)
         except ValueError:  # a complex number
             return "differs"
-        return "off by one" if abs(change) == 1 else "greater" if change > 0 else "less"
+        size = "one " if abs(change) == 1 else ""
+        return f"{size}{'greater' if change > 0 else 'less'}"
     if len(got) == len(wanted):
         return "differs"
     relation = "longer" if len(got) > len(wanted) else "shorter"
@@ -106,6 +136,8 @@ def _difference(kind: str, wanted: str, got: str) -> str:
 
 def line_suspiciousness(evaluation: Evaluation) -> dict[int, tuple[float, float, float]]:
     """Return, by line, its Ochiai suspiciousness and the shares of failing and passing tests.
+
+    Minus the number of a line stands for an exception that is raised in it.
 
     Ochiai: failing / sqrt(all failing tests * (failing + passing)), counting the tests that run
     the line. Tests that did not finish are ignored, because their lines are unknown.

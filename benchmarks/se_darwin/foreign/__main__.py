@@ -9,11 +9,15 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
+from agents.se_darwin_agent import SEDarwinAgent
 from benchmarks.se_darwin.foreign.attempt import Conditions, RankerName
+from benchmarks.se_darwin.foreign.bug import ForeignBug
 from benchmarks.se_darwin.foreign.building import MANIFESTS, build
 from benchmarks.se_darwin.foreign.clones import Clones
 from benchmarks.se_darwin.foreign.comparison import compare
 from benchmarks.se_darwin.foreign.measurement import measure, read_records
+from benchmarks.se_darwin.foreign.ranking import first_fix, report
+from benchmarks.se_darwin.foreign.singles import record
 from benchmarks.se_darwin.foreign.sources import FOREIGN, SOURCES
 from benchmarks.se_darwin.foreign.trial import problem_of
 
@@ -50,11 +54,7 @@ def _all(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace, source: str, ranker: RankerName, output: Path) -> None:
     if options.model is not None and not (options.model / "model.json").is_file():
         raise ValueError(f"{options.model} has no published model: model.json is missing")
-    bugs = SOURCES[source]()
-    if options.only:
-        bugs = [bug for bug in bugs if bug.name in options.only]
-    if options.sample:
-        bugs = Random(_SAMPLE_SEED).sample(bugs, min(options.sample, len(bugs)))
+    bugs = _chosen(options, source)
     is_used = options.model is not None and ranker == "model"
     conditions = Conditions(
         ranker=ranker,
@@ -64,6 +64,36 @@ def _measure(options: argparse.Namespace, source: str, ranker: RankerName, outpu
         seed=options.seed,
     )
     measure(bugs, conditions, output, jobs=options.jobs, log=_log)
+
+
+def _ranks(options: argparse.Namespace) -> None:
+    model = SEDarwinAgent().model_in_use(options.model).model
+    if model is None:
+        raise ValueError("there is no model to rank with")
+    rows = []
+    for source in options.source:
+        for bug in _chosen(options, source):
+            try:
+                singles = record(bug)
+            except ValueError as error:
+                _log(f"{source}, {bug.name}: {error}")
+                continue
+            if any(singles.fixes):
+                rows.append(first_fix(singles, model))
+                ranks = ", ".join(f"{name} {rank:.0f}" for name, rank in rows[-1].ranks.items())
+                _log(f"{source}, {bug.name}: {rows[-1].edits} edits, {ranks}")
+            else:
+                _log(f"{source}, {bug.name}: {len(singles.steps)} edits, none is a fix")
+    print(report(rows))
+
+
+def _chosen(options: argparse.Namespace, source: str) -> list[ForeignBug]:
+    bugs = SOURCES[source]()
+    if options.only:
+        bugs = [bug for bug in bugs if bug.name in options.only]
+    if options.sample:
+        bugs = Random(_SAMPLE_SEED).sample(bugs, min(options.sample, len(bugs)))
+    return bugs
 
 
 def _build(options: argparse.Namespace) -> None:
@@ -105,16 +135,22 @@ def _parser() -> argparse.ArgumentParser:
     every.add_argument("--rankers", choices=RANKERS, nargs="+", default=["model", "suspicion"])
     every.add_argument("--output", type=Path, required=True, help="folder of the attempts; resumed")
     every.set_defaults(command=_all)
-    for command in (run, every):
+    ranks = commands.add_parser(
+        "ranks", help="run every single edit once, and print the rank of the first fix"
+    )
+    ranks.add_argument("--source", choices=sorted(SOURCES), nargs="+", default=list(FOREIGN))
+    ranks.set_defaults(command=_ranks)
+    for command in (run, every, ranks):
         command.add_argument(
             "--model", type=Path, help="folder 'published' of an agent; else the shipped model"
         )
+        command.add_argument("--only", nargs="*", help="names of bugs; all without it")
+        command.add_argument("--sample", type=int, help="this many bugs of each source, by chance")
+    for command in (run, every):
         command.add_argument("--seconds", type=float, default=60.0, help="of each search")
         command.add_argument("--max-evaluations", type=int, default=1000, help="of each search")
         command.add_argument("--seed", type=int, default=0, help="of each search")
         command.add_argument("--jobs", type=int, default=2, help="bugs at the same time")
-        command.add_argument("--only", nargs="*", help="names of bugs; all without it")
-        command.add_argument("--sample", type=int, help="this many bugs of each source, by chance")
     make = commands.add_parser("build", help="build the bugs of the manifests from clones")
     make.add_argument("--clones", type=Path, required=True, help="folder; missing ones are cloned")
     make.add_argument("--source", choices=MANIFESTS, nargs="*", help="all without it")

@@ -3,11 +3,18 @@ from __future__ import annotations
 from itertools import islice
 from random import Random
 
-from agents.se_darwin.collection import TaskStream, evolve_tasks, survey_tasks
+from agents.se_darwin.collection import (
+    TaskStream,
+    evolve_tasks,
+    steps_at_fault,
+    survey_tasks,
+    undoing_steps,
+)
 from agents.se_darwin.corpus import load_subjects
 from agents.se_darwin.faults.draw import FAULT_KINDS
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.search.operators import revise
 from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin.tasks import RepairTask
 from infrastructure.agent_contract import Transition
@@ -52,11 +59,23 @@ def test_a_survey_shows_a_repair_of_every_fault_that_an_edit_undoes(sandbox: San
     transitions = list(islice(surveyed, 40))
     undone = [each for each in transitions if each.propensity == 1.0]
     assert len(undone) >= 4
+    assert len(undone) > len({id(each.observation) for each in undone}), "several for a fault"
     assert all(each.next_observation["outcome"] == "fixed" for each in undone)
     for transition in transitions:
         assert input_problem(SPEC, transition.observation, transition.action) is None
         assert target_problem(SPEC, transition) is None
         assert transition.propensity is not None
+
+
+def test_no_step_that_undoes_a_fault_is_overlooked(sandbox: Sandbox) -> None:
+    stream = TaskStream(sandbox, Random(5), SEDarwinSettings(), subjects=SUBJECTS[:6])
+    found = 0
+    for task in islice(stream, 12):
+        steps = revise(task.space, frozenset())
+        undoing = [step for step in steps if task.space.program(step.edits) == task.original]
+        assert undoing_steps(task, steps_at_fault(task, steps)) == undoing, task.fault
+        found += bool(undoing)
+    assert found >= 4
 
 
 def test_settings_choose_faults_and_number_of_tests(sandbox: Sandbox) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.features import NUMBERS, SPEC, Step, StepFeatures, observe
-from agents.se_darwin.sandbox import Execution, Output, Sandbox
+from agents.se_darwin.sandbox import Execution, Output, Sandbox, TestCase
 from agents.se_darwin.search.operators import refine, revise
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
@@ -50,6 +50,26 @@ def test_suspiciousness_is_that_of_the_edited_line(
     features = StepFeatures(two_faults.space, root)
     for edit in two_faults.space.edits:
         assert numbers_of(features, edit)["suspiciousness"] == features.suspiciousness(edit.line)
+
+
+def test_the_line_of_an_exception_and_the_values_of_results_are_seen() -> None:
+    space = EditSpace(
+        "def last(items):\n    if not items:\n        return 1\n    return items[2]\n", "last"
+    )
+    outputs = (
+        Output(kind="value", text="1", arguments="", lines=frozenset({2, 3})),
+        Output(kind="raise", text="IndexError", arguments="", lines=frozenset({2, 4, -4})),
+    )
+    tests = [TestCase.returning(([],), 0), TestCase.returning(([3],), 3)]
+    parent = Evaluation.of(NOTHING, space.source, Execution(outputs=outputs, end="exit"), tests)
+    features = StepFeatures(space, parent)
+    found = {str(edit): numbers_of(features, edit) for edit in space.edits}
+    wrong = found["line 3: constant 1 -> 0"]
+    assert (wrong["new_is_wanted"], wrong["old_is_got"], wrong["new_is_got"]) == (1.0, 1.0, 0.0)
+    assert (wrong["raising"], wrong["failing_raise"]) == (0.0, 0.0)
+    index = found["line 4: constant 2 -> 1"]
+    assert index["failing_raise"] == 0.5
+    assert index["raising"] == pytest.approx(sqrt(0.5))
 
 
 def test_name_columns_describe_the_variables(root: Evaluation, two_faults: RepairTask) -> None:

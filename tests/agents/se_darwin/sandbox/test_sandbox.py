@@ -134,6 +134,16 @@ def test_coverage_names_the_lines_run(sandbox: Sandbox) -> None:
     assert [output.lines for output in execution.outputs if output] == [{2, 4}, {2, 3}, {2, 3}]
 
 
+def test_coverage_names_the_lines_that_an_exception_leaves(sandbox: Sandbox) -> None:
+    source = "def part(x):\n    return 1 // x\ndef solve(x):\n    y = x\n    return part(y)\n"
+    [execution] = sandbox.run([source], TESTS, function="solve", coverage=True)
+    assert [output.lines for output in execution.outputs if output] == [
+        {4, 5, 2, -2, -5},
+        {4, 5, 2},
+        {4, 5, 2},
+    ]
+
+
 def test_a_program_that_does_not_load_passes_nothing(sandbox: Sandbox) -> None:
     for source in ("def solve(x:", "1 / 0", "x = 1", "solve = 3"):
         assert passed(sandbox, source) == [False] * 3

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from agents.se_darwin.fork_server.check import PASSED
 from agents.se_darwin.sandbox import Execution, Output, TestCase
 from agents.se_darwin.tasks.evaluation import Evaluation, line_suspiciousness
 
@@ -18,7 +19,8 @@ def evaluate(tests: list[TestCase], outputs: list[Output | None]) -> Evaluation:
 @pytest.mark.parametrize(
     ("wanted", "got", "symptom"),
     [
-        (3, output("4"), "number off by one"),
+        (3, output("4"), "number one greater"),
+        (3, output("2"), "number one less"),
         (3, output("9"), "number greater"),
         (3, output("-9"), "number less"),
         ("abc", output("'ab'"), "text shorter start"),
@@ -28,6 +30,7 @@ def evaluate(tests: list[TestCase], outputs: list[Output | None]) -> Evaluation:
         ([1], output("(1,)"), "tuple for list"),
         (None, output("True"), "bool for None"),
         (3, output("IndexError", "raise"), "IndexError for value"),
+        (3, output("Failed", "raise"), "value for exception"),
         (3, output("an object", "strange"), "strange"),
         (3, None, "unfinished"),
     ],
@@ -38,7 +41,15 @@ def test_symptoms_describe_the_failure(wanted: object, got: Output | None, sympt
 
 def test_a_missing_exception_is_a_symptom() -> None:
     case = TestCase(arguments=(), kind="raise", expected="ValueError")
-    assert evaluate([case], [output("3")]).symptoms == ("value for ValueError",)
+    assert evaluate([case], [output("3")]).symptoms == ("value for exception",)
+
+
+def test_what_failed_tests_expected_and_got_is_kept() -> None:
+    tests = [TestCase.returning((), number) for number in range(3)]
+    tests.append(TestCase(arguments=(), expected=PASSED))
+    checked = Output(kind="value", text="[]", arguments="0")
+    found = evaluate(tests, [output("0"), output("7"), output("KeyError", "raise"), checked])
+    assert (found.wanted, found.got) == (("1", "0"), ("7", "[]"))
 
 
 def test_score_and_fixed() -> None:
