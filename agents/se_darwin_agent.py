@@ -18,7 +18,7 @@ from agents.se_darwin.features import SPEC
 from agents.se_darwin.prior import PRIOR_FOLDER
 from agents.se_darwin.search.evolution import Evolution, Outcome
 from agents.se_darwin.search.policy import Policy
-from agents.se_darwin.search.ranker import RandomRanker, Ranker, SuspicionRanker
+from agents.se_darwin.search.ranker import CombinedRanker, RandomRanker, Ranker, SuspicionRanker
 from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin.solution.evolved_program import EditDescriber, EvolvedProgram, unified_diff
 from agents.se_darwin.solution.recording import Recording
@@ -263,11 +263,12 @@ class SEDarwinAgent(WorldModelAgent):
         if request.ranker == "suspicion":
             return SuspicionRanker(), "suspicion"
         if self._world_model is not None:
-            return self._world_model, "world model given"
+            return CombinedRanker(self._world_model), "world model given"
         folder = request.agent_folder
         chosen = self.model_in_use(folder / "published" if folder else None)
         reason = f": {chosen.reason}" if chosen.reason else ""
-        return chosen.model or SuspicionRanker(), f"{_SOURCES[chosen.source]}{reason}"
+        ranker = CombinedRanker(chosen.model) if chosen.model else SuspicionRanker()
+        return ranker, f"{_SOURCES[chosen.source]}{reason}"
 
     def _is_success(self, evaluation: Evaluation) -> bool:
         return evaluation.score >= self._success_threshold

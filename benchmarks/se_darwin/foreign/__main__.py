@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
+from agents.se_darwin.search.ranker import CombinedRanker
 from agents.se_darwin_agent import SEDarwinAgent
 from benchmarks.se_darwin.foreign.attempt import Conditions, RankerName
 from benchmarks.se_darwin.foreign.bug import ForeignBug
@@ -79,7 +80,7 @@ def _ranks(options: argparse.Namespace) -> None:
                 _log(f"{source}, {bug.name}: {error}")
                 continue
             if any(singles.fixes):
-                rows.append(first_fix(singles, model))
+                rows.append(first_fix(singles, CombinedRanker(model)))
                 ranks = ", ".join(f"{name} {rank:.0f}" for name, rank in rows[-1].ranks.items())
                 _log(f"{source}, {bug.name}: {rows[-1].edits} edits, {ranks}")
             else:

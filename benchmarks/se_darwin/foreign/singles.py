@@ -16,6 +16,7 @@ from pathlib import Path
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
 from agents.se_darwin.sandbox import Execution, Output, TestCase
+from agents.se_darwin.sandbox.execution import OutputKind
 from agents.se_darwin.search.operators import revise
 from agents.se_darwin.solution.request import EvolutionRequest
 from agents.se_darwin.tasks.evaluation import Evaluation
@@ -23,6 +24,7 @@ from benchmarks.se_darwin.foreign.bug import MODULE, ForeignBug
 
 RECORDED = Path("benchmark_results/.cache/foreign-singles")
 _SECONDS = 5.0
+_Fields = tuple[OutputKind, str, str, list[int]]
 _TOGETHER = 16
 
 
@@ -111,11 +113,11 @@ def record(bug: ForeignBug, folder: Path = RECORDED, *, seconds: float = 120.0) 
     )
 
 
-def _output(fields: list[object] | None) -> Output | None:
+def _output(fields: _Fields | None) -> Output | None:
     if fields is None:
         return None
     kind, text, arguments, lines = fields
-    return Output(kind=kind, text=text, arguments=arguments, lines=frozenset(lines))  # type: ignore[arg-type]
+    return Output(kind=kind, text=text, arguments=arguments, lines=frozenset(lines))
 
 
 def _digest(source: str) -> str:

@@ -40,7 +40,7 @@ def test_every_step_meets_the_spec(root: Evaluation, two_faults: RepairTask) -> 
 def test_the_observation_contains_the_symptoms(root: Evaluation, two_faults: RepairTask) -> None:
     observation = observe(two_faults.space, root)
     assert observation["pass_rate"] == root.score
-    assert observation["symptoms"] == list(dict.fromkeys(root.symptoms))
+    assert observation["symptoms"] == [name for name, _ in Counter(root.symptoms).most_common()]
     assert observation["unfinished"] == 0.0
 
 
@@ -183,6 +183,9 @@ def test_tokens_name_change_place_and_symptoms(
         *(f"comparison under {name}" for name in further),
         *(f"comparison | {symptom}" for symptom in ("a", "b", "c")),
         *(f"{change} | {symptom}" for symptom in ("a", "b", "c")),
+        *(f"comparison at If test | {symptom}" for symptom in ("a", "b", "c")),
+        *(f"at If test | {symptom}" for symptom in ("a", "b", "c")),
+        *(f"to {edit.new} | {symptom}" for symptom in ("a", "b", "c")),
     ]
 
 
