@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -196,6 +196,8 @@ class Evolution:
             weights = self._policy.ranker.success_chances(observation, actions)
             self._ranked_rows += len(steps)
         edits = [edit for step in steps for edit in step.changed]
+        if any(symptom.startswith("NameError") for symptom in parent.symptoms):
+            weights = _with_names_first(weights, edits, space.scope.unknown)
         ranked = take_turns(zip(weights, edits, strict=True))
         if not parent.edits:
             self._weights = dict(zip(edits, weights, strict=True))
@@ -224,6 +226,30 @@ class Evolution:
         """Run *programs*; with *coverage* as they are screened, so that all checks end."""
         task = self._task.within if coverage else self._task
         return task.evaluate(self._sandbox, programs, coverage=coverage)
+
+
+def _with_names_first(
+    weights: Sequence[float], edits: Sequence[Edit], unknown: Collection[str]
+) -> list[float]:
+    """Give half of the weight to edits that replace or set a name which nothing defines.
+
+    No ranker learns that from the corpus, in which every name is defined.
+    """
+    sets = {f"{name} =" for name in unknown}
+    cures = [
+        edit.old.partition(",")[0] in unknown
+        or (edit.kind == "update_added" and edit.new[: edit.new.find("=") + 1] in sets)
+        for edit in edits
+    ]
+    total = sum(weights)
+    share = sum(weight for weight, is_cure in zip(weights, cures, strict=True) if is_cure)
+    if not 0.0 < share < total / 2:
+        return list(weights)
+    factor = (total - share) / share
+    return [
+        weight * factor if is_cure else weight
+        for weight, is_cure in zip(weights, cures, strict=True)
+    ]
 
 
 def take_turns(weighted: Iterable[tuple[float, Edit]]) -> list[tuple[float, tuple[Edit, ...]]]:

@@ -149,3 +149,28 @@ def test_every_ranker_goes_through_the_same_search(
     kinds = ("single_edits", "second_edits", "further_edits", "recombinations")
     assert sum(evolution.split[kind] for kind in kinds) == evolution.evaluations == len(outcomes)
     assert len({outcome.child.source for outcome in outcomes}) == len(outcomes)
+
+
+def test_a_name_that_nothing_defines_is_replaced_first(sandbox: Sandbox) -> None:
+    source = """
+def solve(items, low):
+    total = low
+    for item in items:
+        if item > low and item % 2 == 0:
+            total += seen * 2 + low
+    return total - seen
+"""
+    right = source.replace("seen * 2", "item * 2").replace("- seen", "- item")
+    case = TestCase.returning(([4, 3], 1), 1 + 4 * 2 + 1 - 3)
+    other = TestCase.returning(([2], 1), 1 + 2 * 2 + 1 - 2)
+    task = RepairTask(
+        name="names.solve",
+        function="solve",
+        module=None,
+        space=EditSpace(source, "solve"),
+        tests=(case, other),
+    )
+    assert len(task.space.edits) > 300
+    evolution = Evolution(task, sandbox, Random(0), policy=Policy(ranker=RandomRanker()))
+    run_out(evolution, 60)
+    assert evolution.archive.best.source == EditSpace(right, "solve").source
