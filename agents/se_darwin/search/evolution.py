@@ -25,6 +25,7 @@ RATIO_SAME = 0.8
 RATIO_BETTER = 3.0
 RATIO_GAIN = 30.0
 SECOND = 0.5
+UNION = 0.5
 NODE_TURN = 0.5
 FLOOR = 0.1
 ROWS_PER_RUN = 100
@@ -166,15 +167,24 @@ class Evolution:
         )
 
     def _recombine(self, child: Evaluation) -> None:
-        """Add the unions of *child* with programs that pass every test which it fails."""
-        for mate, prospect in self._prospects.items():
+        """Add the unions of *child* with programs that pass every test which it fails.
+
+        If both also pass what the given program passes, each seems to be a part of the repair.
+        """
+        for mate, chance in self._prospects.items():
             if all(map(any, zip(mate.passed, child.passed, strict=True))):
                 added = recombine(child.edits, mate.edits)
                 if added and self.archive.is_untried(child.edits.union(added)):
                     own = self._prospects[child]
+                    outlook = UNION if self._keeps(child) and self._keeps(mate) else chance
                     self._frontier.push(
-                        Branch(parent=child, prospect=own, outlook=prospect, added=added)
+                        Branch(parent=child, prospect=own, outlook=outlook, added=added)
                     )
+
+    def _keeps(self, member: Evaluation) -> bool:
+        """Whether *member* passes every test that the given program passes."""
+        pairs = zip(member.passed, self._root.passed, strict=True)
+        return all(own or not given for own, given in pairs)
 
     def _rank(self, branch: Branch) -> Neighbourhood:
         """Rank the steps from the branch's program: its only one, or all revisions."""

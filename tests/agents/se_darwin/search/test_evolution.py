@@ -174,3 +174,29 @@ def solve(items, low):
     evolution = Evolution(task, sandbox, Random(0), policy=Policy(ranker=RandomRanker()))
     run_out(evolution, 60)
     assert evolution.archive.best.source == EditSpace(right, "solve").source
+
+
+class DislikesGuards:
+    """A ranker that expects anything rather than a guard that raises."""
+
+    def success_chances(self, observation: Fields, actions: Sequence[Fields]) -> list[float]:
+        return [1e-6 if "raise_added" in str(action["tokens"]) else 1.0 for action in actions]
+
+
+def test_programs_that_each_pass_a_part_are_united_soon(sandbox: Sandbox) -> None:
+    source = "def solve(x, items):\n    total = x + items[-1]\n    return total * 2"
+    task = RepairTask(
+        name="guards.solve",
+        function="solve",
+        module=None,
+        space=EditSpace(source, "solve"),
+        tests=(
+            TestCase.returning((1, [2]), 6),
+            TestCase(arguments=(-1, [2]), kind="raise", expected="ValueError"),
+            TestCase(arguments=(1, []), kind="raise", expected="ValueError"),
+        ),
+    )
+    evolution = Evolution(task, sandbox, Random(0), policy=Policy(ranker=DislikesGuards()))
+    run_out(evolution, len(task.space.edits) + 30)
+    assert evolution.archive.best.fixed
+    assert evolution.split["recombinations"]
