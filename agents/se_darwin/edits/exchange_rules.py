@@ -283,7 +283,7 @@ _RAISED_BY = {
 def _try(statement: ast.stmt, name: str, end: str) -> ast.Try:
     made = ast.parse(f"try:\n    pass\nexcept {name}:\n    pass").body[0]
     if not isinstance(made, ast.Try):
-        raise TypeError(f"{made!r} is no try statement")
+        raise TypeError(f"expected a try statement, got {made!r}")
     made.body = [statement]
     made.handlers[0].body = [_parsed(end)]
     return made

@@ -18,7 +18,7 @@ _METHODS = (
 
 
 def unknown_name(site: Site) -> Iterator[Proposal]:
-    """A name that nothing defines, or a builtin that is no value, to another one, here or all."""
+    """A name that nothing defines, or a builtin that is not a value, to another, here or all."""
     node, scope = site.node, site.scope
     if not isinstance(node, ast.Name) or not is_value(node):
         return

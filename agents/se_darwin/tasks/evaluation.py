@@ -110,7 +110,7 @@ def expected_text(test: TestCase, output: Output) -> str:
     """Canonical text of the value that *test* expected where it got *output*.
 
     That of a check of a suite is known to the suite runner only, which reports it; it is empty
-    where the check is no ``==``.
+    where the check does not use ``==``.
     """
     return output.arguments if test.expected == PASSED else test.expected
 
