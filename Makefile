@@ -45,8 +45,11 @@ boot-test: $(STAMP)  ## The service in a real systemd; root, debootstrap, system
 	$(BIN)/python -m pytest -m boot -v tests/deploy/test_boot.py
 
 ROUNDS ?= 300
-torture: $(STAMP)  ## Kill, stop and damage a real daemon, ROUNDS times; SEED decides how
-	$(BIN)/python -m tests.e2e.torture --rounds $(ROUNDS) --seed $(SEED) $(TORTURE_FLAGS)
+EXECUTOR ?= local
+DATABASE ?= sqlite
+torture: $(STAMP)  ## Kill, stop and damage a real daemon, ROUNDS times; SEED, EXECUTOR, DATABASE
+	$(BIN)/python -m tests.e2e.torture --rounds $(ROUNDS) --seed $(SEED) --executor $(EXECUTOR) \
+		--database $(DATABASE) $(TORTURE_FLAGS)
 
 everything: $(VENV)/.everything  ## All that a test can ask of the virtual environment
 

@@ -22,6 +22,51 @@ class ProgramMissingError(RuntimeError):
     """PostgreSQL's programs are not in the path."""
 
 
+class PostgresServer:
+    """A new, empty cluster, served from the start on; `close` it.
+
+    Attributes:
+        port: Port of 127.0.0.1.
+
+    Raises:
+        ProgramMissingError: ``initdb`` or ``postgres`` is not in the path.
+    """
+
+    def __init__(self) -> None:
+        if shutil.which("initdb") is None or shutil.which("postgres") is None:
+            raise ProgramMissingError("PostgreSQL is not installed: apt-get install postgresql")
+        user = "nobody" if os.getuid() == 0 else getpass.getuser()  # it refuses to run as root
+        self._folder, self.port = Path(tempfile.mkdtemp(prefix="genesis-pg-")), free_port()
+        shutil.chown(self._folder, user)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._options: dict[str, object] = {"user": user, "cwd": self._folder, **quiet}
+        data = f"{self._folder}/data"
+        initdb = ["initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync"]
+        subprocess.run(initdb, check=True, **self._options)  # type: ignore[call-overload]
+        self.start()
+
+    def start(self) -> None:
+        """Serve, and wait until it does; after a crash it recovers what was committed."""
+        serve = ["postgres", "-D", f"{self._folder}/data", "-k", str(self._folder), "-F"]
+        serve += ["-p", str(self.port), "-c", "listen_addresses=127.0.0.1"]
+        self._server = subprocess.Popen(serve, **self._options)  # type: ignore[call-overload]
+        wait_for(self._is_ready, "PostgreSQL to serve")
+
+    def _is_ready(self) -> bool:
+        ask = ["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(ask, check=False).returncode == 0
+
+    def end(self, number: int = signal.SIGQUIT) -> None:
+        """End it by a signal; the default is at once, with nothing written."""
+        self._server.send_signal(number)
+        self._server.wait()
+
+    def close(self) -> None:
+        """End it and remove its files."""
+        self.end()
+        shutil.rmtree(self._folder)
+
+
 @contextmanager
 def postgres_server() -> Iterator[int]:
     """Serve a new, empty cluster on the port of 127.0.0.1 that is yielded.
@@ -29,24 +74,11 @@ def postgres_server() -> Iterator[int]:
     Raises:
         ProgramMissingError: ``initdb`` or ``postgres`` is not in the path.
     """
-    if shutil.which("initdb") is None or shutil.which("postgres") is None:
-        raise ProgramMissingError("PostgreSQL is not installed: apt-get install postgresql")
-    user = "nobody" if os.getuid() == 0 else getpass.getuser()  # it refuses to run as root
-    folder, port = Path(tempfile.mkdtemp(prefix="genesis-pg-")), free_port()
-    shutil.chown(folder, user)
-    initdb = ["initdb", "-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run(initdb, check=True, user=user, cwd=folder, **quiet)  # type: ignore[call-overload]
-    serve = ["postgres", "-D", f"{folder}/data", "-k", str(folder), "-F", "-p", str(port)]
-    serve += ["-c", "listen_addresses=127.0.0.1"]
-    server = subprocess.Popen(serve, user=user, cwd=folder, **quiet)  # type: ignore[call-overload]
+    server = PostgresServer()
     try:
-        wait_for(lambda: _accepts(port), "PostgreSQL to serve")
-        yield port
+        yield server.port
     finally:
-        server.send_signal(signal.SIGQUIT)  # at once: nothing is to be kept
-        server.wait()
-        shutil.rmtree(folder)
+        server.close()
 
 
 class Relay:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 
 from genesis_fp16.settings import Settings
@@ -20,6 +21,7 @@ from genesis_fp16.store.errors import StoreError, display_name, store_error
 
 HEAD_REVISION = "0009"
 BUSY_TIMEOUT_MILLISECONDS = 5000
+_MIGRATION_MILLISECONDS = 60_000  # for another process to end its migration
 _READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options
 _MIGRATION_LOCK = 0x67656E65_73697301  # any constant that no other program uses
 _FILES_OF_RUNS = ("runs/[0-9]*T[0-9]*-*", "guard/*/*", "agents/*/replay")
@@ -47,7 +49,7 @@ def database_url(settings: Settings) -> URL:
 def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) -> Engine:
     """Connect to the database, created if it is SQLite and missing, and migrate it.
 
-    A statement waits *busy_milliseconds* for SQLite's write lock.
+    A statement waits *busy_milliseconds* for a lock: SQLite's write lock, or one of PostgreSQL.
 
     Raises:
         StoreError: It is corrupt, belongs to another program or a newer release, or does not
@@ -56,7 +58,7 @@ def open_database(url: URL, busy_milliseconds: int = BUSY_TIMEOUT_MILLISECONDS) 
     try:
         if url.get_backend_name() == "sqlite" and url.database:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = _engine(url)
+        engine = _engine(url, busy_milliseconds)
         _migrate(engine, display_name(url))
     except (SQLAlchemyError, OSError, ModuleNotFoundError) as error:
         raise store_error(url, error) from error
@@ -129,14 +131,9 @@ def read_connection(engine: Engine) -> Connection:
     return engine.execution_options(**{_READS: True}).connect()
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, busy_milliseconds: int) -> Engine:
     if url.get_backend_name() != "sqlite":
-        return create_engine(
-            url,
-            pool_pre_ping=True,
-            json_deserializer=_json_or_text,
-            connect_args={name: value for name, value in PATIENCE.items() if name not in url.query},
-        )
+        return _server_engine(url, busy_milliseconds)
     engine = create_engine(url, json_deserializer=_json_or_text)
 
     @event.listens_for(engine, "connect")
@@ -158,6 +155,23 @@ def _engine(url: URL) -> Engine:
         if _BUSY in options:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {options[_BUSY]}").close()
         connection.exec_driver_sql("BEGIN" if _READS in options else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _server_engine(url: URL, busy_milliseconds: int) -> Engine:
+    engine = create_engine(
+        url,
+        pool_pre_ping=True,
+        json_deserializer=_json_or_text,
+        connect_args={name: value for name, value in PATIENCE.items() if name not in url.query},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: DBAPIConnection, _record: object) -> None:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(f"SET lock_timeout = {busy_milliseconds}")
+        connection.commit()
 
     return engine
 
@@ -197,6 +211,7 @@ def _migrate(engine: Engine, name: str) -> None:
             return
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
+            connection.execute(text(f"SET LOCAL lock_timeout = {_MIGRATION_MILLISECONDS}"))
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
         revision = _revision(connection, name)
         if revision != HEAD_REVISION:

@@ -17,6 +17,8 @@ from genesis_fp16.system.disk import DISK_FULL
 
 _FULL_DISK_BYTES = 1 << 20  # a disk with fewer free bytes counts as full
 _PRIMARY = 0xFF  # SQLite's extended codes carry the plain one in their lowest byte
+_LOCK_NOT_AVAILABLE = "55P03"  # a condition of PostgreSQL
+_LOCKED = "another client of the server keeps a table locked, see pg_locks; try again when it ends"
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_ACCESS = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 _NO_ACCESS_ERRNO = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -45,7 +47,8 @@ def display_name(url: URL) -> str:
 
 def _remedy(url: URL, cause: BaseException) -> str:
     if url.get_backend_name() != "sqlite" or not url.database:
-        return "check that the server runs and GENESIS_DATABASE_URL is right"
+        locked = getattr(cause, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+        return _LOCKED if locked else "check that the server runs and GENESIS_DATABASE_URL is right"
     path = Path(url.database)
     code = (getattr(cause, "sqlite_errorcode", None) or 0) & _PRIMARY
     number = cause.errno if isinstance(cause, OSError) else None

@@ -1,5 +1,6 @@
 """A short part of the torture; `make torture` plays hundreds of rounds of every kind."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,14 +12,40 @@ pytestmark = pytest.mark.e2e
 
 ROUNDS = 10
 
+# Without kinds: any that take few seconds.
+STAGES = {
+    ("local", "sqlite"): (),
+    ("local", "postgres"): (
+        "connections to PostgreSQL cut",
+        "connection with the daemon's lock cut",
+        "PostgreSQL restarted",
+        "store locked by another process",
+    ),
+    ("kubernetes", "sqlite"): (
+        "engine out of reach",
+        "engine full",
+        "engine forgets a job that goes on",
+        "job started twice",
+    ),
+}
 
+
+@pytest.mark.parametrize(("executor", "database"), STAGES)
 def test_rounds_of_several_kinds_without_a_violation(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    executor: str, database: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Another seed than by hand, always the same: what fails here can be repeated."""
-    command = [sys.executable, "-m", "tests.e2e.torture", "--quick"]
+    if database == "postgres":
+        pytest.importorskip("psycopg")
+        if shutil.which("initdb") is None:
+            pytest.skip("PostgreSQL is not installed")
+    if executor == "kubernetes" and shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    kinds = STAGES[executor, database]
+    command = [sys.executable, "-m", "tests.e2e.torture", "--quick", "--seed", "11"]
+    command += ["--rounds", str(len(kinds) or ROUNDS), *(f"--kind={kind}" for kind in kinds)]
     done = subprocess.run(
-        [*command, "--seed", "11", "--rounds", str(ROUNDS), "--keep", str(tmp_path)],
+        [*command, "--executor", executor, "--database", database, "--keep", str(tmp_path)],
         cwd=Path(__file__).parents[2],
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -1,5 +1,7 @@
 """Tortures a real daemon: ``python -m tests.e2e.torture --seed N --rounds N``.
 
+``--executor`` and ``--database`` name where its runs and records are; their servers are started.
+
 Each round starts runs of small agents, disturbs them in one way that the seed decides, waits until
 they have ended, and checks the invariants against the store, the files and the process table. A
 violation is printed with the command that repeats it, and its home is kept.
@@ -26,21 +28,24 @@ from tests.e2e.torture.catalogue import FAULTS, Fault
 from tests.e2e.torture.invariants import Snapshot, check_round, weights_of
 from tests.e2e.torture.round import SEEDS, Round
 from tests.e2e.torture.service import AGENTS, Reaper, Service
+from tests.e2e.torture.stage import DATABASES, EXECUTORS, Stage, open_stage
 from tests.preloaded import preload
 
-FAULT_MODULES = ("files", "plugins", "processes", "settings", "store")
+FAULT_MODULES = ("files", "jobs", "plugins", "postgres", "processes", "settings", "store")
 ROUNDS_PER_HOME = 25
 HOME_BYTES = 96 << 20
+SHARED_BYTES = 64 << 20
 _NEW_MOUNT_NAMESPACE = 0x20000  # unshare(2)
 
 
 class Torture:
     """Plays rounds on one home after the other."""
 
-    def __init__(self, options: argparse.Namespace, faults: list[Fault]) -> None:
-        self._options, self._faults = options, faults
-        self._folder = Path(tempfile.mkdtemp(prefix="torture-"))
-        self._own_disk = _own_file_system(self._folder) if not options.no_mount else False
+    def __init__(
+        self, options: argparse.Namespace, faults: list[Fault], stage: Stage, *, own_disk: bool
+    ) -> None:
+        self._options, self._faults, self._stage = options, faults, stage
+        self._own_disk = own_disk
         self._reaper = Reaper()
         self._service: Service | None = None
         self._homes = 0
@@ -71,9 +76,6 @@ class Torture:
                     self._play(number, fault, rng)
         finally:  # also when interrupted
             self._end_home(keep=False)
-            if self._own_disk:
-                subprocess.run(["umount", "--lazy", str(self._folder)], check=False)
-            shutil.rmtree(self._folder, ignore_errors=True)
             self._summarise(time.monotonic() - begun)
         return len(self.violations)
 
@@ -112,6 +114,7 @@ class Torture:
             print(f"  home, plans and log: {kept}")
         again = "".join(f" --kind '{name}'" for name in options.kind or ())
         again += " --quick" * options.quick + " --real-workers" * options.real_workers
+        again += f" --executor {options.executor} --database {options.database}"
         print(
             f"  repeat: python -m tests.e2e.torture --seed {options.seed} --first {number} "
             f"--rounds 1{again}",
@@ -127,8 +130,8 @@ class Torture:
             self._service.wait_for_settings()
         else:
             self._homes += 1
-            folder = self._folder / f"home-{self._homes}"
-            self._service = Service(folder, self._reaper, real=self._options.real_workers)
+            folder = self._stage.homes / f"{self._homes}"
+            self._service = Service(folder, self._reaper, self._stage)
             self._service.start()
             self._wait_for_first_runs(self._service)
         return self._service
@@ -181,7 +184,8 @@ class Torture:
             print(f"violation: {violation}")
         print(
             f"{rounds} rounds of {kinds} kinds in {seconds:.0f} s "
-            f"({seconds / max(rounds, 1):.1f} s each), seed {self._options.seed}: "
+            f"({seconds / max(rounds, 1):.1f} s each), seed {self._options.seed}, "
+            f"executor {self._options.executor}, database {self._options.database}: "
             f"{len(self.violations)} violations",
             flush=True,
         )
@@ -202,12 +206,27 @@ def _own_file_system(folder: Path) -> bool:
     return not (private.returncode or mounted.returncode)
 
 
+def _shared_folder(folder: Path) -> bool:
+    """Mount a small file system at *folder* that can be frozen, within our own namespace."""
+    image = folder.with_name("shared.img")
+    with image.open("wb") as file:
+        file.truncate(SHARED_BYTES)
+    make = ["mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", str(image)]
+    mount = ["mount", "-o", "loop,noatime", str(image), str(folder)]
+    return all(
+        subprocess.run(each, check=False, capture_output=True).returncode == 0
+        for each in (make, mount)
+    )
+
+
 def main() -> None:
     """Read the options, play the rounds; exit with 1 if there was a violation."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.torture", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="decides every fault and its details")
     parser.add_argument("--rounds", type=int, default=50, help="number of rounds to play")
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
+    parser.add_argument("--executor", default="local", choices=EXECUTORS, help="where runs are")
+    parser.add_argument("--database", default="sqlite", choices=DATABASES, help="of the daemon")
     parser.add_argument("--kind", action="append", help="play only this kind; may be repeated")
     parser.add_argument("--quick", action="store_true", help="only kinds that take few seconds")
     parser.add_argument(
@@ -222,17 +241,32 @@ def main() -> None:
     for module in FAULT_MODULES:
         importlib.import_module(f"tests.e2e.torture.faults.{module}")
     faults = [each for _, each in sorted(FAULTS.items())]
+    faults = [each for each in faults if each.is_for(options.executor, options.database)]
     if options.list:
         print("\n".join(each.name for each in faults))
         return
     faults = [each for each in faults if each.quick or not options.quick]
     if options.kind:
-        unknown = set(options.kind) - FAULTS.keys()
+        unknown = set(options.kind) - {each.name for each in faults}
         if unknown:
             parser.error(f"unknown kinds: {', '.join(sorted(unknown))}; see --list")
         faults = [FAULTS[name] for name in options.kind]
     preload()
-    sys.exit(1 if Torture(options, faults).run() else 0)
+    folder = Path(tempfile.mkdtemp(prefix="torture-"))
+    own_disk = _own_file_system(folder) if not options.no_mount else False
+    try:
+        where = (options.executor, options.database, folder)
+        (folder / "homes").mkdir()
+        if own_disk and options.executor != "local":
+            own_disk = _shared_folder(folder / "homes")
+        with open_stage(*where, real=options.real_workers) as stage:
+            violations = Torture(options, faults, stage, own_disk=own_disk).run()
+    finally:
+        if own_disk:
+            command = ["umount", "--recursive", "--lazy", str(folder)]
+            subprocess.run(command, check=False, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(1 if violations else 0)
 
 
 if __name__ == "__main__":

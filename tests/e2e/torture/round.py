@@ -17,7 +17,6 @@ from tests.e2e.torture.service import AGENTS, Row, Service, event_lines
 
 SEEDS = (3, 4)  # of runs: few, so that each has its undisturbed reference
 LAST_STEP = 90  # of an undisturbed run of the agents here
-OBEY_SECONDS = 2.0
 ENDED = frozenset({"succeeded", "failed", "cancelled", "timed_out", "crashed"})
 SUCCEEDED = frozenset({"succeeded"})
 
@@ -200,7 +199,7 @@ class Round:
             self.problems.append(problem)
 
     def check_obeyed(self, run: TortureRun, since: float, effective: str) -> None:
-        """Check that the worker of *run* acknowledges *effective* within `OBEY_SECONDS`.
+        """Check that the worker of *run* acknowledges *effective* in time, see `Stage`.
 
         *since* is the Unix time of the flag's change. Time for which daemon and worker were ready
         to run but had no CPU does not count.
@@ -220,7 +219,7 @@ class Round:
         seconds = acknowledged()[0]["time"] - since
         self.note(f"obeyed {effective} in {seconds:.2f} s ({starved:.2f} s without a CPU)")
         self.check(
-            seconds - starved <= OBEY_SECONDS,
+            seconds - starved <= self.service.stage.obey_seconds,
             f"{run.agent} acknowledged {effective} after {seconds:.2f} s, "
             f"of which {starved:.2f} s without a CPU",
         )

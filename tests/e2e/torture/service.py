@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -23,8 +21,10 @@ from typing import Any
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.takeover.postgres import free_port
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from tests.e2e.torture.stage import Stage
 from tests.patience import crowding
 from tests.preloaded import adopt_orphans, fork_daemon
 
@@ -33,7 +33,6 @@ AGENTS = {"oak": "fp32", "elm": "fp32", "ash": "fp16", "fir": "fp16"}  # name to
 AGENT_DISTRIBUTION = "torture-agent"
 LATE = "elder"  # an agent that is installed while the daemon serves
 STOP_SECONDS = 2.0
-NO_PROGRESS_SECONDS = 6.0
 SETTINGS_SECONDS = 1.5  # in which a change of the flag is in force
 POLL_SECONDS = 0.01
 IDLE_SECONDS, IDLE_SHARE = 30.0, 0.08  # of one CPU; a daemon that waits needs less
@@ -82,11 +81,15 @@ class Service:
 
     Args:
         folder: Working folder of the daemon; its home, plans and plugins are in it.
-        real: Whether daemon and workers are started as in production instead of being forked.
+        stage: The database, the executor and how processes are started.
+
+    Attributes:
+        database: Of this home.
     """
 
-    def __init__(self, folder: Path, reaper: Reaper, *, real: bool = False) -> None:
-        self.folder, self.home, self.real = folder, folder / "home", real
+    def __init__(self, folder: Path, reaper: Reaper, stage: Stage) -> None:
+        self.folder, self.home, self.stage = folder, folder / "home", stage
+        self.database = stage.new_database(self.home)
         self.log_path = folder / "daemon.log"
         self.env_path, self._next_env = folder / ".env", folder / ".env.new"
         self.fuse = folder / "commit-fuse"
@@ -99,19 +102,17 @@ class Service:
         self._site.mkdir()
         shutil.copy(Path(__file__).with_name("agent.py"), self._site / "torture_agent.py")
         self.install(AGENT_DISTRIBUTION, *AGENTS, SCHEDULED)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = 0
         self._environment = {
             "PATH": os.environ.get("PATH", ""),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(self._site),
             "HOME": str(folder),
+            **stage.variables,
         }
         self.settings: dict[str, object] = {
             "ENABLE_FP16_TRAINING": "true",
             "GENESIS_HOME": self.home,
-            "GENESIS_METRICS_PORT": self.port,
             "GENESIS_DEVICE": "cpu",
             "GENESIS_CPU_HALF": "true",
             "GENESIS_PRECISION": "fp16",
@@ -123,7 +124,7 @@ class Service:
             "GENESIS_STATS_INTERVAL_STEPS": 10,
             "GENESIS_BASELINE_INTERVAL_STEPS": 50,
             "GENESIS_STOP_TIMEOUT_SECONDS": STOP_SECONDS,
-            "GENESIS_NO_PROGRESS_TIMEOUT_SECONDS": NO_PROGRESS_SECONDS,
+            "GENESIS_NO_PROGRESS_TIMEOUT_SECONDS": stage.no_progress_seconds,
             "GENESIS_KEEP_RUNS": 3,
             "GENESIS_GUARD_ENABLED": "false",
             "GENESIS_BASELINE_EVERY_RUNS": 0,
@@ -131,7 +132,10 @@ class Service:
             "GENESIS_AGENTS__OAK__PRECISION": "fp32",
             "GENESIS_AGENTS__YEW__PRECISION": "fp32",
             "GENESIS_AGENTS__ELM__PRECISION": "fp32",
+            **stage.settings(folder, {"PYTHONPATH": str(self._site), "OMP_NUM_THREADS": "1"}),
         }
+        if self.database.url is not None:
+            self.settings["GENESIS_DATABASE_URL"] = self.database.url
         self.configure()
         for agent in (*AGENTS, SCHEDULED):
             self.plan(agent, [])
@@ -164,9 +168,13 @@ class Service:
 
     # Settings and plans
 
+    def store(self) -> Store:
+        """The store, as a command opens it; close it."""
+        return Store.open(Settings(home=self.home, database_url=self.database.url))
+
     def cancel(self, run_id: str) -> bool:
         """Ask for the cancellation of a run, as another program on this machine can."""
-        with closing(Store.open(Settings(home=self.home))) as store:
+        with closing(self.store()) as store:
             return store.request_cancel(run_id, actor="torture", reason="torture")
 
     def configure(self, **settings: object) -> float:
@@ -201,15 +209,17 @@ class Service:
 
     # The process
 
-    def launch(self) -> int:
-        """Start the daemon without waiting for it."""
+    def launch(self, *options: str) -> int:
+        """Start a daemon with these options, without waiting for it; it is the one from now on."""
         self.starts += 1
-        if self.real:
+        self.port = free_port()
+        environment = {**self._environment, "GENESIS_METRICS_PORT": str(self.port)}
+        if self.stage.real:
             with self.log_path.open("ab") as log:
                 self.pid = subprocess.Popen(
-                    [str(Path(sys.executable).with_name("genesis-fp16")), "serve"],
+                    [str(Path(sys.executable).with_name("genesis-fp16")), "serve", *options],
                     cwd=self.folder,
-                    env=self._environment,
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -217,7 +227,7 @@ class Service:
                 ).pid
         else:
             self.pid = fork_daemon(
-                ["serve"], self.folder, self._environment, self.log_path, self.fuse
+                ["serve", *options], self.folder, environment, self.log_path, self.fuse
             )
         return self.pid
 
@@ -244,10 +254,11 @@ class Service:
         }
         return up >= {*AGENTS, SCHEDULED}
 
-    def status(self) -> int | None:
-        """How the daemon ended; None while it lives."""
-        assert self.pid is not None
-        return self._reaper.status(self.pid)
+    def status(self, pid: int | None = None) -> int | None:
+        """How the daemon, or an earlier one, ended; None while it lives."""
+        pid = pid or self.pid
+        assert pid is not None
+        return self._reaper.status(pid)
 
     def send(self, number: int) -> None:
         """Send a signal to the daemon."""
@@ -275,12 +286,14 @@ class Service:
 
     def kill_everything(self) -> None:
         """End the daemon, its workers, and all that they have started."""
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                process.kill()
-        for process in psutil.Process().children(recursive=True):
-            self._reaper.status(process.pid)
-        self.pid = None
+        pid, self.pid = self.pid, None
+        if pid is not None and self.status(pid) is None:
+            os.kill(pid, signal.SIGKILL)
+        while left := self.strangers():
+            for process in left:
+                with suppress(psutil.Error):
+                    process.kill()
+            time.sleep(POLL_SECONDS)
 
     def are_all_gone(self) -> bool:
         """Whether no process but the daemon is left, or will be in a moment."""
@@ -294,11 +307,11 @@ class Service:
         return left
 
     def strangers(self) -> list[psutil.Process]:
-        """Our descendants beside the daemon and the base that it forks workers from."""
+        """Processes of runs and probes: not the daemon, what it forks from, nor the servers."""
         self._reaper.status(0)
-        found = psutil.Process().children(recursive=True)
+        found = self.stage.processes()
         mine = {self.pid}
-        if self.pid is not None and not self.real:
+        if self.pid is not None and not self.stage.real:
             with suppress(psutil.Error):  # the base is the daemon's first child
                 mine |= {min(each.pid for each in psutil.Process(self.pid).children())}
         return [each for each in found if each.pid not in mine]
@@ -336,20 +349,18 @@ class Service:
 
     def rows(self) -> list[Row]:
         """All runs, oldest first, with their attempts."""
-        if not (self.home / "genesis.db").exists():
-            return []
-        with closing(_connect(self.home / "genesis.db")) as connection:
-            connection.execute("BEGIN")
-            attempts: dict[str, list[dict[str, Any]]] = {}
-            for row in connection.execute("SELECT * FROM attempts ORDER BY run_id, number"):
-                attempts.setdefault(row["run_id"], []).append(dict(row))
-            return [
-                Row(
-                    **{name: row[name] for name in Row.__dataclass_fields__ if name != "attempts"},
-                    attempts=tuple(attempts.get(row["id"], ())),
-                )
-                for row in connection.execute("SELECT * FROM runs ORDER BY created_at, id")
-            ]
+        by_run: dict[str, list[dict[str, Any]]] = {}
+        attempts, runs = self.database.read(
+            "SELECT * FROM attempts ORDER BY run_id, number",
+            "SELECT * FROM runs ORDER BY created_at, id",
+        )
+        for each in attempts:
+            by_run.setdefault(each["run_id"], []).append(each)
+        names = Row.__dataclass_fields__.keys() - {"attempts"}
+        return [
+            Row(**{name: run[name] for name in names}, attempts=tuple(by_run.get(run["id"], ())))
+            for run in runs
+        ]
 
     def row(self, run_id: str) -> Row:
         """One run."""
@@ -360,7 +371,7 @@ class Service:
     def enqueue(self, agent: str, seed: int) -> str:
         """Queue a run of *agent* with the seed *seed*, as the command ``run`` does; its id."""
         earlier = sum(row.agent == agent for row in self.rows())
-        with closing(Store.open(Settings(home=self.home))) as store:
+        with closing(self.store()) as store:
             return store.enqueue(agent, first_seed=seed - earlier).id
 
     # Waiting
@@ -380,7 +391,8 @@ class Service:
                 latest = _cpu_seconds()
                 if abs(latest - used) > IDLE_SHARE * (now - looked):
                     progressed = now
-                looked, used, slower = now, latest, crowding()
+                looked, used = now, latest
+                slower = crowding() * self.stage.patience
                 idle, most = now - progressed, now - begun
                 if idle > IDLE_SECONDS * slower or most > MOST_SECONDS * slower:
                     raise StuckError(f"waited {most:.0f} s for {what}")
@@ -403,13 +415,6 @@ def event_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield event
         else:
             yield {"kind": "unreadable", "line": line[:200].decode(errors="replace")}
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
-    connection.row_factory = sqlite3.Row
-    connection.isolation_level = None
-    return connection
 
 
 def _cpu_seconds() -> float:

@@ -8,13 +8,17 @@ import signal
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from genesis_fp16.executors.kubernetes import KubernetesEngine
+from genesis_fp16.executors.remote import RemoteExecutor
 from genesis_fp16.settings.kubernetes import KubernetesSettings
+from tests.genesis_fp16.executors.contract import remote_executor
 
 SERVER = Path(__file__).parent / "kubernetes" / "api_server"
 TOKEN = "a-token-of-the-tests"
@@ -89,7 +93,7 @@ class KubernetesCluster:
         self.ask("POST", "/_test/node", state)
 
     def job(self, what: str, name: str, **more: Any) -> Any:
-        """Forget, claim, duplicate or evict a Job, or refuse its pods."""
+        """Forget, claim, duplicate, evict or power_cut a Job, or refuse its pods."""
         return self.ask("POST", f"/_test/{what}", {"job": name, **more})
 
     def requests(self) -> list[str]:
@@ -123,6 +127,36 @@ class KubernetesCluster:
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.communicate(timeout=30)
+
+
+class JobCluster:
+    """The API server as the contract damages it."""
+
+    def __init__(self, server: KubernetesCluster, home: Path) -> None:
+        self.server, self._home = server, home
+
+    def executor(self, worker: tuple[str, ...]) -> RemoteExecutor:
+        return remote_executor(self.engine(), worker)
+
+    def engine(self) -> KubernetesEngine:
+        return self.server.engine(self._home)
+
+    def delete(self, job: str) -> None:
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=genesis-fp16/job={job}"
+        self.server.ask("DELETE", pods, {"gracePeriodSeconds": 0})
+        self.server.ask("DELETE", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{job}")
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        self.server.fault(down=True)
+        yield
+        self.server.behave()
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        self.server.node(cordoned=True)
+        yield
+        self.server.node(cordoned=False)
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,10 @@ import subprocess
 import tempfile
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from genesis_fp16.executors.remote import RemoteExecutor
@@ -27,12 +28,15 @@ CPUS = 8  # of each node; claimed, not there
 class SlurmCluster:
     """Two nodes, n1 and n2, both on this machine.
 
+    Args:
+        node_timeout_seconds: Time after which slurmctld counts a silent node as down.
+
     Attributes:
         variables: Environment that makes Slurm's commands use this cluster.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, node_timeout_seconds: int = 30) -> None:
+        self._folder, self._node_timeout = folder, node_timeout_seconds
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._port = _free_port()
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -78,7 +82,7 @@ class SlurmCluster:
             KillWait=5
             MinJobAge=300
             SlurmctldTimeout=30
-            SlurmdTimeout=30
+            SlurmdTimeout={self._node_timeout}
             TCPTimeout=2
             """
         configuration = textwrap.dedent(text) + nodes
@@ -95,11 +99,14 @@ class SlurmCluster:
         wait_until((folder / "munge.socket").exists, "munged")
         self._start_controller()
         for name in NODES:
-            self._daemons[name] = self._spawn("slurmd", "-D", "-N", name)
+            self._start_node(name)
         wait_until(self._has_nodes, f"two nodes, see {folder}", idle_seconds=60)
 
-    def _start_controller(self) -> None:
-        self._daemons["slurmctld"] = self._spawn("slurmctld", "-D")
+    def _start_node(self, name: str) -> None:
+        self._daemons[name] = self._spawn("slurmd", "-D", "-N", name)
+
+    def _start_controller(self, *options: str) -> None:
+        self._daemons["slurmctld"] = self._spawn("slurmctld", "-D", *options)
         wait_until(self._answers, f"slurmctld, see {self._folder}")
 
     def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
@@ -151,6 +158,26 @@ class SlurmCluster:
             self._start_controller()
             wait_until(self._has_nodes, f"the nodes to be back, see {self._folder}")
 
+    def kill_controller(self, *, keep_state: bool = True) -> None:
+        """Kill slurmctld and start it again; without its state it has forgotten all jobs."""
+        self._end("slurmctld", signal.SIGKILL)
+        self._start_controller(*([] if keep_state else ["-c"]))
+        wait_until(self._has_nodes, f"the nodes to be back, see {self._folder}")
+
+    def kill_node(self, name: str, *, jobs: bool = True) -> None:
+        """Kill slurmd of the node, and by default all its *jobs* at once, as a power cut does."""
+        found = self.ask("squeue", "--noheader", f"--nodelist={name}", "--format=%A").split()
+        self._end(name, signal.SIGKILL)
+        titles = tuple(f"slurmstepd: [{job}." for job in found if jobs)
+        for process in psutil.process_iter(["cmdline"]):
+            if titles and " ".join(process.info["cmdline"] or ()).startswith(titles):
+                _kill_tree(process)
+
+    def start_node(self, name: str) -> None:
+        """Switch the node on again after `kill_node`."""
+        self._start_node(name)
+        wait_until(self._has_nodes, f"the node to be back, see {self._folder}")
+
     @contextmanager
     def full(self) -> Iterator[None]:
         """Take the partition down: jobs wait."""
@@ -172,9 +199,9 @@ class SlurmCluster:
     def node_of(self, job: str) -> str:
         return self.ask("squeue", "--noheader", f"--name={job}", "--format=%N").strip()
 
-    def _end(self, name: str) -> None:
+    def _end(self, name: str, number: int = signal.SIGTERM) -> None:
         process = self._daemons.pop(name)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
@@ -187,6 +214,13 @@ class SlurmCluster:
             self._end(name)
 
 
+def _kill_tree(root: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        root.suspend()  # so that it does not react to the death of the others
+        for process in [*root.children(recursive=True), root]:
+            process.kill()
+
+
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -194,14 +228,17 @@ def _free_port() -> int:
 
 
 @contextmanager
-def running_cluster() -> Iterator[SlurmCluster]:
-    """A cluster that the environment of this process names; skips where Slurm is missing."""
+def running_cluster(node_timeout_seconds: int = 30) -> Iterator[SlurmCluster]:
+    """A cluster that the environment of this process names; skips where Slurm is missing.
+
+    *node_timeout_seconds* is that of `SlurmCluster`.
+    """
     if missing := [each for each in PROGRAMS if shutil.which(each, path=_PATH) is None]:
         pytest.skip(f"not installed: {', '.join(missing)} (Debian: slurm-wlm, munge)")
     if os.geteuid() != 0:
         pytest.skip("slurmd needs root")
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
-    cluster = SlurmCluster(folder)
+    cluster = SlurmCluster(folder, node_timeout_seconds)
     path = os.environ["PATH"]
     os.environ.update(cluster.variables)
     os.environ["PATH"] = _PATH

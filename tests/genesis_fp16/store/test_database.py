@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
 
 import genesis_fp16.store
 from genesis_fp16.settings import Settings
@@ -26,7 +28,9 @@ from genesis_fp16.store.database import (
     database_url,
     open_database,
 )
+from genesis_fp16.store.errors import store_error
 from genesis_fp16.store.schema import metadata
+from tests.patience import crowding
 
 MIGRATIONS = Path(genesis_fp16.store.__file__).parent / "migrations"
 
@@ -179,6 +183,27 @@ def test_a_server_that_does_not_answer_is_named_without_its_password() -> None:
     with pytest.raises(StoreError, match="GENESIS_DATABASE_URL") as caught:
         open_database(url)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.process
+def test_a_locked_table_on_a_server_is_given_up_soon(postgres_settings: Settings) -> None:
+    """As with SQLite: a change of precision must not wait for a lock."""
+    Store.open(postgres_settings).close()
+    other = create_engine(database_url(postgres_settings))
+    with (
+        other.connect() as connection,
+        closing(Store.open(postgres_settings, busy_milliseconds=200)) as store,
+    ):
+        connection.execute(text("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE"))
+        begun = time.monotonic()
+        with pytest.raises(OperationalError, match="lock timeout") as refused:
+            store.enqueue("a", first_seed=0)
+        assert time.monotonic() - begun < 5 * crowding()
+        connection.rollback()
+        store.enqueue("a", first_seed=0)
+    other.dispose()
+    error = store_error(database_url(postgres_settings), refused.value)
+    assert "another client of the server keeps a table locked" in str(error)
 
 
 def test_the_url_of_the_database(tmp_path: Path) -> None:

@@ -92,6 +92,19 @@ def events_replaced(r: Round) -> None:
     _check_flag(r)
 
 
+@fault("attempt's folder out of reach for a moment", quick=True)
+def attempt_folder_away(r: Round) -> None:
+    """As when shared storage fails: what cannot be read or written now is a moment later."""
+    run = r.start(pace_seconds=0.02, attempts={1})
+    r.training(run)
+    folder, aside = run.attempt_folder(), r.service.folder / f"aside-{run.id}"
+    folder.rename(aside)
+    folder.touch()  # so that everything in it is an error, not missing
+    r.sleep(0.2, 2.0)
+    folder.unlink()
+    aside.rename(folder)
+
+
 def _check_flag(r: Round) -> None:
     """The flag reaches another run within 2 seconds."""
     other = r.start(agent=r.in_half(), pace_seconds=0.03)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
-from contextlib import closing
 
 from tests.e2e.torture.catalogue import fault
 from tests.e2e.torture.round import Round, moment
@@ -16,15 +14,12 @@ def store_locked(r: Round) -> None:
     """What cannot be recorded now is recorded later; the flag does not wait for it."""
     run = r.start(agent=r.in_half(), pace_seconds=0.02, attempts={1})
     r.training_in_half(run)
-    kind = r.rng.choice(("IMMEDIATE", "EXCLUSIVE"))
+    kind = r.rng.choice(r.service.database.locks)
     r.note(kind)
-    with closing(sqlite3.connect(r.service.home / "genesis.db", timeout=60)) as connection:
-        connection.isolation_level = None
-        connection.execute(f"BEGIN {kind}")
+    with r.service.database.locked(kind):
         if r.rng.random() < 0.7:
             r.check_obeyed(run, r.service.configure(ENABLE_FP16_TRAINING="false"), "fp32")
         r.sleep(1.0, 3.0)
-        connection.execute("ROLLBACK")
     r.service.configure(ENABLE_FP16_TRAINING="true")
 
 
@@ -32,13 +27,10 @@ def store_locked(r: Round) -> None:
 def store_locked_at_start(r: Round) -> None:
     run = r.start(moment("batch", r.step(), "hold"))
     r.until_reached(run)
-    with closing(sqlite3.connect(r.service.home / "genesis.db", timeout=60)) as connection:
-        connection.isolation_level = None
-        connection.execute("BEGIN IMMEDIATE")
+    with r.service.database.locked(r.service.database.locks[0]):
         r.service.send(signal.SIGTERM)
         r.go_on(run)
         r.sleep(0.5, 3.0)
-        connection.execute("ROLLBACK")
     r.wait(lambda: r.service.status() is not None, "the daemon to end")
     r.service.start()
 
@@ -87,13 +79,11 @@ def due_in_downtime(r: Round) -> None:
     r.service.end(signal.SIGTERM)
     missed = r.rng.randint(1, 9)
     r.note(f"{missed} times")
-    with closing(sqlite3.connect(r.service.home / "genesis.db", timeout=60)) as connection:
-        moved = connection.execute(
-            "UPDATE schedule_state SET last_due = last_due - ? WHERE agent = ?",
-            (missed * 300 * 86400.0, SCHEDULED),
-        )
-        connection.commit()
-        r.check(moved.rowcount == 1, "the agent has no last due time")
+    moved = r.service.database.write(
+        f"UPDATE schedule_state SET last_due = last_due - {missed * 300 * 86400.0} "
+        f"WHERE agent = '{SCHEDULED}'"
+    )
+    r.check(moved == 1, "the agent has no last due time")
     r.service.start()
 
     def due() -> list[Row]:

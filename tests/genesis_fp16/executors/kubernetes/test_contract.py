@@ -1,49 +1,17 @@
 """Attempts as Kubernetes Jobs keep the contract of all executors."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from genesis_fp16.executors import ExitStatus
-from genesis_fp16.executors.kubernetes import KubernetesEngine
-from genesis_fp16.executors.remote import RemoteExecutor
 from infrastructure.events.command import Stop
-from tests.genesis_fp16.executors.contract import EngineContract, remote_executor
-from tests.genesis_fp16.executors.kubernetes_cluster import NAMESPACE, KubernetesCluster
+from tests.genesis_fp16.executors.contract import EngineContract
+from tests.genesis_fp16.executors.kubernetes_cluster import JobCluster, KubernetesCluster
 
 pytestmark = pytest.mark.process
-
-
-class JobCluster:
-    """The API server as the contract damages it."""
-
-    def __init__(self, server: KubernetesCluster, home: Path) -> None:
-        self.server, self._home = server, home
-
-    def executor(self, worker: tuple[str, ...]) -> RemoteExecutor:
-        return remote_executor(self.engine(), worker)
-
-    def engine(self) -> KubernetesEngine:
-        return self.server.engine(self._home)
-
-    def delete(self, job: str) -> None:
-        pods = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=genesis-fp16/job={job}"
-        self.server.ask("DELETE", pods, {"gracePeriodSeconds": 0})
-        self.server.ask("DELETE", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{job}")
-
-    @contextmanager
-    def unreachable(self) -> Iterator[None]:
-        self.server.fault(down=True)
-        yield
-        self.server.behave()
-
-    @contextmanager
-    def full(self) -> Iterator[None]:
-        self.server.node(cordoned=True)
-        yield
-        self.server.node(cordoned=False)
 
 
 @pytest.fixture(scope="module")

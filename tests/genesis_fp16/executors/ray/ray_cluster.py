@@ -38,7 +38,10 @@ IS_INSTALLED = find_spec("ray") is not None
 
 
 class RayCluster:
-    """Two nodes of one CPU each: the head, with the custom resource ``head``, and a worker.
+    """Two nodes: the head, with the custom resource ``head``, and a worker.
+
+    Args:
+        cpus: Of each node; claimed, not there.
 
     Attributes:
         address: URL of the Jobs API.
@@ -46,7 +49,8 @@ class RayCluster:
         plugins: Folder on the Python path of all jobs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cpus: int = 1) -> None:
+        self._cpus = cpus
         self._folder = Path(tempfile.mkdtemp(prefix="ray-"))  # a path of a socket must be short
         self.plugins = self._folder / "plugins"
         self.plugins.mkdir()
@@ -65,7 +69,7 @@ class RayCluster:
         for attempt in range(1, STARTS + 1):
             with (self._folder / "cluster.log").open("ab") as log:
                 self._program = subprocess.Popen(
-                    [sys.executable, __file__, str(self._port), str(machines)],
+                    [sys.executable, __file__, *map(str, (self._port, machines, self._cpus))],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -99,7 +103,12 @@ class RayCluster:
 
     def engine(self) -> RayEngine:
         """A client whose line to the cluster `unreachable` cuts."""
-        return RayEngine(f"http://127.0.0.1:{self._line.server_address[1]}", self.token_file)
+        return RayEngine(self.line_address, self.token_file)
+
+    @property
+    def line_address(self) -> str:
+        """URL of the Jobs API over a line that `unreachable` cuts."""
+        return f"http://127.0.0.1:{self._line.server_address[1]}"
 
     @contextmanager
     def unreachable(self) -> Iterator[None]:
@@ -110,8 +119,8 @@ class RayCluster:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Occupy both machines."""
-        names = [f"occupied-{secrets.token_hex(4)}" for _ in range(2)]
+        """Occupy all CPUs of both machines."""
+        names = [f"occupied-{secrets.token_hex(4)}" for _ in range(2 * self._cpus)]
         for name in names:
             self.occupy(name)
         yield
@@ -123,6 +132,16 @@ class RayCluster:
         request = {"submission_id": name, "entrypoint": "sleep 1000", "entrypoint_num_cpus": 1}
         self._ask_api("POST", "", request | {"entrypoint_resources": where})
         wait_until(lambda: self.job(name)["status"] == "RUNNING", f"{name} to start")
+
+    def submit(self, name: str, entrypoint: str) -> None:
+        """Run a job, of no CPU."""
+        self._ask_api("POST", "", {"submission_id": name, "entrypoint": entrypoint})
+
+    def is_on_head(self, name: str) -> bool:
+        """Whether a job runs on the head and not on the worker."""
+        nodes = json.loads(self._ask_url("/api/v0/nodes"))["data"]["result"]["result"]
+        [head] = [node["node_id"] for node in nodes if node["resources_total"].get("head")]
+        return bool(self.job(name)["driver_node_id"] == head)
 
     def job(self, name: str) -> dict[str, Any]:
         """What Ray says about a job."""
@@ -136,8 +155,11 @@ class RayCluster:
         self._ask_api("DELETE", name)
 
     def _ask_api(self, method: str, path: str, body: dict[str, Any] | None = None) -> str:
+        return self._ask_url(f"/api/jobs/{path}", method, body)
+
+    def _ask_url(self, path: str, method: str = "GET", body: dict[str, Any] | None = None) -> str:
         content = None if body is None else json.dumps(body).encode()
-        request = Request(f"{self.address}/api/jobs/{path}", content, method=method)
+        request = Request(f"{self.address}{path}", content, method=method)
         request.add_header("Content-Type", "application/json")
         request.add_header("Authorization", f"Bearer {self.token_file.read_text()}")
         with urlopen(request, timeout=60) as answer:
@@ -236,8 +258,8 @@ def _free_port() -> int:
 def _main() -> None:
     from ray.cluster_utils import Cluster
 
-    port, machines = map(int, sys.argv[1:])
-    common = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    port, machines, cpus = map(int, sys.argv[1:])
+    common = {"num_cpus": cpus, "object_store_memory": 80 * 2**20}
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
