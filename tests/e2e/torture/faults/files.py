@@ -242,8 +242,8 @@ def small_files_damaged(r: Round) -> None:
 @fault("disk full", quick=True, disk=True)
 def disk_full(r: Round) -> None:
     """The run waits and goes on; the flag is obeyed meanwhile."""
-    hold = moment("batch", r.step(5, 30), "hold")
-    run = r.start(hold, agent=r.in_half(), pace_seconds=0.05)
+    hold = moment("batch", r.step(2, 8), "hold")
+    run = r.start(hold, agent=r.in_half(), pace_seconds=0.25)  # within the first epoch
     r.until_reached(run)
     run.attempts, run.events_damaged = {1}, True  # an event may not fit on the disk
     r.service.prepare(ENABLE_FP16_TRAINING="false")
@@ -258,6 +258,21 @@ def disk_full(r: Round) -> None:
         ballast.unlink()
     r.check_obeyed(run, since, "fp32")
     r.service.configure(ENABLE_FP16_TRAINING="true")
+
+
+@fault("disk full at the end of an epoch", disk=True)
+def disk_full_at_evaluation(r: Round) -> None:
+    """The best epoch finds no room: the attempt ends, and costs no failure."""
+    run = r.start(moment("batch", r.step(24, 29), "hold"), pace_seconds=0.02)
+    r.until_reached(run)
+    run.events_damaged = True
+    ballast = r.service.home / "ballast"
+    _fill(ballast)
+    r.go_on(run)
+    try:
+        r.sleep(0.5, 2.5)
+    finally:
+        ballast.unlink()
 
 
 @fault("disk full when a run starts", disk=True)
