@@ -33,6 +33,7 @@ AGENTS = {"oak": "fp32", "elm": "fp32", "ash": "fp16", "fir": "fp16"}  # name to
 AGENT_DISTRIBUTION = "torture-agent"
 LATE = "elder"  # an agent that is installed while the daemon serves
 STOP_SECONDS = 2.0
+TAKEOVER_SECONDS = 15.0  # so that a crowded machine is not mistaken for a silent database
 SETTINGS_SECONDS = 1.5  # in which a change of the flag is in force
 POLL_SECONDS = 0.01
 IDLE_SECONDS, IDLE_SHARE = 30.0, 0.08  # of one CPU; a daemon that waits needs less
@@ -136,6 +137,7 @@ class Service:
         }
         if self.database.url is not None:
             self.settings["GENESIS_DATABASE_URL"] = self.database.url
+            self.settings["GENESIS_TAKEOVER_SECONDS"] = TAKEOVER_SECONDS
         self.configure()
         for agent in (*AGENTS, SCHEDULED):
             self.plan(agent, [])
