@@ -15,9 +15,11 @@ from benchmarks.takeover.postgres import PostgresServer
 from tests.e2e.torture import clusters
 from tests.e2e.torture.databases import Database, PostgresDatabase, SqliteDatabase
 from tests.e2e.torture.job_server import JobServer
+from tests.patience import crowding
 
 EXECUTORS = ("local", "slurm", "ray", "kubernetes")
 DATABASES = ("sqlite", "postgres")
+_MOST_CROWDING = 4.0
 _PYTHON = "remote-python"  # in the folder of a home
 
 
@@ -53,8 +55,9 @@ class Stage:
 
     @property
     def no_progress_seconds(self) -> float:
-        """After which a silent worker is stopped; longer than a fault holds one."""
-        return {"local": 6.0, "ray": 30.0}.get(self.executor, 8.0)
+        """After which a silent worker is stopped; longer than a fault holds one, also here now."""
+        seconds = {"local": 6.0, "ray": 30.0}.get(self.executor, 8.0)
+        return seconds * min(crowding(), _MOST_CROWDING)
 
     @property
     def patience(self) -> float:
