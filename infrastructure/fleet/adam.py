@@ -57,8 +57,10 @@ class StackedAdam:
             ]
             for i in range(members)
         ]
+        self._all_own = list(chain.from_iterable(self._own))
         self._sources: list[object] = [None] * members  # the state that was adopted
         self._states: list[list[dict[str, Any]]] = [[] for _ in range(members)]
+        self._all_states: list[dict[str, Any]] = []
         largest = [trainer.config.max_grad_norm for trainer in trainers]
         inverse = [0.0 if most is None else 1.0 / most for most in largest]
         self._inverse_max_norms = torch.tensor(inverse)
@@ -70,13 +72,16 @@ class StackedAdam:
         """
         are_plain = [self._is_plain(i) for i in members]
         if len(members) == len(self._trainers) and all(are_plain):
-            optimizers = self._optimizers
-            if all(map(is_, self._sources, [each.state for each in optimizers])):
-                states = chain.from_iterable(self._states)
-                found = chain.from_iterable(map(_tensors_of, states))
-                if all(map(is_, found, chain.from_iterable(self._own))):
+            sources = [optimizer.state for optimizer in self._optimizers]
+            if all(map(is_, self._sources, sources)):
+                found = chain.from_iterable(map(_tensors_of, self._all_states))
+                if all(map(is_, found, self._all_own)):
                     return are_plain
-        return [is_plain and self._adopt(i) for i, is_plain in zip(members, are_plain, strict=True)]
+        can_step = [
+            is_plain and self._adopt(i) for i, is_plain in zip(members, are_plain, strict=True)
+        ]
+        self._all_states = list(chain.from_iterable(self._states))
+        return can_step
 
     def _is_plain(self, i: int) -> bool:
         """Whether member *i*'s optimizer has nothing that a fleet does not compute."""
@@ -114,7 +119,7 @@ class StackedAdam:
         """Give member *i* moments of its own."""
         for state in self._states[i]:
             state.update({name: state[name].clone() for name in _STATE})
-        self._sources[i], self._states[i] = None, []
+        self._sources[i], self._states[i], self._all_states = None, [], []
 
     @torch.no_grad()
     def step(
@@ -162,7 +167,8 @@ class StackedAdam:
                 self._steps_FP[members[row]] += 1.0
         else:
             self._steps_FP += 1.0
-            if bool((self._steps_FP == self._steps_FP[0, 0]).all()):
+            first, *others = self._steps_FP.flatten().tolist()
+            if others.count(first) == len(others):
                 wholes = [k for k, n in enumerate(self._sizes) if elementwise_agrees(n, count)]
         (firsts, seconds), steps = self._moments, self._step_slices
         calls = [

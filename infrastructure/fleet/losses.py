@@ -30,13 +30,16 @@ class StackableLoss:
         alone: Function of a model's output and of targets by name to a scalar.
         stacked: The same function of stacks, output and targets with a first dimension F, to
             ``[F]``. A fleet tries it on random numbers and uses it where it gives the same bits.
-        derivative: Function of the same stacks and of weights ``[F]`` to the gradient of the
-            weighted losses, for an output that is one tensor; None to let autograd find it.
+        derivative: Function of the same stacks and of weights ``[F]`` to the losses ``[F]`` and
+            the gradient of the weighted losses, for an output that is one tensor; None to let
+            autograd find it.
     """
 
     alone: Callable[[Any, Mapping[str, Tensor]], Tensor]
     stacked: Callable[[Any, Mapping[str, Tensor]], Tensor]
-    derivative: Callable[[Tensor, Mapping[str, Tensor], Tensor], Tensor] | None = None
+    derivative: Callable[[Tensor, Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor]] | None = (
+        None
+    )
 
     def __call__(self, output: Any, targets: Mapping[str, Tensor]) -> Tensor:
         """Return the loss ``[]``, float32."""
@@ -129,7 +132,7 @@ def stacked_loss(
     output = structure(raw_F)
     if loss.derivative is not None and output is raw_F:
         with torch.no_grad():
-            return loss.stacked(output, targets), loss.derivative(output, targets, weight_F)
+            return loss.derivative(output, targets, weight_F)
     leaf = raw_F.detach().requires_grad_()
     loss_F = loss.stacked(structure(leaf), targets)
     (gradient,) = torch.autograd.grad(loss_F, leaf, weight_F)
@@ -181,10 +184,12 @@ def _squared_error_of_each(output_F: Tensor, targets: Mapping[str, Tensor]) -> T
 
 def _squared_error_derivative(
     output_F: Tensor, targets: Mapping[str, Tensor], weight_F: Tensor
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """``2 / n * (output - target) * weight``, rounded as by torch's ``mse_loss_backward``."""
+    error_F = output_F - targets[""]
+    loss_F = mean_of_each(error_F.square())
     weight_F = weight_F.view(-1, *[1] * (output_F.dim() - 1))
-    return (output_F - targets[""]).mul_(2.0 / output_F[0].numel()).mul_(weight_F)
+    return loss_F, error_F.mul_(2.0 / output_F[0].numel()).mul_(weight_F)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,9 @@ import copy
 import ctypes
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -130,22 +130,61 @@ class RandomStates:
 
 
 class DrawDetector:
-    """States that belong to nobody, in force while code runs that should draw nothing."""
+    """Finds out whether code draws from the global generators, and undoes it."""
 
     def __init__(self) -> None:
-        self._states = RandomStates.seeded(0)
+        self._torch = torch.default_generator.get_state()
+        self._cuda: list[Tensor] = []
+        self._python: tuple[Any, ...] = ()
+        self._bits = get_bit_generator()
+        self._numpy: Mapping[str, Any] = {}
+        self._python_memory = self._numpy_memory = b""
 
-    def enter(self) -> None:
-        """Put the states in force."""
-        self._states.enter()
+    def begin(self) -> None:
+        """Remember the states in force: those to which `found` compares."""
+        self._torch = torch.default_generator.get_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        if not self._python or self._python_drawn():
+            self._python, self._python_memory = random.getstate(), _python_memory()
+        if not self._numpy or self._numpy_drawn():
+            self._bits, self._numpy = get_bit_generator(), np.random.get_state(legacy=False)
+            self._numpy_memory = _numpy_memory(self._bits)
 
     def found(self) -> bool:
-        """Whether anything was drawn since they were put in force; puts them in force again."""
-        if not self._states.drawn():
+        """Whether anything was drawn since `begin`; puts the states of then in force again."""
+        torch_drawn = _bytes(torch.default_generator.get_state()) != _bytes(self._torch)
+        cuda_drawn = any(
+            not torch.equal(torch.cuda.get_rng_state(index), state)
+            for index, state in enumerate(self._cuda)
+        )
+        if not (torch_drawn or cuda_drawn or self._python_drawn() or self._numpy_drawn()):
             return False
-        self._states = RandomStates.seeded(0)
-        self._states.enter()
+        torch.default_generator.set_state(self._torch)
+        for index, state in enumerate(self._cuda):
+            torch.cuda.set_rng_state(state, index)
+        random.setstate(self._python)
+        set_bit_generator(self._bits)
+        np.random.set_state(self._numpy)
         return True
+
+    def _python_drawn(self) -> bool:
+        if not self._python_memory:
+            return random.getstate() != self._python
+        kept = random._inst.gauss_next  # type: ignore[attr-defined]  # every second normal number
+        return _python_memory() != self._python_memory or kept != self._python[2]
+
+    def _numpy_drawn(self) -> bool:
+        bits = get_bit_generator()
+        if bits is not self._bits or _numpy_memory(bits) != self._numpy_memory:
+            return True
+        if not self._numpy_memory:
+            return repr(np.random.get_state(legacy=False)) != repr(self._numpy)
+        was_kept = self._numpy["has_gauss"]  # of every second normal number, as Python's
+        return bool(was_kept) and not np.random.get_state(legacy=False)["has_gauss"]
+
+
+def _bytes(state: Tensor) -> bytes:
+    return cast("bytes", state.numpy().tobytes())
 
 
 def _numpy_memory(bits: np.random.BitGenerator) -> bytes:

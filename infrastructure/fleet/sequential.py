@@ -31,11 +31,11 @@ _aten = torch.ops.aten
 _DERIVATIVES: Mapping[type[Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
     # of a layer, the gradient of its output, its input and its output: as torch's own
     nn.Identity: lambda _, gradient, *__: gradient,
-    nn.ReLU: lambda _, gradient, __, output: _aten.threshold_backward(gradient, output, 0),
-    nn.SiLU: lambda _, gradient, value, __: _aten.silu_backward(gradient, value),
-    nn.Tanh: lambda _, gradient, __, output: _aten.tanh_backward(gradient, output),
-    nn.Sigmoid: lambda _, gradient, __, output: _aten.sigmoid_backward(gradient, output),
-    nn.GELU: lambda layer, gradient, value, _: _aten.gelu_backward(
+    nn.ReLU: lambda _, gradient, __, output: _aten.threshold_backward.default(gradient, output, 0),
+    nn.SiLU: lambda _, gradient, value, __: _aten.silu_backward.default(gradient, value),
+    nn.Tanh: lambda _, gradient, __, output: _aten.tanh_backward.default(gradient, output),
+    nn.Sigmoid: lambda _, gradient, __, output: _aten.sigmoid_backward.default(gradient, output),
+    nn.GELU: lambda layer, gradient, value, _: _aten.gelu_backward.default(
         gradient, value, approximate=layer.approximate
     ),
 }
@@ -244,7 +244,7 @@ def _run_layers(
                 bias_FO = next(stacks).to(value_FBI.dtype)
                 value_FBI = torch.baddbmm(bias_FO.unsqueeze(1), value_FBI, weight_FIO)
         else:
-            before, value_FBI = value_FBI, layer(value_FBI)
+            before, value_FBI = value_FBI, layer.forward(value_FBI)
             saved += [before, value_FBI]
     return value_FBI, saved
 

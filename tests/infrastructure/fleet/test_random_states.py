@@ -89,12 +89,29 @@ def test_another_kind_of_numpy_generator_is_kept_too() -> None:
 
 
 @pytest.mark.usefixtures("_found_by")
+@pytest.mark.parametrize("before", [0, 1], ids=["", "with a normal number kept"])
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_draw_is_found(name: str) -> None:
-    caller, detector = RandomStates(), DrawDetector()
-    with caller.kept():
-        detector.enter()
+def test_a_draw_is_found_and_undone(name: str, before: int) -> None:
+    detector = DrawDetector()
+    draw_all(before)
+    for _ in range(2):
+        detector.begin()
         assert not detector.found()
-        DRAWS[name]()
+        drawn = DRAWS[name]()
         assert detector.found()
         assert not detector.found()
+        assert DRAWS[name]() == drawn
+
+
+def test_a_draw_from_another_kind_of_numpy_generator_is_undone() -> None:
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        detector = DrawDetector()
+        detector.begin()
+        assert not detector.found()
+        drawn = np.random.rand()
+        assert detector.found()
+        assert np.random.rand() == drawn
+    finally:
+        np.random.set_bit_generator(before)
