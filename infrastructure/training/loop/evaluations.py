@@ -1,0 +1,117 @@
+"""The evaluation after each epoch: what it measures, keeps and tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch.nn import Module
+
+from infrastructure.agent_contract import Evaluation, Job
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob
+from infrastructure.agent_contract.training_job import Batch
+from infrastructure.events.event import BaseEvent, Evaluated
+from infrastructure.training.checkpoints import BestEpoch
+from infrastructure.training.distributed import DistributedModel, Ranks
+from infrastructure.training.loop.early_stop import EarlyStop
+from infrastructure.training.loop.progress import SavedProgress
+from infrastructure.training.precision import Precision, PrecisionForward
+from infrastructure.training.rounds import OnPolicyRounds, Rounds
+
+
+class EpochEvaluations:
+    """Evaluates a training's model in FP32, because models are published in FP32.
+
+    Args:
+        job: Job that is trained.
+        model: Its model, which the ranks share.
+        ranks: Ranks; rank 0 evaluates for all of them.
+        device: Device of the model.
+        rounds: The training's batches.
+        first_batch: Batch whose loss is kept for comparisons of other precisions.
+        progress: Epochs finished, saved in checkpoints.
+        early_stop: Is told of every evaluation after the warm-up.
+        best_epoch: Keeps the weights of the best epoch after the warm-up; None to keep none.
+        emit: Function that receives the events.
+
+    Attributes:
+        last: The last evaluation; None before the first.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: Job,
+        model: DistributedModel,
+        ranks: Ranks,
+        device: torch.device,
+        rounds: Rounds,
+        first_batch: Batch,
+        progress: SavedProgress,
+        early_stop: EarlyStop,
+        best_epoch: BestEpoch | None,
+        emit: Callable[[BaseEvent], None],
+    ) -> None:
+        self._job, self._model, self._ranks, self._device = job, model, ranks, device
+        self._rounds, self._first_batch, self._progress = rounds, first_batch, progress
+        self._early_stop, self._best_epoch, self._emit = early_stop, best_epoch, emit
+        self.last: Evaluation | None = None
+
+    def evaluate(self) -> None:
+        """Evaluate the model as the last epoch left it, and emit the result.
+
+        Raises:
+            TypeError, ValueError: The job's function returned no `Evaluation`.
+        """
+        self._model.update_plain(self._ranks, self._device)
+        if self._ranks.is_rank_zero:
+            self.last = self._evaluate_plain(self._model.plain)
+        self.last = self._ranks.broadcast(self.last)
+        if self.last is not None and self._trained_beyond_warm_up():
+            self._early_stop.note(self.last, self._progress.epoch)
+
+    def _evaluate_plain(self, model: Module) -> Evaluation:
+        forward = PrecisionForward(model, self._device, Precision.FP32)
+        model.eval()
+        with torch.no_grad():
+            with forward.without_autocast():
+                evaluation = self._with_round_metrics(_checked(self._job.evaluate(forward)))
+            baseline = forward.compute_loss(self._job.loss, self._first_batch).item()
+        self._progress.record_fp32_loss(baseline)
+        if self._best_epoch is not None and self._trained_beyond_warm_up():
+            self._best_epoch.save_if_better(evaluation, model)
+        self._emit(
+            Evaluated(
+                epoch=self._progress.epoch,
+                metrics=evaluation.metrics,
+                primary=evaluation.primary,
+                higher_is_better=evaluation.higher_is_better,
+                fp32_baseline_loss=baseline,
+            )
+        )
+        return evaluation
+
+    def _with_round_metrics(self, evaluation: Evaluation) -> Evaluation:
+        job, rounds = self._job, self._rounds
+        if not isinstance(job, OnPolicyJob) or not isinstance(rounds, OnPolicyRounds):
+            return evaluation
+        if job.round_metrics is None or not self._trained_beyond_warm_up():
+            return evaluation
+        metrics = {**job.round_metrics(rounds.batches), **evaluation.metrics}
+        return replace(evaluation, metrics=metrics)
+
+    def _trained_beyond_warm_up(self) -> bool:
+        warm_up = self._job.warm_up_rounds if isinstance(self._job, OnPolicyJob) else 0
+        return self._progress.epoch * self._rounds.per_epoch > warm_up
+
+
+def _checked(evaluation: object) -> Evaluation:
+    """*evaluation* with metrics of its own; the agent may have changed them since it made it.
+
+    Raises:
+        TypeError, ValueError: It is not an `Evaluation`, or its primary metric is missing.
+    """
+    if not isinstance(evaluation, Evaluation):
+        raise TypeError(f"evaluate() must return Evaluation, got {type(evaluation).__name__}")
+    return replace(evaluation, metrics=dict(evaluation.metrics))
