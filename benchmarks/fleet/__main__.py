@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from benchmarks.fleet.loops import CPU, InAFleet, Loop, OneByOne, WithVmap
 from benchmarks.fleet.models import Subject, subjects
+from benchmarks.fleet.other_checkout import OtherCheckout
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.spread import Spread
 from benchmarks.measuring.table import write_csv
@@ -19,6 +21,7 @@ from benchmarks.measuring.timing import interleave, seconds_of
 from infrastructure.training import Precision
 
 OUTPUT = Path("benchmark_results")
+_OTHER = "one by one in the other checkout"
 _WARM_UP_STEPS = 3  # the first makes the optimizers' state, the second moves it into the stacks
 _COLUMNS = ("model", "batch", "precision", "members", "versus", "low", "median", "high", "target")
 
@@ -39,9 +42,19 @@ class Comparison:
 
 
 def measure(
-    subject: Subject, members: int, precision: Precision, *, rounds: int, steps: int
+    subject: Subject,
+    members: int,
+    precision: Precision,
+    *,
+    rounds: int,
+    steps: int,
+    other: Path | None = None,
 ) -> list[Comparison]:
     """Time a fleet of *members* beside the other loops, a block of *steps* each per round.
+
+    Args:
+        other: Another checkout, whose trainers are stepped one by one in a process of their own;
+            None for none.
 
     Raises:
         RuntimeError: A member of the fleet differs in a bit from the same training alone.
@@ -57,17 +70,23 @@ def measure(
     def block(loop: Loop) -> Callable[[], float]:
         return lambda: seconds_of(partial(_run, loop, steps), CPU)
 
-    costs = interleave({name: block(loop) for name, loop in loops.items()}, rounds, seed=0)
+    blocks = {name: block(loop) for name, loop in loops.items()}
+    with ExitStack() as processes:
+        if other is not None:
+            checkout = OtherCheckout(other, (subject.name, subject.rows), members, precision)
+            processes.enter_context(checkout)
+            blocks[_OTHER] = partial(checkout.seconds, steps)
+        costs = interleave(blocks, rounds, seed=0)
     together.require_together()
     require_equal(alone, together)
-    targets = {"one by one": subject.target, "torch.vmap": 1.1}
+    targets = {"one by one": subject.target, "torch.vmap": 1.1, _OTHER: subject.target}
     return [
         Comparison(
             versus=name,
             ratio=Spread.of([cost[name] / cost["fleet"] for cost in costs]),
             target=targets[name] if precision is Precision.FP32 else None,
         )
-        for name in loops
+        for name in blocks
         if name != "fleet"
     ]
 
@@ -97,6 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=8, help="steps in a timed block")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of fleet.csv")
+    parser.add_argument(
+        "--other",
+        type=Path,
+        metavar="FOLDER",
+        help="a checkout of another commit, whose trainers are measured as well",
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     precision = Precision(options.precision)
@@ -104,7 +129,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for subject in subjects():
         gains = measure(
-            subject, options.members, precision, rounds=options.rounds, steps=options.steps
+            subject,
+            options.members,
+            precision,
+            rounds=options.rounds,
+            steps=options.steps,
+            other=options.other,
         )
         for gain in gains:
             ratio = gain.ratio

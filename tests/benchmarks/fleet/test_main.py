@@ -1,5 +1,7 @@
 """The benchmark of fleets, with few members and steps."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -18,6 +20,16 @@ def test_it_measures_what_gives_the_same_bits(subject):
     versus = ["one by one", "torch.vmap"] if subject.is_plain else ["one by one"]
     assert [gain.versus for gain in gains] == versus
     assert all(gain.ratio.median > 0 for gain in gains)
+
+
+@pytest.mark.process  # starts a process that imports torch
+def test_another_checkout_is_measured_in_a_process_of_its_own(tmp_path):
+    here = Path(__file__).parents[3]
+    gains = measure(WORLD, 2, Precision.FP32, rounds=1, steps=1, other=here)
+    assert gains[-1].versus == "one by one in the other checkout"
+    assert gains[-1].ratio.median > 0
+    with pytest.raises(RuntimeError, match=f"the trainers of {tmp_path} ended"):
+        measure(WORLD, 2, Precision.FP32, rounds=1, steps=1, other=tmp_path)
 
 
 def test_vmap_trains_the_same_models():
