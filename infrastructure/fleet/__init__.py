@@ -4,9 +4,10 @@
 `Trainings` advances whole trainings so, from their first step to their last evaluation.
 """
 
-from infrastructure.fleet.fleet import Fleet, FleetMember
+from infrastructure.fleet.fleet import Fleet
 from infrastructure.fleet.forms import NotStackableError, StackedForm
 from infrastructure.fleet.losses import StackableLoss
+from infrastructure.fleet.members import FleetMember
 from infrastructure.fleet.stackable import shape_text, stackable
 from infrastructure.fleet.trainings import Ended, Standing, Trainings
 

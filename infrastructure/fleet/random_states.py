@@ -12,9 +12,9 @@ import copy
 import ctypes
 import random
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -137,7 +137,7 @@ class DrawDetector:
         self._cuda: list[Tensor] = []
         self._python: tuple[Any, ...] = ()
         self._bits = get_bit_generator()
-        self._numpy: Mapping[str, Any] = {}
+        self._numpy: dict[str, Any] = {}
         self._python_memory = self._numpy_memory = b""
 
     def begin(self) -> None:
@@ -184,7 +184,7 @@ class DrawDetector:
 
 
 def _bytes(state: Tensor) -> bytes:
-    return cast("bytes", state.numpy().tobytes())
+    return state.numpy().tobytes()
 
 
 def _numpy_memory(bits: np.random.BitGenerator) -> bytes:

@@ -10,8 +10,9 @@ from typing import Generic, TypeVar
 
 import torch
 
-from infrastructure.fleet.fleet import Fleet, FleetMember, StepError
+from infrastructure.fleet.fleet import Fleet, StepError
 from infrastructure.fleet.gain import GainMeasurement
+from infrastructure.fleet.members import FleetMember
 from infrastructure.fleet.random_states import RandomStates
 from infrastructure.training.loop import StepRequest, Steps, TrainingLoop
 
