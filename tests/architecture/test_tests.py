@@ -103,6 +103,12 @@ TESTED_BY = {
     "genesis_fp16/cli/lab/options.py": "genesis_fp16/cli/lab/test_freeze.py",
     "genesis_fp16/cli/lab/progress.py": "genesis_fp16/cli/lab/test_freeze.py",
     # Parts of `train`: each is seen only in a training that goes on.
+    "infrastructure/fleet/members.py": "infrastructure/fleet/test_fleet.py",
+    "infrastructure/fleet/stacked_step.py": "infrastructure/fleet/test_fleet.py",
+    "infrastructure/fleet/turns.py": "infrastructure/fleet/test_fleet.py",
+    "infrastructure/training/loop/evaluations.py": "infrastructure/training/loop/test_train.py",
+    "infrastructure/training/loop/options.py": "infrastructure/training/loop/test_train.py",
+    "infrastructure/training/loop/training_loop.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/loop/baseline.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/loop/boundary.py": "infrastructure/training/loop/test_train.py",
     "infrastructure/training/loop/progress.py": "infrastructure/training/loop/test_train.py",
