@@ -17,7 +17,9 @@ from genesis_fp16.executors.remote.deadline import cut_after
 
 REQUEST_SECONDS = 10.0  # for one whole request, however slowly the server answers
 LONGEST_ANSWER = 64 << 20  # bytes
-_TEMPORARY = (408, 409, 410, 425, 429)
+# A restarted server answers 403 until it has read its roles. A person can renew a token (401) or
+# grant a verb while runs wait.
+_TEMPORARY = (401, 403, 408, 409, 410, 425, 429)
 _QUOTA = "exceeded quota"  # a 403 that ends when other pods end
 
 
@@ -172,9 +174,7 @@ class KubernetesApi:
         remedy = ""
         if status == 401:
             remedy = f"; renew the token or the certificate of {self.credentials.source}"
-        elif status == 403 and _QUOTA in message:
-            temporary = True
-        elif status == 403:
+        elif status == 403 and _QUOTA not in message:
             remedy = (
                 "; grant this verb in the Role of the daemon's service account, see "
                 "deploy/kubernetes/components/kubernetes-executor/role.yaml"

@@ -59,6 +59,7 @@ class KubernetesEngine:
         self._home = home.absolute()
         self._service_account = service_account
         self._api: KubernetesApi | None = None
+        self._source = ""  # of the credentials, as last logged
         self._lease: VolumeLease | None = None
 
     def submit(self, job: JobRequest) -> str:
@@ -71,8 +72,12 @@ class KubernetesEngine:
         api = self._connect()
         if lacks := missing_settings(self._settings):
             raise EngineError(lacks, temporary=False)
-        self._lease_of(api).hold()
         manifest = job_manifest(job, self._settings, self._home, self._namespace(api))
+        try:
+            self._lease_of(api).hold()
+        except EngineError as error:
+            self._forget_credentials(error)
+            raise
         try:
             found = api.post(self._jobs(api), manifest).body
         except ApiError as error:
@@ -145,13 +150,17 @@ class KubernetesEngine:
             credentials = find_credentials(config, context, self._service_account)
             self._api = KubernetesApi(credentials, self._seconds)
             self._lease = None
-            log.info("kubernetes_credentials_found", source=credentials.source)
+            if credentials.source != self._source:
+                log.info("kubernetes_credentials_found", source=credentials.source)
+                self._source = credentials.source
         return self._api
 
     def _forget_credentials(self, error: EngineError) -> None:
         """Read them again before the next request, in case they were renewed."""
-        if isinstance(error, ApiError) and error.status in (0, 401) and not error.temporary:
-            self._api = None
+        if isinstance(error, ApiError):
+            untrusted = error.status == 0 and not error.temporary
+            if untrusted or error.status == 401:
+                self._api = None
 
     def _lease_of(self, api: KubernetesApi) -> VolumeLease:
         if self._lease is None:

@@ -297,9 +297,9 @@ def test_nobody_at_the_address(
 
 
 REFUSALS = {
-    "forbidden": (403, "jobs is forbidden: cannot create", False, "grant this verb"),
+    "forbidden": (403, "jobs is forbidden: cannot create", True, "grant this verb"),
     "quota": (403, 'jobs "x" is forbidden: exceeded quota: q', True, "exceeded quota"),
-    "unauthorized": (401, "Unauthorized", False, "renew the token"),
+    "unauthorized": (401, "Unauthorized", True, "renew the token"),
     "invalid": (422, "Job is invalid: spec", False, "spec"),
     "full": (429, "too many requests", True, "too many"),
 }
