@@ -235,7 +235,11 @@ def _become(
     for theirs, ours in high.items():
         os.dup2(ours, theirs)
         os.close(ours)
+    # What was forked may have had others, as pytest does: their descriptors are closed, and a
+    # socket of this program may get the same number.
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
