@@ -191,8 +191,8 @@ def _inwards(node: ast.Call | ast.UnaryOp, inner: ast.BinOp, side: str) -> Calla
 def _outwards(node: ast.BinOp, part: ast.expr, side: str) -> Callable[[], ast.AST]:
     def build() -> ast.AST:
         inner = _wrapped(part)
-        if inner is None:
-            raise TypeError(f"{ast.dump(part)} is applied to nothing")
+        if inner is None:  # another edit removed the argument
+            return ast.BinOp(node.left, node.op, node.right)
         if side == "left":
             return _with_wrapped(part, ast.BinOp(inner, node.op, node.right))
         return _with_wrapped(part, ast.BinOp(node.left, node.op, inner))

@@ -65,3 +65,10 @@ def test_edits_within_what_is_moved_are_kept() -> None:
     inner = next(e for e in space.edits if e.kind == "arithmetic" and e.old == "Add")
     assert space.program([outer, inner]).count("return -(-") == 1
     assert "a + 1" not in space.program([outer, inner])
+
+
+def test_a_call_that_another_edit_leaves_without_arguments_is_not_moved() -> None:
+    space = EditSpace("def f(a, b):\n    return a - int(b)\n", "f")
+    moved = next(each for each in space.edits if each.kind == "call_moved")
+    removed = next(each for each in space.edits if each.kind == "argument_removed")
+    assert space.program({moved, removed}) == space.program({removed})
