@@ -18,9 +18,9 @@ from pathlib import Path
 import structlog
 
 from genesis_fp16.domain.redaction import visible
-from genesis_fp16.settings.env_file import ROLLBACK_FLAG, read_bounded
+from genesis_fp16.settings.env_file import read_bounded
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.settings.source import SettingsError, load_settings
+from genesis_fp16.settings.source import SettingsError, load_settings, read_demand_for_fp32
 
 POLL_SECONDS = 0.5
 CONFIRM_SECONDS = 0.1
@@ -131,17 +131,12 @@ class SettingsReloader:
         )
 
     def _take_flag(self) -> Reload | None:
-        """Apply a demand for FP32 of the flag, where it is new and nothing else is to be read."""
+        """Apply a demand for FP32 of the flag if it is new, whatever else is wrong."""
         before = self._settings
         if not before.enable_fp16_training:
             return None
-        try:
-            found = load_settings(
-                self._path, self._environ, only=(ROLLBACK_FLAG,), home=before.home
-            )
-        except SettingsError:  # what is wrong is found again with the rest
-            return None
-        if found.enable_fp16_training:
+        found = read_demand_for_fp32(self._path, self._environ)
+        if found is None:
             return None
         self._had_content = _has_content(self._path)
         self._settings, self._seen = before.with_flag_of(found), None  # read again with the rest

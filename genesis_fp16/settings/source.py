@@ -129,6 +129,24 @@ def load_settings(
     return settings
 
 
+def read_demand_for_fp32(
+    env_file: Path, environ: Mapping[str, str] | None = None
+) -> Settings | None:
+    """Settings of which only the rollback flag was read, if that demands FP32; else None.
+
+    A line that says so counts whatever else is wrong with the file or the environment. Arguments
+    as in `load_settings`.
+    """
+    environ = os.environ if environ is None else environ
+    source = FileAndEnvironment(env_file, environ, (ROLLBACK_FLAG,))
+    flag = source.variables.get(ROLLBACK_FLAG)
+    if flag is None or flag.value.lower() not in FALSE_TEXTS:
+        return None
+    settings = Settings(_build_sources=((source,), {}))
+    settings.record_sources(source.variables, source.shadowed, source.texts)
+    return settings
+
+
 class FileAndEnvironment(PydanticBaseSettingsSource):
     """Merges the file and the environment, and records where each value stands.
 

@@ -137,6 +137,27 @@ def test_a_wrong_setting_does_not_delay_a_demand_for_fp32(running: Running) -> N
     assert outcome.settings.enable_fp16_training
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"# caf\xe9",  # Latin-1
+        b"GENESIS_HOME=~nobody-of-that-name/home",
+        b"GENESIS_HOMES=elsewhere",
+        b"ENABLE_FP16_TRANING=true",
+        b"ENABLE_FP16_TRAINING='true",
+    ],
+)
+def test_no_other_line_hides_a_demand_for_fp32(running: Running, line: bytes) -> None:
+    running.path.write_bytes(line + b"\nENABLE_FP16_TRAINING=false\n")
+    outcome = running.poll()
+    assert outcome is not None
+    assert outcome.changed == {"ENABLE_FP16_TRAINING": "true -> false"}
+    outcome = running.poll()
+    assert outcome is not None
+    assert outcome.error is not None, "the line is reported"
+    assert not outcome.settings.enable_fp16_training
+
+
 @pytest.mark.parametrize("flag", ["flase", "false\x01", "'false"])
 def test_a_flag_that_cannot_be_read_is_refused(running: Running, flag: str) -> None:
     outcome = running.write(f"ENABLE_FP16_TRAINING={flag}\nGENESIS_PRECISION=bf16\n")
