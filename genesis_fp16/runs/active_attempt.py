@@ -295,15 +295,17 @@ class ActiveAttempt:
         self.progress.started = self.run.state is not RunState.STARTING
 
     @property
+    def stuck(self) -> bool:
+        """Whether the worker has ended, and what it had written cannot be read at present."""
+        return self.exit_status is not None and bool(self.unreadable)
+
+    @property
     def over(self) -> bool:
         """Whether the worker has ended and all that it had written by then has been read.
 
         What cannot be read is not waited for after a cancellation or the run's own deadline.
         """
-        hopeless = bool(self.unreadable) and self.stop_cause in (
-            StopCause.CANCEL,
-            StopCause.RUN_TIMEOUT,
-        )
+        hopeless = self.stuck and self.stop_cause in (StopCause.CANCEL, StopCause.RUN_TIMEOUT)
         return self.exit_status is not None and (hopeless or not self.progress.tail.behind)
 
     @property

@@ -305,10 +305,10 @@ class Dispatcher:
             active.sent_precision = None  # its acknowledgement may be lost: send it again
 
     def _check_deadlines(self, active: ActiveAttempt, now: float) -> None:
-        if active.exit_status is None and active.stop_cause is None:
-            cause = active.progress.overdue(now)
-            if cause is not None:
-                self._stop(active, cause, now)
+        alive = active.exit_status is None and active.stop_cause is None
+        cause = active.progress.overdue(now) if alive or active.stuck else None
+        if cause is not None and (alive or (cause is StopCause.RUN_TIMEOUT and not active.over)):
+            self._stop(active, cause, now)
 
     def _announce_if_started(self, active: ActiveAttempt) -> None:
         if active.progress.started:
@@ -319,14 +319,11 @@ class Dispatcher:
         if active.daemon_error:
             self._give_up(active)
             return
-        if active.stop_cause is None:
-            alive = active.exit_status is None
-            if cancelled and (alive or active.unreadable):
-                self._stop(active, StopCause.CANCEL, now)
-            elif alive and any(
-                pause.stops_runs for pause in pauses_of(self.pauses, active.run.agent)
-            ):
-                self._stop(active, StopCause.PAUSE, now)
+        alive = active.exit_status is None and active.stop_cause is None
+        if cancelled and (alive or (active.stuck and not active.over)):
+            self._stop(active, StopCause.CANCEL, now)
+        elif alive and any(pause.stops_runs for pause in pauses_of(self.pauses, active.run.agent)):
+            self._stop(active, StopCause.PAUSE, now)
         state = self._states.of(active.run)
         if state is not None and active.recorded_state is not state:
             self._store.move(active.run.id, state)

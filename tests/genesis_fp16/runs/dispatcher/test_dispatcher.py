@@ -744,6 +744,39 @@ def test_what_cannot_be_read_keeps_no_run_from_being_cancelled(
         assert finished(run_id).state is RunState.CANCELLED
 
 
+def test_what_cannot_be_read_keeps_no_run_from_its_deadline(
+    world: World, ticking, finished
+) -> None:
+    run_id = world.enqueue()
+    world.tick()
+    [attempt] = world.store.attempts(run_id)
+    with out_of_reach(attempt_folder(world.settings.home, attempt)):
+        ticking(lambda: world.dispatcher.alive == 0)
+        world.tick()
+        assert world.run(run_id).active
+        world.jumped += world.settings.run_timeout_seconds
+        assert finished(run_id).state is RunState.TIMED_OUT
+
+
+def test_a_run_of_an_earlier_daemon_that_cannot_be_read_is_cancelled(
+    world: World, ticking, finished
+) -> None:
+    world.behave("a", steps=10**9)
+    run_id = world.enqueue()
+    ticking(lambda: steps(world, run_id) > 2)
+    [attempt] = world.store.attempts(run_id)
+    with out_of_reach(attempt_folder(world.settings.home, attempt)):
+        world.dispatcher.kill_all()
+        world.begin()
+        world.dispatcher.recover(world.now)
+        ticking(lambda: "Not a directory" in (world.store.attempts(run_id)[0].waiting or ""))
+        ticking(lambda: world.dispatcher.alive == 0)
+        world.tick()
+        assert world.run(run_id).active
+        world.store.request_cancel(run_id, actor="me", reason="enough")
+        assert finished(run_id).state is RunState.CANCELLED
+
+
 def test_precision_is_sent_again_when_its_acknowledgement_may_be_lost(
     world: World, ticking
 ) -> None:
