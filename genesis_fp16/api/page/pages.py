@@ -26,7 +26,7 @@ AGENTS_PER_PAGE, RUNS_PER_PAGE, RUNS_OF_AGENT = 50, 50, 12
 POINTS_IN_TABLE, POINTS_READ = 40, 400
 LOG_BYTES = 8 << 10
 MISMATCHES_SHOWN = 8
-# A report may style itself and has its figures inside; it runs no script and loads nothing.
+
 router = APIRouter(include_in_schema=False)
 
 

@@ -32,15 +32,15 @@ def find(home: Path) -> list[LabReport]:
     found = []
     try:
         with os.scandir(home / FOLDER) as folders:
-            names = sorted(each.name for each in folders if each.is_dir(follow_symlinks=False))
+            plain = [each.name for each in folders if each.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    for name in filter(NAME.fullmatch, names[:_MOST]):
+    for name in sorted(filter(NAME.fullmatch, plain))[:_MOST]:
         try:
             state = (home / FOLDER / name / _FILE).lstat()
         except OSError:
             continue
-        if stat.S_ISREG(state.st_mode):
+        if _is_report(state):
             found.append(LabReport(name=name, written_at=state.st_mtime, bytes=state.st_size))
     return sorted(found, key=lambda report: report.written_at, reverse=True)
 
@@ -55,11 +55,15 @@ def read(home: Path, name: str) -> bytes | None:
             return None
         with open(folder / _FILE, "rb", opener=_open_plainly) as opened:
             state = os.fstat(opened.fileno())
-            if not stat.S_ISREG(state.st_mode) or state.st_size > _LARGEST:
+            if not _is_report(state):
                 return None
             return opened.read(_LARGEST)
     except OSError:
         return None
+
+
+def _is_report(state: os.stat_result) -> bool:
+    return stat.S_ISREG(state.st_mode) and state.st_size <= _LARGEST
 
 
 def _open_plainly(path: str, flags: int) -> int:

@@ -12,6 +12,7 @@ from genesis_fp16.api.problems import RefusalError
 from genesis_fp16.api.readings import Readings, lab_reports
 from genesis_fp16.api.routes.parameters import ReadingsHere
 
+# A report may style itself and has its figures inside; it runs no script and loads nothing.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'"
 )

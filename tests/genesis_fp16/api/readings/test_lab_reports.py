@@ -30,9 +30,18 @@ def test_nothing_but_plain_files_in_plain_folders_counts(tmp_path: Path) -> None
     (reports / "folder").symlink_to(secret)
     (reports / "pipe").mkdir()
     os.mkfifo(reports / "pipe" / "report.html")
+    with _report(tmp_path, "huge").open("w") as huge:
+        huge.truncate(1 << 40)
     assert lab_reports.find(tmp_path) == []
-    for name in ("file", "folder", "pipe", "none", "..", "../secret", ""):
+    for name in ("file", "folder", "pipe", "huge", "none", "..", "../secret", ""):
         assert lab_reports.read(tmp_path, name) is None
+
+
+def test_folders_with_other_names_hide_no_report(tmp_path: Path) -> None:
+    _report(tmp_path, "mine")
+    for number in range(600):
+        (tmp_path / lab_reports.FOLDER / f".hidden{number}").mkdir()
+    assert [each.name for each in lab_reports.find(tmp_path)] == ["mine"]
 
 
 def test_a_home_without_reports_has_none(tmp_path: Path) -> None:
