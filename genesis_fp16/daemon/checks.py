@@ -228,12 +228,11 @@ def check_database(settings: Settings) -> CheckResult:
         failed = error if isinstance(error, StoreError) else store_error(url, error)
         what, _, remedy = str(failed).partition("; ")
         return CheckResult("database", "fail", what, remedy)
-    return CheckResult(
-        "database",
-        "warn",
-        f"{name} has schema revision {revision}, this release has {HEAD_REVISION}",
-        "the next start migrates an older database; a newer one needs the newer release",
-    )
+    found = f"{name} has schema revision {revision}, this release has {HEAD_REVISION}"
+    if revision is not None and revision > HEAD_REVISION:
+        remedy = "install the release that wrote it, or a newer one: this one does not start"
+        return CheckResult("database", "fail", found, remedy)
+    return CheckResult("database", "warn", found, "the next start migrates it")
 
 
 def _check_rows(settings: Settings) -> CheckResult:

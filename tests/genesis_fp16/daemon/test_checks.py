@@ -155,9 +155,10 @@ def test_database_states(tmp_path: Path) -> None:
         finding = check_database(settings)
         assert finding.verdict == "warn"
         assert finding.found.endswith("rows that cannot be read: 1 of runs")
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+        assert check_database(settings).verdict == "warn"
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-        connection.commit()
-    assert check_database(settings).verdict == "warn"
+        assert check_database(settings).verdict == "fail", "the daemon does not start"
     for path in tmp_path.iterdir():
         path.unlink()
     (tmp_path / "genesis.db").write_text("no database, and long enough to be read as one" * 99)
