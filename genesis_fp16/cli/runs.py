@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from genesis_fp16.cli.arguments import check_agent_name
-from genesis_fp16.cli.output import JsonFlag, print_json, print_table
+from genesis_fp16.cli.output import JsonFlag, print_json, print_line, print_table
 from genesis_fp16.cli.settings import load_command_settings
 from genesis_fp16.cli.store import open_existing_store
 from genesis_fp16.domain.moments import duration, moment
@@ -138,11 +138,11 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
     )
     for each in run["attempts"]:
         if each["error"] and each["error"] != run["error"]:
-            typer.echo(f"attempt {each['number']} failed: {each['error']}")
+            print_line(f"attempt {each['number']} failed: {each['error']}")
         if each["fleet"]:
-            typer.echo(f"attempt {each['number']} in a fleet: {each['fleet']}")
+            print_line(f"attempt {each['number']} in a fleet: {each['fleet']}")
         if early := each["training_stopped_early"]:
-            typer.echo(
+            print_line(
                 f"attempt {each['number']} ended its training after epoch {early.get('epoch')} of "
                 f"{early.get('epochs')}: {early.get('reason')}"
             )

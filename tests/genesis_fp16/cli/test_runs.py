@@ -44,7 +44,7 @@ def run(store: Store) -> Run:
         Ending(exit_code=1),
         RunTransition(state=RunState.FAILED, failed=True),
         finished_at=9e9,
-        error="worn out",
+        error="worn out\nat last\x1b[2J",
     )
     return run
 
@@ -111,7 +111,7 @@ def test_run_is_shown_with_its_attempts_and_precision(
 
 
 def test_a_failed_attempt_keeps_its_reason(ask: Ask, run: Run) -> None:
-    assert "attempt 1 failed: worn out" in ask("runs", "show", run.id).stdout
+    assert "attempt 1 failed: worn out at last\n" in ask("runs", "show", run.id).stdout
 
 
 @pytest.mark.process
