@@ -18,6 +18,7 @@ from genesis_fp16.domain.run import (
 from genesis_fp16.runs.active_attempt import ActiveAttempt
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from infrastructure.events.plain_text import plain
 
 SAVE_INTERVAL_SECONDS = 1.0
 SAVE_BYTES = 1 << 16  # of events read, after which progress is saved at once
@@ -58,7 +59,7 @@ def record_end(
     summary = active.progress.summary
     home = settings.home
     if transition.failed and summary.error is None and active.exit_status is not None:
-        summary = replace(summary, error=active.exit_status.error or None)
+        summary = replace(summary, error=plain(active.exit_status.error) or None)
     if transition.failed and summary.error is None:
         disk = "" if ending.cause else "whether its disk has free space, and "
         worker_log = attempt_folder(home, active.attempt) / "worker.log"

@@ -6,6 +6,7 @@ import structlog
 
 from genesis_fp16.executors import Executor
 from genesis_fp16.runs.active_attempt import ActiveAttempt
+from infrastructure.events.plain_text import plain
 
 log = structlog.get_logger()
 
@@ -17,7 +18,7 @@ def note_engine(active: ActiveAttempt, executor: Executor, now: float) -> None:
     """
     if active.handle is None or active.progress.started:
         return
-    before, reason = active.waiting, executor.waiting(active.handle)
+    before, reason = active.waiting, plain(executor.waiting(active.handle))
     active.wait(reason, max(0.0, now - active.asked_at), now)
     active.asked_at = now
     if reason != before:

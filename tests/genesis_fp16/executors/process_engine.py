@@ -26,6 +26,7 @@ class ProcessCluster:
     Attributes:
         down: Whether it answers nothing.
         is_full: Whether jobs wait.
+        full_reason: What it says of them.
         forgotten: Names of jobs that it denies.
         refusal: Error with which it refuses a job for good; empty for none.
     """
@@ -36,7 +37,7 @@ class ProcessCluster:
         self.deleted: set[str] = set()
         self.forgotten: set[str] = set()
         self.down = self.is_full = False
-        self.refusal = ""
+        self.full_reason, self.refusal = "no room", ""
 
     def executor(self, worker: tuple[str, ...]) -> RemoteExecutor:
         return remote_executor(self.engine(), worker)
@@ -108,7 +109,7 @@ class ProcessEngine:
             return JobStatus(state=JobState.NOT_FOUND)
         if name in cluster.queue:
             if cluster.is_full:
-                return JobStatus(state=JobState.WAITING, reason="no room")
+                return JobStatus(state=JobState.WAITING, reason=cluster.full_reason)
             cluster.start(cluster.queue.pop(name))
         if name in cluster.jobs:
             code = cluster.jobs[name].poll()

@@ -101,6 +101,21 @@ def test_no_deadline_counts_while_a_job_waits(daemons: Daemons) -> None:
     assert run.active_seconds < 1000, "the wait does not count as training"
 
 
+def test_what_an_engine_says_is_stored_as_plain_text(daemons: Daemons) -> None:
+    """PostgreSQL takes no zero byte, and no database half a character: the run must not pay."""
+    cluster = daemons.cluster
+    cluster.is_full, cluster.full_reason = True, "no\0 room\ud800"
+    waits = "in the queue of process: no room"
+    daemons.until(lambda: waits in [each.waiting for each in daemons.attempts()], "to wait")
+    daemons.store.request_cancel(daemons.run().id, actor="me", reason="not needed")
+    daemons.until(lambda: daemons.run().finished, "to be cancelled")
+    cluster.refusal = "no\0 quota\ud800"
+    run_id = daemons.store.enqueue("a", first_seed=0).id
+    daemons.until(lambda: daemons.store.attempts(run_id), "to begin")
+    daemons.until(lambda: daemons.store.run(run_id).finished, "to fail")
+    assert daemons.store.attempts(run_id)[0].error == "no quota"
+
+
 @pytest.mark.parametrize("queued", [False, True], ids=["never asked for", "in the queue"])
 def test_a_job_that_never_started_is_cancelled_while_its_engine_is_down(
     daemons: Daemons, queued: bool
