@@ -131,7 +131,7 @@ class SettingsReloader:
         )
 
     def _take_flag(self) -> Reload | None:
-        """Apply a demand for FP32 of the flag if it is new, whatever else is wrong."""
+        """Apply a demand for FP32 of the flag if it is new, also if the rest is wrong."""
         before = self._settings
         if not before.enable_fp16_training:
             return None

@@ -132,9 +132,9 @@ def load_settings(
 def read_demand_for_fp32(
     env_file: Path, environ: Mapping[str, str] | None = None
 ) -> Settings | None:
-    """Settings of which only the rollback flag was read, if that demands FP32; else None.
+    """Settings with nothing but the rollback flag read, if that demands FP32; else None.
 
-    A line that says so counts whatever else is wrong with the file or the environment. Arguments
+    A line that says so counts also if the rest of the file or the environment is wrong. Arguments
     as in `load_settings`.
     """
     environ = os.environ if environ is None else environ
