@@ -208,6 +208,8 @@ def _own_file_system(folder: Path) -> bool:
 
 def _shared_folder(folder: Path) -> bool:
     """Mount a small file system at *folder* that can be frozen, within our own namespace."""
+    if shutil.which("mkfs.ext4") is None:
+        return False
     image = folder.with_name("shared.img")
     with image.open("wb") as file:
         file.truncate(SHARED_BYTES)
@@ -238,6 +240,9 @@ def main() -> None:
     parser.add_argument("--keep", default=None, help="folder for homes with a violation")
     parser.add_argument("--list", action="store_true", help="list the kinds and exit")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1: without a round nothing is shown")
+    os.environ["PATH"] += f"{os.pathsep}/usr/sbin"  # mkfs.ext4, fsfreeze and Slurm's daemons
     for module in FAULT_MODULES:
         importlib.import_module(f"tests.e2e.torture.faults.{module}")
     faults = [each for _, each in sorted(FAULTS.items())]
