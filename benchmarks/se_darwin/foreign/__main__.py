@@ -70,7 +70,7 @@ def _measure(options: argparse.Namespace, source: str, ranker: RankerName, outpu
 def _ranks(options: argparse.Namespace) -> None:
     model = SEDarwinAgent().model_in_use(options.model).model
     if model is None:
-        raise ValueError("there is no model to rank with")
+        raise ValueError(f"no world model in {options.model}: correct --model, or leave it out")
     rows = []
     for source in options.source:
         for bug in _chosen(options, source):

@@ -68,7 +68,7 @@ def rank_of_first(scores: Sequence[float], fixes: Sequence[bool]) -> float:
     """Return the expected rank of the first fix, from 1, if equal scores are in random order.
 
     Raises:
-        ValueError: There is no fix.
+        ValueError: No candidate repairs the program.
     """
     best = max(score for score, fixed in zip(scores, fixes, strict=True) if fixed)
     above = sum(score > best for score in scores)

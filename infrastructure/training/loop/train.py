@@ -16,9 +16,7 @@ from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.loop.options import LoopOptions, TrainingResult
 from infrastructure.training.loop.training_loop import StepRequest, Steps, TrainingLoop
-from infrastructure.training.rounds import (
-    GeneratedRound,
-)
+from infrastructure.training.rounds import GeneratedRound
 
 T = TypeVar("T")
 

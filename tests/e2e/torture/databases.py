@@ -31,7 +31,7 @@ class Database(Protocol):
     locks: Sequence[str]
 
     def read(self, *queries: str) -> list[list[dict[str, Any]]]:
-        """Rows of each query, all of one moment; none while there is no database."""
+        """Rows of each query, all of one moment; none while the database is not there yet."""
 
     def write(self, statement: str) -> int:
         """Execute a statement; the number of rows that it changed."""
