@@ -257,8 +257,8 @@ def slurm_forgot(r: Round) -> None:
 
 @fault("job cancelled with scancel", **_SLURM)
 def job_cancelled(r: Round) -> None:
-    """SIGTERM first: the run checkpoints, or is killed some seconds later."""
-    run = r.start(pace_seconds=0.05, attempts={2})
+    """SIGTERM first: the run checkpoints, or is killed some seconds later, unless it has ended."""
+    run = r.start(pace_seconds=0.05, attempts={1, 2})
     r.training(run)
     _slurm(r).cluster.ask("scancel", f"--name={_job(run)}")
 
