@@ -149,7 +149,15 @@ def pytest_make_collect_report(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests have measured."""
+    """Print what tests have measured, and by which way each failure was reached.
+
+    A log that keeps its end alone would not say where a test, or a teardown, has hung.
+    """
+    for report in (*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")):
+        entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
+        places = [each.reprfileloc for each in entries if getattr(each, "reprfileloc", None)]
+        way = " > ".join(f"{place.path}:{place.lineno}" for place in places)
+        terminalreporter.write_line(f"failed in {report.when} of {report.nodeid}: {way}")
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties if report.when == "call" else ():
             if name == "measured":

@@ -59,7 +59,7 @@ class PostgresServer:
     def end(self, number: int = signal.SIGQUIT) -> None:
         """End it by a signal; the default is at once, with nothing written."""
         self._server.send_signal(number)
-        self._server.wait()
+        self._server.wait(60)
 
     def close(self) -> None:
         """End it and remove its files."""

@@ -38,12 +38,16 @@ def running_server() -> Iterator[Path]:
     initdb = ["initdb", "-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
     subprocess.run(initdb, check=True, stderr=subprocess.DEVNULL, **as_user)
     serve = ["postgres", "-D", f"{folder}/data", "-k", str(folder), "-c", "listen_addresses=", "-F"]
-    with subprocess.Popen(serve, stderr=subprocess.DEVNULL, **as_user) as server:
+    server = subprocess.Popen(serve, stderr=subprocess.DEVNULL, **as_user)
+    try:
         while subprocess.run(["pg_isready", "-q", "-h", folder], check=False).returncode:
+            assert server.poll() is None, "PostgreSQL ended before it served"
             time.sleep(0.05)
         yield folder
+    finally:
         server.send_signal(signal.SIGQUIT)  # at once: nothing is to be kept
-    shutil.rmtree(folder)
+        server.wait(60)
+        shutil.rmtree(folder)
 
 
 def in_new_schema(settings: Settings, server: Path) -> Settings:

@@ -375,7 +375,10 @@ class Sandbox:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
-        server.communicate()
+        for pipe in (server.stdin, server.stdout):
+            if pipe is not None:
+                pipe.close()  # not read to its end, which would wait for all who hold the other
+        server.wait()
 
     def _tests(self, tests: Sequence[TestCase] | PytestSuite) -> dict[str, object]:
         """Fields of a request that runs *tests*."""

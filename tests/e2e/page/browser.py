@@ -1,11 +1,13 @@
 """A real headless Chromium, and what a test asks of it."""
 
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
@@ -41,12 +43,22 @@ class Browser:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.url = url
-        self.driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
+        folder.mkdir()
+        environment = os.environ | {"TMPDIR": str(folder)}  # what it leaves when it is killed
+        service = Service(shutil.which("chromedriver"), env=environment)
+        self.driver = webdriver.Chrome(options, service)
         self.look()
 
     def close(self) -> None:
-        """End the browser."""
-        self.driver.quit()
+        """Kill the browser and its driver: to quit it waits for one that may no longer answer."""
+        program = self.driver.service.process
+        for process in psutil.Process(program.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        program.kill()
+        program.wait(60)
+        self.driver.service.stop()  # closes what it has open
+        self.driver.command_executor.close()
 
     def look(self, *, size: tuple[int, int] = DESKTOP, dark: bool = False) -> None:
         """Have a window of *size*, and prefer dark or light."""

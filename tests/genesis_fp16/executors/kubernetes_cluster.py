@@ -126,7 +126,12 @@ class KubernetesCluster:
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=30)
+        try:
+            self.process.wait(30)
+        finally:
+            self.process.kill()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
 
 
 class JobCluster:

@@ -128,6 +128,7 @@ class SlurmCluster:
             text=True,
             check=False,
             env={**os.environ, **self.variables},
+            timeout=120,
         )
         return done.stdout
 
@@ -206,10 +207,11 @@ class SlurmCluster:
             process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(60)
 
     def close(self) -> None:
-        self.ask("scancel", "--full", "--signal=KILL", f"--user={getpass.getuser()}")
+        with suppress(subprocess.TimeoutExpired):
+            self.ask("scancel", "--full", "--signal=KILL", f"--user={getpass.getuser()}")
         for name in reversed(list(self._daemons)):
             self._end(name)
 
