@@ -256,6 +256,8 @@ def main() -> None:
         if unknown:
             parser.error(f"unknown kinds: {', '.join(sorted(unknown))}; see --list")
         faults = [FAULTS[name] for name in options.kind]
+    if options.keep is not None:
+        Path(options.keep).mkdir(parents=True, exist_ok=True)
     preload()
     folder = Path(tempfile.mkdtemp(prefix="torture-"))
     own_disk = _own_file_system(folder) if not options.no_mount else False
