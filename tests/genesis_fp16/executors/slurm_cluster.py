@@ -171,8 +171,15 @@ class SlurmCluster:
         self._end(name, signal.SIGKILL)
         titles = tuple(f"slurmstepd: [{job}." for job in found if jobs)
         for process in psutil.process_iter(["cmdline"]):
-            if titles and " ".join(process.info["cmdline"] or ()).startswith(titles):
+            title = " ".join(process.info["cmdline"] or ())
+            if titles and title.startswith(titles) and self._is_ours(process):
                 _kill_tree(process)
+
+    def _is_ours(self, step: psutil.Process) -> bool:
+        """Whether *step* writes the log of a node of this cluster: others number jobs alike."""
+        with suppress(psutil.NoSuchProcess):
+            return any(Path(each.path).parent == self._folder for each in step.open_files())
+        return False
 
     def start_node(self, name: str) -> None:
         """Switch the node on again after `kill_node`."""
