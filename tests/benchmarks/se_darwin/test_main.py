@@ -4,14 +4,23 @@ import csv
 
 import pytest
 
+from agents.se_darwin.corpus import load_subjects
 from benchmarks.se_darwin import __main__ as command
+from benchmarks.se_darwin import dataset
 from benchmarks.se_darwin.dataset import Effort
 
 pytestmark = pytest.mark.process
 
+SHORT = (  # functions of which each bug has some 200 candidates
+    "calendar.isleap",
+    "difflib._calculate_ratio",
+    "heapq.heappush",
+    "string.capwords",
+    "xmlrpc.client.escape",
+)
 TINY = Effort(
-    functions=4,
-    bugs_each=2,
+    functions=len(SHORT),
+    bugs_each=1,
     foreign=1,
     written=1,
     two_edits=1,
@@ -33,6 +42,8 @@ def test_one_command_measures_checks_and_writes(tmp_path, capsys, monkeypatch):
     pytest.importorskip("sklearn", reason="scikit-learn comes with the bench extra")
     pytest.importorskip("matplotlib", reason="matplotlib comes with the bench extra")
     monkeypatch.setattr(command, "QUICK", TINY)
+    short = [subject for subject in load_subjects() if subject.name in SHORT]
+    monkeypatch.setattr(dataset, "load_subjects", lambda: short)
     assert command.main(["--quick", "--output", str(tmp_path), "--parallel", "2"]) == 0
     policies = {row["policy"] for row in _rows(tmp_path / "se_darwin_one_edit.csv")}
     assert {"random", "GenProg-like", "Ochiai sorted", "Ochiai, node decay"} <= policies
