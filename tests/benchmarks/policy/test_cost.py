@@ -5,16 +5,18 @@ import pytest
 pytest.importorskip("transformers", reason="not installed: the extra 'policy' has it")
 
 from agents.policy.settings import PolicySettings
-from benchmarks.policy.cost import measure_cost
+from agents.policy.tasks import sorting
+from benchmarks.policy import cost
 
 pytestmark = pytest.mark.process  # trains for seconds
 
 
-def test_the_first_comparison_counts() -> None:
+def test_the_first_comparison_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "TASKS", {"sorting": sorting(warm_up_rounds=4)})
     policy = PolicySettings(
-        task="sorting", start="random", rounds=2, rounds_per_epoch=2, prompts_per_round=4
+        task="sorting", start="random", rounds=2, rounds_per_epoch=6, prompts_per_round=4
     )
-    row = measure_cost("fp32", policy, seed=0)
+    row = cost.measure_cost("fp32", policy, seed=0)
     assert (row["precision"], row["rounds"], row["comparisons"]) == ("fp32", "2", "1")
     seconds, share = float(row["seconds"]), float(row["share"].rstrip("%")) / 100
     assert row["first"] == row["mean"]

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from agents.policy.settings import PolicySettings
+from agents.policy.tasks import TASKS
 from benchmarks.policy import learning
 from benchmarks.policy.__main__ import main
 
@@ -25,12 +26,14 @@ def keep(folder: Path, settings: PolicySettings, reward: float) -> None:
 def test_curves_are_kept_and_made_with_the_same_options(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    brackets = replace(TASKS["brackets"], warm_up_rounds=15)
+    monkeypatch.setattr(learning, "TASKS", {"brackets": brackets})
     command = ["learn", "--task", "brackets", "--precision", "fp32", "--seed", "3"]
     command += ["--rounds", "1", "--output", str(tmp_path)]
     assert main(command) == 0
     first = capsys.readouterr().out
     assert "brackets-fp32-none-3: 0." in first
-    assert "after 75, " in first
+    assert "after 25, " in first
     kept = (tmp_path / "learning" / "brackets-fp32-none-3" / "curve.json").read_text()
     assert (tmp_path / "learning.csv").read_text().startswith("task,precision,correction,loss,")
     assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
