@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.measuring.ports import free_port
 from benchmarks.takeover.waiting import wait_for
 
 
@@ -98,13 +99,6 @@ class Relay:
     def stall(self) -> None:
         """Stop it: nothing is passed on, and no side learns of it."""
         self._process.send_signal(signal.SIGSTOP)
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _accepts(port: int) -> bool:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.measuring.ports import free_port
 from infrastructure.events import Event, EventTail
 from tests.patience import crowding, wait_until
 from tests.preloaded import ForkedPopen
@@ -72,9 +72,7 @@ class Daemon:
         self._environ |= {"OMP_NUM_THREADS": "1"}
         if python_path is not None:
             self._environ["PYTHONPATH"] = str(python_path)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.settings: dict[str, object] = {
             "GENESIS_HOME": self.home,
             "GENESIS_METRICS_PORT": self.port,

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarks.measuring.ports import free_port
 from tests.patience import crowding
 
 pytestmark = pytest.mark.e2e
@@ -51,10 +52,7 @@ def ask(home: Path, method: str, path: str, change: object = None) -> Any:
 def steered(shared_daemon, train_without_end: Callable[..., Any]) -> Any:
     """A daemon that trains in FP16, with the API on TCP."""
     if shared_daemon.process is None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        shared_daemon.configure(GENESIS_API_PORT=port, GENESIS_API_TOKEN=TOKEN)
+        shared_daemon.configure(GENESIS_API_PORT=free_port(), GENESIS_API_TOKEN=TOKEN)
     return train_without_end(shared_daemon)
 
 

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.measuring.ports import free_port
 from infrastructure.events import EventTail
 from infrastructure.events.event import Started
 from tests.preloaded import start_server
@@ -52,12 +52,6 @@ def scaled_rules(path: Path) -> dict[str, Any]:
             if "for" in rule:
                 rule["for"] = scaled(rule["for"])
     return rules
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Receiver(ThreadingHTTPServer):

@@ -1,10 +1,10 @@
 """One daemon and one browser for all tests of the page: each takes seconds to start."""
 
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from benchmarks.measuring.ports import free_port
 from tests.e2e.page.browser import Browser, missing_program
 from tests.e2e.page.site import TOKEN, Site, install_agents
 
@@ -16,11 +16,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, daemon_class: Callable) -> It
         pytest.skip(problem)
     plugins = install_agents(tmp_path_factory.mktemp("agents") / "plugins")
     daemon = daemon_class(tmp_path_factory.mktemp("page") / "daemon", python_path=plugins)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     try:
-        yield Site(daemon, port).start()
+        yield Site(daemon, free_port()).start()
     finally:
         daemon.clean_up()
 

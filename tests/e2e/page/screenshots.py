@@ -1,9 +1,9 @@
 """``python -m tests.e2e.page.screenshots``: the pictures of the page in ``docs/``."""
 
-import socket
 import tempfile
 from pathlib import Path
 
+from benchmarks.measuring.ports import free_port
 from tests.e2e.conftest import Daemon
 from tests.e2e.page.browser import DESKTOP, PHONE, Browser, missing_program
 from tests.e2e.page.site import TOKEN, Site, install_agents
@@ -52,9 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         daemon = Daemon(folder / "daemon", python_path=install_agents(folder / "plugins"))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            site = Site(daemon, probe.getsockname()[1])
+        site = Site(daemon, free_port())
         try:
             browser = Browser(site.start().url, folder / "profile")
             try:

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.takeover.postgres import free_port
+from benchmarks.measuring.ports import free_port
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from tests.e2e.torture.stage import Stage

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.measuring.ports import free_port
 from genesis_fp16.daemon.control import SOCKET_NAME, ControlApi
 from genesis_fp16.domain.precision import Device
 from genesis_fp16.settings import Settings
@@ -82,12 +83,6 @@ class Served:
         answer = self.ask("GET", path)
         assert answer.status == 200, answer.body
         return answer.json()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.measuring.ports import free_port
 from genesis_fp16.executors.remote import RemoteExecutor
 from genesis_fp16.executors.slurm import SlurmEngine
 from tests.genesis_fp16.executors.contract import remote_executor
@@ -38,7 +39,7 @@ class SlurmCluster:
     def __init__(self, folder: Path, node_timeout_seconds: int = 30) -> None:
         self._folder, self._node_timeout = folder, node_timeout_seconds
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self._port = _free_port()
+        self._port = free_port()
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
         self._write_configuration()
 
@@ -50,7 +51,7 @@ class SlurmCluster:
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         nodes = "\n".join(
-            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()} "
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} "
             f"CPUs={CPUS} RealMemory=2000 State=UNKNOWN"
             for name in NODES
         )
@@ -228,12 +229,6 @@ def _kill_tree(root: psutil.Process) -> None:
         root.suspend()  # so that it does not react to the death of the others
         for process in [*root.children(recursive=True), root]:
             process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

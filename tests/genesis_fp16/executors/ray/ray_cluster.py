@@ -27,6 +27,7 @@ from urllib.request import Request, urlopen
 import psutil
 
 if __name__ != "__main__":  # the child process has another path for its imports
+    from benchmarks.measuring.ports import free_port
     from genesis_fp16.executors.ray import RayEngine
     from genesis_fp16.executors.remote import RemoteExecutor
     from tests.genesis_fp16.executors.contract import remote_executor
@@ -57,7 +58,7 @@ class RayCluster:
         self.token_file = self._folder / "token"
         self.token_file.write_text(secrets.token_hex(32))
         self.token_file.chmod(0o600)
-        self._port = _free_port()
+        self._port = free_port()
         self.address = f"http://127.0.0.1:{self._port}"
         self._program: subprocess.Popen[str] | None = None
         self.start()
@@ -251,12 +252,6 @@ def _kill_tree(root: psutil.Process) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(tree[1:], timeout=30)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _main() -> None:
