@@ -39,13 +39,13 @@ from infrastructure.world_model import WorldModel
 from infrastructure.world_model_agent.prior import Prior, PriorError, build_prior
 
 COMMAND = "python -m agents.se_darwin.prior.build --seed {seed}"
-CANDIDATES = 16_000
+CANDIDATES = 32_000
 SURVEY_SHARE = 0.85
 SURVEYED_PER_TASK = 24
 PART_CANDIDATES = 800
 EVALUATIONS_PER_TASK = 48
-RANKER_EPOCHS = 5
-EPOCHS = 10
+RANKER_EPOCHS = 10
+EPOCHS = 20
 SETTINGS = SEDarwinSettings(
     evaluations_per_task=EVALUATIONS_PER_TASK,
     two_edit_share=0.1,  # a survey of single edits shows no repair of two faults
