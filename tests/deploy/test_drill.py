@@ -1,5 +1,6 @@
 """The drill that an operator rehearses works."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -12,22 +13,24 @@ from tests.patience import crowding
 
 pytestmark = pytest.mark.process
 
-# Its deadlines are for a machine that does nothing else.
-PATIENT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import drill
-drill.DEADLINE_SECONDS *= float(sys.argv[2])
-drill.START_SECONDS *= float(sys.argv[2])
-sys.exit(drill.main())
-"""
 
-
-def test_the_drill_succeeds_and_shows_who_did_what(root: Path) -> None:
-    drill = [sys.executable, "-c", PATIENT, root / "deploy" / "drill", str(crowding())]
-    done = subprocess.run(drill, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = [line.split(" after ")[0].strip() for line in done.stdout.splitlines()]
+@pytest.mark.usefixtures("forked")
+def test_the_drill_succeeds_and_shows_who_did_what(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = root / "deploy" / "drill" / "drill.py"
+    spec = importlib.util.spec_from_file_location("drill", path)
+    assert spec is not None
+    assert spec.loader is not None
+    drill = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drill)
+    # Its deadlines are for a machine that does nothing else.
+    monkeypatch.setattr(drill, "DEADLINE_SECONDS", drill.DEADLINE_SECONDS * crowding())
+    monkeypatch.setattr(drill, "START_SECONDS", drill.START_SECONDS * crowding())
+    code = drill.main()
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    told = [line.split(" after ")[0].strip() for line in shown.splitlines()]
     assert [line.removeprefix("the worker trains in ") for line in told if "(reason: " in line] == [
         "fp16 (reason: default)",
         "fp32 (reason: flag)",
@@ -35,9 +38,9 @@ def test_the_drill_succeeds_and_shows_who_did_what(root: Path) -> None:
         "fp32 (reason: operator)",
         "fp16 (reason: default)",
     ]
-    assert "override: fp32 for drill until" in done.stdout
-    assert "precision set for drill: a drill" in done.stdout
-    assert "exit code 0" in done.stdout
+    assert "override: fp32 for drill until" in shown
+    assert "precision set for drill: a drill" in shown
+    assert "exit code 0" in shown
 
 
 def test_interrupted_it_leaves_nothing(root: Path, tmp_path: Path) -> None:
