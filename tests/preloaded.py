@@ -43,9 +43,15 @@ MODULES = (
     "infrastructure.world_model.networks",
     "torch._dynamo",  # what resumes imports it; so does an optimizer without fused=True
 )
+OF_POLICIES = (
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "infrastructure.policy.models",
+)
 PROGRAM = "genesis-fp16"
 FLEET = "genesis_fp16.worker.fleet"
 GROUP = "genesis_fp16.worker.group"
+STANDIN = "tests.genesis_fp16.standin_worker"
 SCENARIOS = "tests.infrastructure.training.distributed.scenarios"
 SWEEP = "tests.infrastructure.precision_lab.sweep.sweep_process"
 PRELOADED = (  # as named on a command line
@@ -57,6 +63,7 @@ PRELOADED = (  # as named on a command line
     GROUP,
     "infrastructure.precision_lab.sweep.worker",
     SCENARIOS,
+    STANDIN,
     SWEEP,
     "torch.distributed.run",
 )
@@ -75,9 +82,18 @@ def preload() -> None:
         importlib.import_module(module)
 
 
+def run_program() -> NoReturn:
+    """Be ``genesis-fp16`` with this process's arguments, and fork what it starts."""
+    preload()
+    _fork_children()
+    from genesis_fp16.cli import main
+
+    _exit_with(main)
+
+
 def start_server() -> None:
     """Start the process from which `ForkedPopen` and test workers are forked, unless it runs."""
-    _CONTEXT.set_forkserver_preload([*MODULES, __name__])
+    _CONTEXT.set_forkserver_preload([*MODULES, *OF_POLICIES, __name__])  # those that are installed
     multiprocessing.forkserver.ensure_running()
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sqlite3
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from genesis_fp16.store import Store
 from infrastructure.events import EventTail, EventWriter, PrecisionState
 from infrastructure.events.event import Finished, PrecisionChanged, StepStats
 from tests.genesis_fp16.postgres import on_each_database
+from tests.preloaded import STANDIN
 
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="operator")
@@ -143,8 +145,9 @@ class World:
 
 
 @pytest.fixture
-def world(database: Settings, standin_command: tuple[str, ...], until):
-    world = World(database, standin_command)
+def world(database: Settings, forked: None, monkeypatch: pytest.MonkeyPatch, until):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+    world = World(database, (sys.executable, "-P", "-m", STANDIN))
     yield world
     until(world.end)
     world.close()
