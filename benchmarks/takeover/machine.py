@@ -30,6 +30,7 @@ class Machine:
     def __init__(self, name: str, folder: Path, settings: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.name, self._log = name, folder / "log"
+        self._daemon: psutil.Process | None = None
         self._log.unlink(missing_ok=True)
         command = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child"]
         with self._log.open("wb") as log:
@@ -83,10 +84,12 @@ class Machine:
     def daemon(self) -> psutil.Process | None:
         """The daemon's process; None if it has ended."""
         with suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self._init.pid).children(recursive=True):
-                command = process.cmdline()
-                if process.status() != psutil.STATUS_ZOMBIE and str(PROGRAM) in command[:2]:
-                    return process
+            if self._daemon is None:
+                started = psutil.Process(self._init.pid).children(recursive=True)
+                found = (each for each in started if str(PROGRAM) in each.cmdline()[:2])
+                self._daemon = next(found, None)  # a parent comes before its children
+            if self._daemon is not None and self._daemon.status() != psutil.STATUS_ZOMBIE:
+                return self._daemon
         return None
 
     def kill_daemon(self) -> None:

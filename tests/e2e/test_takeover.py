@@ -2,24 +2,38 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.takeover import machine
 from benchmarks.takeover.postgres import ProgramMissingError, postgres_server
 from benchmarks.takeover.trial import Takeover, site
 from benchmarks.takeover.waiting import wait_for
 
+ROOT = Path(__file__).resolve().parents[2]
 WITHIN_SECONDS = 10.0
+# The daemon and what it starts import torch once for all of them.
+PROGRAM = f"""#!{sys.executable}
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.preloaded import run_program
+run_program()
+"""
 
 
 def test_a_standby_takes_over_from_one_that_is_suspended_and_from_one_that_is_cut_off(
-    tmp_path: Path, record_property
+    tmp_path: Path, record_property, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No run is lost, and none trains on both machines at a time."""
     pytest.importorskip("psycopg")
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("machines of their own need root and unshare: apt-get install util-linux")
+    program = tmp_path / "genesis-fp16"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    monkeypatch.setattr(machine, "PROGRAM", program)
     try:
         with postgres_server() as port, site(tmp_path, port) as machines:
             first, relay = machines.machine()
