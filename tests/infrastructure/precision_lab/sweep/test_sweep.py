@@ -50,7 +50,7 @@ def _results(output: Path) -> dict[str, list[dict[str, object]]]:
     return {name: [{**each, "seconds": 0} for each in steps] for name, steps in found.items()}
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("forked")
 def test_a_sweep_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
     whole, output = tmp_path / "whole", tmp_path / "killed"
     assert run_sweep(PLAN, whole).counts == {"completed": 3}
@@ -59,7 +59,7 @@ def test_a_sweep_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
     sweep = _start(output)
     wait_until(lambda: _steps(output, PLAN.presets[1]).count(b"\n") > 3, "the second cell")
     sweep.kill()  # its worker notices
-    sweep.wait()
+    sweep.wait(timeout=300)
     kept = CellFolder.of(output, first, 0).summary()
     assert kept is not None
     assert [each.preset for each in cells_to_run(PLAN, output)] == list(PLAN.presets[1:])
@@ -67,7 +67,7 @@ def test_a_sweep_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
     sweep = _start(output)
     wait_until(lambda: _steps(output, PLAN.presets[2]).count(b"\n") > 3, "the third cell")
     sweep.send_signal(signal.SIGINT)
-    assert sweep.wait() == 1
+    assert sweep.wait(timeout=300) == 1
     stands = json.loads((output / "sweep_summary.json").read_text())
     assert stands["interrupted"]
     assert stands["counts"] == {"completed": 2, "interrupted": 1}
