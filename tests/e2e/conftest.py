@@ -138,9 +138,9 @@ class Daemon:
         return sorted(found, key=lambda event: event.time)
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one command of the program in the daemon's folder."""
+        """Run one command of the program in the daemon's folder, forked if it is installed here."""
         command = [self._program, *arguments]
-        with self._start(
+        with ForkedPopen(
             command,
             cwd=self.folder,
             env=self._environ,
@@ -149,7 +149,10 @@ class Daemon:
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
-            output, errors = process.communicate()
+            try:
+                output, errors = process.communicate(timeout=300)
+            finally:
+                process.kill()  # leaving the block waits for its end
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def json(self, *arguments: str):
@@ -181,7 +184,7 @@ class Daemon:
     def kill9(self) -> None:
         """End the daemon alone, as the kernel would when memory runs out."""
         self.process.kill()
-        self.process.wait()
+        self.process.wait(timeout=300)
 
     def worker(self) -> psutil.Process | None:
         """The newest worker if it is alive."""
