@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.measuring.ports import free_port
 from infrastructure.events import Event, EventTail
+from tests.genesis_fp16.executors.contract import ROLLBACK_SECONDS
 from tests.patience import crowding, wait_until
 from tests.preloaded import ForkedPopen
 
@@ -125,6 +126,11 @@ class Daemon:
     def metrics(self) -> Metrics:
         """A scrape of now."""
         return Metrics(self.get("/metrics")[1])
+
+    def in_precision(self, *expected: str) -> bool:
+        """Whether *expected* are the effective precision of the quick agent and its reason."""
+        labels = self.metrics().labels("genesis_precision_info", agent="quick")
+        return [(each["effective"], each["reason"]) for each in labels] == [expected]
 
     def events(self, kind: str) -> list[Event]:
         """Events of *kind* of all attempts, oldest first."""
@@ -273,6 +279,38 @@ def train_without_end() -> Callable[[Daemon], Daemon]:
         return daemon
 
     return train
+
+
+@pytest.fixture
+def roll_back_and_adopt(
+    record_property: Callable[[str, object], None],
+) -> Callable[[Daemon, str], None]:
+    """Roll back a run that trains as a job, kill its daemon, and have the next one take it over.
+
+    The last argument names the engine.
+    """
+
+    def play(daemon: Daemon, engine: str) -> None:
+        def step() -> int:
+            return daemon.events("step_stats")[-1].step
+
+        daemon.configure(ENABLE_FP16_TRAINING="false")
+        changed = time.monotonic()
+        daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back")
+        took = time.monotonic() - changed
+        record_property("measured", f"rollback of a job of {engine}: {took:.1f} s")
+        assert took < ROLLBACK_SECONDS * crowding()
+
+        daemon.kill9()
+        reached = step()
+        wait_until(lambda: step() > reached, "the job to outlive the daemon")
+        daemon.start()
+        daemon.wait_for(lambda: "job_adopted" in daemon.log, "to take over the job")
+        daemon.configure(ENABLE_FP16_TRAINING="true")
+        daemon.wait_for(lambda: daemon.in_precision("fp16", "default"), "to command the job")
+        assert len(daemon.events("started")) == 1
+
+    return play
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,13 @@
 """The daemon with Kubernetes Jobs: rollback, its own death, a drained node, two ranks, the end."""
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.genesis_fp16.executors.contract import ROLLBACK_SECONDS
 from tests.genesis_fp16.executors.kubernetes_cluster import NAMESPACE, KubernetesCluster
-from tests.patience import crowding, wait_until
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -34,19 +32,11 @@ def daemon(make_daemon, cluster: KubernetesCluster):
     return daemon
 
 
-def in_precision(daemon, *expected: str) -> bool:
-    labels = daemon.metrics().labels("genesis_precision_info", agent="quick")
-    return [(each["effective"], each["reason"]) for each in labels] == [expected]
-
-
 def test_a_run_survives_rollback_daemon_and_node(
-    daemon, cluster: KubernetesCluster, train_without_end, record_property
+    daemon, cluster: KubernetesCluster, train_without_end, roll_back_and_adopt
 ) -> None:
     train_without_end(daemon)
     [run] = [each["id"] for each in daemon.json("runs") if each["state"] == "running"]
-
-    def steps() -> int:
-        return daemon.events("step_stats")[-1].step
 
     def jobs() -> list[str]:
         return [each["job"] for each in daemon.json("runs", "show", run)["attempts"]]
@@ -54,21 +44,7 @@ def test_a_run_survives_rollback_daemon_and_node(
     [first] = jobs()
     assert cluster.ask("GET", f"{JOBS}/{first}")["status"]["active"] == 1
 
-    daemon.configure(ENABLE_FP16_TRAINING="false")
-    changed = time.monotonic()
-    daemon.wait_for(lambda: in_precision(daemon, "fp32", "flag"), "to roll back")
-    took = time.monotonic() - changed
-    record_property("measured", f"rollback of a Kubernetes Job: {took:.1f} s")
-    assert took < ROLLBACK_SECONDS * crowding()
-
-    daemon.kill9()
-    reached = steps()
-    wait_until(lambda: steps() > reached, "the Job to outlive the daemon")
-    daemon.start()
-    daemon.wait_for(lambda: "job_adopted" in daemon.log, "to take over the Job")
-    daemon.configure(ENABLE_FP16_TRAINING="true")
-    daemon.wait_for(lambda: in_precision(daemon, "fp16", "default"), "to command it again")
-    assert len(daemon.events("started")) == 1
+    roll_back_and_adopt(daemon, "Kubernetes")
 
     cluster.job("evict", first)
     daemon.wait_for(lambda: daemon.events("resumed"), "to resume in another Job")
@@ -86,7 +62,7 @@ def test_torchrun_works_in_a_job(daemon, cluster: KubernetesCluster, train_witho
     daemon.configure(GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2)
     train_without_end(daemon)
     daemon.configure(ENABLE_FP16_TRAINING="false")
-    daemon.wait_for(lambda: in_precision(daemon, "fp32", "flag"), "to roll back both ranks")
+    daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")
     newest = max(cluster.objects(JOBS), key=lambda each: int(each["metadata"]["resourceVersion"]))
     [container] = newest["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["requests"]["cpu"] == "2", "each rank has a core"

@@ -38,13 +38,9 @@ def training(make_daemon, train_without_end):
 def test_an_agent_on_two_processes_from_flip_to_success(training) -> None:
     assert len(_processes(training)) == 3
 
-    def in_precision(*expected: str) -> bool:
-        [labels] = training.metrics().labels("genesis_precision_info", agent="quick")
-        return (labels["effective"], labels["reason"]) == expected
-
     for flag, expected in (("false", ("fp32", "flag")), ("true", ("fp16", "default"))):
         training.configure(ENABLE_FP16_TRAINING=flag)
-        training.wait_for(lambda expected=expected: in_precision(*expected), str(expected))
+        training.wait_for(lambda expected=expected: training.in_precision(*expected), str(expected))
     training.wait_for(lambda: training.events("checkpoint_saved"), "to checkpoint")
     assert len(training.events("started")) == 1
     steps = training.events("step_stats")

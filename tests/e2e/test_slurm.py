@@ -1,12 +1,9 @@
 """The daemon with jobs of a real Slurm: rollback, its own death, a drained node, the end."""
 
-import time
-
 import pytest
 
-from tests.genesis_fp16.executors.contract import ROLLBACK_SECONDS
 from tests.genesis_fp16.executors.slurm_cluster import SlurmCluster
-from tests.patience import crowding, wait_until
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -21,39 +18,18 @@ def training(make_daemon, train_without_end, slurm_cluster: SlurmCluster):
 
 
 def test_a_run_survives_rollback_daemon_and_node(
-    training, slurm_cluster: SlurmCluster, record_property
+    training, slurm_cluster: SlurmCluster, roll_back_and_adopt
 ) -> None:
     daemon = training
-
-    def in_precision(*expected: str) -> bool:
-        labels = daemon.metrics().labels("genesis_precision_info", agent="quick")
-        return [(each["effective"], each["reason"]) for each in labels] == [expected]
 
     def job() -> str:
         [attempt] = daemon.json("runs", "show", run)["attempts"][-1:]
         return attempt["job"]
 
-    def steps() -> int:
-        return daemon.events("step_stats")[-1].step
-
     [run] = [each["id"] for each in daemon.json("runs") if each["state"] == "running"]
     assert slurm_cluster.node_of(job()) in ("n1", "n2")
 
-    daemon.configure(ENABLE_FP16_TRAINING="false")
-    changed = time.monotonic()
-    daemon.wait_for(lambda: in_precision("fp32", "flag"), "to roll back")
-    took = time.monotonic() - changed
-    record_property("measured", f"rollback of a Slurm job: {took:.1f} s")
-    assert took < ROLLBACK_SECONDS * crowding()
-
-    daemon.kill9()
-    reached = steps()
-    wait_until(lambda: steps() > reached, "the job to outlive the daemon")
-    daemon.start()
-    daemon.wait_for(lambda: "job_adopted" in daemon.log, "to take over the job")
-    daemon.configure(ENABLE_FP16_TRAINING="true")
-    daemon.wait_for(lambda: in_precision("fp16", "default"), "to command the job it took over")
-    assert len(daemon.events("started")) == 1
+    roll_back_and_adopt(daemon, "Slurm")
 
     first = job()
     node = slurm_cluster.node_of(first)
@@ -79,11 +55,7 @@ def test_torchrun_works_in_a_job(
     daemon.configure(GENESIS_EXECUTOR="slurm", GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2)
     train_without_end(daemon)
     daemon.configure(ENABLE_FP16_TRAINING="false")
-
-    def is_rolled_back() -> bool:
-        return bool(daemon.metrics().labels("genesis_precision_info", effective="fp32"))
-
-    daemon.wait_for(is_rolled_back, "to roll back both ranks")
+    daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")
     asked = slurm_cluster.ask("squeue", "--noheader", "--format=%C").split()
     assert asked == ["2"], "each rank has a core"
     assert daemon.stop()[0] == 0
