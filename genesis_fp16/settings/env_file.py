@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import io
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,9 @@ _LINE_START = re.compile(r"\s*(?:export\s+)?['\"]?(\w{1,80})", re.ASCII)
 _PREFIXES = ("GENESIS", "FP16")
 _AGENT = re.compile(r"GENESIS_AGENTS__\w+__\w")
 _OURS = re.compile(r"GENESIS_|FP16_|(ENABLE|DISABLE)_FP16", re.IGNORECASE)
+_ASSIGNMENT = re.compile(
+    r"\s*(?:export\s+|set\s+)?['\"]?(\w{1,80})['\"]?\s*[=:\s]\s*['\"]?(\w{1,20})\b", re.ASCII
+)
 _BLANK = re.compile(r"[ \t]*(#[^\r]*)?")
 _PLAIN = re.compile(r"(\w+)=((?:[!-~](?:[ -~]*[!-~])?)?)", re.ASCII)
 _NOT_PLAIN = re.compile(r"['\"\\]| #")
@@ -67,6 +71,27 @@ def shown_name(name: str) -> str:
     return cut if cut == name else f"{cut}…"
 
 
+def find_assignments(path: Path) -> Iterator[tuple[str, Variable]]:
+    """Names and values that lines of a file seem to give, however they are written.
+
+    For a file that `read_env_file` finds wrong: with ``NAME: value``, a quote that is not closed,
+    or in UTF-16, as an editor of another system writes it. None if the file cannot be read.
+    """
+    try:
+        content = read_bounded(path)
+    except OSError:
+        return
+    encoding = "utf-8-sig"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif b"\0" in content[:2]:
+        encoding = "utf-16-be" if content[:1] == b"\0" else "utf-16-le"
+    lines = content.decode(encoding, errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
+        if found := _ASSIGNMENT.match(line):
+            yield found[1], Variable(found[2], f"{visible(str(path))} line {number}")
+
+
 def read_bounded(path: Path) -> bytes:
     """The file's content; neither waits for a pipe nor reads without end.
 
@@ -100,7 +125,7 @@ def read_env_file(
     content, is_text, shown = b"", True, visible(str(path))
     try:
         content = read_bounded(path)
-        content.decode()
+        _check_text(content)
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -125,6 +150,12 @@ def read_env_file(
             else:  # NAME:value, too, which the parser takes for a name
                 problems.append(_describe_malformed(key, source))
     return variables
+
+
+def _check_text(content: bytes) -> None:
+    content.decode()
+    if b"\0" in content:  # which is UTF-8, too, but no name in it would be a setting
+        raise OSError("it contains a NUL byte, as text in UTF-16 does")
 
 
 def _plain_lines(text: str) -> Iterable[Binding]:

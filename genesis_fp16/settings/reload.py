@@ -1,7 +1,8 @@
 """Notices a change of the settings file and applies the hot settings of it.
 
 A flag that demands FP32 takes effect before anything else of the file is looked at, and also if
-the rest is wrong. A flag that allows half precision again counts only in a file that is right.
+the rest is wrong. In a file that is wrong, a line counts, too, that only resembles such a flag. One
+that allows half precision again counts only in a file that is right.
 
 A change of any other setting is reported as waiting for a restart, but for those of an agent that
 cannot run yet: it may need them to become ready.
@@ -18,9 +19,14 @@ from pathlib import Path
 import structlog
 
 from genesis_fp16.domain.redaction import visible
-from genesis_fp16.settings.env_file import read_bounded
+from genesis_fp16.settings.env_file import ROLLBACK_FLAG, read_bounded
 from genesis_fp16.settings.settings import Settings
-from genesis_fp16.settings.source import SettingsError, load_settings, read_demand_for_fp32
+from genesis_fp16.settings.source import (
+    SettingsError,
+    load_settings,
+    read_demand_for_fp32,
+    read_meant_demand_for_fp32,
+)
 
 POLL_SECONDS = 0.5
 CONFIRM_SECONDS = 0.1
@@ -49,7 +55,8 @@ class Reload:
     def log_outcome(self) -> None:
         """Log the outcome."""
         if self.error is not None:
-            log.error("settings_refused", error=str(self.error), keeping="previous settings")
+            kept = "previous settings" + (" but half precision" if self.changed else "")
+            log.error("settings_refused", error=str(self.error), keeping=kept)
             return
         log.info("settings_reloaded", changed=dict(self.changed))
         if self.cold:
@@ -119,7 +126,7 @@ class SettingsReloader:
                 raise SettingsError([f"{visible(str(self._path))} is missing or empty; {remedy}"])
             found = load_settings(self._path, self._environ, home=self._settings.home)
         except SettingsError as error:
-            return Reload(settings=self._settings, changed={}, error=error)
+            return self._refuse(error)
         self._had_content = _has_content(self._path)
         before = self._settings
         self._settings = before.with_hot_settings_of(found, in_use=self.in_use)
@@ -129,6 +136,19 @@ class SettingsReloader:
             cold=tuple(self._settings.differences(found)),
             shadowed=found.shadowed,
         )
+
+    def _refuse(self, error: SettingsError) -> Reload:
+        """Keep the settings in force, and demand FP32 if a line of the wrong file means that."""
+        before = self._settings
+        is_said = read_demand_for_fp32(self._path, self._environ) is not None
+        if not is_said and (meant := read_meant_demand_for_fp32(self._path)) is not None:
+            line = meant.source_of("enable_fp16_training")
+            note = f"{line} was taken for {ROLLBACK_FLAG}=false, so all training is in FP32"
+            error = error.with_note(f"{note}; to end that write {ROLLBACK_FLAG}=true")
+            if before.enable_fp16_training:
+                self._settings = before.with_flag_of(meant)
+        changed = before.differences(self._settings)
+        return Reload(settings=self._settings, changed=changed, error=error)
 
     def _take_flag(self) -> Reload | None:
         """Apply a demand for FP32 of the flag if it is new, also if the rest is wrong."""

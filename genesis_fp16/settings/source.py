@@ -30,6 +30,7 @@ from genesis_fp16.settings.env_file import (
     ROLLBACK_FLAG,
     TRUE_TEXTS,
     Variable,
+    find_assignments,
     is_ours,
     read_env_file,
     shown_name,
@@ -61,6 +62,7 @@ class SettingsError(GenesisError, ValueError):
     Args:
         problems: What is wrong, a line for each.
         more: Number of further wrong settings.
+        note: What was done about it.
 
     Attributes:
         problems: The first `MOST_LISTED` of them, and a line that counts the others.
@@ -68,13 +70,19 @@ class SettingsError(GenesisError, ValueError):
 
     exit_code = os.EX_CONFIG
 
-    def __init__(self, problems: list[str], more: int = 0) -> None:
+    def __init__(self, problems: list[str], more: int = 0, note: str = "") -> None:
         total, left_out = len(problems) + more, more + len(problems[MOST_LISTED:])
         count = "1 setting is" if total == 1 else f"{total:,} settings are"
         self.problems = problems[:MOST_LISTED]
         if left_out:
             self.problems.append(f"{left_out:,} more are wrong; correct these first")
-        super().__init__("\n  ".join([f"{count} wrong:", *self.problems]))
+        notes = [note] if note else []
+        super().__init__("\n  ".join([f"{count} wrong:", *self.problems, *notes]))
+        self._given = problems, more
+
+    def with_note(self, note: str) -> SettingsError:
+        """The same error with another note."""
+        return SettingsError(*self._given, note)
 
 
 def load_settings(
@@ -145,6 +153,41 @@ def read_demand_for_fp32(
     settings = Settings(_build_sources=((source,), {}))
     settings.record_sources(source.variables, source.shadowed, source.texts)
     return settings
+
+
+def read_meant_demand_for_fp32(env_file: Path) -> Settings | None:
+    """Settings with the rollback flag false if a line of a wrong file means that; else None.
+
+    Such as ``enable_fp16_training=false``, ``ENABLE_FP16_TRAINING: off``, or any line of a file in
+    UTF-16: a person who writes it wants FP32, and half precision must not go on meanwhile.
+    """
+    for name, variable in find_assignments(env_file):
+        if not _means_fp32(name.upper(), variable.value.lower()):
+            continue
+        defaults = Settings(_build_sources=((), {}))
+        settings = defaults.model_copy(update={VARIABLES[ROLLBACK_FLAG]: False})
+        texts = {ROLLBACK_FLAG: {str(env_file.absolute()): "false"}}
+        settings.record_sources({ROLLBACK_FLAG: variable}, (), texts)
+        return settings
+    return None
+
+
+def _means_fp32(name: str, value: str) -> bool:
+    """Whether *name* looks like the rollback flag, and *value* like false."""
+    if "DISABLE" in name:
+        return _looks_like_flag(name) and value in TRUE_TEXTS
+    is_false = value in FALSE_TEXTS or difflib.get_close_matches(value, ["false"], cutoff=0.75)
+    return bool(is_false) and (name == ROLLBACK_FLAG or _looks_like_flag(name))
+
+
+def _looks_like_flag(name: str) -> bool:
+    """Whether *name*, in capitals, resembles the rollback flag and does not exist."""
+    return (
+        not _is_known(name)
+        and not name.startswith(AGENTS_PREFIX)
+        and "FP16" in name
+        and re.search("ABLE|TRAIN", name) is not None
+    )
 
 
 class FileAndEnvironment(PydanticBaseSettingsSource):
@@ -297,7 +340,7 @@ def _describe_unknown(name: str, variable: Variable) -> str:
         else:
             *fields, last = _AGENT_FIELDS
             meant = f"{upper}__ followed by {', '.join(fields)} or {last}__<KEY>"
-    elif "FP16" in upper and re.search("ABLE|TRAIN", upper):
+    elif _looks_like_flag(upper) or upper == ROLLBACK_FLAG:
         meant = ROLLBACK_FLAG
     else:
         meant = next(iter(difflib.get_close_matches(upper, VARIABLES, n=1, cutoff=0.6)), "")
