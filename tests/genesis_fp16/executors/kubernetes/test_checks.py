@@ -1,10 +1,13 @@
 """What `executors check` says about a cluster."""
 
+import time
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
 
 from genesis_fp16.executors.kubernetes import KubernetesEngine
+from genesis_fp16.executors.kubernetes.checks import _clock
 from tests.genesis_fp16.executors.kubernetes_cluster import KubernetesCluster
 
 pytestmark = pytest.mark.process
@@ -85,3 +88,10 @@ def test_no_answer_and_no_credentials(
     assert (finding.ok, "no leader" in finding.remedy) == (False, True)
     [finding] = cluster.engine(tmp_path, kubernetes_config=tmp_path / "none").check()
     assert (finding.ok, "No such file" in finding.remedy) == (False, True)
+
+
+@pytest.mark.parametrize(("seconds", "ok"), [(-20.0, True), (-40.0, False), (20.0, False)])
+def test_a_slow_answer_is_no_wrong_clock(seconds: float, ok: bool) -> None:
+    """The answer took 30 s; the server wrote its time so many seconds before it came."""
+    asked_at = time.time() - 30.0
+    assert _clock(formatdate(time.time() + seconds, usegmt=True), asked_at).ok is ok

@@ -70,6 +70,7 @@ def test_a_job_that_is_stopping_still_runs(
     engine: KubernetesEngine, request_of: Make, wait_for: Wait, tmp_path: Path
 ) -> None:
     job = _submit(engine, request_of("trap '' TERM; echo $$ >pid; while :; do sleep 0.05; done"))
+    wait_for(job, JobState.RUNNING)
     _wait_for_file(tmp_path / "pid")
     engine.stop(job)
     assert engine.statuses([job])[job.name].state is JobState.RUNNING
