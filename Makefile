@@ -47,7 +47,7 @@ boot-test: $(STAMP)  ## The service in a real systemd; root, debootstrap, system
 ROUNDS ?= 300
 EXECUTOR ?= local
 DATABASE ?= sqlite
-torture: $(STAMP)  ## Kill, stop and damage a real daemon, ROUNDS times; SEED, EXECUTOR, DATABASE
+torture: $(STAMP) $(if $(filter ray postgres,$(EXECUTOR) $(DATABASE)),$(VENV)/.everything)  ## Kill, stop and damage a real daemon, ROUNDS times; SEED, EXECUTOR, DATABASE
 	$(BIN)/python -m tests.e2e.torture --rounds $(ROUNDS) --seed $(SEED) --executor $(EXECUTOR) \
 		--database $(DATABASE) $(TORTURE_FLAGS)
 

@@ -1,12 +1,14 @@
 """A short part of the torture; `make torture` plays hundreds of rounds of every kind."""
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.torture import __main__ as torture
+from tests.e2e.torture.stage import missing
 
 pytestmark = pytest.mark.e2e
 
@@ -35,12 +37,8 @@ def test_rounds_of_several_kinds_without_a_violation(
     executor: str, database: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Another seed than by hand, always the same: what fails here can be repeated."""
-    if database == "postgres":
-        pytest.importorskip("psycopg")
-        if shutil.which("initdb") is None:
-            pytest.skip("PostgreSQL is not installed")
-    if executor == "kubernetes" and shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
+    if lacks := missing(executor, database):
+        pytest.skip(lacks)
     kinds = STAGES[executor, database]
     command = [sys.executable, "-m", "tests.e2e.torture", "--quick", "--seed", "11"]
     command += ["--rounds", str(len(kinds) or ROUNDS), *(f"--kind={kind}" for kind in kinds)]
@@ -56,3 +54,27 @@ def test_rounds_of_several_kinds_without_a_violation(
     summary = done.stdout.splitlines()[-1]
     record_property("measured", summary)
     assert summary.endswith(": 0 violations")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rounds", "0"], "--rounds must be at least 1"),
+        (["--keep", "/proc/nowhere"], "--keep: "),
+        (["--database", "postgres"], "local with postgres needs initdb, postgres"),
+        (["--executor", "kubernetes"], "kubernetes with sqlite needs openssl"),
+        (["--kind", "disk full"], "all of these kinds need a disk of their own"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_at_once(
+    options: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("sys.argv", ["torture", "--no-mount", *options])
+    with pytest.raises(SystemExit) as refused:
+        torture.main()
+    assert refused.value.code == 2
+    assert message in capsys.readouterr().err

@@ -28,7 +28,7 @@ from tests.e2e.torture.catalogue import FAULTS, Fault
 from tests.e2e.torture.invariants import Snapshot, check_round, weights_of
 from tests.e2e.torture.round import SEEDS, Round
 from tests.e2e.torture.service import AGENTS, Reaper, Service
-from tests.e2e.torture.stage import DATABASES, EXECUTORS, Stage, open_stage
+from tests.e2e.torture.stage import DATABASES, EXECUTORS, Stage, missing, open_stage
 from tests.preloaded import preload
 
 FAULT_MODULES = ("files", "jobs", "plugins", "postgres", "processes", "settings", "store")
@@ -36,6 +36,7 @@ ROUNDS_PER_HOME = 25
 HOME_BYTES = 96 << 20
 SHARED_BYTES = 64 << 20
 _NEW_MOUNT_NAMESPACE = 0x20000  # unshare(2)
+_TO_MOUNT, _TO_FREEZE = ("mount", "umount"), ("mkfs.ext4", "fsfreeze")
 
 
 class Torture:
@@ -106,12 +107,10 @@ class Torture:
 
     def _report(self, number: int, fault: Fault, problems: list[str]) -> None:
         options = self._options
-        kept = self._end_home(keep=True)
+        self.violations.append(f"round {number} ({fault.name}): {problems[0][:300]}")
         print(f"VIOLATION in round {number} ({fault.name}):")
         for problem in problems:
             print(f"  {problem}")
-        if kept is not None:
-            print(f"  home, plans and log: {kept}")
         again = "".join(f" --kind '{name}'" for name in options.kind or ())
         again += " --quick" * options.quick + " --real-workers" * options.real_workers
         again += f" --executor {options.executor} --database {options.database}"
@@ -120,7 +119,8 @@ class Torture:
             f"--rounds 1{again}",
             flush=True,
         )
-        self.violations.append(f"round {number} ({fault.name}): {problems[0][:300]}")
+        if (kept := self._end_home(keep=True)) is not None:
+            print(f"  home, plans and log: {kept}", flush=True)
 
     def _ready_service(self, number: int) -> Service:
         """The service of this round: a new home after some rounds or a violation."""
@@ -174,8 +174,13 @@ class Torture:
         shutil.rmtree(service.folder, ignore_errors=True)
         return kept
 
+    @property
+    def rounds(self) -> int:
+        """Rounds that were played."""
+        return sum(n for name, n in self.played.items() if not name.endswith("(left out)"))
+
     def _summarise(self, seconds: float) -> None:
-        rounds = sum(n for name, n in self.played.items() if not name.endswith("(left out)"))
+        rounds = self.rounds
         kinds = sum(not name.endswith("(left out)") for name in self.played)
         print("\nrounds by kind:")
         for name, count in sorted(self.played.items()):
@@ -196,8 +201,13 @@ def _is_special(path: Path) -> bool:
 
 
 def _own_file_system(folder: Path) -> bool:
-    """Mount a small file system at *folder* that vanishes with this process; root only."""
-    if os.geteuid() != 0 or ctypes.CDLL(None).unshare(_NEW_MOUNT_NAMESPACE):
+    """Mount a small file system at *folder* that vanishes with this process; root only.
+
+    False where that, or a program for it, is missing: kinds that need it are left out.
+    """
+    if not all(map(shutil.which, _TO_MOUNT)):
+        return False
+    if ctypes.CDLL(None).unshare(_NEW_MOUNT_NAMESPACE):
         return False
     private = subprocess.run(["mount", "--make-rprivate", "/"], check=False, capture_output=True)
     size = f"size={HOME_BYTES}"
@@ -208,7 +218,7 @@ def _own_file_system(folder: Path) -> bool:
 
 def _shared_folder(folder: Path) -> bool:
     """Mount a small file system at *folder* that can be frozen, within our own namespace."""
-    if shutil.which("mkfs.ext4") is None:
+    if not all(map(shutil.which, _TO_FREEZE)):
         return False
     image = folder.with_name("shared.img")
     with image.open("wb") as file:
@@ -221,8 +231,7 @@ def _shared_folder(folder: Path) -> bool:
     )
 
 
-def main() -> None:
-    """Read the options, play the rounds; exit with 1 if there was a violation."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.torture", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="decides every fault and its details")
     parser.add_argument("--rounds", type=int, default=50, help="number of rounds to play")
@@ -239,40 +248,62 @@ def main() -> None:
     parser.add_argument("--no-mount", action="store_true", help="leave out full disks")
     parser.add_argument("--keep", default=None, help="folder for homes with a violation")
     parser.add_argument("--list", action="store_true", help="list the kinds and exit")
-    options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error("--rounds must be at least 1: without a round nothing is shown")
-    os.environ["PATH"] += f"{os.pathsep}/usr/sbin"  # mkfs.ext4, fsfreeze and Slurm's daemons
+    return parser
+
+
+def _kinds(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Fault]:
+    """The kinds to play, in an order that the seed does not decide."""
     for module in FAULT_MODULES:
         importlib.import_module(f"tests.e2e.torture.faults.{module}")
     faults = [each for _, each in sorted(FAULTS.items())]
     faults = [each for each in faults if each.is_for(options.executor, options.database)]
     if options.list:
         print("\n".join(each.name for each in faults))
-        return
+        parser.exit()
     faults = [each for each in faults if each.quick or not options.quick]
     if options.kind:
         unknown = set(options.kind) - {each.name for each in faults}
         if unknown:
             parser.error(f"unknown kinds: {', '.join(sorted(unknown))}; see --list")
         faults = [FAULTS[name] for name in options.kind]
-    if options.keep is not None:
-        Path(options.keep).mkdir(parents=True, exist_ok=True)
+    return faults
+
+
+def main() -> None:
+    """Read the options, play the rounds; exit with 1 if there was a violation."""
+    parser = _parser()
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1: without a round nothing is shown")
+    try:
+        Path(options.keep or ".").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--keep: {error}")
+    os.environ["PATH"] += f"{os.pathsep}/usr/sbin"  # mkfs.ext4, fsfreeze and Slurm's daemons
+    faults = _kinds(options, parser)
+    if lacks := missing(options.executor, options.database):
+        parser.error(lacks)
+    mounts = os.geteuid() == 0 and not options.no_mount
+    if all(each.disk for each in faults) and not mounts:
+        parser.error("all of these kinds need a disk of their own: run as root, without --no-mount")
     preload()
     folder = Path(tempfile.mkdtemp(prefix="torture-"))
-    own_disk = _own_file_system(folder) if not options.no_mount else False
+    own_disk = mounted = mounts and _own_file_system(folder)
     try:
         where = (options.executor, options.database, folder)
         (folder / "homes").mkdir()
         if own_disk and options.executor != "local":
             own_disk = _shared_folder(folder / "homes")
         with open_stage(*where, real=options.real_workers) as stage:
-            violations = Torture(options, faults, stage, own_disk=own_disk).run()
+            torture = Torture(options, faults, stage, own_disk=own_disk)
+            violations = torture.run()
     finally:
-        if own_disk:
+        if mounted:
             command = ["umount", "--recursive", "--lazy", str(folder)]
             subprocess.run(command, check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
+    if not torture.rounds:
+        sys.exit("no round was played: every kind that was drawn was left out")
     sys.exit(1 if violations else 0)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -15,10 +18,17 @@ from benchmarks.takeover.postgres import PostgresServer
 from tests.e2e.torture import clusters
 from tests.e2e.torture.databases import Database, PostgresDatabase, SqliteDatabase
 from tests.e2e.torture.job_server import JobServer
+from tests.genesis_fp16.executors import slurm_cluster
 from tests.patience import crowding
 
 EXECUTORS = ("local", "slurm", "ray", "kubernetes")
 DATABASES = ("sqlite", "postgres")
+_PROGRAMS = {
+    "postgres": ("initdb", "postgres"),
+    "slurm": slurm_cluster.PROGRAMS,
+    "kubernetes": ("openssl",),
+}
+_PACKAGES = {"postgres": ("psycopg",), "ray": ("ray",)}
 _MOST_CROWDING = 4.0
 _PYTHON = "remote-python"  # in the folder of a home
 
@@ -102,6 +112,17 @@ class Stage:
     def _marks(self) -> tuple[str, ...]:
         """In the command lines of what is started and not forked."""
         return (str(self.homes), "genesis_fp16.worker", "bin/genesis-fp16")
+
+
+def missing(executor: str, database: str) -> str:
+    """What such a stage needs and this machine lacks; empty if it lacks nothing."""
+    programs = (*_PROGRAMS.get(executor, ()), *_PROGRAMS.get(database, ()))
+    packages = (*_PACKAGES.get(executor, ()), *_PACKAGES.get(database, ()))
+    lacks = [each for each in programs if shutil.which(each) is None]
+    lacks += [f"the Python package {each}" for each in packages if find_spec(each) is None]
+    if executor == "slurm" and os.geteuid() != 0:
+        lacks.append("root's rights")
+    return f"{executor} with {database} needs {', '.join(lacks)}" if lacks else ""
 
 
 @contextmanager

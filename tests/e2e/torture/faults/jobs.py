@@ -60,6 +60,21 @@ def _ordered(r: Round, run: TortureRun) -> None:
     r.wait(lambda: r.service.has_logged("job_submitted", _job(run)), "its submission")
 
 
+def _to_be_asked_to_end(r: Round) -> TortureRun:
+    """A run that holds in training, and has steps left in which to notice that it is to end."""
+    run = r.start(moment("batch", r.step(high=60), "hold"), pace_seconds=0.05, attempts={2})
+    r.until_reached(run)
+    return run
+
+
+def _end_when_asked(r: Round, run: TortureRun) -> None:
+    """Let the worker go on when its launcher has been asked to end, and wait for its end."""
+    gone, log = (_launcher(run), run.worker()), run.attempt_folder() / "engine.log"
+    r.wait(lambda: "stopping the worker: SIGTERM" in log.read_text(), "the launcher to be asked")
+    r.go_on(run)
+    r.wait(lambda: not any(map(psutil.pid_exists, gone)), "the end of the job")
+
+
 def _held(r: Round, **how: Any) -> TortureRun:
     """A run whose worker holds in training."""
     run = r.start(moment("batch", r.step(), "hold"), **how)
@@ -257,10 +272,10 @@ def slurm_forgot(r: Round) -> None:
 
 @fault("job cancelled with scancel", **_SLURM)
 def job_cancelled(r: Round) -> None:
-    """SIGTERM first: the run checkpoints, or is killed some seconds later, unless it has ended."""
-    run = r.start(pace_seconds=0.05, attempts={1, 2})
-    r.training(run)
+    """SIGTERM first: the run checkpoints and goes on in another job."""
+    run = _to_be_asked_to_end(r)
     _slurm(r).cluster.ask("scancel", f"--name={_job(run)}")
+    _end_when_asked(r, run)
 
 
 # What the Kubernetes API server of the tests can pretend
@@ -268,9 +283,10 @@ def job_cancelled(r: Round) -> None:
 
 @fault("pod evicted", **_KUBERNETES)
 def pod_evicted(r: Round) -> None:
-    run = r.start(pace_seconds=0.05, attempts={2})
-    r.training(run)
+    """SIGTERM first: the run checkpoints and goes on in another pod."""
+    run = _to_be_asked_to_end(r)
     _kubernetes(r).server.job("evict", _job(run))
+    _end_when_asked(r, run)
 
 
 @fault("engine forgets a job that goes on", quick=True, **_KUBERNETES)

@@ -53,3 +53,8 @@ class TestContract(EngineContract):
         cluster.server.job("evict", handle.job)
         assert attempts.ended(handle) == ExitStatus(exit_code=75)
         assert int((spec.run_folder / "step").read_text()) > 0
+
+    def test_a_power_cut_of_its_machine_costs_the_attempt(self, attempts, cluster) -> None:
+        _, handle = attempts.start(steps=10**9)
+        cluster.server.job("power_cut", handle.job)
+        assert "is gone without a result" in attempts.ended(handle).error

@@ -199,7 +199,8 @@ class Cluster:
             self.objects.remove("pods", pod["metadata"]["name"])
 
     def _processes(self):
-        return {"alive": sum(each.exit_code() is None for each in self.node.containers)}
+        containers = list(self.node.containers.values())
+        return {"alive": sum(each.exit_code() is None for each in containers)}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -277,8 +278,9 @@ class Server(ThreadingHTTPServer):
         with self.tls.wrap_socket(request, server_side=True) as wrapped:
             super().finish_request(wrapped, client_address)
 
-    def handle_error(self, *_):
-        pass  # a client that went away
+    def handle_error(self, *request):
+        if not isinstance(sys.exc_info()[1], OSError):  # that is a client that went away
+            super().handle_error(*request)
 
 
 def main():

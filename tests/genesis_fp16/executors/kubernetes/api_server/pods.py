@@ -20,7 +20,7 @@ class Node:
         self.cordoned = False
         self.silent = False  # a node that is lost: it runs what it runs and reports nothing
         self.environ = {}  # variables of every image
-        self.containers = []
+        self.containers = {}  # by the uid of their pod
 
     def start_pod(self, job):
         template = job["spec"]["template"]
@@ -53,7 +53,7 @@ class Node:
                     return self._end(job, pod, None)
                 time.sleep(TICK_SECONDS)
             container = Container(pod, self.environ)
-            self.containers.append(container)
+            self.containers[pod["metadata"]["uid"]] = container
             state = {"running": {"startedAt": now()}}
             self._update(pod, _container("worker", state, phase="Running"))
             self._end(job, pod, self._watch(pod, container))
@@ -165,8 +165,13 @@ class Node:
                     self.delete_pod(pod)
             return job
 
+    def kill_container(self, pod):
+        """Kill the pod's processes, if it has started; nobody asks them to end."""
+        if container := self.containers.get(pod["metadata"]["uid"]):
+            container.kill()
+
     def close(self):
-        for container in self.containers:
+        for container in self.containers.values():
             if container.exit_code() is None:
                 container.kill()
 
