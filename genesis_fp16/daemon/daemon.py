@@ -331,6 +331,7 @@ class Daemon:
         dispatcher, timetable = self.loop.dispatcher, self._timetable
         self._update_pauses()
         self.metrics.set_queue(dispatcher.queued, dispatcher.busy, self.loop.settings.slots)
+        self.metrics.set_engine_trouble(self.loop.executor.trouble_seconds())
         while timetable.changed:
             agent = timetable.changed.pop()
             due_at, period = timetable.next_runs[agent], timetable.periods[agent]

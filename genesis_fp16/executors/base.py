@@ -103,6 +103,9 @@ class Executor(Protocol):
     def waiting(self, handle: Handle) -> str:
         """What the worker waits for before it starts, for a person; empty once it has started."""
 
+    def trouble_seconds(self) -> float:
+        """Seconds for which the cluster has refused or not answered; 0 if it does neither."""
+
     def keep_spare(self, wanted: bool) -> None:
         """Keep a process ready for the next attempt, where that is possible."""
 

@@ -122,6 +122,10 @@ class LocalExecutor:
             return self._fleet_command
         return self._command if specs[0].processes_per_run == 1 else GROUP_COMMAND
 
+    def trouble_seconds(self) -> float:
+        """0: there is no cluster."""
+        return 0.0
+
     def keep_spare(self, wanted: bool) -> None:
         """Start a spare worker if one is *wanted* and there is none; end it if none is wanted.
 

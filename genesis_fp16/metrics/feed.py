@@ -273,6 +273,10 @@ class Metrics:
         self._series.slots.labels("busy").set(slots_busy)
         self._series.slots.labels("free").set(max(0, slots_total - slots_busy))
 
+    def set_engine_trouble(self, seconds: float) -> None:
+        """Set for how long the cluster of the executor has refused jobs or not answered."""
+        self._series.engine_trouble.set(seconds)
+
     def config_reloaded(self, success: bool) -> None:
         """Count a change of the settings file, applied or refused."""
         self._series.reload_success.set(success)

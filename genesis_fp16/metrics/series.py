@@ -348,6 +348,10 @@ class Series:
         self.slots = gauge("genesis_slots", "Slots by state", ["state"])
         for state in ("busy", "free"):
             self.slots.labels(state)
+        self.engine_trouble = gauge(
+            "genesis_engine_trouble_seconds",
+            "How long the cluster has refused jobs or not answered; 0 if it does neither",
+        )
         self.reload_success = gauge(
             "genesis_config_reload_success", "0 if the last change of the settings was refused"
         )

@@ -46,6 +46,7 @@ from genesis_fp16.executors.remote.engine import (
 from genesis_fp16.system.permissions import write_private
 from infrastructure.events import Command
 from infrastructure.events.command import Stop
+from infrastructure.events.plain_text import plain
 from infrastructure.files import open_regular
 
 LAUNCHER = ("-P", "-m", "genesis_fp16.worker.remote")
@@ -111,6 +112,7 @@ class RemoteExecutor:
         self._processes = LocalExecutor()  # those that a daemon without an engine has left
         self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._troubled_at: float | None = None  # monotonic seconds
 
     def submit(self, spec: RunSpec) -> Handle:
         """Order a job for the attempt; a second call for the same attempt changes nothing.
@@ -304,6 +306,14 @@ class RemoteExecutor:
         elif job is None and not handle.job:
             self._processes.kill(handle)
 
+    def trouble_seconds(self) -> float:
+        """Seconds for which the engine has refused a job or said nothing of one; 0 if it has not.
+
+        A job that waits in its queue does not count.
+        """
+        began = self._troubled_at
+        return 0.0 if began is None else time.monotonic() - began
+
     def keep_spare(self, wanted: bool) -> None:
         """Do nothing: other machines keep no process ready."""
 
@@ -344,9 +354,7 @@ class RemoteExecutor:
             if now >= job.submit_at:
                 self._submit(job)
         asked = [job for job in jobs if job.request is None]
-        if not asked:
-            return
-        statuses = self.engine.statuses([job.ref for job in asked])
+        statuses = self.engine.statuses([job.ref for job in asked]) if asked else {}
         for job in asked:
             job.status = statuses.get(job.name, JobStatus(state=JobState.UNKNOWN))
             job.started = job.started or job.status.state not in _NOT_STARTED
@@ -356,6 +364,21 @@ class RemoteExecutor:
                 self._stop(job)
             if job.killed and job.status.state not in _GONE:
                 self._kill(job)
+        self._note_trouble([job for job in jobs if not job.over])
+
+    def _note_trouble(self, jobs: list[_Job]) -> None:
+        """Take note of whether the engine refuses a job or does not answer, and log a change."""
+        unknown = [job.status for job in jobs if job.status.state is JobState.UNKNOWN]
+        reasons = [job.trouble for job in jobs] + [status.reason for status in unknown]
+        reason = next(filter(None, reasons), "")
+        if bool(reason) == (self._troubled_at is not None):
+            return
+        if reason:
+            self._troubled_at = time.monotonic()
+            log.warning("engine_interrupted", engine=self.engine.name, reason=plain(reason))
+        else:
+            self._troubled_at = None
+            log.info("engine_resumed", engine=self.engine.name)
 
     def _submit(self, job: _Job) -> None:
         if job.request is None or job.over or job.refused:

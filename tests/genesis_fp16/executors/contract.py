@@ -311,9 +311,11 @@ class EngineContract(ExecutorContract):
             second = attempts.submit(waiting)
             wait_until(lambda: attempts.executor.waiting(second), "a reason to wait")
             assert attempts.executor.poll(second) is None
+            wait_until(attempts.executor.trouble_seconds, "the trouble to be counted")
             attempts.executor.send(handle, Stop(reason="shutdown"))  # needs no engine
             assert attempts.ended(handle) == ExitStatus(exit_code=75)
         assert attempts.ended(second) == ExitStatus(exit_code=0)
+        wait_until(lambda: not attempts.executor.trouble_seconds(), "the end of the trouble")
 
     def test_a_job_deleted_by_hand_is_reported(self, attempts: Attempts, cluster: Cluster) -> None:
         _, handle = attempts.start(steps=10**9, ignore_all=True)

@@ -468,6 +468,7 @@ def test_daemon_metrics(metrics: Metrics, value: Value) -> None:
     metrics.set_schedule_lag("a", 0.5)
     metrics.set_leader(True)
     metrics.loop_ticked(12.0, 1.0)
+    metrics.set_engine_trouble(7.0)
     metrics.config_reloaded(True)
     metrics.config_reloaded(False)
     assert value("genesis_plugin_up", agent="a") == 1
@@ -482,6 +483,7 @@ def test_daemon_metrics(metrics: Metrics, value: Value) -> None:
     assert value("genesis_schedule_lag_seconds", agent="a") == 0.5
     assert value("genesis_leader") == 1
     assert value("genesis_loop_last_tick_timestamp_seconds") == 12.0
+    assert value("genesis_engine_trouble_seconds") == 7
     assert value("genesis_config_reload_success") == 0
     assert value("genesis_config_reloads_total", result="refused") == 1
 
