@@ -23,6 +23,7 @@ from tests.patience import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 NODES = ("n1", "n2")
+NODE_SECONDS = 180.0  # for a node to be back
 CPUS = 8  # of each node; claimed, not there
 
 
@@ -39,7 +40,7 @@ class SlurmCluster:
     def __init__(self, folder: Path, node_timeout_seconds: int = 30) -> None:
         self._folder, self._node_timeout = folder, node_timeout_seconds
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self._port = free_port()
+        self._port, self._first_job = free_port(), 1
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
         self._write_configuration()
 
@@ -85,6 +86,7 @@ class SlurmCluster:
             SlurmctldTimeout=30
             SlurmdTimeout={self._node_timeout}
             TCPTimeout=2
+            FirstJobId={self._first_job}
             """
         configuration = textwrap.dedent(text) + nodes
         configuration += f"\nPartitionName=main Nodes={','.join(NODES)} Default=YES State=UP\n"
@@ -163,8 +165,20 @@ class SlurmCluster:
     def kill_controller(self, *, keep_state: bool = True) -> None:
         """Kill slurmctld and start it again; without its state it has forgotten all jobs."""
         self._end("slurmctld", signal.SIGKILL)
+        self._skip_job_numbers()
         self._start_controller(*([] if keep_state else ["-c"]))
         wait_until(self._has_nodes, f"the nodes to be back, see {self._folder}")
+
+    def _skip_job_numbers(self) -> None:
+        """Have the next slurmctld begin with other numbers of jobs.
+
+        One that has lost its last seconds gives a number again. A node that still knows it refuses
+        the job and drains itself.
+        """
+        path = self._folder / "slurm.conf"
+        before, self._first_job = self._first_job, self._first_job + 10_000
+        text = path.read_text()
+        path.write_text(text.replace(f"FirstJobId={before}\n", f"FirstJobId={self._first_job}\n"))
 
     def kill_node(self, name: str, *, jobs: bool = True) -> None:
         """Kill slurmd of the node, and by default all its *jobs* at once, as a power cut does."""
@@ -185,7 +199,11 @@ class SlurmCluster:
     def start_node(self, name: str) -> None:
         """Switch the node on again after `kill_node`."""
         self._start_node(name)
-        wait_until(self._has_nodes, f"the node to be back, see {self._folder}")
+        try:
+            wait_until(self._has_nodes, "the node to be back", most_seconds=NODE_SECONDS)
+        except AssertionError as error:
+            states = self.ask("sinfo", "--noheader", "--Node", "--format=%N is %T: %E")
+            raise AssertionError(f"{error}; {states}") from error
 
     @contextmanager
     def full(self) -> Iterator[None]:
