@@ -60,9 +60,9 @@ def _ordered(r: Round, run: TortureRun) -> None:
     r.wait(lambda: r.service.has_logged("job_submitted", _job(run)), "its submission")
 
 
-def _to_be_asked_to_end(r: Round) -> TortureRun:
+def _held_early(r: Round, **how: Any) -> TortureRun:
     """A run that holds in training, and has steps left in which to notice that it is to end."""
-    run = r.start(moment("batch", r.step(high=60), "hold"), pace_seconds=0.05, attempts={2})
+    run = r.start(moment("batch", r.step(high=60), "hold"), pace_seconds=0.05, **how)
     r.until_reached(run)
     return run
 
@@ -121,13 +121,14 @@ def cancelled_without_engine(r: Round) -> None:
     when = r.rng.choice(("start", "training"))
     r.note(when)
     cancelled = frozenset({"cancelled"})
-    run = _held(r, states=cancelled) if when == "training" else None
+    run = _held_early(r, states=cancelled) if when == "training" else None
     with _cluster(r).unreachable():
         run = run or r.start(states=cancelled)
         r.sleep(0.0, 2.0)
         r.check(r.service.cancel(run.id), "the request to cancel was refused")
         r.go_on(run)
-        r.sleep(0.5, 3.0)
+        r.until_ended(run)
+        r.sleep(0.0, 2.0)
 
 
 @fault("engine full", quick=True, **_REMOTE)
@@ -273,7 +274,7 @@ def slurm_forgot(r: Round) -> None:
 @fault("job cancelled with scancel", **_SLURM)
 def job_cancelled(r: Round) -> None:
     """SIGTERM first: the run checkpoints and goes on in another job."""
-    run = _to_be_asked_to_end(r)
+    run = _held_early(r, attempts={2})
     _slurm(r).cluster.ask("scancel", f"--name={_job(run)}")
     _end_when_asked(r, run)
 
@@ -284,7 +285,7 @@ def job_cancelled(r: Round) -> None:
 @fault("pod evicted", **_KUBERNETES)
 def pod_evicted(r: Round) -> None:
     """SIGTERM first: the run checkpoints and goes on in another pod."""
-    run = _to_be_asked_to_end(r)
+    run = _held_early(r, attempts={2})
     _kubernetes(r).server.job("evict", _job(run))
     _end_when_asked(r, run)
 
@@ -300,11 +301,12 @@ def job_forgotten(r: Round) -> None:
 @fault("engine forgets a job, and the run is cancelled", **_KUBERNETES)
 def job_forgotten_and_cancelled(r: Round) -> None:
     """The launcher is told by file, so that no worker is left."""
-    run = _held(r, states=frozenset({"cancelled"}))
+    run = _held_early(r, states=frozenset({"cancelled"}))
     _kubernetes(r).server.job("forget", _job(run))
     r.check(r.service.cancel(run.id), "the request to cancel was refused")
     if r.rng.random() < 0.5:
         r.go_on(run)
+        r.until_ended(run)
 
 
 @fault("engine says that a job has ended which goes on", **_KUBERNETES)
