@@ -175,9 +175,9 @@ class RayCluster:
         self._ask("forget_worker")
         self._answer()
 
-    def add_worker(self) -> None:
-        """Add a worker node after `kill_worker`."""
-        self._ask("add_worker")
+    def add_worker(self, cpus: int | None = None) -> None:
+        """Add a worker node, as large as the others or of *cpus* CPUs."""
+        self._ask(f"add_worker {cpus or self._cpus}")
         self._answer()
 
     def kill_head(self) -> None:
@@ -267,6 +267,7 @@ def _main() -> None:
             "include_dashboard": True,
             "dashboard_host": "127.0.0.1",
             "dashboard_port": port,
+            "dashboard_agent_listen_port": 0,  # its default is one for all clusters of a machine
             "include_log_monitor": False,
             "no_monitor": True,  # it would add machines
         },
@@ -274,14 +275,14 @@ def _main() -> None:
     worker = cluster.add_node(**common) if machines > 1 else None
     _say(None)
     for line in sys.stdin:
-        what = line.strip()
+        what, *rest = line.split()
         if what == "worker_pid":
             _say(worker.all_processes["raylet"][0].process.pid)
         elif what == "forget_worker":
             cluster.remove_node(worker, allow_graceful=False)
             _say(None)
         elif what == "add_worker":
-            worker = cluster.add_node(**common)
+            worker = cluster.add_node(**common | {"num_cpus": int(rest[0])})
             _say(None)
     cluster.shutdown()
 

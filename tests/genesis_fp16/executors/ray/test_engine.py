@@ -184,7 +184,7 @@ def daemon(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[Daemon]:
     quick = Path(__file__).parents[3] / "e2e" / "quick_agent.py"
     shutil.copy(quick, ray_cluster.plugins)
     metadata = ray_cluster.plugins / "quick_agent-1.0.dist-info"
-    metadata.mkdir()
+    metadata.mkdir(exist_ok=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: quick-agent\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[genesis.agents]\nquick = quick_agent:QuickAgent\n")
     daemon = Daemon(tmp_path / "daemon", python_path=ray_cluster.plugins)
@@ -225,6 +225,25 @@ def test_a_run_goes_on_where_its_dead_machine_left_it(
     assert "its node has died" in found[dead.name].reason
     assert found[alive.name].state == JobState.RUNNING
     assert daemon.stop()[0] == 0
+
+
+def test_torchrun_waits_for_a_machine_with_a_core_for_each_rank(
+    daemon: Daemon, ray_cluster: RayCluster
+) -> None:
+    """The machines of one core take none of it."""
+    daemon.configure(
+        ENABLE_FP16_TRAINING="true",
+        GENESIS_CPU_HALF="true",
+        GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2,
+    )
+    daemon.start()
+    daemon.wait_for(lambda: "with 2 CPUs: the cluster has none" in daemon.log, "to say what lacks")
+    ray_cluster.add_worker(cpus=2)
+    daemon.wait_for(lambda: daemon.events("step_stats"), "to train")
+    daemon.configure(ENABLE_FP16_TRAINING="false")
+    daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")
+    assert daemon.stop()[0] == 0
+    assert daemon.events("finished")[-1].outcome == "stopped"
 
 
 def test_the_head_dies_with_its_jobs_and_comes_back_without(
