@@ -35,6 +35,7 @@ if __name__ != "__main__":  # the child process has another path for its imports
 
 MISSING = "ray is not installed: make everything installs it"
 STARTS = 3  # a crowded machine exceeds limits that are fixed in Ray
+START_SECONDS = 150  # after which one that says nothing, or takes no job, is started again
 IS_INSTALLED = find_spec("ray") is not None
 
 
@@ -80,12 +81,19 @@ class RayCluster:
                 )
             try:
                 self._answer()
-                self.submit("first", "true")  # for which a crowded head takes long: no test waits
+                wait_until(self._takes_jobs, "Ray to take jobs", most_seconds=START_SECONDS)
                 return
-            except RuntimeError:
+            except (RuntimeError, AssertionError):
                 self.kill_head()
                 if attempt == STARTS:
                     raise
+
+    def _takes_jobs(self) -> bool:
+        """Whether the head takes a job; it is slow with the first one, and may refuse it."""
+        with suppress(OSError):
+            self.submit(f"first-{secrets.token_hex(4)}", "true")
+            return True
+        return False
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -164,7 +172,7 @@ class RayCluster:
         request = Request(f"{self.address}{path}", content, method=method)
         request.add_header("Content-Type", "application/json")
         request.add_header("Authorization", f"Bearer {self.token_file.read_text()}")
-        with urlopen(request, timeout=120) as answer:
+        with urlopen(request, timeout=60) as answer:
             return str(answer.read().decode())
 
     def kill_worker(self) -> None:
@@ -211,9 +219,10 @@ class RayCluster:
     def _answer(self) -> Any:
         assert self._program is not None
         assert self._program.stdout is not None
-        for line in self._program.stdout:
-            if line.startswith("answer "):
-                return json.loads(line.removeprefix("answer "))
+        with _killed_after(START_SECONDS, self._program):
+            for line in self._program.stdout:
+                if line.startswith("answer "):
+                    return json.loads(line.removeprefix("answer "))
         raise RuntimeError(f"the Ray cluster ended:\n{self._log()}")
 
     def _log(self) -> str:
@@ -242,6 +251,17 @@ class _Pass(socketserver.BaseRequestHandler):
                     if not (data := end.recv(65536)):
                         return
                     ends[end].sendall(data)
+
+
+@contextmanager
+def _killed_after(seconds: float, program: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill *program* if what is done meanwhile takes longer: reading from it has no limit."""
+    timer = threading.Timer(seconds, program.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _kill_tree(root: psutil.Process) -> None:
