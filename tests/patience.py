@@ -11,7 +11,7 @@ from collections.abc import Callable
 import psutil
 
 POLL_SECONDS = 0.02
-POLL_SHARE = 0.2  # most of the time that looking takes: what is awaited needs the CPU
+POLL_SHARE = 0.1  # most of the time that looking takes: what is awaited needs the CPU
 LOOK_SECONDS = 1.0  # between two looks at the processes, which are dear
 IDLE_SECONDS = 120.0
 MOST_SECONDS = 480.0  # below pytest's own timeout, so that the message is ours
