@@ -81,13 +81,14 @@ def first_batch(job: Job, round_: int) -> Batch:
 @pytest.mark.process
 def test_it_learns_from_demonstrations_and_then_from_reward(tmp_path: Path) -> None:
     """A few rounds; whole learning curves are made by hand, see docs/policies.md."""
-    job = job_of(rounds=25, rounds_per_epoch=25)
+    task = replace(TASK, warm_up_rounds=25)
+    job = job_of(task, rounds=10, rounds_per_epoch=35)
     before = job.evaluate(None).value
     early = job.warm_up_rounds - 1
     assert not is_reinforced(first_batch(job, early))
     result = run(job, tmp_path, "fp32")
     assert is_reinforced(first_batch(job, early))  # it solves enough
-    assert result.steps == 2 * (TASK.warm_up_rounds + 25)
+    assert result.steps == 2 * (25 + 10)
     assert result.evaluation is not None
     assert before < 0.02
     assert result.evaluation.value > 0.1
