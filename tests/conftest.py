@@ -1,5 +1,6 @@
 """What holds for every test: its environment, its marker, and skips that count as failures."""
 
+import faulthandler
 import gc
 import os
 import signal
@@ -9,6 +10,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.reports import CollectReport, TestReport
 from hypothesis import settings
 
@@ -16,6 +18,8 @@ from tests.preloaded import ForkedPopen
 
 # In the reason of a skip that no installation could spare.
 ALLOWED = ("CUDA", "Genesis' own records", "do not go together")
+# More than pytest-timeout's own: it interrupts a test once, and not its teardown again.
+MOST_TEARDOWN_SECONDS = 660
 
 
 # Hundreds of processes import our code: each compiles it again unless one keeps the result.
@@ -130,6 +134,17 @@ def _judge(report: CollectReport | TestReport, config: pytest.Config) -> None:
         report.longrepr = (
             f"{reason}: --fail-on-skip takes that for a failure; install what it lacks"
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """End this process, and print where it was, if a teardown hangs."""
+    file = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(MOST_TEARDOWN_SECONDS, exit=True, file=file)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)

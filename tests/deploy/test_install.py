@@ -83,7 +83,7 @@ class Host:
     def run(self, *command: str, **environ: str) -> tuple[int, str]:
         """Exit code, and all that was said."""
         process = self.start(*command, **environ)
-        said, _ = process.communicate()
+        said, _ = process.communicate(timeout=300)
         return process.returncode, said
 
     def install(self, **environ: str) -> tuple[int, str]:
@@ -215,7 +215,7 @@ def test_interrupted_it_leaves_the_release_before(installed: Host, number: signa
     process = installed.start("deploy/systemd/install.sh", PIP=f"touch {going}; sleep 60")
     _wait_for(going)
     os.killpg(process.pid, number)  # as a terminal does
-    said, _ = process.communicate()
+    said, _ = process.communicate(timeout=300)
     assert process.returncode != 0
     assert "still in use" in said
     assert installed.state() == before

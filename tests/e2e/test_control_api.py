@@ -138,7 +138,7 @@ def attack(steered) -> Iterator[None]:
     yield
     ended.set()
     for thread in threads:
-        thread.join()
+        thread.join(timeout=60)
 
 
 def test_hostile_clients_delay_neither_loop_nor_flag_nor_operator(

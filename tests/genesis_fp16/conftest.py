@@ -299,6 +299,6 @@ def start(
     for attempt in started:
         if attempt.process.poll() is None:
             os.killpg(attempt.process.pid, signal.SIGKILL)
-            attempt.process.wait()
+            attempt.process.wait(timeout=60)
         assert attempt.process.stdin is not None
         attempt.process.stdin.close()

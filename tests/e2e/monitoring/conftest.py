@@ -268,5 +268,5 @@ def storm(
         monitoring.stop()
         receiver.shutdown()
         receiver.server_close()
-        serving.join()
+        serving.join(timeout=60)
         daemon.clean_up()

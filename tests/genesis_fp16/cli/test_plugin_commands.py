@@ -297,7 +297,7 @@ def test_a_slow_import_shows_when_called_and_can_be_interrupted(
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate()
+    _, errors = process.communicate(timeout=300)
     assert process.returncode not in {0, os.EX_CONFIG}
     assert "Traceback" not in errors
 

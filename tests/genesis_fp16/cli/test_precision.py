@@ -221,7 +221,7 @@ def test_a_locked_database_ends_every_change_with_a_message(
     ]
     assert "stays" in ask("show").stdout
     for change in changes:
-        output, error = change.communicate()
+        output, error = change.communicate(timeout=300)
         assert (change.returncode, output) == (65, "")
         assert "database is locked" in error
         assert "Traceback" not in error
@@ -234,7 +234,7 @@ def test_a_locked_database_ends_every_change_with_a_message(
 @pytest.mark.process
 def test_of_concurrent_overrides_one_is_in_force_and_all_are_audited(store: Store) -> None:
     voices = [start("set", "fp32", "--reason", f"voice {n}") for n in range(8)]
-    assert [voice.communicate()[1] for voice in voices] == [""] * 8
+    assert [voice.communicate(timeout=300)[1] for voice in voices] == [""] * 8
     assert len(store.overrides.in_force()) == 1
     assert len(store.overrides.audit()) == 8
 
@@ -251,7 +251,7 @@ def test_a_killed_command_has_stored_all_or_nothing(store: Store) -> None:
         while voice.poll() is None and cpu_seconds(voice) < 0.02 * n:  # the last may end first
             time.sleep(0.001)
         voice.send_signal(signal.SIGKILL)
-        voice.communicate()
+        voice.communicate(timeout=300)
         assert len(store.overrides.in_force()) == len(store.overrides.audit())
     assert ask("set", "fp32", "--reason", "last").exit_code == 0
 

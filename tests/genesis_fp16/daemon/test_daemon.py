@@ -76,7 +76,7 @@ class Daemon:
 
     def end(self) -> tuple[int, str]:
         """Wait for its end: exit code, and its log."""
-        return self.process.wait(), self._log.read_text()
+        return self.process.wait(timeout=300), self._log.read_text()
 
     def get(self, path: str) -> str:
         """The listener's answer, whatever its status."""
@@ -111,7 +111,7 @@ def start(tmp_path: Path, until) -> Iterator[Callable[..., Daemon]]:
     for daemon in started:
         if daemon.process.poll() is None:
             daemon.process.kill()
-        daemon.process.wait()
+        daemon.process.wait(timeout=300)
 
 
 @pytest.fixture
@@ -449,7 +449,7 @@ def test_a_rollback_survives_the_loss_of_the_settings_file(start, install_plugin
         with ForkedPopen(
             [PROGRAM, *command], cwd=daemon.folder, env=environ, stderr=subprocess.PIPE, text=True
         ) as refused:
-            errors = refused.communicate()[1]
+            errors = refused.communicate(timeout=300)[1]
         assert refused.returncode == os.EX_CONFIG
         assert f"ENABLE_FP16_TRAINING: was false in {file}" in errors
 

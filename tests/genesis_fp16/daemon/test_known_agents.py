@@ -65,7 +65,7 @@ def watch(
         yield watch
         watch.close()
         ended.set()
-        publisher.join()
+        publisher.join(timeout=60)
         signal.signal(signal.SIGHUP, before)
 
 
@@ -127,7 +127,7 @@ def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
     other.start()
     with pytest.raises(AgentNotReadyError, match=r"worn out as well.*waits in the queue") as caught:
         run_once(settings, "hangs")
-    other.join()
+    other.join(timeout=300)
     assert caught.value.exit_code == os.EX_CONFIG
     [said] = [line for line in capsys.readouterr().err.splitlines() if "agent_pending" in line]
     assert "probing since" in said

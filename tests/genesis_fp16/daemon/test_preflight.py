@@ -151,7 +151,7 @@ def test_ctrl_c_leaves_no_worker_behind(
     try:
         until(lambda: (folder / "PID").exists() and (folder / "PID").read_text())
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate()
+        _, stderr = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == os.EX_TEMPFAIL

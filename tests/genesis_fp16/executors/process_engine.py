@@ -51,7 +51,7 @@ class ProcessCluster:
         if (process := self.jobs.get(job)) is not None and process.poll() is None:
             for each in [*psutil.Process(process.pid).children(recursive=True), process]:
                 each.kill()
-            process.wait()
+            process.wait(timeout=300)
 
     @contextmanager
     def unreachable(self) -> Iterator[None]:
@@ -67,7 +67,7 @@ class ProcessCluster:
 
     def close(self) -> None:
         for process in self.jobs.values():
-            process.wait()
+            process.wait(timeout=300)
 
     def start(self, job: JobRequest) -> None:
         with (job.folder / ENGINE_LOG).open("ab") as log:

@@ -191,7 +191,7 @@ def test_the_end_of_the_daemon_is_the_end_of_stdin(spec, standin_command, until)
     tail = EventTail(made.events_path)
     until(lambda: any(event.kind == "step_stats" for event in tail.read()))
     process.kill()
-    process.wait()
+    process.wait(timeout=300)
     until(lambda: any(event.kind == "finished" for event in tail.read()))
     assert int(Path(made.run_folder / "step").read_text()) > 0
 

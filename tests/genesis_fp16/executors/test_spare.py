@@ -281,7 +281,7 @@ def test_it_ends_with_its_daemon_unless_it_has_a_run_to_save(
     if used:
         until(lambda: has_started(spec))
     daemon.kill()
-    daemon.wait()
+    daemon.wait(timeout=300)
     daemon.stdout.close()
     until(lambda: not psutil.pid_exists(spare))
     finished = [e for e in EventTail(spec.events_path).read() if e.kind == "finished"]

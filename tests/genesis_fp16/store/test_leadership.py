@@ -161,7 +161,7 @@ def test_a_lock_whose_holder_is_silent_is_ended(engine: Engine, daemon: Lead, un
     assert second.try_lock() != ""
     first._stopping.set()  # it beats no more, and keeps its connection
     assert first._thread is not None
-    first._thread.join()
+    first._thread.join(timeout=60)
     assert second.try_lock() != ""
     clock.now += 6.9
     assert second.try_lock() != ""

@@ -65,6 +65,6 @@ def test_a_child_dies_with_its_parent() -> None:
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
-    parent.communicate()
+    parent.communicate(timeout=300)
     psutil.wait_procs([child], timeout=30)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -168,7 +168,7 @@ def test_a_worker_ends_with_its_leave_and_a_later_one_replaces_it(start: Start) 
 
     give(0.3)
     until = give(1.0)
-    assert attempt.process.wait() == -signal.SIGALRM
+    assert attempt.process.wait(timeout=300) == -signal.SIGALRM
     assert until - 0.1 < time.monotonic() < until + 5.0
     assert "command_rejected" not in {event.event for event in attempt.of(Notice)}
 

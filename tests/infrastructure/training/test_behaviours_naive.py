@@ -566,7 +566,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for rank in (0, 1)
     ]
     try:
-        outputs = [process.communicate()[0].decode() for process in processes]
+        outputs = [process.communicate(timeout=300)[0].decode() for process in processes]
     finally:
         for process in processes:
             process.kill()

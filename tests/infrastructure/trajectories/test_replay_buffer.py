@@ -190,7 +190,7 @@ def test_a_writer_killed_mid_write_costs_at_most_one_record(buffer, skips, tmp_p
         writer.stdout.readline()
         time.sleep(0.02)
         os.kill(writer.pid, signal.SIGKILL)
-        written.append(int(["1", *writer.communicate()[0].split()][-1]))
+        written.append(int(["1", *writer.communicate(timeout=300)[0].split()][-1]))
     seen, number = [], -1
     for transition in buffer.read():  # three runs of 0, 1, 2 ...
         if transition.observation["n"] == 0:
@@ -219,7 +219,7 @@ def test_many_writers_and_a_reader_at_once(buffer, skips, tmp_path):
         snapshot = buffer.snapshot()
         first = _numbers(buffer.read(snapshot))
         assert _numbers(buffer.read(snapshot)) == first
-    assert [writer.wait() for writer in writers] == [0, 0, 0, 0]
+    assert [writer.wait(timeout=300) for writer in writers] == [0, 0, 0, 0]
     skips.clear()
     numbers = _numbers(buffer.read())
     assert sorted(numbers) == [n for s in (0, 1000, 2000, 3000) for n in range(s, s + 500)]
@@ -247,7 +247,7 @@ def test_a_full_disk_is_reported_with_path_and_remedy_and_loses_nothing_recorded
         record(3)
         """,
     )
-    output, _ = writer.communicate()
+    output, _ = writer.communicate(timeout=300)
     assert writer.returncode == 0
     first, second = output.splitlines()
     (segment,) = (tmp_path / "replay").iterdir()

@@ -47,7 +47,7 @@ def endless(folder: Path) -> Iterator[Popen]:
         time.sleep(0.02)
     yield process
     process.kill()
-    process.wait()
+    process.wait(timeout=300)
     assert process.stderr is not None
     process.stderr.close()
 
@@ -104,7 +104,7 @@ def test_an_interrupted_search_keeps_the_best(folder: Path) -> None:
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate()
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == os.EX_TEMPFAIL
     assert "not repaired: at best 1 of 2 checks pass; interrupted" in output
     assert "recorded: " in output
@@ -213,7 +213,7 @@ def test_an_interruption_leaves_nothing_behind(
 ) -> None:
     children = psutil.Process(endless.pid).children(recursive=True)
     endless.send_signal(number)
-    _, errors = endless.communicate()
+    _, errors = endless.communicate(timeout=300)
     assert endless.returncode == os.EX_TEMPFAIL
     assert "interrupted" in errors
     assert "recorded" not in errors  # GENESIS_HOME does not exist
@@ -246,6 +246,6 @@ def test_the_help_names_the_exit_code_of_an_interruption(evolve: Callable[..., R
 def test_a_killed_command_leaves_no_process(endless: Popen) -> None:
     children = psutil.Process(endless.pid).children(recursive=True)
     endless.kill()
-    endless.wait()
+    endless.wait(timeout=300)
     assert children
     assert psutil.wait_procs(children, timeout=120)[1] == []

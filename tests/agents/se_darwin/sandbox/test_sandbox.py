@@ -161,7 +161,7 @@ def test_a_lost_server_costs_only_the_candidate_that_lost_it() -> None:
         killer.start()
         slow = "import time\ndef solve(x):\n    time.sleep(0.3)\n    return x + 1\n"
         executions = sandbox.run([slow, ADD_ONE], TESTS, function="solve")
-        killer.join()
+        killer.join(timeout=60)
         assert sandbox.restarts == 1
         assert all(case.passes(out) for case, out in zip(TESTS, executions[1].outputs, strict=True))
         assert passed(sandbox, ADD_ONE) == [True] * 3

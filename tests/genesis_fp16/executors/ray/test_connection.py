@@ -38,7 +38,7 @@ def test_an_answer_that_drips_has_one_deadline() -> None:
                 ray.ask("GET", "/api/jobs/a")
         finally:
             ended.set()
-            thread.join()
+            thread.join(timeout=60)
     assert caught.value.temporary
 
 

@@ -42,4 +42,4 @@ def served(pages: dict[str, tuple[int, str]], asked: list[str] | None = None) ->
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(timeout=60)

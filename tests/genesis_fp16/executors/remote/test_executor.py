@@ -72,7 +72,7 @@ class TestContract(EngineContract):
         attempts.executor.close()
         assert len(tries) == 1
         cluster.start(cluster.queue.pop(tries[0].name))
-        cluster.jobs[tries[0].name].wait()
+        cluster.jobs[tries[0].name].wait(timeout=300)
         assert not (spec.attempt_folder / CLAIM_FILE).exists()
 
     def test_a_storage_that_fails_ends_no_attempt(self, attempts, cluster) -> None:

@@ -62,7 +62,7 @@ def torchrun(folder: Path, *names: str) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.wait(timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -362,12 +362,12 @@ def test_a_killed_rank_ends_the_group_which_resumes_to_the_same_weights(
 
         wait_until(has_saved, "a checkpoint")
         os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGKILL)
-        assert group.wait() != 0
+        assert group.wait(timeout=300) != 0
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid-0").read_text()), 0)
     (tmp_path / "pause").write_text("0")
     with torchrun(tmp_path, "slow_ddp") as group:
-        assert group.wait() == 0, (tmp_path / "log").read_text()
+        assert group.wait(timeout=300) == 0, (tmp_path / "log").read_text()
     again = [json.loads((tmp_path / f"slow_ddp-{rank}.json").read_text()) for rank in (0, 1)]
     assert 0 < of(again[0], "resumed")[0]["step"] < 12
     for result, whole in zip(again, results("whole_ddp"), strict=True):

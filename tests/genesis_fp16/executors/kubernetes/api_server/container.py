@@ -59,4 +59,4 @@ class Container:
             with suppress(psutil.Error, OSError):
                 if each.environ().get(MARK) == self._mark:
                     each.kill()
-        self._process.wait()
+        self._process.wait(timeout=60)
