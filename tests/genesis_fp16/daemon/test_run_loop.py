@@ -133,3 +133,25 @@ def test_the_flag_is_remembered_while_the_store_fails(
         file.write_text("ENABLE_FP16_TRAINING=false\n")
         loop.begin_round(1.0, reload=True)
         assert "ENABLE_FP16_TRAINING" in (settings.home / MEMORY_FILE).read_text()
+
+
+def test_a_wrong_line_that_means_fp32_decides_and_is_remembered(
+    store: Store, home_settings: Settings, tmp_path: Path
+) -> None:
+    file = tmp_path / ".env"
+    loop = RunLoop(
+        home_settings.model_copy(update={"env_file": file}),
+        store,
+        ProbeResults(hardware=HARDWARE),
+        [],
+    )
+    file.write_text("enable_fp16_training=false\n")
+    loop.begin_round(1.0, reload=True)
+    loop.dispatch(1.0)
+    decided = loop.resolver.for_agent("a")
+    assert (decided.effective, decided.reason) == ("fp32", "flag")
+    assert "line 1 was taken for ENABLE_FP16_TRAINING=false" in loop.settings_error
+    file.write_text("# nothing\n")
+    loop.begin_round(2.0, reload=True)
+    assert loop.resolver.for_agent("a").effective == "fp32"
+    assert "was false" in loop.settings_error
