@@ -9,7 +9,7 @@ from tests.e2e.page.browser import Browser, missing_program
 from tests.e2e.page.site import TOKEN, Site, install_agents
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, daemon_class: Callable) -> Iterator[Site]:
     """A daemon whose agents are in every state that the page shows."""
     if problem := missing_program():
@@ -22,7 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, daemon_class: Callable) -> It
         daemon.clean_up()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Browser]:
     """A browser that has signed in."""
     browser = Browser(site.url, tmp_path_factory.mktemp("browser") / "profile")

@@ -7,9 +7,9 @@ import pytest
 from tests.genesis_fp16.executors.ray.ray_cluster import IS_INSTALLED, MISSING, RayCluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[RayCluster]:
-    """A real Ray cluster of two nodes; its token file is the cluster's."""
+    """A real Ray cluster of two nodes, which even idle takes a tenth of a core; its token file."""
     if not IS_INSTALLED:
         pytest.skip(MISSING)
     cluster = RayCluster()
