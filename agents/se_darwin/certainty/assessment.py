@@ -10,7 +10,11 @@ from random import Random
 from agents.se_darwin.certainty.behaviour import Replay, key
 from agents.se_darwin.certainty.choice import Candidate, informative, weigh
 from agents.se_darwin.certainty.inputs import ProgramInput, make_inputs
-from agents.se_darwin.certainty.question import Question, choose_question
+from agents.se_darwin.certainty.question import (
+    Question,
+    choose_question,
+    find_without_result,
+)
 from agents.se_darwin.certainty.rivals import Rivals, edit_chances, find_rivals, log_chance
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.search.evolution import Evolution
@@ -38,6 +42,8 @@ class Assessment:
         differing: Number of inputs on which they do not all do the same.
         rivals: What the search for other repairs found.
         question: Input on which the repairs differ most, if there is one.
+        without_result: Call for which the chosen repair returns None although no call of the
+            tests does, as Python, if there is one.
         note: What could not be done, and why; else empty.
         seconds: Time that the assessment took.
     """
@@ -48,6 +54,7 @@ class Assessment:
     differing: int
     rivals: Rivals
     question: Question | None
+    without_result: str | None
     note: str
     seconds: float
 
@@ -131,6 +138,7 @@ class Assessor:
             ),
             rivals=rivals,
             question=choose_question(task.function, candidates, inputs),
+            without_result=find_without_result(task.function, candidates[0], inputs),
             note=_note(calls, rivals, compared),
             seconds=time.monotonic() - began,
         )

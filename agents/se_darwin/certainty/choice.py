@@ -14,6 +14,9 @@ CHANCE_WEIGHT = 0.05
 EDIT_COST = 2.0
 CHANGE_COST = 4.0
 FAILURE_COST = 4.0
+NO_RESULT_COST = 2.0
+
+_NOTHING = "None"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +55,8 @@ def weigh(
     """Return a candidate for each repair, the most credible one first.
 
     A repair is credible if it has few edits, if the ranker expected it, if it leaves alone what the
-    program as given does near passing tests, and if it does not fail on inputs on which the program
-    as given does not.
+    program as given does near passing tests, if it does not fail on inputs on which the program
+    as given does not, and if it returns None nowhere, unless the calls of the tests do.
 
     Args:
         repairs: Repairs, with the fewest edits possible.
@@ -69,11 +72,13 @@ def weigh(
     for repair, behaviour, chance in zip(repairs, behaviours, log_chances, strict=True):
         changed = sum(key(behaviour[place]) != key(given[place]) for place in near)
         failed = sum(_fails(behaviour[place]) and not _fails(given[place]) for place in useful)
+        nothing = len(without_result(behaviour, inputs))
         scores.append(
             CHANCE_WEIGHT * chance
             - EDIT_COST * len(repair.edits)
             - CHANGE_COST * changed / (len(near) + 1)
             - FAILURE_COST * failed / (len(useful) + 1)
+            - NO_RESULT_COST * nothing / (len(useful) + 1)
         )
     highest = max(scores)
     weights = [exp(score - highest) for score in scores]
@@ -83,6 +88,22 @@ def weigh(
         for repair, behaviour, weight in zip(repairs, behaviours, weights, strict=True)
     ]
     return sorted(candidates, key=lambda each: -each.belief)
+
+
+def without_result(behaviour: Behaviour, inputs: Sequence[ProgramInput]) -> list[int]:
+    """Return the positions where a repair returns ``None`` although no call of the tests does.
+
+    It has probably reached the end of the function.
+    """
+    values = {
+        place: output.text
+        for place, output in enumerate(behaviour)
+        if output and output.kind == "value"
+    }
+    from_tests = [text for place, text in values.items() if not inputs[place].changes]
+    if not from_tests or _NOTHING in from_tests:
+        return []
+    return [place for place, text in values.items() if text == _NOTHING]
 
 
 def pattern(behaviour: Behaviour) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agents.se_darwin.certainty.behaviour import key
-from agents.se_darwin.certainty.choice import Candidate, doubt
+from agents.se_darwin.certainty.choice import Candidate, doubt, without_result
 from agents.se_darwin.certainty.inputs import ProgramInput
 from agents.se_darwin.certainty.rendering import render_arguments, render_call, render_result
 from agents.se_darwin.sandbox import Output
@@ -32,6 +32,20 @@ class Question:
     ours: str
     theirs: str
     other: Candidate
+
+
+def find_without_result(
+    function: str, chosen: Candidate, inputs: Sequence[ProgramInput]
+) -> str | None:
+    """Return the shortest call for which *chosen* returns None, if no call of the tests does.
+
+    None if there is no such call, or only long ones.
+    """
+    calls = [
+        render_call(function, inputs[place].call)
+        for place in without_result(chosen.behaviour, inputs)
+    ]
+    return min((each for each in calls if len(each) <= MAX_LENGTH), key=len, default=None)
 
 
 def choose_question(

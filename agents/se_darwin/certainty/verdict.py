@@ -14,6 +14,10 @@ from agents.se_darwin.solution.request import EvolutionRequest
 MAX_OTHERS = 5
 
 CHECKS_PER_EDIT = 3
+LEAST_CANDIDATES = 100
+"""Fewest candidates of a search for other repairs that was cut short, for it to count."""
+LEAST_INPUTS = 10
+"""Fewest inputs on which several repairs must do the same."""
 
 Level = Literal["well supported", "weakly supported"]
 
@@ -31,13 +35,14 @@ class Certainty(TypedDict):
 
     ``level`` is one of `Level`, ``summary`` gives its reasons, and ``question`` is what a
     person can answer by an assert in the tests; it is empty if no input was found on which
-    repairs differ. ``checks`` counts the checks, ``failed_before`` those that the program as
-    given failed, ``edits`` those of the repair, ``candidates`` those that were run to find
-    other repairs, ``repairs`` those found, the chosen one included, ``behaviours`` their groups
-    that do the same on all ``inputs``, and ``differing`` the inputs on which not all do the
-    same. ``is_first`` tells whether the chosen repair is the first one found. ``others`` are
-    repairs of the other groups, ``note`` tells what could not be done, and ``seconds`` how long
-    all this took.
+    repairs differ, or on which the repair returns None and no call of the tests does.
+    ``checks`` counts the checks, ``failed_before`` those that the program as given failed,
+    ``edits`` those of the repair, ``candidates`` those that were run to find other repairs,
+    ``repairs`` those found, the chosen one included, ``behaviours`` their groups that do the
+    same on all ``inputs``, and ``differing`` the inputs on which not all do the same.
+    ``is_first`` tells whether the chosen repair is the first one found. ``others`` are repairs
+    of the other groups, ``note`` tells what could not be done, and ``seconds`` how long all
+    this took.
     """
 
     level: Level
@@ -94,14 +99,20 @@ def describe_certainty(
 
 
 def _level(assessment: Assessment, behaviours: int) -> Level:
-    """Return ``weakly supported`` if repairs differ or were not looked for, or for few checks."""
+    """Return ``weakly supported`` if repairs differ or few were looked for, or for few checks.
+
+    Also if few inputs were compared, or if it returns None where no call of the tests does.
+    """
     edits, checks = len(assessment.chosen.edits), len(assessment.chosen.passed)
     rivals, compared = assessment.rivals, len(assessment.candidates)
-    is_compared = compared == len(rivals.repairs) and (compared == 1 or bool(assessment.inputs))
-    is_searched = rivals.candidates > 0 or not rivals.is_cut
+    is_compared = compared == len(rivals.repairs) and (
+        compared == 1 or len(assessment.inputs) >= LEAST_INPUTS
+    )
+    is_searched = rivals.candidates >= LEAST_CANDIDATES or not rivals.is_cut
     is_weak = (
         behaviours > 1
         or not (is_searched and is_compared)
+        or assessment.without_result is not None
         or (edits > 1 and checks < CHECKS_PER_EDIT * edits)
     )
     return "weakly supported" if is_weak else "well supported"
@@ -130,7 +141,12 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
 
 
 def _question(assessment: Assessment, describer: EditDescriber) -> str:
-    question = assessment.question
+    question, nothing = assessment.question, assessment.without_result
+    if question is None and nothing is not None:
+        return (
+            f"{nothing} returns None with this repair, which no call in the tests does. "
+            "Is that right? Add an assert to the tests."
+        )
     if question is None:
         return ""
     other = "; ".join(describer.describe(question.other.repair.edits))

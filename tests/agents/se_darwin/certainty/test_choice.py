@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from agents.se_darwin.certainty.choice import doubt, informative, pattern, weigh
+from agents.se_darwin.certainty.choice import (
+    doubt,
+    informative,
+    pattern,
+    weigh,
+    without_result,
+)
 from agents.se_darwin.certainty.inputs import ProgramInput
 from agents.se_darwin.fork_server.wire import Call
 
@@ -48,8 +54,9 @@ def test_a_repair_that_leaves_alone_what_works_is_chosen(choose: Make) -> None:
         (2, ("1", "0", "3", "4", "5", "6"), 0.1),
         (1, ("1", "0", "3", "4", "5", "6"), 0.01),
         (1, ("1", "0", "3", "!KeyError", "5", None), 0.1),
+        (1, ("1", "0", "3", "4", "5", "None"), 0.1),
     ],
-    ids=["more edits", "less likely", "fails more often"],
+    ids=["more edits", "less likely", "fails more often", "returns nothing"],
 )
 def test_of_two_repairs_the_simpler_likelier_or_safer_one_is_chosen(
     choose: Make, worse: tuple[int, tuple[str, ...], float]
@@ -58,6 +65,12 @@ def test_of_two_repairs_the_simpler_likelier_or_safer_one_is_chosen(
     chosen, other = choose(("1", "2", "3", "4", "5", "6"), worse, better)
     assert chosen.behaviour[5].text == "7"
     assert other.belief < 0.5
+
+
+def test_nothing_is_expected_only_where_a_test_returns_it(outputs: Make) -> None:
+    assert without_result(outputs("1", "2", "None", "!KeyError", None, "None"), INPUTS) == [2, 5]
+    assert without_result(outputs("1", "None", "None", "3", "4", "5"), INPUTS) == []
+    assert without_result(outputs("!KeyError", None, "None", "3", "4", "5"), INPUTS) == []
 
 
 def test_programs_that_do_the_same_have_one_pattern(outputs: Make) -> None:

@@ -9,9 +9,14 @@ import pytest
 from agents.se_darwin.certainty.assessment import Assessment
 from agents.se_darwin.certainty.choice import Candidate
 from agents.se_darwin.certainty.inputs import ProgramInput
-from agents.se_darwin.certainty.question import choose_question
+from agents.se_darwin.certainty.question import choose_question, find_without_result
 from agents.se_darwin.certainty.rivals import Rivals
-from agents.se_darwin.certainty.verdict import Certainty, describe_certainty
+from agents.se_darwin.certainty.verdict import (
+    LEAST_CANDIDATES,
+    LEAST_INPUTS,
+    Certainty,
+    describe_certainty,
+)
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.fork_server.wire import ProgramNames, Wire
 from agents.se_darwin.solution.evolved_program import EditDescriber
@@ -26,12 +31,16 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
     """Describe an assessment of repairs with given results on the inputs 0, 1, ..."""
 
     def describe(
-        *results: tuple[str, ...], edits: int = 1, checks: int = 3, candidates_run: int = 20
+        *results: tuple[str, ...],
+        edits: int = 1,
+        checks: int = 3,
+        candidates_run: int = 20,
+        is_cut: bool = False,
     ) -> Certainty:
         repairs = [repair(edits, (True,) * checks) for _ in results]
         wire = Wire(ProgramNames(ModuleType("program")))
         inputs = [
-            ProgramInput(call={"values": wire.encode(x), "names": []}, origin=0, changes=1)
+            ProgramInput(call={"values": wire.encode(x), "names": []}, origin=0, changes=min(x, 1))
             for x in range(len(results[0]))
         ]
         candidates = [
@@ -48,9 +57,10 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
                 origins={},
                 candidates=candidates_run,
                 outcomes=(),
-                is_cut=candidates_run == 0,
+                is_cut=is_cut,
             ),
             question=choose_question("solve", candidates, inputs),
+            without_result=find_without_result("solve", candidates[0], inputs),
             note="",
             seconds=0.5,
         )
@@ -112,7 +122,37 @@ def test_repairs_that_were_not_compared_support_nothing(
     assert certainty["level"] == "weakly supported"
 
 
-def test_without_a_search_for_others_a_repair_is_weakly_supported(
+def test_repairs_that_do_the_same_on_few_inputs_are_weakly_supported(
     describe: Callable[..., Certainty],
 ) -> None:
-    assert describe((), candidates_run=0)["level"] == "weakly supported"
+    few, many = ("1",) * (LEAST_INPUTS - 1), ("1",) * LEAST_INPUTS
+    assert describe(few, few)["level"] == "weakly supported"
+    assert describe(many, many)["level"] == "well supported"
+
+
+@pytest.mark.parametrize(
+    ("candidates_run", "is_cut", "level"),
+    [
+        (0, True, "weakly supported"),
+        (LEAST_CANDIDATES - 1, True, "weakly supported"),
+        (LEAST_CANDIDATES, True, "well supported"),
+        (5, False, "well supported"),
+    ],
+    ids=["none", "few", "enough", "all that there are"],
+)
+def test_few_further_candidates_support_nothing(
+    describe: Callable[..., Certainty], candidates_run: int, is_cut: bool, level: str
+) -> None:
+    assert describe((), candidates_run=candidates_run, is_cut=is_cut)["level"] == level
+
+
+def test_a_repair_that_returns_nothing_leaves_a_question(
+    describe: Callable[..., Certainty],
+) -> None:
+    certainty = describe(("1", "2", "None"))
+    assert certainty["level"] == "weakly supported"
+    assert certainty["question"] == (
+        "solve(2) returns None with this repair, which no call in the tests does. "
+        "Is that right? Add an assert to the tests."
+    )
+    assert describe(("None", "2", "None"))["question"] == ""
