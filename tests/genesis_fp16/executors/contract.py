@@ -83,6 +83,7 @@ class Attempts:
         self._cluster, self._settings, self._worker = cluster, settings, worker
         self.executor = cluster.executor(worker)
         self._handles: list[Handle] = []
+        self._left: list[Executor] = []
 
     def spec(self, run_id: str = "", number: int = 1, **how: object) -> RunSpec:
         """A new attempt, of a new run by default, whose worker behaves as *how* says."""
@@ -146,15 +147,19 @@ class Attempts:
 
     def restart_daemon(self) -> None:
         """Leave the executor without a word, as SIGKILL does, and make the next daemon's."""
+        self._left.append(self.executor)
         self.executor = self._cluster.executor(self._worker)
 
     def close(self) -> None:
         left = list(self._handles)
-        for handle in left:
-            self.executor.kill(handle)
-        for handle in left:
-            self.ended(handle)
-        self.executor.close()
+        try:
+            for handle in left:
+                self.executor.kill(handle)
+            for handle in left:
+                self.ended(handle)
+        finally:  # else their threads would ask, and log, while other tests run
+            for executor in (*self._left, self.executor):
+                executor.close()
 
 
 class ExecutorContract:
