@@ -26,6 +26,7 @@ import yaml
 from benchmarks.measuring.ports import free_port
 from infrastructure.events import EventTail
 from infrastructure.events.event import Started
+from tests.patience import wait_until
 from tests.preloaded import start_server
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,8 +158,7 @@ class Monitoring:
 
     def wait_until_it_scrapes(self) -> None:
         """Wait until Prometheus has looked for the daemon once."""
-        while not self.value("count(up)"):
-            time.sleep(0.05)
+        wait_until(lambda: self.value("count(up)"), "Prometheus to scrape")
 
 
 class Storm:

@@ -10,6 +10,7 @@ import pytest
 from genesis_fp16.executors.kubernetes import KubernetesEngine
 from genesis_fp16.executors.remote import EngineError, JobRef, JobRequest, JobState, JobStatus
 from tests.genesis_fp16.executors.kubernetes_cluster import KubernetesCluster
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -90,8 +91,7 @@ def test_a_kill_ends_the_command_without_asking(
     _wait_for_file(tmp_path / "pid")
     engine.kill(job)
     assert wait_for(job, *ENDED).state is JobState.NOT_FOUND
-    while cluster.processes():
-        time.sleep(0.02)
+    wait_until(lambda: not cluster.processes(), "its processes to end")
     assert not (tmp_path / "stopped").exists()
 
 
@@ -170,8 +170,10 @@ def test_a_second_pod_keeps_the_job_alive(
     job = _submit(engine, request_of("mkdir first 2>/dev/null && sleep 60; exit 1"))
     wait_for(job, JobState.RUNNING)
     cluster.job("duplicate", job.name)
-    while not cluster.ask("GET", f"{_jobs()}/{job.name}")["status"].get("failed"):
-        time.sleep(0.02)
+    wait_until(
+        lambda: cluster.ask("GET", f"{_jobs()}/{job.name}")["status"].get("failed"),
+        "the Job to count a failure",
+    )
     assert engine.statuses([job])[job.name].state is JobState.RUNNING
     engine.kill(job)
 
@@ -264,8 +266,7 @@ def test_a_submission_whose_answer_was_lost_is_found_again(
         hurried.submit(request)
     assert caught.value.temporary
     job = _submit(engine, request)
-    while engine.statuses([job])[job.name].state not in ENDED:
-        time.sleep(0.02)
+    wait_until(lambda: engine.statuses([job])[job.name].state in ENDED, "the job to end")
     assert (tmp_path / "count").read_text() == "x\n"
 
 
