@@ -1,10 +1,10 @@
 """Daemons, workers, probes and ranks forked from a process that has imported torch: that is slow.
 
-Each runs the code that ``genesis-fp16`` or `python -P -m MODULE` would run, with its own arguments,
-environment, working folder, session and file descriptors. Workers and probes are children of the
-daemon that starts them, ranks of their torchrun. It differs from production in this only: modules
-are imported already, so a start takes 0.1 s, and the command line in the process table is that of
-the process forked.
+Each runs the code that ``genesis-fp16``, `python -P -m MODULE` or `python -P -c CODE` would run,
+with its own arguments, environment, working folder, session and file descriptors. Workers and
+probes are children of the daemon that starts them, ranks of their torchrun. It differs from
+production in this only: modules are imported already, so a start takes 0.1 s, and the command line
+in the process table is that of the process forked.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ OF_POLICIES = (
     "infrastructure.policy.models",
 )
 PROGRAM = "genesis-fp16"
+CODE = "-c"
 FLEET = "genesis_fp16.worker.fleet"
 GROUP = "genesis_fp16.worker.group"
 STANDIN = "tests.genesis_fp16.standin_worker"
 SCENARIOS = "tests.infrastructure.training.distributed.scenarios"
 SWEEP = "tests.infrastructure.precision_lab.sweep.sweep_process"
+TORTURE = "tests.e2e.torture"
 PRELOADED = (  # as named on a command line
     "agents.se_darwin.command.child",
     "genesis_fp16.plugins.probe",
@@ -65,6 +67,7 @@ PRELOADED = (  # as named on a command line
     SCENARIOS,
     STANDIN,
     SWEEP,
+    TORTURE,
     "torch.distributed.run",
 )
 _PYTHON = Path(sys.executable)
@@ -231,6 +234,9 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
             from genesis_fp16.cli import main
 
             _exit_with(main)
+        if request["module"] == CODE:
+            code = sys.argv.pop(1)
+            _exit_with(lambda: exec(code, {"__name__": "__main__"}))
         _exit_with(lambda: runpy.run_module(request["module"], run_name="__main__", alter_sys=True))
     finally:
         os._exit(70)
@@ -298,7 +304,7 @@ PlainPopen = subprocess.Popen
 
 
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
-    """Forks the program and `PRELOADED` modules from the base; starts everything else as usual.
+    """Forks the program, `PRELOADED` modules and ``python -P -c`` from the base; the rest starts.
 
     What it forks does so in turn. A drop-in replacement for `subprocess.Popen`.
     """
@@ -320,6 +326,8 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             module, arguments = PROGRAM, command[1:]
         elif command[:3] == [str(_PYTHON), "-P", "-m"] and command[3] in PRELOADED:
             module, arguments = command[3], command[4:]
+        elif command[:3] == [str(_PYTHON), "-P", CODE]:
+            module, arguments = CODE, command[3:]
         else:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return

@@ -1,5 +1,6 @@
 """A short part of the torture; `make torture` plays hundreds of rounds of every kind."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import pytest
 
 from tests.e2e.torture import __main__ as torture
 from tests.e2e.torture.stage import missing
+from tests.preloaded import TORTURE
 
 pytestmark = pytest.mark.e2e
 
@@ -34,17 +36,21 @@ STAGES = {
 
 @pytest.mark.parametrize(("executor", "database"), STAGES)
 def test_rounds_of_several_kinds_without_a_violation(
-    executor: str, database: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    executor: str,
+    database: str,
+    tmp_path: Path,
+    forked: None,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """Another seed than by hand, always the same: what fails here can be repeated."""
     if lacks := missing(executor, database):
         pytest.skip(lacks)
     kinds = STAGES[executor, database]
-    command = [sys.executable, "-m", "tests.e2e.torture", "--quick", "--seed", "11"]
+    command = [sys.executable, "-P", "-m", TORTURE, "--quick", "--seed", "11"]
     command += ["--rounds", str(len(kinds) or ROUNDS), *(f"--kind={kind}" for kind in kinds)]
     done = subprocess.run(
         [*command, "--executor", executor, "--database", database, "--keep", str(tmp_path)],
-        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -18,6 +18,7 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.agent_contract import Schedule
 from tests.genesis_fp16.postgres import on_each_database
+from tests.preloaded import ForkedPopen
 
 HOURLY = Schedule(every_seconds=3600)
 NOON = datetime(2026, 3, 4, 12, 0, tzinfo=UTC).timestamp()
@@ -301,8 +302,8 @@ while table.has_work(now):
 @pytest.mark.process
 def test_sigkill_between_rounds_neither_loses_nor_doubles_a_run(tmp_path) -> None:
     count = 6 * MAX_AGENTS
-    command = [sys.executable, "-c", _RECORD, str(tmp_path), str(count), str(NOON)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-P", "-c", _RECORD, str(tmp_path), str(count), str(NOON)]
+    with ForkedPopen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith("recorded") and line.split()[1] != "0":
                 process.kill()

@@ -31,6 +31,7 @@ from genesis_fp16.store.database import (
 from genesis_fp16.store.errors import store_error
 from genesis_fp16.store.schema import metadata
 from tests.patience import crowding
+from tests.preloaded import ForkedPopen
 
 MIGRATIONS = Path(genesis_fp16.store.__file__).parent / "migrations"
 
@@ -129,9 +130,9 @@ def test_several_processes_may_create_it_at_once(path: Path) -> None:
         "from genesis_fp16.store.database import open_database;"
         "open_database(make_url(sys.argv[1]))"
     )
-    command = [sys.executable, "-c", code, f"sqlite:///{path}"]
-    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
-    errors = [process.communicate()[1] for process in processes]
+    command = [sys.executable, "-P", "-c", code, f"sqlite:///{path}"]
+    processes = [ForkedPopen(command, stderr=subprocess.PIPE) for _ in range(4)]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
     assert errors == [b""] * 4
     open_at(path)
 

@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, text
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, Store, StoreError
 from genesis_fp16.store.database import database_url
+from tests.preloaded import ForkedPopen
 
 HOLD = """
 import sys, time
@@ -27,8 +28,8 @@ with DaemonLock(Settings(home=Path(sys.argv[1]))):
 @pytest.fixture
 def holder(home_settings: Settings):
     """Another process that holds the lock."""
-    command = [sys.executable, "-c", HOLD, str(home_settings.home)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-P", "-c", HOLD, str(home_settings.home)]
+    with ForkedPopen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         yield process
@@ -46,7 +47,7 @@ def test_a_second_daemon_is_told_who_holds_the_lock(holder, home_settings: Setti
 @pytest.mark.process
 def test_a_killed_holder_holds_nothing(holder, home_settings: Settings) -> None:
     holder.send_signal(signal.SIGKILL)
-    holder.wait()
+    holder.wait(timeout=300)
     with DaemonLock(home_settings) as lock:
         lock.verify()
         with pytest.raises(LockHeldError, match=f"pid {os.getpid()}"):

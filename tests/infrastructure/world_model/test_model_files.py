@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from infrastructure.world_model import ModelFileError, WorldModel
+from tests.preloaded import ForkedPopen
 
 pytestmark = pytest.mark.process  # trains for seconds
 
@@ -250,15 +251,15 @@ for model in itertools.cycle(models):
     model.save(Path(sys.argv[1]))
     print(flush=True)
 """
-    writer = subprocess.Popen(
-        [sys.executable, "-c", program, saved, tmp_path / "first", tmp_path / "other"],
+    writer = ForkedPopen(
+        [sys.executable, "-P", "-c", program, saved, tmp_path / "first", tmp_path / "other"],
         stdout=subprocess.PIPE,
     )
     writer.stdout.readline()
     known = [fitted.metrics, other.metrics]
     seen = [WorldModel.load(saved).metrics for _ in range(30)]
     os.kill(writer.pid, signal.SIGKILL)
-    writer.communicate()
+    writer.communicate(timeout=300)
     seen.append(WorldModel.load(saved).metrics)
     assert all(metrics in known for metrics in seen)
     assert known[0] in seen

@@ -20,6 +20,7 @@ from infrastructure.training.checkpoints.checkpoint import (
     write_checkpoint,
 )
 from infrastructure.training.distributed import Ranks
+from tests.preloaded import ForkedPopen
 
 CPU = torch.device("cpu")
 
@@ -113,8 +114,8 @@ while True:
 @pytest.mark.process
 def test_a_killed_writer_leaves_a_readable_checkpoint(tmp_path: Path):
     for _ in range(3):
-        with subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        with ForkedPopen(
+            [sys.executable, "-P", "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
         ) as writer:
             assert writer.stdout is not None
             written = [int(writer.stdout.readline()) for _ in range(3)][-1]
