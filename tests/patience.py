@@ -51,7 +51,8 @@ def wait_until(
                 used, progressed = latest, now
         assert now - progressed < idle_seconds, f"waited for {what}: idle for {idle_seconds:.0f} s"
         assert now - begun < most_seconds, f"waited for {what}: not within {most_seconds:.0f} s"
-        time.sleep(max(POLL_SECONDS, (now - asked) * (1 / POLL_SHARE - 1)))
+        pause = (now - asked) * (1 / POLL_SHARE - 1)
+        time.sleep(min(max(POLL_SECONDS, pause), LOOK_SECONDS))  # a first look may start servers
 
 
 def crowding() -> float:
