@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ PROCESS_FIXTURES = {
     "fabric",  # lightning takes a second to import
     "forked",
     "machine",
+    "object_server",
     "postgres_server",
     "ranks",
     "ray_cluster",
@@ -68,6 +70,16 @@ def slurm_cluster() -> Iterator[object]:
 
     with running_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """A real S3 server; see `ObjectServer`."""
+    pytest.importorskip("moto", reason="the extra 'dev' has the object store of the tests")
+    from tests.genesis_fp16.executors.object_server import ObjectServer
+
+    with closing(ObjectServer(tmp_path_factory.mktemp("objects"))) as server:
+        yield server
 
 
 def pytest_configure() -> None:

@@ -106,6 +106,9 @@ class Executor(Protocol):
     def trouble_seconds(self) -> float:
         """Seconds for which the cluster has refused or not answered; 0 if it does neither."""
 
+    def unreachable(self, handle: Handle) -> str:
+        """Why what the worker writes cannot be read at present; empty if it can."""
+
     def keep_spare(self, wanted: bool) -> None:
         """Keep a process ready for the next attempt, where that is possible."""
 

@@ -8,9 +8,9 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import psutil
 from pydantic import ValidationError
@@ -18,6 +18,8 @@ from pydantic import ValidationError
 import genesis_fp16
 from genesis_fp16.domain.remote_attempt import MACHINE_FILE, MachineReport
 from genesis_fp16.executors.choice import job_options, make_engine
+from genesis_fp16.executors.object_store.check import check_store
+from genesis_fp16.executors.object_store.mirrors import LAUNCHER as STORED_LAUNCHER
 from genesis_fp16.executors.remote.engine import (
     ENGINE_LOG,
     Engine,
@@ -29,6 +31,7 @@ from genesis_fp16.executors.remote.engine import (
 )
 from genesis_fp16.executors.remote.executor import LAUNCHER
 from genesis_fp16.settings import Settings
+from genesis_fp16.system.object_store import ObjectStore
 
 CLOCK_SECONDS = 5.0  # by which two clocks may differ, beyond the time that the answer took
 _ASK_SECONDS = 0.5
@@ -49,6 +52,8 @@ def check_executor(settings: Settings, *, wait_seconds: float = 0.0) -> Iterator
         return
     try:
         findings = [*engine.check(), *_check_database(settings)]
+        if settings.shared_url is not None:
+            findings += check_store(ObjectStore(settings.shared_url))
         yield from findings
         if wait_seconds and all(each.ok for each in findings):
             yield from _check_by_job(engine, settings, wait_seconds)
@@ -76,17 +81,18 @@ def _check_database(settings: Settings) -> Iterator[Finding]:
 
 def _check_by_job(engine: Engine, settings: Settings, wait_seconds: float) -> Iterator[Finding]:
     mark = secrets.token_hex(4)
-    folder = settings.home.absolute() / "checks" / mark
+    place = _Place(settings, mark)
     try:
-        folder.mkdir(parents=True)
+        place.folder.mkdir(parents=True)
     except OSError as error:
-        yield Finding(ok=False, what=f"{folder}: {error}", remedy="make GENESIS_HOME writable")
+        remedy = "make GENESIS_HOME writable"
+        yield Finding(ok=False, what=f"{place.folder}: {error}", remedy=remedy)
         return
     options = job_options(settings, _NO_AGENT)
     job = JobRequest(
         name=f"genesis-check-{mark}",
-        command=(options.python, *LAUNCHER, "--probe", str(folder)),
-        folder=folder,
+        command=(options.python, *place.probe),
+        folder=None if place.store else place.folder,
         resources=replace(options.resources, minutes=options.resources.minutes or 5),
     )
     submitted_at = time.time()
@@ -96,8 +102,8 @@ def _check_by_job(engine: Engine, settings: Settings, wait_seconds: float) -> It
         what, _, remedy = str(error).partition("; ")
         yield Finding(ok=False, what=what, remedy=remedy)
         return
-    said = _wait(engine, ref, folder, wait_seconds)
-    report = _read(folder)
+    said = _wait(engine, ref, place, wait_seconds)
+    report = place.read()
     if report is None:
         try:
             engine.kill(ref)
@@ -106,21 +112,59 @@ def _check_by_job(engine: Engine, settings: Settings, wait_seconds: float) -> It
         yield Finding(
             ok=False,
             what=f"the job {job.name} has not reported within {wait_seconds:g} s: {said}",
-            remedy=f"see {folder / ENGINE_LOG}; GENESIS_HOME must be mounted at the same path on "
-            f"all machines and be writable there, and {options.python} must exist there with the "
-            "same packages",
+            remedy=f"{place.remedy}, and {options.python} must exist there with the same packages",
         )
         return
-    shutil.rmtree(folder, ignore_errors=True)  # the job may still write its last line
-    yield Finding(ok=True, what=f"{report.host} ran a job and wrote to {settings.home.absolute()}")
+    place.remove()
+    yield Finding(ok=True, what=f"{report.host} ran a job and wrote to {place.name}")
     yield from _compare(report, submitted_at, options.resources.gpus)
 
 
-def _wait(engine: Engine, ref: JobRef, folder: Path, wait_seconds: float) -> str:
+class _Place:
+    """Where a job of a check leaves its report: the home's folder, or the object store."""
+
+    def __init__(self, settings: Settings, mark: str) -> None:
+        self.folder = settings.home.absolute() / "checks" / mark
+        self.store = ObjectStore(settings.shared_url) if settings.shared_url else None
+        self._object = f"checks/{mark}/{MACHINE_FILE}"
+        if self.store is None:
+            self.name = str(settings.home.absolute())
+            self.probe: tuple[str, ...] = (*LAUNCHER, "--probe", str(self.folder))
+            self.remedy = (
+                f"see {self.folder / ENGINE_LOG}; GENESIS_HOME must be mounted at the same path on "
+                "all machines and be writable there"
+            )
+        else:
+            self.name = self.store.url
+            self.probe = (*STORED_LAUNCHER, "--probe", self.store.url, self._object)
+            self.remedy = (
+                "see the engine's own log of the job; GENESIS_SHARED_URL must be reached from all "
+                "machines, with credentials in the environment of the job"
+            )
+
+    def read(self) -> MachineReport | None:
+        """The report; None if none can be read yet."""
+        try:
+            if self.store is None:
+                return MachineReport.model_validate_json((self.folder / MACHINE_FILE).read_bytes())
+            found = self.store.read(self._object)
+            return None if found is None else MachineReport.model_validate_json(found)
+        except (OSError, ValidationError):
+            return None
+
+    def remove(self) -> None:
+        """Remove the report; the job may still write its last line."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.store is not None:
+            with suppress(OSError):
+                self.store.delete([self._object])
+
+
+def _wait(engine: Engine, ref: JobRef, place: _Place, wait_seconds: float) -> str:
     """Wait for the report; return what the engine says last."""
     give_up, gone_at = time.monotonic() + wait_seconds, float("inf")
     said = ""
-    while not (folder / MACHINE_FILE).exists() and time.monotonic() < min(give_up, gone_at):
+    while place.read() is None and time.monotonic() < min(give_up, gone_at):
         status = engine.statuses([ref])[ref.name]
         said = f"{engine.name} says {status.state}"
         said += f" ({status.reason})" if status.reason else ""
@@ -128,13 +172,6 @@ def _wait(engine: Engine, ref: JobRef, folder: Path, wait_seconds: float) -> str
             gone_at = min(gone_at, time.monotonic() + _LATE_SECONDS)
         time.sleep(_ASK_SECONDS)
     return said
-
-
-def _read(folder: Path) -> MachineReport | None:
-    try:
-        return MachineReport.model_validate_json((folder / MACHINE_FILE).read_bytes())
-    except (OSError, ValidationError):
-        return None
 
 
 def _compare(report: MachineReport, submitted_at: float, gpus: int) -> Iterator[Finding]:

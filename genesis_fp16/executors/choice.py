@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 from genesis_fp16.executors.base import Executor
 from genesis_fp16.executors.local import LocalExecutor
+from genesis_fp16.executors.object_store import Mirrors
 from genesis_fp16.executors.remote import Engine, RemoteExecutor, Resources
 from genesis_fp16.executors.remote.executor import JobOptions
 from genesis_fp16.settings import Settings
+from genesis_fp16.system.object_store import ObjectStore
 
 
 def make_executor(settings: Callable[[], Settings]) -> Executor:
@@ -17,7 +19,17 @@ def make_executor(settings: Callable[[], Settings]) -> Executor:
     engine = make_engine(settings())
     if engine is None:
         return LocalExecutor()
-    return RemoteExecutor(engine, lambda agent: job_options(settings(), agent))
+    return RemoteExecutor(
+        engine,
+        lambda agent: job_options(settings(), agent),
+        mirrors=make_mirrors(settings()),
+    )
+
+
+def make_mirrors(settings: Settings) -> Mirrors | None:
+    """Mirrors in the store that the settings name; None if machines share the home's folder."""
+    url = settings.shared_url
+    return None if url is None else Mirrors(ObjectStore(url), settings.home.absolute())
 
 
 def make_engine(settings: Settings) -> Engine | None:
@@ -34,7 +46,7 @@ def make_engine(settings: Settings) -> Engine | None:
         case "kubernetes":
             from genesis_fp16.executors.kubernetes import KubernetesEngine
 
-            return KubernetesEngine(settings, settings.home)
+            return KubernetesEngine(settings, None if settings.shared_url else settings.home)
         case _:
             return None
 

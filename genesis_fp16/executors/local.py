@@ -126,6 +126,11 @@ class LocalExecutor:
         """0: there is no cluster."""
         return 0.0
 
+    def unreachable(self, handle: Handle) -> str:
+        """Nothing stands between the worker's files and the daemon."""
+        del handle
+        return ""
+
     def keep_spare(self, wanted: bool) -> None:
         """Start a spare worker if one is *wanted* and there is none; end it if none is wanted.
 

@@ -82,12 +82,12 @@ class SlurmEngine:
 
     def _arguments(self, job: JobRequest) -> list[str]:
         wanted = job.resources
-        folder = str(job.folder).replace("%", "%%")
+        log = f"/tmp/{job.name}.log" if job.folder is None else str(job.folder / ENGINE_LOG)  # noqa: S108 -- of the node
         arguments = [
             *("--parsable", "--no-requeue", "--nodes=1", "--ntasks=1", "--open-mode=append"),
             f"--job-name={job.name}",
-            f"--chdir={job.folder}",
-            f"--output={folder}/{ENGINE_LOG}",
+            f"--chdir={job.folder or '/tmp'}",  # noqa: S108
+            f"--output={log.replace('%', '%%')}",
             f"--cpus-per-task={wanted.cpus}",
         ]
         if wanted.gpus:

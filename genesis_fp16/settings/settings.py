@@ -42,6 +42,7 @@ from genesis_fp16.settings.types import (
     PresetName,
     RayAddress,
     ScheduleText,
+    SharedUrl,
     TokenFile,
 )
 from infrastructure.agent_contract.schedule import CatchUp, Overlap
@@ -142,6 +143,8 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """Whether due runs whose models share a shape train in one worker where slots are scarce."""
     executor: Literal["local", "slurm", "ray", "kubernetes"] = "local"
     """Where workers run: local, or as jobs of slurm, ray or kubernetes; see docs/executors.md."""
+    shared_url: SharedUrl = None
+    """fsspec URL, e.g. s3://bucket/prefix, for machines that share no folder with the daemon."""
     remote_python: OrEmpty[str] = None
     """Python with the same packages on the machines of the cluster; empty: the path of this one."""
     job_cpus: Hot[Count] = 1

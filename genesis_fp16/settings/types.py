@@ -14,6 +14,7 @@ from apscheduler.triggers.cron import CronTrigger
 from pydantic import AfterValidator, BeforeValidator
 
 from genesis_fp16.domain.setting_types import OrEmpty
+from genesis_fp16.system.object_store import check_store_url
 from infrastructure.agent_contract import Schedule
 from infrastructure.events.role_precision import usable_preset
 
@@ -119,4 +120,5 @@ HomeFolder: TypeAlias = Annotated[
 ]
 DatabaseUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_url)]]
 RayAddress: TypeAlias = Annotated[str, AfterValidator(_check_ray_address)]
+SharedUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(check_store_url)]]
 TokenFile: TypeAlias = OrEmpty[Annotated[Path, AfterValidator(_expand_home)]]

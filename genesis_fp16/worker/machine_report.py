@@ -18,9 +18,14 @@ def write_report(folder: Path) -> None:
     Raises:
         OSError: This machine cannot write there.
     """
+    write_atomically(folder / MACHINE_FILE, make_report().model_dump_json())
+
+
+def make_report() -> MachineReport:
+    """What this machine has."""
     import torch
 
-    report = MachineReport(
+    return MachineReport(
         host=socket.gethostname(),
         time=time.time(),
         python=platform.python_version(),
@@ -28,4 +33,3 @@ def write_report(folder: Path) -> None:
         torch=torch.__version__,
         gpus=torch.cuda.device_count(),
     )
-    write_atomically(folder / MACHINE_FILE, report.model_dump_json())

@@ -1,9 +1,10 @@
 """The launcher: runs one attempt on a machine of a cluster, with files for what a parent has.
 
-``python -P -m genesis_fp16.worker.remote SPEC`` starts the usual worker, or the torchrun group, as
-a child. It forwards the command file to the worker's stdin, and keeps that stdin open: the death of
-the daemon does not end the worker, the next daemon takes it over. See
-`genesis_fp16.domain.remote_attempt` for the files, which are on storage that all machines share.
+``python -P -m genesis_fp16.worker.remote SPEC [PARENT_PID]`` starts the usual worker, or the
+torchrun group, as a child. It forwards the command file to the worker's stdin, and keeps that stdin
+open: the death of the daemon does not end the worker, the next daemon takes it over. See
+`genesis_fp16.domain.remote_attempt` for the files, which are on storage that all machines share, or
+in a scratch folder that the process PARENT_PID mirrors.
 
 A second start of the same attempt ends at once and changes nothing. When the run's fence names
 another attempt, the worker is killed and nothing more is written. SIGTERM, from a person or from
@@ -63,6 +64,8 @@ def main() -> None:
         write_report(Path(sys.argv[2]))
         return
     path = Path(sys.argv[1])
+    if len(sys.argv) > 2:  # of the process that mirrors our folder
+        die_with_parent(int(sys.argv[2]))
     spec = RunSpec.model_validate_json(path.read_bytes())
     order = JobOrder.model_validate_json(path.with_name(ORDER_FILE).read_bytes())
     if order.incarnation != spec.incarnation or is_fenced_off(spec):

@@ -24,6 +24,18 @@ TESTED_BY = {
     "genesis_fp16/executors/remote/engine.py": "genesis_fp16/executors/remote/test_executor.py",
     "genesis_fp16/domain/remote_attempt.py": "genesis_fp16/executors/remote/test_executor.py",
     "genesis_fp16/worker/remote.py": "genesis_fp16/executors/remote/test_executor.py",
+    # Both halves of a mirror, as they run on a real store.
+    "genesis_fp16/domain/stored_attempt.py": "genesis_fp16/executors/object_store/test_mirror.py",
+    "genesis_fp16/executors/object_store/files.py": (
+        "genesis_fp16/executors/object_store/test_mirror.py"
+    ),
+    "genesis_fp16/executors/object_store/mirrors.py": (
+        "genesis_fp16/executors/object_store/test_mirror.py"
+    ),
+    "genesis_fp16/worker/stored/__main__.py": "genesis_fp16/executors/object_store/test_mirror.py",
+    "genesis_fp16/worker/stored/attempt.py": "genesis_fp16/executors/object_store/test_mirror.py",
+    "genesis_fp16/worker/stored/folders.py": "genesis_fp16/executors/object_store/test_mirror.py",
+    "genesis_fp16/worker/stored/patience.py": "genesis_fp16/executors/object_store/test_mirror.py",
     "genesis_fp16/worker/machine_report.py": "genesis_fp16/executors/test_check.py",
     "genesis_fp16/cli/executors.py": "genesis_fp16/executors/test_check.py",
     "genesis_fp16/metrics/series.py": "genesis_fp16/metrics/test_feed.py",

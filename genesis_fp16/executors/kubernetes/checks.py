@@ -27,10 +27,10 @@ _ROLE = "deploy/kubernetes/components/kubernetes-executor/role.yaml"
 
 
 def check_cluster(
-    api: KubernetesApi, settings: KubernetesSettings, home: Path, namespace: str
+    api: KubernetesApi, settings: KubernetesSettings, home: Path | None, namespace: str
 ) -> list[Finding]:
     """Check version, clock, rights, volume, and whether a Job as ours would be accepted."""
-    if lacks := missing_settings(settings):
+    if lacks := missing_settings(settings, home):
         return [Finding(ok=False, what="settings for Kubernetes are missing", remedy=lacks)]
     asked_at = time.time()
     try:
@@ -38,7 +38,7 @@ def check_cluster(
     except EngineError as error:
         return [Finding(ok=False, what=f"no answer from {api.address}", remedy=str(error))]
     findings = [_version(api, version.body), _clock(version.date, asked_at)]
-    for check in (_rights, _volume, _trial):
+    for check in (_rights, _trial) if home is None else (_rights, _volume, _trial):
         try:
             findings += check(api, settings, home, namespace)
         except EngineError as error:
@@ -48,12 +48,14 @@ def check_cluster(
     return findings
 
 
-def missing_settings(settings: KubernetesSettings) -> str:
-    """The settings without which no Job can be made, and the remedy; empty if all are there."""
-    needed = {
-        "GENESIS_KUBERNETES_IMAGE": settings.kubernetes_image,
-        "GENESIS_KUBERNETES_VOLUME_CLAIM": settings.kubernetes_volume_claim,
-    }
+def missing_settings(settings: KubernetesSettings, home: Path | None) -> str:
+    """The settings without which no Job can be made, and the remedy; empty if all are there.
+
+    Without a *home* that pods share, no volume is needed.
+    """
+    needed = {"GENESIS_KUBERNETES_IMAGE": settings.kubernetes_image}
+    if home is not None:
+        needed["GENESIS_KUBERNETES_VOLUME_CLAIM"] = settings.kubernetes_volume_claim
     missing = " and ".join(name for name, value in needed.items() if not value)
     return f"{missing} must be set for the kubernetes executor" if missing else ""
 
@@ -93,7 +95,7 @@ def _clock(date: str, asked_at: float) -> Finding:
 
 
 def _rights(
-    api: KubernetesApi, _settings: KubernetesSettings, _home: Path, namespace: str
+    api: KubernetesApi, _settings: KubernetesSettings, _home: Path | None, namespace: str
 ) -> Iterator[Finding]:
     missing = []
     for group, resource, verbs in RIGHTS:
@@ -119,7 +121,7 @@ def _rights(
 
 
 def _volume(
-    api: KubernetesApi, settings: KubernetesSettings, _home: Path, namespace: str
+    api: KubernetesApi, settings: KubernetesSettings, _home: Path | None, namespace: str
 ) -> Iterator[Finding]:
     name = settings.kubernetes_volume_claim
     path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
@@ -150,7 +152,7 @@ def _volume(
 
 
 def _trial(
-    api: KubernetesApi, settings: KubernetesSettings, home: Path, namespace: str
+    api: KubernetesApi, settings: KubernetesSettings, home: Path | None, namespace: str
 ) -> Iterator[Finding]:
     """Have the API server accept a Job without keeping it: quota, admission and schema speak."""
     trial = JobRequest(

@@ -40,7 +40,8 @@ class KubernetesEngine:
 
     Args:
         settings: Namespace, image, volume and what else a pod needs.
-        home: The daemon's home; the volume is mounted there in every pod.
+        home: The daemon's home; the volume is mounted there in every pod. None if the pods share
+            no folder with the daemon; then the Lease of the volume is not taken either.
         service_account: Folder in which a pod finds its service account.
         seconds: Longest time for one request.
     """
@@ -50,13 +51,13 @@ class KubernetesEngine:
     def __init__(
         self,
         settings: KubernetesSettings,
-        home: Path,
+        home: Path | None,
         service_account: Path = SERVICE_ACCOUNT,
         seconds: float = REQUEST_SECONDS,
     ) -> None:
         self._seconds = seconds
         self._settings = settings
-        self._home = home.absolute()
+        self._home = None if home is None else home.absolute()
         self._service_account = service_account
         self._api: KubernetesApi | None = None
         self._source = ""  # of the credentials, as last logged
@@ -70,11 +71,12 @@ class KubernetesEngine:
                 Lease of the volume.
         """
         api = self._connect()
-        if lacks := missing_settings(self._settings):
+        if lacks := missing_settings(self._settings, self._home):
             raise EngineError(lacks, temporary=False)
         manifest = job_manifest(job, self._settings, self._home, self._namespace(api))
         try:
-            self._lease_of(api).hold()
+            if self._home is not None:
+                self._lease_of(api).hold()
         except EngineError as error:
             self._forget_credentials(error)
             raise
@@ -95,8 +97,9 @@ class KubernetesEngine:
             pods = defaultdict(list)
             for pod in self._list(api, self._pods(api)):
                 pods[pod["metadata"].get("labels", {}).get(JOB_LABEL)].append(pod)
-            with suppress(EngineError):  # another daemon's Lease forbids submissions, not reading
-                self._lease_of(api).renew()
+            if self._home is not None:
+                with suppress(EngineError):  # another daemon's Lease forbids submissions alone
+                    self._lease_of(api).renew()
             return {job.name: self._status(api, job, found, pods[job.name]) for job in jobs}
         except EngineError as error:
             self._forget_credentials(error)

@@ -23,9 +23,9 @@ _REDIRECT = 'exec "$@" >>"$0" 2>&1'
 
 
 def job_manifest(
-    job: JobRequest, settings: KubernetesSettings, home: Path, namespace: str
+    job: JobRequest, settings: KubernetesSettings, home: Path | None, namespace: str
 ) -> dict[str, Any]:
-    """The Job that runs *job* once, on a volume that is mounted at *home*.
+    """The Job that runs *job* once, on a volume that is mounted at *home*; None for no volume.
 
     Kubernetes must start nothing a second time: no retry, and no second pod while the first one
     may still be alive. The daemon starts the next attempt, as another Job.
@@ -63,7 +63,7 @@ def job_manifest(
     }
 
 
-def _pod(job: JobRequest, settings: KubernetesSettings, home: Path) -> dict[str, Any]:
+def _pod(job: JobRequest, settings: KubernetesSettings, home: Path | None) -> dict[str, Any]:
     user, group = os.getuid(), os.getgid()  # the same as the daemon's, on the same files
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -79,14 +79,11 @@ def _pod(job: JobRequest, settings: KubernetesSettings, home: Path) -> dict[str,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(job, settings, home)],
-        "volumes": [
-            {
-                "name": "home",
-                "persistentVolumeClaim": {"claimName": settings.kubernetes_volume_claim},
-            },
-            {"name": "scratch", "emptyDir": {}},
-        ],
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
     }
+    if home is not None:
+        claim = {"claimName": settings.kubernetes_volume_claim}
+        pod["volumes"].insert(0, {"name": "home", "persistentVolumeClaim": claim})
     if settings.kubernetes_service_account:
         pod["serviceAccountName"] = settings.kubernetes_service_account
     if job.resources.minutes is not None:
@@ -105,23 +102,25 @@ def _pod(job: JobRequest, settings: KubernetesSettings, home: Path) -> dict[str,
     return pod
 
 
-def _container(job: JobRequest, settings: KubernetesSettings, home: Path) -> dict[str, Any]:
+def _container(job: JobRequest, settings: KubernetesSettings, home: Path | None) -> dict[str, Any]:
     requests: dict[str, str] = {"cpu": str(job.resources.cpus)}
     limits: dict[str, str] = {}
     if job.resources.memory_mib is not None:
         requests["memory"] = limits["memory"] = f"{job.resources.memory_mib}Mi"
     if job.resources.gpus:
         limits[settings.kubernetes_gpu_resource] = str(job.resources.gpus)
-    volume = {"name": "home", "mountPath": str(home)}
-    if settings.kubernetes_volume_folder:
-        volume["subPath"] = settings.kubernetes_volume_folder
-    mounts = [volume, {"name": "scratch", "mountPath": "/tmp"}]  # noqa: S108  # of the container
+    mounts = [{"name": "scratch", "mountPath": "/tmp"}]  # noqa: S108  # of the container
+    if home is not None:
+        volume = {"name": "home", "mountPath": str(home)}
+        if settings.kubernetes_volume_folder:
+            volume["subPath"] = settings.kubernetes_volume_folder
+        mounts.insert(0, volume)
     if job.processes > 1:
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})  # noqa: S108
-    return {
+    container: dict[str, Any] = {
         "name": "worker",
         "image": settings.kubernetes_image,
-        "command": ["/bin/sh", "-c", _REDIRECT, str(job.folder / ENGINE_LOG), *job.command],
+        "command": list(job.command),
         "resources": {"requests": requests, "limits": limits},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -131,6 +130,12 @@ def _container(job: JobRequest, settings: KubernetesSettings, home: Path) -> dic
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
+    if job.folder is not None:
+        log = str(job.folder / ENGINE_LOG)
+        container["command"] = ["/bin/sh", "-c", _REDIRECT, log, *job.command]
+    if settings.kubernetes_secret:
+        container["envFrom"] = [{"secretRef": {"name": settings.kubernetes_secret}}]
+    return container
 
 
 def _extra(settings: KubernetesSettings) -> dict[str, Any]:

@@ -188,12 +188,12 @@ def _job_of(ray: Connection, name: str) -> _Job | None:
 
 
 def _request_of(job: JobRequest) -> dict[str, Any]:
-    log = shlex.quote(str(job.folder / ENGINE_LOG))
+    log = "" if job.folder is None else f" >>{shlex.quote(str(job.folder / ENGINE_LOG))} 2>&1"
     memory = job.resources.memory_mib
     stop_seconds = str(math.ceil(job.stop_seconds))
     request: dict[str, Any] = {
         "submission_id": job.name,
-        "entrypoint": f"exec {shlex.join(job.command)} >>{log} 2>&1",
+        "entrypoint": f"exec {shlex.join(job.command)}{log}",
         "entrypoint_num_cpus": job.resources.cpus,
         "entrypoint_num_gpus": job.resources.gpus,
         "entrypoint_memory": None if memory is None else memory * 2**20,

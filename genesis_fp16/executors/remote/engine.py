@@ -96,6 +96,7 @@ class JobRequest:
             ``[a-z0-9-]``, and never used for another job.
         command: Program and arguments, at the same paths on every machine.
         folder: The attempt's folder on shared storage; the job's output goes to `ENGINE_LOG` there.
+            None if no folder is shared: the engine keeps the output as it does for any job.
         resources: What the job asks for.
         processes: Ranks that the command starts on the one machine; 1 without torchrun.
         stop_seconds: Time between SIGTERM and SIGKILL, where the engine lets a job choose it.
@@ -104,7 +105,7 @@ class JobRequest:
 
     name: str
     command: tuple[str, ...]
-    folder: Path
+    folder: Path | None
     resources: Resources
     processes: int = 1
     stop_seconds: float = 30.0

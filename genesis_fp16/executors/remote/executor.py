@@ -33,6 +33,7 @@ from genesis_fp16.executors.job_files import (
     write_order,
 )
 from genesis_fp16.executors.local import LocalExecutor
+from genesis_fp16.executors.object_store import AttemptMirror, Mirrors
 from genesis_fp16.executors.remote.engine import (
     ENGINE_LOG,
     Engine,
@@ -86,6 +87,7 @@ class RemoteExecutor:
     Args:
         options: Returns the options of an agent's jobs.
         worker: Command line of the worker, see `JobOrder`.
+        mirrors: What stands in for a folder that other machines would share; None if they share it.
         grace_seconds: Time for the result of a job that the engine says is gone.
         ask_seconds: Time between two questions to the engine about all jobs.
 
@@ -102,11 +104,12 @@ class RemoteExecutor:
         options: Callable[[str], JobOptions],
         *,
         worker: Sequence[str] = (),
+        mirrors: Mirrors | None = None,
         grace_seconds: float = GRACE_SECONDS,
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
         self.engine = engine
-        self._options, self._worker = options, tuple(worker)
+        self._options, self._worker, self._mirrors = options, tuple(worker), mirrors
         self._grace, self._ask_interval = grace_seconds, ask_seconds
         self._jobs: dict[str, _Job] = {}
         self._processes = LocalExecutor()  # those that a daemon without an engine has left
@@ -148,10 +151,13 @@ class RemoteExecutor:
 
     def _request(self, name: str, spec: RunSpec) -> JobRequest:
         options, processes = self._options(spec.agent), spec.processes_per_run
+        command: tuple[str, ...] = (*LAUNCHER, str(spec.attempt_folder / SPEC_FILE))
+        if self._mirrors is not None:
+            command = (*self._mirrors.launcher, name)
         return JobRequest(
             name=name,
-            command=(options.python, *LAUNCHER, str(spec.attempt_folder / SPEC_FILE)),
-            folder=spec.attempt_folder,
+            command=(options.python, *command),
+            folder=None if self._mirrors is not None else spec.attempt_folder,
             resources=replace(options.resources, cpus=max(options.resources.cpus, processes)),
             processes=processes,
             stop_seconds=options.stop_seconds,
@@ -165,6 +171,13 @@ class RemoteExecutor:
 
     def _follow(self, job: _Job) -> None:
         self._jobs[job.name] = job
+        if self._mirrors is not None:
+            job.mirror = self._mirrors.of(
+                job.name,
+                job.folder,
+                job.incarnation,
+                on_ready=lambda: self._requests.put(lambda: self._submit(job)),
+            )
         if self._thread is None:
             self._thread = threading.Thread(target=self._talk, name="engine", daemon=True)
             self._thread.start()
@@ -218,6 +231,8 @@ class RemoteExecutor:
         status = self._ending(job, now)
         if status is not None:
             job.over = True
+            if job.mirror is not None:
+                job.mirror.finish()
             del self._jobs[handle.job]
         return status
 
@@ -231,15 +246,17 @@ class RemoteExecutor:
         job.started = job.started or is_claimed(job.folder)
         if job.killed and not job.started:  # no answer of the engine is worth the wait
             return ExitStatus() if self._take_away(job) else None
-        if job.status.state not in _GONE:
+        if job.status.state not in _GONE or (job.mirror and job.mirror.behind and not job.killed):
             job.gone_at = math.inf
             return None
         beat = last_heartbeat(job.folder)
         if job.gone_at == math.inf or beat != job.heartbeat:  # an engine may be mistaken
             job.gone_at, job.heartbeat = now, beat
         grace = self._grace * (KILLED_GRACE_SHARE if job.killed else 1.0)
+        give_up = job.gone_at + grace
+        unseen = job.mirror is not None and not job.killed and job.mirror.looked_at < give_up
         # A launcher that comes back all the same must not go on.
-        if now < job.gone_at + grace or not self._take_away(job):
+        if now < give_up or unseen or not self._take_away(job):
             return None
         said = f"{self.engine.name} says {job.status.state}"
         said += f" ({job.status.reason})" if job.status.reason else ""
@@ -262,16 +279,24 @@ class RemoteExecutor:
         job = self._jobs.get(handle.job)
         if job is None or job.started or job.refused or job.killed:
             return ""
-        if job.trouble:
-            return job.trouble
-        state, reason = job.status.state, job.status.reason
-        if state is JobState.WAITING:
-            return f"in the queue of {self.engine.name}" + (f": {reason}" if reason else "")
-        if state is JobState.UNKNOWN:
-            return f"{self.engine.name} has not answered yet" + (f": {reason}" if reason else "")
-        if state is JobState.NOT_FOUND:
-            return f"{self.engine.name} does not know its job; the attempt ends if that stays so"
-        return ""
+        if job.mirror is not None and job.mirror.waiting:
+            return job.mirror.waiting
+        return job.trouble or self._says(job.status)
+
+    def _says(self, status: JobStatus) -> str:
+        """What a job of that *status* waits for, as the engine says it; empty if it does not."""
+        name, reason = self.engine.name, f": {status.reason}" if status.reason else ""
+        texts = {
+            JobState.WAITING: f"in the queue of {name}{reason}",
+            JobState.UNKNOWN: f"{name} has not answered yet{reason}",
+            JobState.NOT_FOUND: f"{name} does not know its job; the attempt ends if that stays so",
+        }
+        return texts.get(status.state, "")
+
+    def unreachable(self, handle: Handle) -> str:
+        """Why the object store cannot be used at present; empty if it can, or none is needed."""
+        job = self._jobs.get(handle.job)
+        return "" if job is None or job.mirror is None else job.mirror.trouble
 
     def send(self, handle: Handle, command: Command) -> None:
         """Append *command* to the file that the launcher reads; `poll` writes what is left."""
@@ -323,6 +348,8 @@ class RemoteExecutor:
             self._requests.put(None)
             self._thread.join(CLOSE_SECONDS)
             self._thread = None
+        if self._mirrors is not None:
+            self._mirrors.close(CLOSE_SECONDS)
 
     # Below: the thread that talks to the engine
 
@@ -383,6 +410,8 @@ class RemoteExecutor:
     def _submit(self, job: _Job) -> None:
         if job.request is None or job.over or job.refused:
             return
+        if job.mirror is not None and not (job.mirror.ready or job.killed):
+            return
         try:
             if not job.killed:
                 job.id = self.engine.submit(job.request)
@@ -435,6 +464,7 @@ class _Job:
         heartbeat: The launcher's last, as of then.
         unsent: Commands that could not be written yet.
         over: Whether its end has been reported.
+        mirror: Of its folder, if its machine does not share it.
     """
 
     name: str
@@ -456,6 +486,7 @@ class _Job:
     heartbeat: float = 0.0
     unsent: bytes = b""
     over: bool = False
+    mirror: AttemptMirror | None = None
 
     @property
     def ref(self) -> JobRef:

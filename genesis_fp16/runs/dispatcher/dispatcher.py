@@ -289,7 +289,8 @@ class Dispatcher:
         self._isolated(active.run, self._forward, active, now, deadline)
 
     def _forward(self, active: ActiveAttempt, now: float, deadline: float) -> None:
-        skipped, trouble = active.progress.tail.skipped_bytes, None
+        skipped = active.progress.tail.skipped_bytes
+        trouble: OSError | None = None
         try:
             for event in active.progress.read(now, deadline):
                 self._announce_if_started(active)
@@ -299,6 +300,9 @@ class Dispatcher:
             return
         except OSError as error:
             trouble = error
+        if trouble is None and active.handle is not None and active.exit_status is None:
+            cause = self._executor.unreachable(active.handle)
+            trouble = OSError(cause) if cause else None
         waiting.note_storage(active, trouble, now)
         self._announce_if_started(active)
         if active.progress.tail.skipped_bytes > skipped:

@@ -22,8 +22,9 @@ from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import Executor, ExitStatus, Handle
 from genesis_fp16.executors.job_files import write_fence
+from genesis_fp16.executors.object_store import Mirrors
 from genesis_fp16.executors.remote import Engine, JobState, RemoteExecutor, Resources
-from genesis_fp16.executors.remote.executor import JobOptions
+from genesis_fp16.executors.remote.executor import JobOptions, job_name
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import AgentSettings, Settings
 from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
@@ -60,13 +61,16 @@ class Cluster(AnyCluster, Protocol):
         """Within the block jobs are accepted and wait."""
 
 
-def remote_executor(engine: Engine, worker: tuple[str, ...]) -> RemoteExecutor:
+def remote_executor(
+    engine: Engine, worker: tuple[str, ...], mirrors: Mirrors | None = None
+) -> RemoteExecutor:
     """The executor of a cluster in tests."""
     options = JobOptions(python=sys.executable, resources=Resources(), stop_seconds=6.0)
     return RemoteExecutor(
         engine,
         lambda _agent: options,
         worker=worker,
+        mirrors=mirrors,
         grace_seconds=GRACE_SECONDS,
         ask_seconds=ASK_SECONDS,
     )
@@ -131,6 +135,10 @@ class Attempts:
 
         log = spec.attempt_folder / "engine.log"
         wait_until(arrived, f"an event of {spec.attempt_folder} after {seen}, see {log}")
+
+    def launch(self, spec: RunSpec) -> list[str]:
+        """The command of the attempt's job."""
+        return list(self.executor._request(job_name(spec), spec).command)  # type: ignore[attr-defined]
 
     def ended(self, handle: Handle) -> ExitStatus:
         """Wait for the end, polling as the dispatcher does."""
@@ -238,7 +246,7 @@ class EngineContract(ExecutorContract):
         spec, handle = attempts.start(steps=10**9)
         files = {path.name for path in spec.attempt_folder.iterdir()}
         claim = (spec.attempt_folder / CLAIM_FILE).read_text()
-        again = subprocess.run(launch(spec), check=False, capture_output=True, text=True)
+        again = subprocess.run(attempts.launch(spec), check=False, capture_output=True, text=True)
         assert (again.returncode, again.stdout) == (0, "")
         assert "has been started before" in again.stderr
         assert {path.name for path in spec.attempt_folder.iterdir()} == files
@@ -299,7 +307,7 @@ class EngineContract(ExecutorContract):
         (spec.attempt_folder / CLAIM_FILE).unlink()
         (spec.attempt_folder / RESULT_FILE).unlink()
         write_fence(spec.run_folder, "another")
-        late = subprocess.run(launch(spec), check=False, capture_output=True, text=True)
+        late = subprocess.run(attempts.launch(spec), check=False, capture_output=True, text=True)
         assert late.returncode == 0
         assert "another attempt has taken this run" in late.stderr
         assert not (spec.attempt_folder / CLAIM_FILE).exists()
@@ -359,12 +367,6 @@ class EngineContract(ExecutorContract):
         assert findings
         assert [each for each in findings if not each.ok] == []
         engine.close()
-
-
-def launch(spec: RunSpec) -> list[str]:
-    """The command of the attempt's job."""
-    path = str(spec.attempt_folder / "spec.json")
-    return [sys.executable, "-P", "-m", "genesis_fp16.worker.remote", path]
 
 
 def gone(pid: int) -> bool:

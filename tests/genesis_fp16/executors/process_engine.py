@@ -1,9 +1,11 @@
 """An engine of this machine's processes; a test says how it misbehaves."""
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -70,7 +72,8 @@ class ProcessCluster:
             process.wait(timeout=300)
 
     def start(self, job: JobRequest) -> None:
-        with (job.folder / ENGINE_LOG).open("ab") as log:
+        log_path = Path(os.devnull) if job.folder is None else job.folder / ENGINE_LOG
+        with log_path.open("ab") as log:
             self.jobs[job.name] = subprocess.Popen(
                 job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )

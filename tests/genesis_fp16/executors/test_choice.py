@@ -7,7 +7,8 @@ from typing import Literal
 import pytest
 
 from genesis_fp16.executors import LocalExecutor
-from genesis_fp16.executors.choice import job_options, make_engine, make_executor
+from genesis_fp16.executors.choice import job_options, make_engine, make_executor, make_mirrors
+from genesis_fp16.executors.kubernetes.checks import missing_settings
 from genesis_fp16.executors.remote import RemoteExecutor, Resources
 from genesis_fp16.settings import AgentSettings, Settings
 
@@ -34,6 +35,14 @@ def test_ray_is_where_the_settings_say(tmp_path: Path) -> None:
     assert str(missing) in engine.check()[0].what
     engine = make_engine(Settings(executor="ray", ray_address="http://127.0.0.1:9"))
     assert "http://127.0.0.1:9" in engine.check()[0].what
+
+
+def test_a_url_stands_in_for_a_shared_folder(tmp_path: Path) -> None:
+    settings = Settings(executor="kubernetes", shared_url="s3://bucket/x", home=tmp_path)
+    settings = settings.model_copy(update={"kubernetes_image": "image"})
+    assert make_mirrors(settings).launcher[-1] == "s3://bucket/x"
+    assert missing_settings(settings, None) == "", "no volume is needed"
+    assert make_mirrors(Settings(executor="slurm")) is None
 
 
 def test_an_agents_own_resources_outrank_those_of_all() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,18 @@ FULL = _manifest(_job(Resources(cpus=4, gpus=2, memory_mib=8192, minutes=90), pr
 def test_kubernetes_schema_accepts_it(manifest: dict[str, Any], version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="the extra 'deploy' has it")
     validator.validate(manifest, version, strict=True)
+
+
+def test_without_a_shared_folder_there_is_no_volume_and_a_secret_has_the_keys() -> None:
+    settings = SETTINGS.model_copy(update={"kubernetes_secret": "bucket-keys"})
+    manifest = job_manifest(replace(_job(), folder=None), settings, None, "training")
+    [container] = _pod(manifest)["containers"]
+    assert [each["name"] for each in _pod(manifest)["volumes"]] == ["scratch"]
+    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/tmp"]
+    assert container["envFrom"] == [{"secretRef": {"name": "bucket-keys"}}]
+    assert container["command"][0] == "/opt/python", "its output is the pod's own log"
+    validator = pytest.importorskip("kubernetes_validate", reason="the extra 'deploy' has it")
+    validator.validate(manifest, "1.31", strict=True)
 
 
 def test_kubernetes_starts_nothing_twice() -> None:

@@ -1,0 +1,333 @@
+"""The daemon's half of an attempt's mirror: what the job needs goes up, what it writes comes down.
+
+Two threads of each attempt talk to the store, so that neither the daemon's loop nor a command waits
+for a file: one for commands, fence and events, one for whole files.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import structlog
+
+from genesis_fp16.domain.remote_attempt import (
+    COMMANDS_FILE,
+    LONGEST_FILE,
+    ORDER_FILE,
+    Claim,
+    JobOrder,
+)
+from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.domain.stored_attempt import (
+    CHOSEN,
+    LONGEST_INLINE,
+    ORDER,
+    STARTS,
+    StoredFile,
+    StoredOrder,
+    Update,
+    command_name,
+    update_name,
+)
+from genesis_fp16.executors.object_store.files import AttemptFiles
+from genesis_fp16.executors.object_store.inputs import input_files
+from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
+from infrastructure.files import open_regular
+
+POLL_SECONDS = 0.4  # between two looks for commands to send and updates to read
+RETRY_SECONDS = 2.0  # after an error of the store
+APPLIED_SECONDS = 5.0  # between two records of how far updates are applied
+_UPDATES_AT_ONCE = 50
+_LOCK_SECONDS = 5.0  # for an operator's rollback of a model
+
+log = structlog.get_logger()
+
+
+class AttemptMirror:
+    """One attempt's folder and its objects in *store*, while its job may live.
+
+    Args:
+        job: Name of the job; the attempt's objects are below it.
+        folder: The attempt's folder in the daemon's home.
+        incarnation: Of the attempt.
+        on_ready: Called in a thread of the mirror once the job may be submitted.
+
+    Attributes:
+        ready: Whether all that the job needs is in the store.
+        looked_at: Monotonic seconds of the last look that found no more updates; infinity
+            once none counts any more.
+        trouble: Why store and folder differ at present, for a person; empty if they do not.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        job: str,
+        folder: Path,
+        incarnation: str,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._store, self._job, self._folder = store, job, folder
+        self._home, self._on_ready = AttemptFiles(folder, incarnation), on_ready
+        self.ready, self.looked_at = False, 0.0
+        self._troubles = {"messages": "", "files": ""}
+        self._uploaded: dict[Path, StoredFile] = {}
+        self._start = ""
+        self._commands_sent: int | None = None
+        self._commands_offset = 0
+        self._next_update = 0
+        self._files: SimpleQueue[tuple[int, Update]] = SimpleQueue()
+        self._applied = self._unapplied = 0
+        self._consumed: list[str] = []  # objects that are needed no more
+        self._revoked = False
+        self._over = threading.Event()
+        self._closed = threading.Event()
+        self._messages = threading.Thread(target=self._talk, name="store", daemon=True)
+        self._messages.start()
+        threading.Thread(target=self._apply_files, name="store-files", daemon=True).start()
+
+    @property
+    def trouble(self) -> str:
+        """Why the store cannot be written or read at present; empty if it can."""
+        return self._troubles["messages"] or self._troubles["files"]
+
+    @property
+    def behind(self) -> bool:
+        """Whether the job may have written more than the home shows."""
+        return self._unapplied > 0 or bool(self.trouble)
+
+    @property
+    def waiting(self) -> str:
+        """Why the job may not be submitted yet; empty if it may."""
+        if self.ready:
+            return ""
+        return self.trouble or f"its files are on their way to {self._store.url}"
+
+    def finish(self) -> None:
+        """Change nothing in the home from now on; the threads delete the objects and end."""
+        self._home.freeze()
+        self._over.set()
+
+    def close(self) -> None:
+        """End the threads after what they do now; the job goes on."""
+        self._closed.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait for that, or for the deletion of a finished attempt's objects."""
+        self._messages.join(seconds)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `finish` was called."""
+        return self._over.is_set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the objects of a finished attempt are gone."""
+        return not self._messages.is_alive()
+
+    # Below: the thread of commands and events
+
+    def _talk(self) -> None:
+        while not self._closed.is_set():
+            wait = POLL_SECONDS
+            try:
+                if self._over.is_set() or self._home.is_fenced_off():
+                    if not self._revoked:
+                        self._store.delete([f"{self._job}/{ORDER}"])  # this kills the worker
+                        self._revoked, self.looked_at = True, math.inf
+                    if self._over.is_set():
+                        self._store.delete_all(self._job)
+                        return
+                else:
+                    self._exchange()
+                self._note("messages", None)
+            except OSError as error:
+                self._note("messages", error)
+                wait = RETRY_SECONDS
+            except Exception as error:  # of any kind: one attempt's mirror must not end silently
+                log.exception("store_failed", job=self._job)
+                self._note("messages", OSError(f"the daemon failed: {error!r}; see its log"))
+                wait = RETRY_SECONDS
+            (self._closed if self._over.is_set() else self._over).wait(wait)
+
+    def _exchange(self) -> None:
+        began = time.monotonic()
+        if not self.ready:
+            if not self._prepare():
+                return
+            self.ready = True
+            self._on_ready()
+        self._send_commands()
+        if not self._start:
+            self._choose()
+        for _ in range(_UPDATES_AT_ONCE):
+            if not self._start or not self._read_update():
+                self.looked_at = began
+                return
+
+    def _prepare(self) -> bool:
+        """Upload what the job needs, unless an earlier daemon has; the order last.
+
+        Returns:
+            False if the run was taken away meanwhile.
+        """
+        found = self._store.read(f"{self._job}/{ORDER}")
+        if found is not None:
+            self._home.agent_folder = RunSpec.model_validate_json(
+                StoredOrder.model_validate_json(found).spec
+            ).agent_folder
+            return True
+        with open_regular(self._folder / SPEC_FILE) as file:
+            spec = RunSpec.model_validate_json(file.read())
+        with open_regular(self._folder / ORDER_FILE) as file:
+            order = JobOrder.model_validate_json(file.read(LONGEST_FILE))
+        files = []
+        for number, path in enumerate(input_files(spec, self._home.home)):
+            if self._closed.is_set() or self._over.is_set() or self._home.is_fenced_off():
+                return False
+            files.append(self._put(path, number))
+        stored = StoredOrder(
+            home=str(self._home.home),
+            spec=spec.model_dump_json(),
+            order=order,
+            files=tuple(each for each in files if each is not None),
+        )
+        self._home.agent_folder = spec.agent_folder
+        self._store.write(f"{self._job}/{ORDER}", stored.model_dump_json().encode())
+        self._uploaded.clear()
+        return True
+
+    def _put(self, path: Path, number: int) -> StoredFile | None:
+        """Put a file into the store, if it is not small; None if it is gone.
+
+        What an earlier try has put there is not put again.
+        """
+        try:
+            found = path.stat()
+            where = str(path.relative_to(self._home.home))
+            where.encode()
+        except (FileNotFoundError, UnicodeEncodeError) as error:
+            log.warning("file_not_stored", job=self._job, file=repr(str(path)), error=str(error))
+            return None
+        if found.st_size <= LONGEST_INLINE:
+            content = path.read_bytes()
+            return StoredFile(
+                path=where, content=content, size=len(content), modified_ns=found.st_mtime_ns
+            )
+        name = f"inputs/{number}-{found.st_mtime_ns}"  # never of another content
+        file = StoredFile(
+            path=where, object=name, size=found.st_size, modified_ns=found.st_mtime_ns
+        )
+        if self._uploaded.get(path) != file:
+            self._store.upload(path, f"{self._job}/{name}")
+            self._uploaded[path] = file
+        return file
+
+    def _send_commands(self) -> None:
+        if self._commands_sent is None:  # what an earlier daemon has sent
+            number = offset = 0
+            while (sent := self._store.read(f"{self._job}/{command_name(number)}")) is not None:
+                number, offset = number + 1, offset + len(sent)
+            self._commands_sent, self._commands_offset = number, offset
+        try:
+            with (self._folder / COMMANDS_FILE).open("rb") as file:
+                file.seek(self._commands_offset)
+                new = file.read()
+        except FileNotFoundError:
+            return
+        new = new[: new.rfind(b"\n") + 1]
+        if new:
+            self._store.write(f"{self._job}/{command_name(self._commands_sent)}", new)
+            self._commands_sent += 1
+            self._commands_offset += len(new)
+
+    def _choose(self) -> None:
+        """Let one start of the job go on: the one that an earlier daemon chose, or the first."""
+        chosen = self._store.read(f"{self._job}/{CHOSEN}")
+        if chosen is None:
+            starts = self._store.names(f"{self._job}/{STARTS}")
+            if not starts:
+                return
+            chosen = starts[0].rpartition("/")[2].encode()
+            self._store.write(f"{self._job}/{CHOSEN}", chosen)
+        start = chosen.decode()
+        announced = self._store.read(f"{self._job}/{STARTS}/{start}") or b""
+        self._home.claim(Claim.model_validate_json(announced))
+        self._next_update, self._start = self._home.applied(start), start
+
+    def _read_update(self) -> bool:
+        """Read and apply the next update; False if there is none."""
+        name = f"{self._job}/{update_name(self._start, self._next_update)}"
+        found = self._store.read(name)
+        if found is None:
+            return False
+        update = Update.model_validate_json(found)
+        if self._closed.is_set() or not self._home.add(update):
+            return False
+        self._unapplied += 1
+        self._next_update += 1
+        self._files.put((self._next_update, update))
+        return True
+
+    # Below: the thread of whole files
+
+    # Below: the thread of whole files
+
+    def _apply_files(self) -> None:
+        record_at = 0.0
+        while not (self._closed.is_set() or self._over.is_set()):
+            with suppress(Empty):
+                number, update = self._files.get(timeout=POLL_SECONDS)
+                if not self._retried(partial(self._home.replace, update, self._fetch)):
+                    return
+                self._applied, self._unapplied = number, self._unapplied - 1
+                self._consumed.append(update_name(self._start, number - 1))
+                self._consumed += [each.object for each in update.written if each.object]
+            if self._consumed and time.monotonic() >= record_at:
+                if not self._retried(self._record):
+                    return
+                record_at = time.monotonic() + APPLIED_SECONDS
+
+    def _retried(self, step: Callable[[], None]) -> bool:
+        """Repeat *step* until it succeeds; False if the attempt is over first."""
+        while not self._closed.is_set() and not self._over.is_set():
+            try:
+                step()
+            except OSError as error:
+                self._note("files", error)
+                self._over.wait(RETRY_SECONDS)
+            else:
+                self._note("files", None)
+                return True
+        return False
+
+    def _fetch(self, file: StoredFile, target: Path) -> None:
+        self._store.download(f"{self._job}/{file.object}", target, file.size)
+
+    def _record(self) -> None:
+        """Record how far updates are applied; then delete what is needed no more."""
+        self._home.record(self._start, self._applied)
+        self._store.delete(f"{self._job}/{each}" for each in self._consumed)
+        self._consumed = []
+
+    def _note(self, thread: str, error: OSError | None) -> None:
+        said = "" if error is None else str(error)
+        if said and not self._troubles[thread]:
+            log.warning("store_unreachable", job=self._job, error=said, remedy=_remedy(error))
+        elif not said and self._troubles[thread]:
+            log.info("store_reached", job=self._job)
+        self._troubles[thread] = said
+
+
+def _remedy(error: OSError | None) -> str:
+    if isinstance(error, ObjectStoreError):
+        return "see genesis-fp16 executors check; the daemon tries again by itself"
+    return "see the disk of GENESIS_HOME; the daemon tries again by itself"

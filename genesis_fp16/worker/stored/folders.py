@@ -1,0 +1,124 @@
+"""Whole files of the scratch home: which have changed, and their way into the store."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from genesis_fp16.domain.remote_attempt import FENCE_FILE, HEARTBEAT_FILE, RESULT_FILE
+from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.domain.stored_attempt import LONGEST_INLINE, NOT_FROM_JOBS, StoredFile
+from genesis_fp16.system.object_store import ObjectStore
+
+_NOT_WHOLE = re.compile(r"\..+\.[0-9a-f]{8}|\.publishing\.lock")  # of a writer at work; a lock
+_Mark = tuple[int, int, int]  # inode, size, modified
+
+
+class Folders:
+    """The files of an attempt in the scratch home: those that only grow, and all others."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._agent, self._run, self._attempt = (
+            spec.agent_folder,
+            spec.run_folder,
+            spec.attempt_folder,
+        )
+        own = (*NOT_FROM_JOBS, HEARTBEAT_FILE, RESULT_FILE, spec.events_path.name)
+        self._left_out = {self._attempt / name for name in own} | {self._run / FENCE_FILE}
+
+    def growing(self) -> list[Path]:
+        """Logs of the attempt, and segments of the replay buffer."""
+        return [path for path in self._files() if self._grows(path)]
+
+    def whole(self) -> Iterator[tuple[Path, _Mark]]:
+        """All other regular files, but for the launcher's own."""
+        for path in self._files():
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(found.st_mode) and not self._grows(path):
+                yield path, mark_of(found)
+
+    def _grows(self, path: Path) -> bool:
+        if path.parent == self._attempt:
+            return path.suffix in (".log", ".ndjson")
+        return path.suffix == ".jsonl" and path.parent == self._agent / "replay"
+
+    def _files(self) -> Iterator[Path]:
+        for folder in (self._agent, self._run, self._attempt):
+            for place, folders, names in os.walk(folder):
+                if folder == self._run and place == str(folder):
+                    folders[:] = [each for each in folders if each != "attempts"]
+                folders[:] = [each for each in folders if not _NOT_WHOLE.fullmatch(each)]
+                for name in names:
+                    path = Path(place, name)
+                    if path not in self._left_out and not _NOT_WHOLE.fullmatch(name):
+                        yield path
+
+
+def mark_of(found: os.stat_result) -> _Mark:
+    """What differs once a file has changed."""
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class ChangedFiles:
+    """Whole files that have changed since they were last sent.
+
+    Args:
+        job: Name of the job.
+        prefix: Beginning of the names of this start's objects, within the job's.
+        home: The scratch home, with the files that the job begins with.
+    """
+
+    def __init__(
+        self, store: ObjectStore, job: str, prefix: str, home: Path, folders: Folders
+    ) -> None:
+        self._store, self._job, self._prefix = store, job, prefix
+        self._home, self._folders = home, folders
+        self._sent = self._seen = dict(folders.whole())
+        self._count = 0
+
+    def send(self) -> tuple[tuple[StoredFile, ...], tuple[str, ...]]:
+        """Put what has changed into the store; return it, oldest first, and what is gone.
+
+        If it fails, the next call sends it all again.
+
+        Raises:
+            ObjectStoreError: The store refused, or did not answer.
+        """
+        self._seen = dict(self._folders.whole())
+        changed = [path for path, mark in self._seen.items() if self._sent.get(path) != mark]
+        changed.sort(key=lambda path: self._seen[path][2])
+        written = [file for path in changed if (file := self._put(path)) is not None]
+        gone = [str(path.relative_to(self._home)) for path in self._sent if path not in self._seen]
+        self._sent = self._seen
+        return tuple(written), tuple(gone)
+
+    def _put(self, path: Path) -> StoredFile | None:
+        """Put one file into the store; None if it changes meanwhile: a later call sends it."""
+        inode, size, modified_ns = self._seen[path]
+        where = str(path.relative_to(self._home))
+        name, content = "", b""
+        try:
+            where.encode()
+            if size <= LONGEST_INLINE:
+                content = path.read_bytes()
+            else:
+                self._count += 1
+                name = f"{self._prefix}/{self._count}"
+                self._store.upload(path, f"{self._job}/{name}")
+            same = mark_of(path.lstat()) == (inode, size, modified_ns)
+        except (FileNotFoundError, UnicodeEncodeError):
+            same = False
+        if not same:
+            self._seen[path] = (0, 0, 0)
+            if name:
+                self._store.delete([f"{self._job}/{name}"])
+            return None
+        return StoredFile(
+            path=where, object=name, content=content, size=size, modified_ns=modified_ns
+        )

@@ -1,0 +1,37 @@
+"""Which URLs name an object store, and what a store says that cannot be used."""
+
+import pytest
+
+from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError, check_store_url
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/a/prefix", "gs://bucket/x"])
+def test_an_object_store_is_named(url: str) -> None:
+    assert check_store_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://user:hunter2@bucket/x",
+        "s3://hunter2@bucket",
+        "s3://bucket/x?key=hunter2",
+        "s3://bucket#hunter2",
+        "file:///shared/hunter2",
+        "/shared/hunter2",
+        "s3:hunter2",
+        "s3://",
+        "s3://[hunter2",
+    ],
+)
+def test_what_is_no_store_or_holds_a_secret_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ValueError, match="it ") as refusal:
+        check_store_url(url)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_a_missing_package_is_named() -> None:
+    with pytest.raises(ObjectStoreError, match="install"):
+        ObjectStore("gs://bucket").read("name")
+    with pytest.raises(ObjectStoreError, match="nosuch"):
+        ObjectStore("nosuch://bucket").read("name")
