@@ -12,7 +12,7 @@ run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
 
 test: $(STAMP)  ## The whole test suite on two cores; PYTEST_FLAGS reach pytest
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 quick: $(STAMP)  ## The tests that start no process and train nothing for seconds
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not process and not boot" --hypothesis-profile quick $(PYTEST_FLAGS)

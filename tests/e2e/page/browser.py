@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
+from tests.patience import wait_until
+
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -22,6 +24,7 @@ FLAGS = (
 )
 DESKTOP, PHONE = (1280, 900), (360, 740)
 RETRIES = 10
+_REPLACED = ("does not belong to the document", "aborted by navigation", "execution context")
 _RULES = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}"
 
 
@@ -84,7 +87,23 @@ class Browser:
         """Send *token* by the form."""
         self.open("/sign-in")
         self.one("#token").send_keys(token)
-        self.one("main button").click()
+        self.leave(self.one("main button").click)
+
+    def leave(self, act: Callable[[], object]) -> None:
+        """Do what loads another page, and wait until it has: a click may return before that."""
+        left = self.one("html")
+        act()
+        wait_until(lambda: self._has_left(left), "another page")
+
+    def _has_left(self, page: WebElement) -> bool:
+        try:
+            page.is_enabled()
+        except StaleElementReferenceException:
+            return self.run("document.readyState") == "complete"
+        except WebDriverException as error:  # the same, while the page is being replaced
+            if not any(each in str(error).lower() for each in _REPLACED):
+                raise
+        return False
 
     def one(self, selector: str) -> WebElement:
         """The first element of that CSS selector."""
@@ -98,7 +117,7 @@ class Browser:
             except StaleElementReferenceException:
                 continue
             except WebDriverException as error:  # the same, while the element is being looked up
-                if "does not belong to the document" not in str(error):
+                if _REPLACED[0] not in str(error):
                     raise
         raise AssertionError(f"{selector} is replaced again and again")
 

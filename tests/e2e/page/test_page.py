@@ -74,7 +74,7 @@ def test_the_agents_tell_what_decides_their_precision_and_what_is_wrong(browser:
     assert "failed" in rows["hostile"]
     assert "quarantined" in rows["broken"]
     assert "3 need attention" in browser.text("h1 + p")
-    browser.one("h1 + p a").click()
+    browser.leave(browser.one("h1 + p a").click)
     assert "quick" not in browser.text("tbody")
 
 
@@ -151,14 +151,14 @@ def test_the_keyboard_alone_rolls_back_and_forth(site: Site, browser: Browser) -
     press(Keys.ENTER)
     tab_to("precision")
     tab_to("reason")
-    press("looks odd " + ATTACK, Keys.ENTER)
+    browser.leave(lambda: press("looks odd " + ATTACK, Keys.ENTER))
     assert "The precision is set." in browser.text()
     wait_until(lambda: "FP32" in browser.text(".head"), "the worker's acknowledgement")
     assert "operator: looks odd <script>" in browser.text("#now + dl")
     tab_to("Clear the override")
     press(Keys.ENTER)
     tab_to("reason")
-    press("it was the data", Keys.ENTER)
+    browser.leave(lambda: press("it was the data", Keys.ENTER))
     wait_until(lambda: "FP16" in browser.text(".head"), "half precision again")
     newest = site.changes()[:2]
     assert [each["action"] for each in newest] == ["precision clear", "precision set"]
@@ -174,7 +174,7 @@ def test_forms_work_without_javascript(site: Site, browser: Browser) -> None:
         assert "paused" in browser.text(".head")
         _fill(browser, "Run now", "run-reason", "while paused")
         assert "paused by page:token: no script" in browser.text(), "refused, with the reason"
-        browser.one("main a").click()
+        browser.leave(browser.one("main a").click)
         _fill(browser, "Resume", "resume-reason", "enough")
         assert "Resumed." in browser.text()
         browser.open("/")
@@ -198,7 +198,9 @@ def _fill(browser: Browser, action: str | None, field: str, reason: str) -> None
     if action is not None:
         browser.driver.find_element(By.XPATH, f"//summary[contains(., '{action}')]").click()
     browser.one(f"#{field}").send_keys(reason)
-    browser.driver.find_element(By.XPATH, f"//form[.//*[@id='{field}']]//button").click()
+    browser.leave(
+        browser.driver.find_element(By.XPATH, f"//form[.//*[@id='{field}']]//button").click
+    )
 
 
 def test_hostile_text_stays_text(site: Site, browser: Browser) -> None:
