@@ -29,7 +29,9 @@ _PREFIXES = ("GENESIS", "FP16")
 _AGENT = re.compile(r"GENESIS_AGENTS__\w+__\w")
 _OURS = re.compile(r"GENESIS_|FP16_|(ENABLE|DISABLE)_FP16", re.IGNORECASE)
 _ASSIGNMENT = re.compile(
-    r"\s*(?:export\s+|set\s+)?['\"]?(\w{1,80})['\"]?\s*[=:\s]\s*['\"]?(\w{1,20})\b", re.ASCII
+    r"[^\w#;/]*(?:(?:export|setx?|declare|readonly|ENV)\s+(?:-x\s+)?)?['\"]?(\w{1,80})['\"]?"
+    r"\s{0,20}[=:\s][\s=:>'\"]{0,20}(\w{1,20})\b",
+    re.ASCII,
 )
 _BLANK = re.compile(r"[ \t]*(#[^\r]*)?")
 _PLAIN = re.compile(r"(\w+)=((?:[!-~](?:[ -~]*[!-~])?)?)", re.ASCII)

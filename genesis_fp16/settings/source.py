@@ -53,6 +53,7 @@ MOST_UNKNOWN = 50  # names that are compared with all settings: each takes a mil
 DEEPEST = 16  # parts of a name, and levels of JSON
 _AGENT_VARIABLE = re.compile(rf"{AGENTS_PREFIX}[A-Z0-9_]*?__[A-Z0-9_]*")
 _AGENT_FIELDS = [field.upper() for field in AgentSettings.model_fields]
+_OTHER_FALSE_TEXTS = ("disabled", "disable", "fp32")  # in a wrong file, as the flag's value
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -176,8 +177,9 @@ def _means_fp32(name: str, value: str) -> bool:
     """Whether *name* looks like the rollback flag, and *value* like false."""
     if "DISABLE" in name:
         return _looks_like_flag(name) and value in TRUE_TEXTS
-    is_false = value in FALSE_TEXTS or difflib.get_close_matches(value, ["false"], cutoff=0.75)
-    return bool(is_false) and (name == ROLLBACK_FLAG or _looks_like_flag(name))
+    is_false = value in (*FALSE_TEXTS, *_OTHER_FALSE_TEXTS)
+    is_false = is_false or bool(difflib.get_close_matches(value, ["false"], cutoff=0.75))
+    return is_false and (name == ROLLBACK_FLAG or _looks_like_flag(name))
 
 
 def _looks_like_flag(name: str) -> bool:
