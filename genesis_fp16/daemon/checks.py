@@ -23,6 +23,7 @@ from genesis_fp16.daemon.api_tokens import TokenError, Tokens
 from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.domain.moments import moment
 from genesis_fp16.executors.check import check_executor
+from genesis_fp16.executors.choice import NO_USE_OF_URL, REMEDY_OF_URL
 from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed
 from genesis_fp16.plugins.agent_folder import read_preflight
 from genesis_fp16.plugins.commands import plugin_commands
@@ -364,6 +365,8 @@ def check_engine(settings: Settings) -> Iterator[CheckResult]:
     for finding in check_executor(settings):
         verdict: Verdict = "ok" if finding.ok else "fail"
         yield CheckResult("executor", verdict, finding.what, finding.remedy)
+    if settings.executor == "local" and settings.shared_url is not None:
+        yield CheckResult("executor", "warn", NO_USE_OF_URL, REMEDY_OF_URL)
     if settings.executor != "local":
         found = "no job was tried: a machine of the cluster may lack the home or the packages"
         yield CheckResult("executor", "ok", found, "genesis-fp16 executors check")

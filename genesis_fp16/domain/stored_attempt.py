@@ -24,6 +24,7 @@ Nobody depends on the order of a listing: a reader asks for the next number.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -33,6 +34,8 @@ from genesis_fp16.domain.run_spec import SPEC_FILE
 
 ORDER, CHOSEN, STARTS = "order", "chosen", "starts"
 LONGEST_INLINE = 1 << 16  # bytes of a file that travels within an update
+MOST_INLINE = 1 << 24  # bytes of all such files of an update, or of the order
+START_NAME = re.compile(r"[0-9a-f]{16}")  # of a start of a job
 STORED_FILE = "stored.json"  # in the attempt's folder: how far its updates were applied
 NOT_FROM_JOBS = (SPEC_FILE, ORDER_FILE, STORED_FILE, "commands.ndjson", "claim.json")
 
@@ -53,6 +56,11 @@ class _Record(BaseModel):
     )
 
 
+def stored_time(modified_ns: int) -> int:
+    """*modified_ns* of a file as `StoredFile` takes it: a file may claim any year."""
+    return min(max(0, modified_ns), 2**63 - 1)
+
+
 class StoredFile(_Record):
     """One whole file.
 
@@ -63,10 +71,10 @@ class StoredFile(_Record):
     """
 
     path: str
-    object: str = ""
+    object: str = Field("", pattern=r"^(inputs/[0-9]+-[0-9]+|files/[0-9a-f]{16}/[0-9]+)?$")
     content: bytes = b""
-    size: int
-    modified_ns: int = Field(ge=0)
+    size: int = Field(ge=0, lt=2**63)
+    modified_ns: int = Field(ge=0, lt=2**63)
 
 
 class StoredOrder(_Record):

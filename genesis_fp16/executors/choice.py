@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+import structlog
+
 from genesis_fp16.executors.base import Executor
 from genesis_fp16.executors.local import LocalExecutor
 from genesis_fp16.executors.object_store import Mirrors
@@ -13,11 +15,18 @@ from genesis_fp16.executors.remote.executor import JobOptions
 from genesis_fp16.settings import Settings
 from genesis_fp16.system.object_store import ObjectStore
 
+NO_USE_OF_URL = "GENESIS_SHARED_URL is set, but with GENESIS_EXECUTOR=local nothing uses it"
+REMEDY_OF_URL = "set GENESIS_EXECUTOR to slurm, ray or kubernetes, or delete GENESIS_SHARED_URL"
+
+log = structlog.get_logger()
+
 
 def make_executor(settings: Callable[[], Settings]) -> Executor:
     """The executor that the settings name; *settings* returns those in force."""
     engine = make_engine(settings())
     if engine is None:
+        if settings().shared_url is not None:
+            log.warning("shared_url_unused", reason=NO_USE_OF_URL, remedy=REMEDY_OF_URL)
         return LocalExecutor()
     return RemoteExecutor(
         engine,

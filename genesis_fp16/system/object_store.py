@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ REQUEST_SECONDS = 10.0
 SLOWEST_BYTES = 1 << 20  # a second, for the deadline of a file
 EXTRA = "genesis-fp16[storage]"
 _AT_ONCE = 200  # objects that one call deletes
+_LONGEST_READ = 1 << 28  # bytes of an object that is read into memory
 _LONGEST_ERROR = 300
 _LOCAL = ("file", "local", "memory")
 _CONNECTIONS = {  # of botocore: each request has our own deadline besides
@@ -56,12 +57,15 @@ class ObjectStore:
         """Content of the object; None if it does not exist.
 
         Raises:
-            ObjectStoreError: The store refused, or did not answer.
+            ObjectStoreError: The store refused, or did not answer; or the object is longer than
+                256 MiB.
         """
         try:
-            content = self._call("cat_file", self._path(name))
+            content = self._call("cat_file", self._path(name), start=0, end=_LONGEST_READ + 1)
         except FileNotFoundError:
             return None
+        if len(content) > _LONGEST_READ:
+            raise ObjectStoreError(f"{self.url}/{name} has more than {_LONGEST_READ >> 20} MiB")
         return bytes(content)
 
     def write(self, name: str, content: bytes) -> None:
@@ -131,10 +135,15 @@ class ObjectStore:
         """Delete every object below the folder *prefix*.
 
         Raises:
-            ObjectStoreError: The store refused, or did not answer.
+            ObjectStoreError: The store refused, did not answer, or keeps what it should delete.
         """
+        deleted: set[str] = set()
         while names := self.names(prefix)[:_AT_ONCE]:
+            if kept := deleted.intersection(names):
+                name = ascii(min(kept))
+                raise ObjectStoreError(f"{self.url}: {name} is still there after its deletion")
             self.delete(names)
+            deleted.update(names)
 
     def _no_bucket(self, error: FileNotFoundError) -> ObjectStoreError:
         return ObjectStoreError(f"{self.url}: {error}; create the bucket")
@@ -158,17 +167,20 @@ class ObjectStore:
         except (ImportError, ValueError) as error:
             remedy = f"install the file system's package; for s3 pip install '{EXTRA}'"
             raise ObjectStoreError(f"{self.url} cannot be opened: {error}; {remedy}") from error
+        except Exception as error:  # of any kind: some connect at once, or need more than a URL
+            raise ObjectStoreError(f"{self.url} cannot be opened: {_words(error)}") from error
         return system, path.strip("/")
 
-    def _call(self, name: str, *arguments: Any, longer: float = 0.0) -> Any:  # noqa: ANN401 -- fsspec has no types
+    def _call(self, name: str, *arguments: Any, longer: float = 0.0, **more: int) -> Any:  # noqa: ANN401 -- fsspec has no types
         system, _ = self._opened
         seconds = self._seconds + longer
         try:
             if not system.async_impl:
-                return getattr(system, name)(*arguments)
+                return getattr(system, name)(*arguments, **more)
             from fsspec.asyn import sync
 
-            return sync(system.loop, _bounded, getattr(system, f"_{name}"), arguments, seconds)
+            call = partial(getattr(system, f"_{name}"), *arguments, **more)
+            return sync(system.loop, _bounded, call, seconds)
         except FileNotFoundError:
             raise
         except TimeoutError as error:
@@ -179,8 +191,8 @@ class ObjectStore:
             raise ObjectStoreError(f"{self.url}: {_words(error)}") from error
 
 
-async def _bounded(call: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:  # noqa: ANN401
-    return await asyncio.wait_for(call(*arguments), seconds)
+async def _bounded(call: Callable[[], Any], seconds: float) -> Any:  # noqa: ANN401
+    return await asyncio.wait_for(call(), seconds)
 
 
 def check_store_url(url: str) -> str:
@@ -194,7 +206,8 @@ def check_store_url(url: str) -> str:
         parts = urlsplit(url)
     except ValueError as error:
         raise ValueError("it is not a URL") from error
-    if not _SCHEME.fullmatch(parts.scheme) or "://" not in url or not parts.netloc:
+    is_url = url.startswith(f"{parts.scheme}://") and _SCHEME.fullmatch(parts.scheme)
+    if not is_url or not parts.netloc or not url.isprintable() or "::" in url:
         raise ValueError("it is not the URL of an object store, for example s3://bucket/prefix")
     if parts.scheme in _LOCAL:
         raise ValueError("a folder is not named here: put GENESIS_HOME on the shared folder")

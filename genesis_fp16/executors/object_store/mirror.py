@@ -14,8 +14,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 import structlog
+from pydantic import BaseModel
 
 from genesis_fp16.domain.remote_attempt import (
     COMMANDS_FILE,
@@ -28,12 +30,15 @@ from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.domain.stored_attempt import (
     CHOSEN,
     LONGEST_INLINE,
+    MOST_INLINE,
     ORDER,
+    START_NAME,
     STARTS,
     StoredFile,
     StoredOrder,
     Update,
     command_name,
+    stored_time,
     update_name,
 )
 from genesis_fp16.executors.object_store.files import AttemptFiles
@@ -45,7 +50,8 @@ POLL_SECONDS = 0.4  # between two looks for commands to send and updates to read
 RETRY_SECONDS = 2.0  # after an error of the store
 APPLIED_SECONDS = 5.0  # between two records of how far updates are applied
 _UPDATES_AT_ONCE = 50
-_LOCK_SECONDS = 5.0  # for an operator's rollback of a model
+
+_Record = TypeVar("_Record", bound=BaseModel)
 
 log = structlog.get_logger()
 
@@ -179,34 +185,33 @@ class AttemptMirror:
         Returns:
             False if the run was taken away meanwhile.
         """
+        with open_regular(self._folder / SPEC_FILE) as file:  # not the store's: jobs can write that
+            spec = RunSpec.model_validate_json(file.read())
+        self._home.agent_folder = spec.agent_folder
         found = self._store.read(f"{self._job}/{ORDER}")
         if found is not None:
-            self._home.agent_folder = RunSpec.model_validate_json(
-                StoredOrder.model_validate_json(found).spec
-            ).agent_folder
             return True
-        with open_regular(self._folder / SPEC_FILE) as file:
-            spec = RunSpec.model_validate_json(file.read())
         with open_regular(self._folder / ORDER_FILE) as file:
             order = JobOrder.model_validate_json(file.read(LONGEST_FILE))
-        files = []
+        files: list[StoredFile | None] = []
+        inline = 0
         for number, path in enumerate(input_files(spec, self._home.home)):
             if self._closed.is_set() or self._over.is_set() or self._home.is_fenced_off():
                 return False
-            files.append(self._put(path, number))
+            files.append(self._put(path, number, LONGEST_INLINE if inline < MOST_INLINE else 0))
+            inline += len(files[-1].content) if files[-1] is not None else 0
         stored = StoredOrder(
             home=str(self._home.home),
             spec=spec.model_dump_json(),
             order=order,
             files=tuple(each for each in files if each is not None),
         )
-        self._home.agent_folder = spec.agent_folder
         self._store.write(f"{self._job}/{ORDER}", stored.model_dump_json().encode())
         self._uploaded.clear()
         return True
 
-    def _put(self, path: Path, number: int) -> StoredFile | None:
-        """Put a file into the store, if it is not small; None if it is gone.
+    def _put(self, path: Path, number: int, longest_inline: int) -> StoredFile | None:
+        """Put a file into the store, if it is longer than *longest_inline*; None if it is gone.
 
         What an earlier try has put there is not put again.
         """
@@ -217,15 +222,14 @@ class AttemptMirror:
         except (FileNotFoundError, UnicodeEncodeError) as error:
             log.warning("file_not_stored", job=self._job, file=repr(str(path)), error=str(error))
             return None
-        if found.st_size <= LONGEST_INLINE:
+        modified_ns = stored_time(found.st_mtime_ns)
+        if found.st_size <= longest_inline:
             content = path.read_bytes()
             return StoredFile(
-                path=where, content=content, size=len(content), modified_ns=found.st_mtime_ns
+                path=where, content=content, size=len(content), modified_ns=modified_ns
             )
-        name = f"inputs/{number}-{found.st_mtime_ns}"  # never of another content
-        file = StoredFile(
-            path=where, object=name, size=found.st_size, modified_ns=found.st_mtime_ns
-        )
+        name = f"inputs/{number}-{modified_ns}"  # never of another content
+        file = StoredFile(path=where, object=name, size=found.st_size, modified_ns=modified_ns)
         if self._uploaded.get(path) != file:
             self._store.upload(path, f"{self._job}/{name}")
             self._uploaded[path] = file
@@ -254,22 +258,26 @@ class AttemptMirror:
         chosen = self._store.read(f"{self._job}/{CHOSEN}")
         if chosen is None:
             starts = self._store.names(f"{self._job}/{STARTS}")
-            if not starts:
+            names = [each.rpartition("/")[2] for each in starts]
+            names = [each for each in names if START_NAME.fullmatch(each)]
+            if not names:
                 return
-            chosen = starts[0].rpartition("/")[2].encode()
+            chosen = names[0].encode()
             self._store.write(f"{self._job}/{CHOSEN}", chosen)
-        start = chosen.decode()
-        announced = self._store.read(f"{self._job}/{STARTS}/{start}") or b""
-        self._home.claim(Claim.model_validate_json(announced))
+        start = chosen.decode(errors="replace")
+        if not START_NAME.fullmatch(start):
+            raise self._wrong(CHOSEN)
+        name = f"{STARTS}/{start}"
+        self._home.claim(self._parsed(Claim, name, self._store.read(f"{self._job}/{name}") or b""))
         self._next_update, self._start = self._home.applied(start), start
 
     def _read_update(self) -> bool:
         """Read and apply the next update; False if there is none."""
-        name = f"{self._job}/{update_name(self._start, self._next_update)}"
-        found = self._store.read(name)
+        name = update_name(self._start, self._next_update)
+        found = self._store.read(f"{self._job}/{name}")
         if found is None:
             return False
-        update = Update.model_validate_json(found)
+        update = self._parsed(Update, name, found)
         if self._closed.is_set() or not self._home.add(update):
             return False
         self._unapplied += 1
@@ -277,7 +285,22 @@ class AttemptMirror:
         self._files.put((self._next_update, update))
         return True
 
-    # Below: the thread of whole files
+    def _parsed(self, kind: type[_Record], name: str, content: bytes) -> _Record:
+        """The record in the object *name*.
+
+        Raises:
+            ObjectStoreError: It is none; the message repeats nothing of it.
+        """
+        try:
+            return kind.model_validate_json(content)
+        except ValueError:
+            raise self._wrong(name) from None
+
+    def _wrong(self, name: str) -> ObjectStoreError:
+        return ObjectStoreError(
+            f"{self._store.url}/{self._job}/{name} is not what our launcher writes; cancel the "
+            "run, and see the version on the job's machine and who else may write there"
+        )
 
     # Below: the thread of whole files
 
@@ -303,6 +326,9 @@ class AttemptMirror:
                 step()
             except OSError as error:
                 self._note("files", error)
+                self._over.wait(RETRY_SECONDS)
+            except Exception as error:  # of any kind, as in `_talk`
+                self._note("files", OSError(f"the daemon failed: {error!r}; see its log"))
                 self._over.wait(RETRY_SECONDS)
             else:
                 self._note("files", None)

@@ -332,7 +332,7 @@ class RemoteExecutor:
             self._processes.kill(handle)
 
     def trouble_seconds(self) -> float:
-        """Seconds for which the engine has refused a job or said nothing of one; 0 if it has not.
+        """Seconds for which engine or store have refused a job or not answered; 0 if they do.
 
         A job that waits in its queue does not count.
         """
@@ -394,9 +394,10 @@ class RemoteExecutor:
         self._note_trouble([job for job in jobs if not job.over])
 
     def _note_trouble(self, jobs: list[_Job]) -> None:
-        """Take note of whether the engine refuses a job or does not answer, and log a change."""
+        """Take note of whether engine or store refuse a job or do not answer; log a change."""
         unknown = [job.status for job in jobs if job.status.state is JobState.UNKNOWN]
         reasons = [job.trouble for job in jobs] + [status.reason for status in unknown]
+        reasons += [job.mirror.trouble for job in jobs if job.mirror is not None]
         reason = next(filter(None, reasons), "")
         if bool(reason) == (self._troubled_at is not None):
             return

@@ -36,6 +36,7 @@ from genesis_fp16.domain.stored_attempt import (
     StoredOrder,
     Update,
     command_name,
+    stored_time,
     update_name,
 )
 from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
@@ -273,7 +274,7 @@ class StoredAttempt:
                 path=self._where(path),
                 content=content,
                 size=len(content),
-                modified_ns=path.stat().st_mtime_ns,
+                modified_ns=stored_time(path.stat().st_mtime_ns),
             )
             self._unsent = Update(beat=True, written=(result,))
             retried(self._send_update)

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from genesis_fp16.domain.remote_attempt import FENCE_FILE, HEARTBEAT_FILE, RESULT_FILE
 from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.domain.stored_attempt import LONGEST_INLINE, NOT_FROM_JOBS, StoredFile
+from genesis_fp16.domain.stored_attempt import (
+    LONGEST_INLINE,
+    MOST_INLINE,
+    NOT_FROM_JOBS,
+    StoredFile,
+    stored_time,
+)
 from genesis_fp16.system.object_store import ObjectStore
 
 _NOT_WHOLE = re.compile(r"\..+\.[0-9a-f]{8}|\.publishing\.lock")  # of a writer at work; a lock
@@ -56,8 +62,18 @@ class Folders:
                 folders[:] = [each for each in folders if not _NOT_WHOLE.fullmatch(each)]
                 for name in names:
                     path = Path(place, name)
-                    if path not in self._left_out and not _NOT_WHOLE.fullmatch(name):
+                    is_ours = path not in self._left_out and not _NOT_WHOLE.fullmatch(name)
+                    if is_ours and _is_text(path):
                         yield path
+
+
+def _is_text(path: Path) -> bool:
+    """Whether an update can name *path*."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def mark_of(found: os.stat_result) -> _Mark:
@@ -80,7 +96,7 @@ class ChangedFiles:
         self._store, self._job, self._prefix = store, job, prefix
         self._home, self._folders = home, folders
         self._sent = self._seen = dict(folders.whole())
-        self._count = 0
+        self._count = self._inline = 0
 
     def send(self) -> tuple[tuple[StoredFile, ...], tuple[str, ...]]:
         """Put what has changed into the store; return it, oldest first, and what is gone.
@@ -90,7 +106,7 @@ class ChangedFiles:
         Raises:
             ObjectStoreError: The store refused, or did not answer.
         """
-        self._seen = dict(self._folders.whole())
+        self._seen, self._inline = dict(self._folders.whole()), 0
         changed = [path for path, mark in self._seen.items() if self._sent.get(path) != mark]
         changed.sort(key=lambda path: self._seen[path][2])
         written = [file for path in changed if (file := self._put(path)) is not None]
@@ -104,15 +120,15 @@ class ChangedFiles:
         where = str(path.relative_to(self._home))
         name, content = "", b""
         try:
-            where.encode()
-            if size <= LONGEST_INLINE:
+            if size <= LONGEST_INLINE and self._inline < MOST_INLINE:
                 content = path.read_bytes()
+                self._inline += len(content)
             else:
                 self._count += 1
                 name = f"{self._prefix}/{self._count}"
                 self._store.upload(path, f"{self._job}/{name}")
             same = mark_of(path.lstat()) == (inode, size, modified_ns)
-        except (FileNotFoundError, UnicodeEncodeError):
+        except FileNotFoundError:
             same = False
         if not same:
             self._seen[path] = (0, 0, 0)
@@ -120,5 +136,9 @@ class ChangedFiles:
                 self._store.delete([f"{self._job}/{name}"])
             return None
         return StoredFile(
-            path=where, object=name, content=content, size=size, modified_ns=modified_ns
+            path=where,
+            object=name,
+            content=content,
+            size=size,
+            modified_ns=stored_time(modified_ns),
         )

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from structlog.testing import capture_logs
 
+from genesis_fp16.daemon.checks import check_engine
 from genesis_fp16.executors import LocalExecutor
 from genesis_fp16.executors.choice import job_options, make_engine, make_executor, make_mirrors
 from genesis_fp16.executors.kubernetes.checks import missing_settings
@@ -16,6 +18,16 @@ from genesis_fp16.settings import AgentSettings, Settings
 def test_workers_run_here_unless_an_engine_is_named() -> None:
     assert isinstance(make_executor(Settings), LocalExecutor)
     assert make_engine(Settings()) is None
+
+
+def test_a_url_that_nothing_uses_is_told() -> None:
+    settings = Settings(shared_url="s3://bucket/x")
+    with capture_logs() as logs:
+        assert isinstance(make_executor(lambda: settings), LocalExecutor)
+    assert [each["event"] for each in logs] == ["shared_url_unused"]
+    first, told = check_engine(settings)
+    assert (first.verdict, told.verdict) == ("ok", "warn")
+    assert "GENESIS_SHARED_URL" in told.found
 
 
 @pytest.mark.parametrize("name", ["slurm", "kubernetes"])

@@ -22,6 +22,9 @@ def test_an_object_store_is_named(url: str) -> None:
         "s3:hunter2",
         "s3://",
         "s3://[hunter2",
+        "S3://hunter2/x",
+        "s3://hunter2/x\ny",
+        "s3://hunter2::file:///x",
     ],
 )
 def test_what_is_no_store_or_holds_a_secret_is_refused_and_not_repeated(url: str) -> None:
@@ -35,3 +38,10 @@ def test_a_missing_package_is_named() -> None:
         ObjectStore("gs://bucket").read("name")
     with pytest.raises(ObjectStoreError, match="nosuch"):
         ObjectStore("nosuch://bucket").read("name")
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1:1/x", "github://a/b", "reference://a/b"])
+def test_a_file_system_that_cannot_be_opened_is_named(url: str) -> None:
+    with pytest.raises(ObjectStoreError, match="cannot be opened") as refusal:
+        ObjectStore(url).read("name")
+    assert url in str(refusal.value)

@@ -28,6 +28,14 @@ def test_an_object_is_whole_listed_and_deleted(store: ObjectStore, tmp_path: Pat
     assert store.names() == []
 
 
+def test_what_cannot_be_deleted_is_named(store: ObjectStore) -> None:
+    store._call("pipe_file", f"{store._path('a')}/folder/", b"")  # as the console of S3 makes one
+    store.write("a/1", b"one")
+    with pytest.raises(ObjectStoreError, match="a/folder/' is still there"):
+        store.delete_all("a")
+    assert store.read("a/1") is None
+
+
 def test_the_check_uses_every_right_and_leaves_nothing(store: ObjectStore) -> None:
     assert [each.ok for each in check_store(store)] == [True]
     assert store.names() == []

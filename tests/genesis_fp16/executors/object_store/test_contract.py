@@ -10,7 +10,7 @@ import pytest
 from genesis_fp16.executors.object_store import Mirrors
 from genesis_fp16.executors.remote import RemoteExecutor
 from genesis_fp16.system.object_store import ObjectStore
-from tests.genesis_fp16.executors.contract import EngineContract, remote_executor
+from tests.genesis_fp16.executors.contract import ExecutorContract, remote_executor
 from tests.genesis_fp16.executors.process_engine import ProcessCluster
 
 pytestmark = pytest.mark.process
@@ -48,5 +48,5 @@ def cluster(store: ObjectStore, home_settings) -> Iterator[StoreCluster]:
         yield cluster
 
 
-class TestContract(EngineContract):
-    """See `EngineContract`."""
+class TestContract(ExecutorContract):
+    """See `ExecutorContract`; `test_mirror` has what differs from a shared folder."""

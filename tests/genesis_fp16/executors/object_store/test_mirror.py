@@ -81,6 +81,7 @@ def test_a_silent_store_ends_nothing_and_loses_nothing(
     with object_server.silent():
         wait_until(lambda: attempts.executor.unreachable(handle), "the reason")
         assert "not answered" in attempts.executor.unreachable(handle)
+        wait_until(attempts.executor.trouble_seconds, "the trouble to be counted")
         waiting = attempts.submit(attempts.spec(steps=1))
         wait_until(lambda: "not answered" in attempts.executor.waiting(waiting), "a reason")
         attempts.executor.send(handle, SetPrecision(state=FP32))
@@ -93,6 +94,7 @@ def test_a_silent_store_ends_nothing_and_loses_nothing(
     attempts.executor.send(handle, Stop(reason="shutdown"))
     assert attempts.ended(handle) == ExitStatus(exit_code=75)
     assert attempts.ended(waiting) == ExitStatus(exit_code=0)
+    wait_until(lambda: not attempts.executor.trouble_seconds(), "the end of the trouble")
     steps = [e.step for e in EventTail(spec.events_path).read() if e.kind == "step_stats"]
     assert steps == list(range(1, steps[-1] + 1))
 

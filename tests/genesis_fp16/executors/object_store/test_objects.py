@@ -1,0 +1,239 @@
+"""Objects in a store of this process: those that no launcher writes, and whose turn it is."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from genesis_fp16.domain.attempt import Attempt
+from genesis_fp16.domain.remote_attempt import Claim, JobOrder
+from genesis_fp16.domain.run import Run, RunState
+from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.domain.stored_attempt import (
+    LONGEST_INLINE,
+    MOST_INLINE,
+    ORDER,
+    Appended,
+    StoredFile,
+    StoredOrder,
+    Update,
+    update_name,
+)
+from genesis_fp16.executors.job_files import write_fence, write_order
+from genesis_fp16.executors.object_store import AttemptMirror
+from genesis_fp16.runs.spec import make_spec
+from genesis_fp16.settings import Settings
+from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
+from genesis_fp16.worker.stored.__main__ import is_chosen
+from genesis_fp16.worker.stored.folders import ChangedFiles, Folders
+from infrastructure.events import PrecisionState
+from tests.patience import wait_until
+
+JOB, START = "genesis-a-r-1-0", "0123456789abcdef"
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    return ObjectStore(f"memory://{secrets.token_hex(4)}/x")
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> RunSpec:
+    run = Run(
+        id="r",
+        agent="a",
+        number=1,
+        trigger="manual",
+        state=RunState.STARTING,
+        seed=0,
+        due_at=0.0,
+        created_at=0.0,
+        available_at=0.0,
+    )
+    attempt = Attempt(run_id="r", number=1, incarnation="0" * 32, started_at=0.0)
+    fp32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+    spec = make_spec(Settings(home=tmp_path), run, attempt, "a:A", fp32)
+    spec.attempt_folder.mkdir(parents=True)
+    (spec.attempt_folder / SPEC_FILE).write_text(spec.model_dump_json())
+    write_fence(spec.run_folder, spec.incarnation)
+    write_order(spec.attempt_folder, order(spec))
+    return spec
+
+
+def order(spec: RunSpec) -> JobOrder:
+    return JobOrder(
+        job=JOB,
+        engine="none",
+        incarnation=spec.incarnation,
+        stop_seconds=1.0,
+        run_seconds=60.0,
+        ordered_at=0.0,
+    )
+
+
+@pytest.fixture
+def open_mirror(store: ObjectStore, spec: RunSpec) -> Iterator[Callable[[], AttemptMirror]]:
+    made: list[AttemptMirror] = []
+
+    def open_mirror() -> AttemptMirror:
+        folder, incarnation = spec.attempt_folder, spec.incarnation
+        made.append(AttemptMirror(store, JOB, folder, incarnation, on_ready=lambda: None))
+        return made[-1]
+
+    yield open_mirror
+    for each in made:
+        each.finish()
+        each.join(10.0)
+
+
+def announce(store: ObjectStore, spec: RunSpec, start: str = START) -> None:
+    claim = Claim(incarnation=spec.incarnation, host="h", pid=1, claimed_at=0.0)
+    store.write(f"{JOB}/starts/{start}", claim.model_dump_json().encode())
+
+
+def send(store: ObjectStore, number: int, update: bytes) -> None:
+    store.write(f"{JOB}/{update_name(START, number)}", update)
+
+
+def inline(path: str, content: bytes = b"x", modified_ns: int = 1) -> StoredFile:
+    return StoredFile(path=path, content=content, size=len(content), modified_ns=modified_ns)
+
+
+def test_an_order_that_a_job_has_replaced_opens_no_other_folder(
+    store: ObjectStore, spec: RunSpec, open_mirror
+) -> None:
+    wide = spec.model_copy(update={"agent_folder": spec.agent_folder.parents[1]})
+    stored = StoredOrder(home="/", spec=wide.model_dump_json(), order=order(spec), files=())
+    store.write(f"{JOB}/{ORDER}", stored.model_dump_json().encode())
+    announce(store, spec)
+    home = spec.agent_folder.parents[1]
+    (home / "genesis.db").write_bytes(b"the database")
+    last = f"{spec.attempt_folder.relative_to(home)}/last.log"
+    files = (inline("genesis.db"), inline("agents/b/model.pt"), inline(last))
+    send(store, 0, Update(written=files).model_dump_json().encode())
+    open_mirror()
+    wait_until((home / last).exists, "the end of the update")
+    assert (home / "genesis.db").read_bytes() == b"the database"
+    assert not (home / "agents" / "b").exists()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"\xff\x00hunter2",
+        b"[]",
+        b'{"appended": "hunter2"}',
+        b'{"written": [{"path": "a", "size": 1, "modified_ns": -1}]}',
+        b'{"written": [{"path": "hunter2", "size": 1, "modified_ns": 1' + b"0" * 30 + b"}]}",
+        b'{"written": [{"path": "a", "object": "../other/order", "size": 1, "modified_ns": 1}]}',
+        b'{"written": [{"path": "a", "object": "order", "size": 1, "modified_ns": 1}]}',
+    ],
+)
+def test_an_update_that_is_none_is_named_and_not_repeated(
+    store: ObjectStore, spec: RunSpec, open_mirror, forged: bytes
+) -> None:
+    announce(store, spec)
+    send(store, 0, forged)
+    with capture_logs() as logs:
+        mirror = open_mirror()
+        wait_until(lambda: mirror.trouble, "the trouble")
+    assert update_name(START, 0) in mirror.trouble
+    assert "cancel the run" in mirror.trouble
+    assert "hunter2" not in mirror.trouble + repr(logs)
+
+
+def test_a_start_with_an_odd_name_is_not_chosen(
+    store: ObjectStore, spec: RunSpec, open_mirror
+) -> None:
+    for name in ("../../other", "x\n", "a/" + "0" * 15):
+        announce(store, spec, name)
+    mirror = open_mirror()
+    wait_until(lambda: mirror.looked_at, "a look")
+    announce(store, spec)
+    wait_until(lambda: store.read(f"{JOB}/chosen"), "a choice")
+    assert store.read(f"{JOB}/chosen") == START.encode()
+
+
+def test_an_object_without_end_is_not_read(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("genesis_fp16.system.object_store._LONGEST_READ", 100)
+    store.write("long", b"x" * 101)
+    store.write("short", b"x" * 100)
+    assert store.read("short") == b"x" * 100
+    with pytest.raises(ObjectStoreError, match="more than"):
+        store.read("long")
+
+
+def test_odd_names_and_times_cost_no_other_file(
+    store: ObjectStore, spec: RunSpec, tmp_path: Path
+) -> None:
+    files = ChangedFiles(store, JOB, f"files/{START}", tmp_path, Folders(spec))
+    odd = Path(os.fsdecode(bytes(spec.run_folder) + b"/odd\xff"))
+    odd.write_bytes(b"x")
+    for name, seconds in (("past", -(10**9)), ("future", 2**34), ("now", 1)):
+        (spec.run_folder / name).write_bytes(b"x")
+        os.utime(spec.run_folder / name, (seconds, seconds))
+    written, _ = files.send()
+    assert {Path(each.path).name for each in written} == {"past", "future", "now"}
+    odd.unlink()
+    assert files.send() == ((), ())
+
+
+def test_many_small_files_do_not_make_one_huge_update(
+    store: ObjectStore, spec: RunSpec, tmp_path: Path, open_mirror
+) -> None:
+    files = ChangedFiles(store, JOB, f"files/{START}", tmp_path, Folders(spec))
+    count = MOST_INLINE // LONGEST_INLINE + 5
+    for number in range(count):
+        (spec.run_folder / f"small-{number}").write_bytes(b"x" * LONGEST_INLINE)
+    written, _ = files.send()
+    assert len(written) == count
+    assert sum(len(each.content) for each in written) == MOST_INLINE
+    mirror = open_mirror()
+    wait_until(lambda: mirror.ready, "the order")
+    sent = StoredOrder.model_validate_json(store.read(f"{JOB}/{ORDER}") or b"")
+    names = {Path(each.path).name for each in sent.files}
+    assert names >= {f"small-{number}" for number in range(count)}
+    assert MOST_INLINE <= sum(len(each.content) for each in sent.files) < MOST_INLINE * 1.01
+
+
+def test_the_next_daemon_reads_on(store: ObjectStore, spec: RunSpec, open_mirror) -> None:
+    home = spec.agent_folder.parents[1]
+    where = str(spec.events_path.relative_to(home))
+
+    def append(number: int, offset: int, content: bytes) -> None:
+        appended = (Appended(path=where, offset=offset, content=content),)
+        send(store, number, Update(appended=appended).model_dump_json().encode())
+
+    def read() -> bytes:
+        return spec.events_path.read_bytes() if spec.events_path.exists() else b""
+
+    announce(store, spec)
+    append(0, 0, b"one\n")
+    first = open_mirror()
+    wait_until(lambda: read() == b"one\n", "the first lines")
+    first.close()
+    first.join(10.0)
+    announce(store, spec, "f" * 16)  # the engine has started the job twice
+    append(1, 4, b"two\n")
+    open_mirror()
+    wait_until(lambda: read() == b"one\ntwo\n", "the rest")
+    assert store.read(f"{JOB}/chosen") == START.encode()
+
+
+def test_a_second_start_and_one_without_its_run_begin_nothing(
+    store: ObjectStore, spec: RunSpec, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stored = StoredOrder(home="/", spec=spec.model_dump_json(), order=order(spec), files=())
+    store.write(f"{JOB}/{ORDER}", stored.model_dump_json().encode())
+    store.write(f"{JOB}/chosen", START.encode())
+    assert is_chosen(store, JOB, START, stored)
+    assert not is_chosen(store, JOB, "f" * 16, stored)
+    assert "started before" in capfd.readouterr().err
+    store.delete([f"{JOB}/{ORDER}", f"{JOB}/chosen"])
+    assert not is_chosen(store, JOB, START, stored)
+    assert "another attempt" in capfd.readouterr().err
