@@ -332,7 +332,7 @@ class RemoteExecutor:
             self._processes.kill(handle)
 
     def trouble_seconds(self) -> float:
-        """Seconds for which engine or store have refused a job or not answered; 0 if they do.
+        """Seconds for which engine or store have refused a job or not answered; 0 if neither has.
 
         A job that waits in its queue does not count.
         """
@@ -457,6 +457,8 @@ class _Job:
         status: The engine's last answer.
         started: Whether its launcher may have started.
         killed: Whether it is to end at once.
+        leaves: Whether it has been told to continue on another machine.
+        tries: Failed tries to submit it.
         kill_at: Monotonic seconds from which the engine is asked to end it.
         refused: Why the engine will never take it; empty if it may.
         trouble: Why it could not be submitted yet.
