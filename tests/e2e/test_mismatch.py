@@ -63,9 +63,11 @@ def test_the_guard_moves_the_guilty_roles_and_the_ladder_gives_them_back(daemon)
 
     assert roles(daemon) == {"policy": "fp16", "rollout": "fp16"}
     metrics = daemon.metrics()
-    pair = {"agent": "rounding", "pair": "policy_rollout"}
-    excess = metrics.value("genesis_mismatch_excess_kl", **pair)
-    assert excess > LIMIT > metrics.value("genesis_mismatch_floor_kl", **pair)
+    shown = metrics.value("genesis_mismatch_excess_kl", agent="rounding", pair="policy_rollout")
+    reports = [each.report for each in daemon.events("mismatch_measured")]
+    assert shown in [each.excess_k3 for each in reports], "of any sample: FP16's may have come"
+    assert reports[0].policy == "bf16"
+    assert reports[0].excess_k3 > LIMIT > reports[0].floor_k3
     assert metrics.value("genesis_guard_trips_total", agent="rounding", trigger="mismatch") == 1
     before, after = daemon.events("precision_changed")
     assert (before.state.effective, after.state.effective) == ("bf16", "fp16")
