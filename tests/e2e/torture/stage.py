@@ -66,7 +66,7 @@ class Stage:
     @property
     def no_progress_seconds(self) -> float:
         """After which a silent worker is stopped; longer than a fault holds one, also here now."""
-        seconds = {"local": 10.0, "ray": 30.0}.get(self.executor, 10.0)
+        seconds = 30.0 if self.executor == "ray" else 10.0
         return seconds * min(crowding(), _MOST_CROWDING)
 
     @property
