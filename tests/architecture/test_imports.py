@@ -81,7 +81,12 @@ def test_one_module_reads_the_environment(files: Files, root: Path) -> None:
         if module == "os"
     }
     sets_one_for_pydantic = "genesis_fp16/cli/program.py"
-    assert readers == {"genesis_fp16/settings/source.py", sets_one_for_pydantic}
+    of_tests_in_the_sandbox = "agents/se_darwin/fork_server/builtin_fixtures.py"
+    assert readers == {
+        "genesis_fp16/settings/source.py",
+        sets_one_for_pydantic,
+        of_tests_in_the_sandbox,
+    }
 
 
 def test_only_metrics_declares_metrics(files: Files, root: Path) -> None:

@@ -167,6 +167,9 @@ TESTED_BY = {
     ),
     "agents/se_darwin/fork_server/collector.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
     "agents/se_darwin/fork_server/fixtures.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
+    "agents/se_darwin/fork_server/builtin_fixtures.py": (
+        "agents/se_darwin/sandbox/test_pytest_suite.py"
+    ),
     "agents/se_darwin/fork_server/place.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
     "agents/se_darwin/fork_server/suite_runner.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
     "agents/se_darwin/fork_server/given_modules.py": (

@@ -10,6 +10,8 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+from .builtin_fixtures import BUILTIN, REFUSED
+
 _REQUEST = "request"
 
 
@@ -45,7 +47,7 @@ class Fixtures:
     """
 
     def __init__(self, namespaces: Sequence[Mapping[str, object]]) -> None:
-        self._found: dict[str, _Fixture] = {}
+        self._found = {name: _builtin(name, function) for name, function in BUILTIN.items()}
         self._kept: dict[tuple[object, ...], object] = {}
         self._teardown = ExitStack()
         for namespace in namespaces:
@@ -67,7 +69,8 @@ class Fixtures:
             test: Name of the test.
 
         Raises:
-            UnsupportedTestError: One of them is not defined in the files of the tests.
+            UnsupportedTestError: One of them is neither defined in the files of the tests nor one
+                of pytest's that the sandbox has.
         """
         ordered: dict[str, None] = {}
         automatic = [each.name for each in self._found.values() if each.autouse]
@@ -116,10 +119,12 @@ class Fixtures:
         if name in ordered:
             return
         if name not in self._found or name in within:
-            raise UnsupportedTestError(
-                f"{test} needs {name}: of pytest's fixtures only those that the tests' own file, "
-                "class or conftest.py defines can be used; create the value in the test"
+            known = ", ".join(BUILTIN)
+            reason = REFUSED.get(name) or (
+                f"only {known} and fixtures that the tests' own file, class or conftest.py defines "
+                "can be used; create the value in the test"
             )
+            raise UnsupportedTestError(f"{test} needs {name}: {reason}")
         for need in self._found[name].needs:
             if need != _REQUEST:
                 self._order(need, ordered, (*within, name), test)
@@ -142,6 +147,13 @@ class Fixtures:
                 is_kept=getattr(marker, "scope", "function") != "function",
                 in_class=in_class,
             )
+
+
+def _builtin(name: str, function: Callable[[], object]) -> _Fixture:
+    """A fixture of pytest itself."""
+    return _Fixture(
+        name=name, function=function, params=None, autouse=False, is_kept=False, in_class=False
+    )
 
 
 def required_names(function: Callable[..., object], *, skip_first: bool = False) -> list[str]:

@@ -765,7 +765,14 @@ caught = []
         ("import mod, pytest\npytestmark = pytest.mark.skip\n" + ONE, "are skipped"),
         ("import mod, pytest\npytestmark = [pytest.mark.skip('no')]\n" + ONE, "are skipped"),
         ("import mod, pytest\n@pytest.mark.skip\n" + ONE, "tests of solve are skipped"),
-        ("import mod\ndef test_a(tmp_path): mod.solve(1)", "test_a needs tmp_path: of pytest"),
+        (
+            "import mod\ndef test_a(tmp_path): mod.solve(1)",
+            "needs tmp_path: the sandbox opens",
+        ),
+        (
+            "import mod\ndef test_a(caplog): mod.solve(1)",
+            "needs caplog: only capsys, monkey",
+        ),
         (
             "import mod\n1 / 0\ndef test_a(): mod.solve(1)",
             "importing the program and its tests raised ZeroDivisionError: division by zero$",
@@ -810,6 +817,71 @@ def test_c():
     candidate = f"def solve(x, low=0):\n    {skip}\n"
     assert passed(sandbox, tests, candidate) == dict.fromkeys(names, False)
     assert passed(sandbox, tests) == dict(zip(names, (False, True, True), strict=True))
+
+
+def test_fixtures_of_pytest_itself_capture_output_and_undo_changes(sandbox: Sandbox) -> None:
+    program = """
+import os
+LIMIT, LABELS = 1, {"unit": "m"}
+class Base:
+    size = 1
+class Shop(Base):
+    @staticmethod
+    def rate():
+        return 2
+def solve(x):
+    print("total", x)
+    return x * LIMIT * Shop.rate() + Shop.size + int(os.environ.get("SHIFT", 0)), LABELS.get("unit")
+"""
+    tests = """
+import os
+import mod
+def test_output(capsys):
+    mod.solve(3)
+    with capsys.disabled():
+        mod.solve(4)
+    out, err = capsys.readouterr()
+    assert out == "total 3\\n"
+    assert err == ""
+    mod.solve(5)
+    assert capsys.readouterr().out == "total 5\\n"
+def test_changes(monkeypatch):
+    monkeypatch.setattr(mod, "LIMIT", 10)
+    monkeypatch.setattr(mod.Shop, "rate", staticmethod(lambda: 3))
+    monkeypatch.setattr("mod.Shop.size", 5)
+    monkeypatch.setattr(mod, "LIMIT", 20)
+    monkeypatch.setitem(mod.LABELS, "unit", "km")
+    monkeypatch.setenv("SHIFT", 100)
+    assert mod.solve(1) == (165, "km")
+    with monkeypatch.context() as inner:
+        inner.delitem(mod.LABELS, "unit")
+        inner.delattr(mod.Shop, "size")
+        inner.delenv("SHIFT")
+        assert mod.solve(1) == (61, None)
+    assert mod.solve(1) == (165, "km")
+def test_undone():
+    assert mod.solve(1) == (3, "m")
+    assert "size" not in vars(mod.Shop)
+def test_missing(monkeypatch):
+    mod.solve(1)
+    try:
+        monkeypatch.setattr(mod, "nothing", 1)
+    except AttributeError:
+        missing = True
+    assert missing
+    monkeypatch.setattr(mod, "nothing", 1, raising=False)
+    assert mod.nothing == 1
+"""
+    suite = prepare(sandbox, tests, program)
+    assert suite.left_out == ()
+    [execution] = sandbox.screen([program], suite, function="solve", limits=LIMITS)
+    outcomes = zip(suite.cases(), execution.outputs, strict=True)
+    assert [case.arguments[0] for case, output in outcomes if not case.passes(output)] == []
+    wrong = program.replace('"total", x', '"total:", x')
+    [execution] = sandbox.screen([wrong], suite, function="solve", limits=LIMITS)
+    outcomes = zip(suite.cases(), execution.outputs, strict=True)
+    failed = [str(case.arguments[0]) for case, output in outcomes if not case.passes(output)]
+    assert {name.partition(",")[0] for name in failed} == {"test_output"}
 
 
 def test_a_kept_fixture_is_made_for_each_of_its_parameters_and_classes(sandbox: Sandbox) -> None:
