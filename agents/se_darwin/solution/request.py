@@ -307,7 +307,7 @@ class EvolutionRequest(BaseModel):
         )
         task = replace(task, limits=_measured_limits(task.within, sandbox, limits))
         [given] = task.within.evaluate(sandbox, [(frozenset(), space.source)], coverage=True)
-        self._check_given(given, space)
+        self._check_given(given, task)
         return task if _runs_apart(task, sandbox, given) else task.within
 
     def _suite(self) -> PytestSuite | None:
@@ -333,12 +333,20 @@ class EvolutionRequest(BaseModel):
                 found.add(name)
         return found
 
-    def _check_given(self, given: Evaluation, space: EditSpace) -> None:
+    def _check_given(self, given: Evaluation, task: RepairTask) -> None:
         """Refuse tests whose results do not depend on the function."""
         outputs = given.execution.outputs
-        reached = any(each is None or each.lines.intersection(space.lines) for each in outputs)
-        if self.test_code and not reached:
-            raise ValueError(f"no test calls {self.function}; add a test that does")
+        lines = task.space.lines
+        reached = any(each is None or each.lines.intersection(lines) for each in outputs)
+        if reached or not self.test_code:
+            return
+        for test, output in zip(task.tests, outputs, strict=True):
+            if output is not None and output.kind == "raise":
+                raise ValueError(
+                    f"no test calls {self.function}: {test.arguments[0]} raises {output.text} "
+                    "before it does (the sandbox opens no files and starts no threads or processes)"
+                )
+        raise ValueError(f"no test calls {self.function}; add a test that does")
 
 
 def _runs_apart(task: RepairTask, sandbox: Sandbox, given: Evaluation) -> bool:

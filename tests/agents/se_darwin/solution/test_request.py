@@ -275,6 +275,17 @@ def test_what_can_be_sent_is_confirmed_in_two_processes(sandbox: Sandbox) -> Non
     assert not task.suite.within
 
 
+def test_tests_that_end_before_they_call_the_function_are_named(sandbox: Sandbox) -> None:
+    tests = (
+        "from threading import Thread\nfrom program import solve\n"
+        "def test_a():\n    thread = Thread(target=int)\n    thread.start()\n"
+        "    assert solve(1) == 2\n"
+    )
+    request = EvolutionRequest(code=CODE, function="solve", test_code=tests)
+    with pytest.raises(ValueError, match="no test calls solve: test_a, line 6 raises RuntimeError"):
+        request.task(sandbox, 5.0)
+
+
 def test_tests_that_never_end_are_refused_and_not_searched_on(sandbox: Sandbox) -> None:
     tests = (
         "from program import solve\n"
