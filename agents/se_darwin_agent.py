@@ -290,13 +290,14 @@ class SEDarwinAgent(WorldModelAgent):
                 return iterations, history, "success"
             if remaining <= 0:
                 return iterations, history, "evaluations"
-            if began - started >= (request.max_seconds or math.inf):
+            seconds_left = started + (request.max_seconds or math.inf) - began
+            if seconds_left <= 0.0:
                 return iterations, history, "seconds"
             if len(iterations) >= (self._max_iterations or math.inf):
                 return iterations, history, "iterations"
             if request.stop is not None and request.stop():
                 return iterations, history, "stopped"
-            outcomes = evolution.run_generation(remaining)
+            outcomes = evolution.run_generation(remaining, seconds=seconds_left)
             if not outcomes:
                 return iterations, history, "exhausted"
             history += outcomes

@@ -31,7 +31,8 @@ _STOP_SECONDS = 10.0  # from an interrupt to the end of the generation under way
 _ENDS = {
     "evaluations": "all candidates that --max-evaluations allows were run",
     "seconds": "the time that --seconds allows is up",
-    "exhausted": "every candidate was run: this fault is not among those that small edits repair",
+    "exhausted": "every candidate was run: this fault is not among those that small edits repair "
+    "(with more checks in the tests, more edits are tried together)",
     "stopped": "interrupted",
 }
 _SPLIT = {

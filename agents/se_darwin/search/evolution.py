@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from random import Random
 
 from agents.se_darwin.edits import Edit
@@ -31,6 +33,8 @@ FLOOR = 0.1
 ROWS_PER_RUN = 100
 GROWTH = 10  # a generation has a tenth of the candidates that were run before it
 MOST_PER_GENERATION = 64
+CHECKS_PER_EDIT = 2  # a program with more edits passes few checks by chance
+ALWAYS_ALLOWED = 2
 SPLIT = (
     "single_edits",
     "second_edits",
@@ -97,22 +101,30 @@ class Evolution:
         self._weights: dict[Edit, float] = {}
         self._ranked_rows = 0
         self._outlook = 0.0
+        self._seconds_each = 0.0
+        self._most_edits = most_edits(len(task.tests))
         self._prospects: dict[Evaluation, float] = {}
         self._frontier = Frontier(self._rank)
         self._frontier.push(Branch(parent=root, prospect=1.0, outlook=1.0))
 
-    def run_generation(self, max_candidates: int | None = None) -> list[Outcome]:
+    def run_generation(
+        self, max_candidates: int | None = None, *, seconds: float = inf
+    ) -> list[Outcome]:
         """Run one generation of candidates: those that are most likely the repair.
 
         Large generations run faster; they grow so that few are run beyond the first repair.
 
         Args:
             max_candidates: Upper limit, or None.
+            seconds: Seconds that are left: no more candidates are run than end by then at the pace
+                of the last generation, but at least as many as run at the same time.
 
         Returns:
             The steps that were run; empty if every candidate has been tried.
         """
         count = max(self._policy.batch, min(MOST_PER_GENERATION, self.evaluations // GROWTH))
+        if count * self._seconds_each > seconds:
+            count = max(self._policy.batch, int(seconds / self._seconds_each))
         count = min(count, max_candidates or count)
         chosen: list[tuple[Choice, str]] = []
         while len(chosen) < count:
@@ -129,7 +141,9 @@ class Evolution:
         if not chosen:
             return []
         programs = [(choice.step.edits, source) for choice, source in chosen]
+        began = time.monotonic()
         children = self._task.screen(self._sandbox, programs)
+        self._seconds_each = (time.monotonic() - began) / len(children)
         self.evaluations += len(children)
         return [
             self._record(choice, child) for (choice, _), child in zip(chosen, children, strict=True)
@@ -149,7 +163,7 @@ class Evolution:
         parent, step = choice.branch.parent, choice.step
         is_union = step.operator == "recombination"
         self.split[SPLIT[3 if is_union else min(3, len(step.edits)) - 1]] += 1
-        if self.archive.add(child, parent) and not child.fixed:
+        if self.archive.add(child, parent) and self._may_grow(child):
             odds = SECOND * choice.chance * _ratio(parent, child)
             self._prospects[child] = choice.branch.prospect * odds / (1.0 + odds)
             self._frontier.push(
@@ -174,12 +188,17 @@ class Evolution:
         for mate, chance in self._prospects.items():
             if all(map(any, zip(mate.passed, child.passed, strict=True))):
                 added = recombine(child.edits, mate.edits)
-                if added and self.archive.is_untried(child.edits.union(added)):
+                union = child.edits.union(added)
+                if added and len(union) <= self._most_edits and self.archive.is_untried(union):
                     own = self._prospects[child]
                     outlook = UNION if self._keeps(child) and self._keeps(mate) else chance
                     self._frontier.push(
                         Branch(parent=child, prospect=own, outlook=outlook, added=added)
                     )
+
+    def _may_grow(self, child: Evaluation) -> bool:
+        """Whether programs with one more edit than *child* are candidates."""
+        return not child.fixed and len(child.edits) < self._most_edits
 
     def _keeps(self, member: Evaluation) -> bool:
         """Whether *member* passes every test that the given program passes."""
@@ -236,6 +255,14 @@ class Evolution:
         """Run *programs*; with *coverage* as they are screened, so that all checks end."""
         task = self._task.within if coverage else self._task
         return task.evaluate(self._sandbox, programs, coverage=coverage)
+
+
+def most_edits(checks: int) -> int:
+    """Return how many edits a candidate may have: two, and more if there are many *checks*.
+
+    Programs with more edits often pass few checks by chance, and are wrong elsewhere.
+    """
+    return max(ALWAYS_ALLOWED, checks // CHECKS_PER_EDIT)
 
 
 def _with_names_first(

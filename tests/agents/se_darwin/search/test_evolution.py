@@ -63,6 +63,31 @@ def test_the_budget_of_candidates_holds(sandbox: Sandbox, two_faults: RepairTask
     assert len(run_out(evolution, 150)) == evolution.evaluations <= 150
 
 
+def test_the_last_generation_is_as_small_as_the_time_left_asks(
+    sandbox: Sandbox, two_faults: RepairTask
+) -> None:
+    evolution = Evolution(two_faults, sandbox, Random(1), policy=Policy())
+    run_out(evolution, 150)
+    assert len(evolution.run_generation()) > 2
+    assert len(evolution.run_generation(seconds=0.0)) == 2
+
+
+@pytest.mark.parametrize(("checks", "edits"), [(3, 2), (6, 3)])
+def test_few_checks_allow_few_edits(sandbox: Sandbox, checks: int, edits: int) -> None:
+    calls = [((1, 2), 10), ((2, 1), 20), ((3, 3), 30)]
+    tests = [TestCase.returning(arguments, value) for arguments, value in calls]
+    task = RepairTask(
+        name="add",
+        function="solve",
+        module=None,
+        space=EditSpace("def solve(a, b):\n    return a + b", "solve"),
+        tests=(*tests, *tests)[:checks],
+    )
+    evolution = Evolution(task, sandbox, Random(1), policy=Policy(epsilon=0.5))
+    outcomes = run_out(evolution, 250)
+    assert max(len(outcome.step.edits) for outcome in outcomes) == edits
+
+
 def test_no_program_is_run_twice(sandbox: Sandbox) -> None:
     """Exchanging the operands of ``x + x`` or of ``(1, 1)`` changes nothing."""
     task = RepairTask(
