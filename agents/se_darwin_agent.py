@@ -37,8 +37,13 @@ _SOURCES = {
 ASSESSMENT_SECONDS = 10.0
 """Most seconds in which `evolve_solution` looks for repairs other than the first one."""
 
-Ended = Literal["success", "evaluations", "seconds", "iterations", "exhausted", "stopped"]
-"""Why a search ended: by success, a limit, for lack of new candidates, or as its caller asked."""
+Ended = Literal[
+    "success", "evaluations", "seconds", "iterations", "exhausted", "stopped", "contradicted"
+]
+"""Why a search ended: by success, a limit, for lack of new candidates, or as its caller asked.
+
+``contradicted``: each program found that passes all tests contradicts an example in the docstring.
+"""
 
 
 class Iteration(TypedDict):
@@ -217,6 +222,7 @@ class SEDarwinAgent(WorldModelAgent):
                         seed=request.seed,
                         seconds=_assessment_seconds(request, started),
                         stop=request.stop or (lambda: False),
+                        uses_docstring=request.docstring,
                     )
                     assessment = await asyncio.to_thread(assessor.assess, evolution, best)
                     recording.add(task, assessment.rivals.outcomes, sandbox)
@@ -224,11 +230,13 @@ class SEDarwinAgent(WorldModelAgent):
                     if assessment.chosen is not best:
                         best = assessment.chosen
                         found = assessment.rivals.origins[best]
+                    if assessment.contradicted:
+                        ended = "contradicted"
             hidden = await asyncio.to_thread(task.hidden_pass_rate, sandbox, best.source)
         describer = EditDescriber(request.code, task.space)
         after = rewrite(request.code, best.source)
         return EvolutionResult(
-            success=self._is_success(best),
+            success=self._is_success(best) and ended != "contradicted",
             best_trajectory=EvolvedProgram(
                 agent_name=self.agent_name,
                 problem_description=problem_description,

@@ -243,6 +243,28 @@ def test_a_search_says_why_it_ended(limit: dict[str, object], ended: str) -> Non
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("docstring", [True, False])
+def test_a_repair_against_the_docstring_is_not_claimed(docstring: bool) -> None:
+    code = 'def double(x):\n    """\n    >>> double(3)\n    7\n    """\n    return x\n'
+    tests = "from program import double\ndef test_a():\n    assert double(2) == 4\n"
+    context = {
+        "code": code,
+        "function": "double",
+        "test_code": tests,
+        "docstring": docstring,
+        "max_seconds": 10.0,
+    }
+    result = asyncio.run(SEDarwinAgent().evolve_solution("x", context))
+    certainty = result["certainty"]
+    assert certainty is not None
+    assert result["best_trajectory"]["test_results"] == [True]
+    assert result["success"] is not docstring
+    assert result["ended"] == ("contradicted" if docstring else "success")
+    assert certainty["contradicted"] == docstring
+    assert ("double(3)" in certainty["question"]) == docstring
+
+
+@pytest.mark.process
 def test_the_caller_is_told_how_far_the_search_is() -> None:
     seen: list[SearchProgress] = []
     request = SQUARE | {"max_evaluations": 16, "ranker": "random", "on_progress": seen.append}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from random import Random
 
 from agents.se_darwin.certainty.behaviour import Replay, key
-from agents.se_darwin.certainty.choice import Candidate, informative, weigh
+from agents.se_darwin.certainty.choice import Candidate, informative, weigh, weigh_evidence
+from agents.se_darwin.certainty.examples import Examples
 from agents.se_darwin.certainty.inputs import ProgramInput, make_inputs
 from agents.se_darwin.certainty.question import (
     Question,
@@ -44,6 +45,9 @@ class Assessment:
         question: Input on which the repairs differ most, if there is one.
         without_result: Call for which the chosen repair returns None although no call of the
             tests does, as Python, if there is one.
+        examples: Number of the examples in the docstring; 0 if none can be run, or if the program
+            as given does what all of them show.
+        contradicted: Those that the chosen repair contradicts, as the docstring has them.
         note: What could not be done, and why; else empty.
         seconds: Time that the assessment took.
     """
@@ -55,6 +59,8 @@ class Assessment:
     rivals: Rivals
     question: Question | None
     without_result: str | None
+    examples: int
+    contradicted: Sequence[str]
     note: str
     seconds: float
 
@@ -75,6 +81,7 @@ class Assessor:
         seed: Seed of the inputs.
         seconds: Most seconds that an assessment may take.
         stop: Called between generations and comparisons; True ends the assessment.
+        uses_docstring: Whether the examples in the function's docstring count.
     """
 
     task: RepairTask
@@ -83,6 +90,7 @@ class Assessor:
     seed: int
     seconds: float = 10.0
     stop: Callable[[], bool] = lambda: False
+    uses_docstring: bool = True
 
     def assess(self, evolution: Evolution, found: Evaluation) -> Assessment:
         """Find other repairs, run all on further inputs, and choose the most credible one.
@@ -94,11 +102,21 @@ class Assessor:
         began = time.monotonic()
         task, root = self.task, evolution.archive.members[0]
         most = max(evolution.evaluations, min(SINGLE_EDITS, len(task.space.edits)))
+        examples = self._examples(root)
+        contradicted: dict[Evaluation, frozenset[int]] = {}
+
+        def agrees(repair: Evaluation) -> bool:
+            if examples is not None:
+                contradicted[repair] = examples.contradicted(repair, self.sandbox)
+            return not contradicted.get(repair)
+
         rivals = find_rivals(
             evolution,
             found,
             candidates=min(MAX_CANDIDATES, most),
-            stop=self._stop_at(began + SEARCH_SHARE * self.seconds),
+            deadline=began + SEARCH_SHARE * self.seconds,
+            stop=self.stop,
+            is_enough=agrees,
         )
         calls = task.record(self.sandbox, found.source)
         count = _input_count(root, calls)
@@ -127,7 +145,10 @@ class Assessor:
             given,
             inputs=inputs,
             is_passing=[root.passed[check] for check, _ in calls],
-            log_chances=[log_chance(each.edits, chances) for each in compared],
+            evidence=[
+                weigh_evidence(log_chance(each.edits, chances), len(contradicted.get(each, ())))
+                for each in compared
+            ],
         )
         return Assessment(
             root=root,
@@ -139,9 +160,23 @@ class Assessor:
             rivals=rivals,
             question=choose_question(task.function, candidates, inputs),
             without_result=find_without_result(task.function, candidates[0], inputs),
+            examples=len(examples.calls) if examples else 0,
+            contradicted=[
+                examples.calls[number]
+                for number in sorted(contradicted.get(candidates[0].repair, ()))
+                if examples is not None
+            ],
             note=_note(calls, rivals, compared),
             seconds=time.monotonic() - began,
         )
+
+    def _examples(self, root: Evaluation) -> Examples | None:
+        """Return the examples in the docstring, if the program as given contradicts one.
+
+        Else they may be outdated: somebody may have copied them from what the program did.
+        """
+        examples = Examples.of(self.task, self.sandbox) if self.uses_docstring else None
+        return examples if examples and examples.contradicted(root, self.sandbox) else None
 
     def _stop_at(self, deadline: float) -> Callable[[], bool]:
         return lambda: time.monotonic() >= deadline or self.stop()

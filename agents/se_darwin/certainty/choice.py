@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
@@ -15,6 +16,8 @@ EDIT_COST = 2.0
 CHANGE_COST = 4.0
 FAILURE_COST = 4.0
 NO_RESULT_COST = 2.0
+EXAMPLE_COST = 10.0
+CATCH_ALL_COST = 1.0
 
 _NOTHING = "None"
 
@@ -50,13 +53,14 @@ def weigh(
     *,
     inputs: Sequence[ProgramInput],
     is_passing: Sequence[bool],
-    log_chances: Sequence[float],
+    evidence: Sequence[float],
 ) -> list[Candidate]:
     """Return a candidate for each repair, the most credible one first.
 
     A repair is credible if it has few edits, if the ranker expected it, if it leaves alone what the
     program as given does near passing tests, if it does not fail on inputs on which the program
-    as given does not, and if it returns None nowhere, unless the calls of the tests do.
+    as given does not, if it returns None nowhere, unless the calls of the tests do, if it does
+    what the examples in the docstring show, and if it does not catch every exception.
 
     Args:
         repairs: Repairs, with the fewest edits possible.
@@ -64,21 +68,22 @@ def weigh(
         given: Results of the program as given.
         inputs: The inputs; see `informative`.
         is_passing: Whether the tests that make a recorded call pass, by `ProgramInput.origin`.
-        log_chances: Logarithm of the ranker's chance of each repair.
+        evidence: What else speaks for each repair; see `weigh_evidence`.
     """
     useful = [place for place, each in enumerate(inputs) if each.changes]
     near = [place for place in useful if is_passing[inputs[place].origin]]
     scores = []
-    for repair, behaviour, chance in zip(repairs, behaviours, log_chances, strict=True):
+    for repair, behaviour, other in zip(repairs, behaviours, evidence, strict=True):
         changed = sum(key(behaviour[place]) != key(given[place]) for place in near)
         failed = sum(_fails(behaviour[place]) and not _fails(given[place]) for place in useful)
         nothing = len(without_result(behaviour, inputs))
         scores.append(
-            CHANCE_WEIGHT * chance
+            other
             - EDIT_COST * len(repair.edits)
             - CHANGE_COST * changed / (len(near) + 1)
             - FAILURE_COST * failed / (len(useful) + 1)
             - NO_RESULT_COST * nothing / (len(useful) + 1)
+            - CATCH_ALL_COST * _catch_alls(repair.source)
         )
     highest = max(scores)
     weights = [exp(score - highest) for score in scores]
@@ -88,6 +93,25 @@ def weigh(
         for repair, behaviour, weight in zip(repairs, behaviours, weights, strict=True)
     ]
     return sorted(candidates, key=lambda each: -each.belief)
+
+
+def _catch_alls(source: str) -> int:
+    """Number of handlers that also hide the mistakes nobody expected."""
+    return sum(
+        isinstance(node, ast.ExceptHandler)
+        and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
+        for node in ast.walk(ast.parse(source))
+    )
+
+
+def weigh_evidence(log_chance: float, contradicted: int) -> float:
+    """Return what speaks for a repair besides its edits and results, as a logarithm.
+
+    Args:
+        log_chance: Logarithm of the ranker's chance of the repair.
+        contradicted: Number of the examples in the docstring that it contradicts.
+    """
+    return CHANCE_WEIGHT * log_chance - EXAMPLE_COST * contradicted
 
 
 def without_result(behaviour: Behaviour, inputs: Sequence[ProgramInput]) -> list[int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, log
 
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.features import Step, StepFeatures, observe
@@ -14,6 +15,7 @@ from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 
 MAX_REPAIRS = 40
+PATIENCE = 10
 _LEAST_CHANCE = 1e-9
 
 
@@ -37,7 +39,13 @@ class Rivals:
 
 
 def find_rivals(
-    evolution: Evolution, found: Evaluation, *, candidates: int, stop: Callable[[], bool]
+    evolution: Evolution,
+    found: Evaluation,
+    *,
+    candidates: int,
+    deadline: float = inf,
+    stop: Callable[[], bool] = lambda: False,
+    is_enough: Callable[[Evaluation], bool] = lambda _: True,
 ) -> Rivals:
     """Continue the search of *evolution* for programs other than *found* that pass every test.
 
@@ -45,13 +53,17 @@ def find_rivals(
         evolution: The search that found the first repair.
         found: That repair, minimised.
         candidates: Maximum number of candidates to run, besides those that remove edits.
+        deadline: When the search ends at the latest, by `time.monotonic`.
         stop: Called between generations; True ends the search.
+        is_enough: Called for each repair; as long as none is enough, further candidates are run,
+            `PATIENCE` times as many at most.
     """
     before, is_cut = evolution.evaluations, False
     repairs, sources = [found], {found.source}
     origins: dict[Evaluation, Evaluation] = {}
     outcomes: list[Outcome] = []
     pending = [member for member in evolution.archive.members if member.fixed]
+    has_enough = is_enough(found)
     while True:
         for each in sorted(pending, key=lambda repair: len(repair.edits)):
             if any(known.edits <= each.edits for known in repairs):
@@ -61,12 +73,14 @@ def find_rivals(
                 sources.add(small.source)
                 repairs.append(small)
                 origins[small] = each
-        remaining = candidates - len(outcomes)
+                has_enough = is_enough(small) or has_enough
+        remaining = candidates * (1 if has_enough else PATIENCE) - len(outcomes)
         if remaining <= 0 or len(repairs) >= MAX_REPAIRS:
             break
-        if is_cut := stop():
+        seconds = deadline - time.monotonic()
+        if is_cut := stop() or seconds <= 0.0:
             break
-        generation = evolution.run_generation(remaining)
+        generation = evolution.run_generation(remaining, seconds=seconds)
         if not generation:
             break
         outcomes += generation

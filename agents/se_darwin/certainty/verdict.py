@@ -40,9 +40,10 @@ class Certainty(TypedDict):
     ``edits`` those of the repair, ``candidates`` those that were run to find other repairs,
     ``repairs`` those found, the chosen one included, ``behaviours`` their groups that do the
     same on all ``inputs``, and ``differing`` the inputs on which not all do the same.
-    ``is_first`` tells whether the chosen repair is the first one found. ``others`` are repairs
-    of the other groups, ``note`` tells what could not be done, and ``seconds`` how long all
-    this took.
+    ``examples`` are those in the docstring, if they count; ``contradicted`` those that the repair
+    contradicts. ``is_first`` tells whether the chosen repair is the first one found. ``others``
+    are repairs of the other groups, ``note`` tells what could not be done, and ``seconds`` how
+    long all this took.
     """
 
     level: Level
@@ -56,6 +57,8 @@ class Certainty(TypedDict):
     behaviours: int
     inputs: int
     differing: int
+    examples: int
+    contradicted: int
     is_first: bool
     others: list[OtherRepair]
     note: str
@@ -89,6 +92,8 @@ def describe_certainty(
         behaviours=1 + len(groups),
         inputs=len(assessment.inputs),
         differing=assessment.differing,
+        examples=assessment.examples,
+        contradicted=len(assessment.contradicted),
         is_first=chosen.repair is assessment.rivals.repairs[0],
         others=[
             _other(each, chosen, describer, request) for each in list(groups.values())[:MAX_OTHERS]
@@ -101,7 +106,8 @@ def describe_certainty(
 def _level(assessment: Assessment, behaviours: int) -> Level:
     """Return ``weakly supported`` if repairs differ or few were looked for, or for few checks.
 
-    Also if few inputs were compared, or if it returns None where no call of the tests does.
+    Also if few inputs were compared, if it returns None where no call of the tests does, or if it
+    contradicts an example in the docstring.
     """
     edits, checks = len(assessment.chosen.edits), len(assessment.chosen.passed)
     rivals, compared = assessment.rivals, len(assessment.candidates)
@@ -113,6 +119,7 @@ def _level(assessment: Assessment, behaviours: int) -> Level:
         behaviours > 1
         or not (is_searched and is_compared)
         or assessment.without_result is not None
+        or bool(assessment.contradicted)
         or (edits > 1 and checks < CHECKS_PER_EDIT * edits)
     )
     return "weakly supported" if is_weak else "well supported"
@@ -125,6 +132,11 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
         f"{failed} of {len(chosen.passed)} checks failed before",
         f"{edits} {'edit' if edits == 1 else 'edits'}",
     ]
+    if assessment.examples:
+        wrong = len(assessment.contradicted)
+        how = f"contradicts {wrong} of the" if wrong else "agrees with the"
+        noun = "example" if assessment.examples == 1 else "examples"
+        parts.append(f"{how} {assessment.examples} {noun} in the docstring")
     others, candidates = len(assessment.rivals.repairs) - 1, assessment.rivals.candidates
     inputs = len(assessment.inputs)
     if not others:
@@ -142,6 +154,11 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
 
 def _question(assessment: Assessment, describer: EditDescriber) -> str:
     question, nothing = assessment.question, assessment.without_result
+    if assessment.contradicted:
+        return (
+            f"The docstring shows another result of {assessment.contradicted[0]} than this repair "
+            "gives. Which is right? Correct the docstring, or add an assert to the tests."
+        )
     if question is None and nothing is not None:
         return (
             f"{nothing} returns None with this repair, which no call in the tests does. "

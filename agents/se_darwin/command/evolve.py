@@ -34,6 +34,7 @@ _ENDS = {
     "exhausted": "every candidate was run: this fault is not among those that small edits repair "
     "(with more checks in the tests, more edits are tried together)",
     "stopped": "interrupted",
+    "contradicted": "but not the docstring's examples (--no-docstring if these are outdated)",
 }
 _SPLIT = {
     "single_edits": "single edits",
@@ -60,6 +61,9 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     seconds: Annotated[
         float, typer.Option(min=0.1, help="Most seconds that the search may take.")
     ] = 60.0,
+    no_docstring: Annotated[
+        bool, typer.Option("--no-docstring", help="Examples in the docstring need not hold.")
+    ] = False,
     ranker: Annotated[
         str,
         typer.Option(help="What ranks candidates: model (world model), suspicion or random."),
@@ -97,6 +101,7 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         record=not no_record,
         max_evaluations=max_evaluations,
         max_seconds=seconds,
+        docstring=not no_docstring,
         ranker=ranker,
         seed=seed,
         timeout_seconds=timeout,
@@ -233,7 +238,7 @@ def _print(result: RepairResult, folder: Path) -> None:
     else:
         reason = f"; {_ENDS[result.ended]}" if result.ended in _ENDS else ""
         typer.echo(f"not repaired: at best {count} checks pass{reason}")
-        if result.ended == "stopped" and best.edits:
+        if result.ended in ("stopped", "contradicted") and best.edits:
             typer.echo(f"the best program so far:\n{best.diff}", err=True)
     if result.certainty is not None:
         _print_certainty(result.certainty)

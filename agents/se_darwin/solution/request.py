@@ -174,6 +174,7 @@ class EvolutionRequest(BaseModel):
         timeout_seconds: Maximum time in seconds of the given program for all its tests, at most an
             hour; a candidate gets at most twice this. None for the agent's default.
         max_seconds: Seconds after which the search ends; None for no such limit.
+        docstring: Whether a repair must do what the examples in the function's docstring show.
         ranker: What chooses the candidates: the agent's world model (if there is none, suspicion),
             the suspiciousness of the lines they change, or chance.
         on_progress: Called after each generation.
@@ -199,6 +200,7 @@ class EvolutionRequest(BaseModel):
     seed: int = 0
     timeout_seconds: float | None = Field(default=None, gt=0.0, le=MAX_TIMEOUT_SECONDS)
     max_seconds: float | None = Field(default=None, gt=0.0)
+    docstring: bool = True
     ranker: RankerName = "model"
     on_progress: Callable[[SearchProgress], None] | None = None
     stop: Callable[[], bool] | None = None

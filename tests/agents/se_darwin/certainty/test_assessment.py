@@ -12,6 +12,7 @@ from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
 from agents.se_darwin.search.evolution import Evolution
 from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import SuspicionRanker
+from agents.se_darwin.solution.request import EvolutionRequest
 from agents.se_darwin.tasks import RepairTask
 
 pytestmark = pytest.mark.process  # searches for seconds
@@ -39,13 +40,22 @@ def make_task(*cases: tuple[tuple[object, ...], object]) -> RepairTask:
     )
 
 
-def assess(task: RepairTask, sandbox: Sandbox, *, stopped: bool = False) -> Assessment:
+def assess(
+    task: RepairTask, sandbox: Sandbox, *, stopped: bool = False, seconds: float = 10.0
+) -> Assessment:
     ranker = SuspicionRanker()
     evolution = Evolution(task, sandbox, Random(0), Policy(ranker=ranker, batch=16))
     while not evolution.archive.best.fixed:
         assert evolution.run_generation()
     found = evolution.minimise(evolution.archive.best)
-    assessor = Assessor(task=task, sandbox=sandbox, ranker=ranker, seed=0, stop=lambda: stopped)
+    assessor = Assessor(
+        task=task,
+        sandbox=sandbox,
+        ranker=ranker,
+        seed=0,
+        seconds=seconds,
+        stop=lambda: stopped,
+    )
     return assessor.assess(evolution, found)
 
 
@@ -96,3 +106,48 @@ def test_an_assessment_without_time_keeps_the_repair(sandbox: Sandbox) -> None:
     assert assessment.rivals.candidates == 0
     assert assessment.chosen is assessment.rivals.repairs[0]
     assert assessment.note.startswith("the time was up before all candidates were run")
+
+
+DOCUMENTED = """
+def total(amounts, threshold):
+    '''
+    >>> total([100], 100)
+    {}
+    >>> total([150], 100)
+    {}
+    '''
+    amount = sum(amounts)
+    if amount < threshold:
+        amount -= 10
+    return amount
+"""
+
+
+@pytest.mark.parametrize(("shown", "operator"), [(100, ">"), (90, ">="), (7, None)])
+def test_a_docstring_that_the_program_contradicts_decides_between_repairs(
+    sandbox: Sandbox, shown: int, operator: str | None
+) -> None:
+    tests = "assert total([150], 100) == 140\n    assert total([30], 100) == 30"
+    request = EvolutionRequest(
+        code=DOCUMENTED.format(shown, 140),
+        function="total",
+        test_code=f"from program import total\ndef test_a():\n    {tests}\n",
+    )
+    assessment = assess(request.task(sandbox, 5.0), sandbox, seconds=10.0 if operator else 1.0)
+    assert assessment.examples == 2
+    if operator is None:  # no repair does that, and it is asked about
+        assert list(assessment.contradicted) == ["total([100], 100)"]
+    else:
+        assert f"amount {operator} threshold" in assessment.chosen.source
+        assert list(assessment.contradicted) == []
+
+
+def test_a_docstring_that_the_program_agrees_with_does_not_count(sandbox: Sandbox) -> None:
+    request = EvolutionRequest(
+        code=DOCUMENTED.format(100, 150),
+        function="total",
+        test_code="from program import total\ndef test_a():\n    assert total([150], 100) == 140\n",
+    )
+    assessment = assess(request.task(sandbox, 5.0), sandbox, seconds=1.0)
+    assert assessment.examples == 0
+    assert list(assessment.contradicted) == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import log
 from typing import Any
 
@@ -11,6 +12,7 @@ from agents.se_darwin.certainty.choice import (
     informative,
     pattern,
     weigh,
+    weigh_evidence,
     without_result,
 )
 from agents.se_darwin.certainty.inputs import ProgramInput
@@ -32,7 +34,7 @@ def choose(repair: Make, outputs: Make) -> Make:
             outputs(*given),
             inputs=INPUTS,
             is_passing=[True, False],
-            log_chances=[log(chance) for _, _, chance in repairs],
+            evidence=[weigh_evidence(log(chance), 0) for _, _, chance in repairs],
         )
 
     return choose
@@ -46,6 +48,24 @@ def test_a_repair_that_leaves_alone_what_works_is_chosen(choose: Make) -> None:
     assert [each.text for each in first.behaviour] == ["1", "0", "3", "0", "5", "0"]
     assert first.belief > 0.7
     assert first.belief + second.belief == pytest.approx(1.0)
+
+
+def test_a_repair_that_catches_every_exception_is_less_credible(
+    repair: Make, outputs: Make
+) -> None:
+    code = "def solve(x):\n    try:\n        return f(x)\n    except {}:\n        return 0\n"
+    caught = ["Exception", "(ValueError, KeyError)", "BaseException", "KeyError"]
+    repairs = [replace(repair(), source=code.format(each)) for each in caught]
+    weighed = weigh(
+        repairs,
+        [outputs("1")] * 4,
+        outputs("2"),
+        inputs=INPUTS[:1],
+        is_passing=[True],
+        evidence=[0.0] * 4,
+    )
+    assert [each.repair for each in weighed] == [repairs[1], repairs[3], repairs[0], repairs[2]]
+    assert weighed[0].belief == weighed[1].belief > 2 * weighed[2].belief
 
 
 @pytest.mark.parametrize(

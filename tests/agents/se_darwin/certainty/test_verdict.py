@@ -36,6 +36,7 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
         checks: int = 3,
         candidates_run: int = 20,
         is_cut: bool = False,
+        contradicted: tuple[str, ...] = (),
     ) -> Certainty:
         repairs = [repair(edits, (True,) * checks) for _ in results]
         wire = Wire(ProgramNames(ModuleType("program")))
@@ -61,6 +62,8 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
             ),
             question=choose_question("solve", candidates, inputs),
             without_result=find_without_result("solve", candidates[0], inputs),
+            examples=2 * len(contradicted),
+            contradicted=contradicted,
             note="",
             seconds=0.5,
         )
@@ -81,6 +84,15 @@ def test_a_single_repair_is_well_supported(describe: Callable[..., Certainty]) -
         "1 of 3 checks failed before; 1 edit; no other repair among 20 further candidates"
     )
     assert (certainty["question"], certainty["others"]) == ("", [])
+
+
+def test_a_repair_against_the_docstring_is_weakly_supported(
+    describe: Callable[..., Certainty],
+) -> None:
+    certainty = describe(("1", "2"), contradicted=("solve(7)",))
+    assert certainty["level"] == "weakly supported"
+    assert "contradicts 1 of the 2 examples in the docstring" in certainty["summary"]
+    assert "The docstring shows another result of solve(7)" in certainty["question"]
 
 
 def test_repairs_that_differ_leave_a_question(describe: Callable[..., Certainty]) -> None:
