@@ -119,7 +119,7 @@ def _log(line: str) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     records = [record for file in options.files for record in read_records(file)]
-    print(compare(records))
+    print(compare(records, options.within))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -162,6 +162,9 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_check)
     report = commands.add_parser("report", help="compare the attempts in files of `run`")
     report.add_argument("files", type=Path, nargs="+")
+    report.add_argument(
+        "--within", type=int, help="cut all to this budget of executions; else all had the same"
+    )
     report.set_defaults(command=_report)
     return parser
 

@@ -13,8 +13,10 @@ _ALL = "all"
 _Attempts = Mapping[str, AttemptRecord]
 
 
-def compare(records: Sequence[AttemptRecord]) -> str:
+def compare(records: Sequence[AttemptRecord], within: int | None = None) -> str:
     """Return the report of *records* as Markdown tables.
+
+    With *within*, all are cut to that budget of executions: a repair that took more counts as none.
 
     An attempt without a repair counts the full budget of executions; one that could not be made
     counts as one without a repair. Intervals are 95 %, from resamples of bugs.
@@ -25,6 +27,8 @@ def compare(records: Sequence[AttemptRecord]) -> str:
     """
     if not records:
         raise ValueError("the files have no attempts: run some first")
+    if within is not None:
+        records = [_cut(record, within) for record in records]
     budgets = {(each.conditions.max_seconds, each.conditions.max_evaluations) for each in records}
     if len(budgets) > 1:
         raise ValueError(f"these attempts had different budgets: {sorted(budgets)}")
@@ -43,9 +47,30 @@ def compare(records: Sequence[AttemptRecord]) -> str:
         "",
         *_repairs(by_ranker),
         *_executions(by_ranker),
+        *_over_seeds(by_ranker),
         *_losses(by_ranker),
     ]
     return "\n".join(lines)
+
+
+def _cut(record: AttemptRecord, within: int) -> AttemptRecord:
+    """What the attempt would have been with at most *within* executions.
+
+    Raises:
+        ValueError: It had fewer.
+    """
+    conditions = record.conditions
+    if conditions.max_evaluations < within:
+        raise ValueError(
+            f"an attempt at {record.source}/{record.name} had only {conditions.max_evaluations} "
+            f"executions, not {within}"
+        )
+    update: dict[str, object] = {
+        "conditions": conditions.model_copy(update={"max_evaluations": within})
+    }
+    if record.executions > within:
+        update |= {"executions": within, "repaired": False, "right": False}
+    return record.model_copy(update=update)
 
 
 def _label(conditions: Conditions) -> str:
@@ -128,7 +153,48 @@ def _pair(above: str, below: str, source: str, first: _Attempts, second: _Attemp
     )
 
 
-def _ratio(costs: Sequence[tuple[int, int]]) -> str:
+def _over_seeds(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
+    """Compare the means over seeds, if a ranker has several: chance breaks ties of suspicion."""
+    seeds: dict[str, list[_Attempts]] = {}
+    for label, attempts in by_ranker.items():
+        seeds.setdefault(label.partition(", seed ")[0], []).append(attempts)
+    if max(map(len, seeds.values())) == 1:
+        return
+    yield ""
+    yield "| source | mean executions of | ÷ of | bugs | ratio | repaired by any | their ratio |"
+    yield "|---|---|---|---|---|---|---|"
+    names = {
+        name: f"{name} ({len(each)} {'seed' if len(each) == 1 else 'seeds'})"
+        for name, each in sorted(seeds.items())
+    }
+    models = [name for name in names if "model" in name]
+    for above, below in [(name, model) for model in models for name in names if name not in models]:
+        several = [*seeds[above], *seeds[below]]
+        shared = set.intersection(*({*attempts} for attempts in several))
+        records = {digest: several[0][digest] for digest in shared}
+        for source in _sources(records):
+            chosen = _of(records, source)
+            digests = sorted(chosen, key=lambda digest: (records[digest].source, digest))
+            costs = [
+                (_mean_cost(seeds[above], digest), _mean_cost(seeds[below], digest))
+                for digest in digests
+            ]
+            repaired = [
+                cost
+                for digest, cost in zip(digests, costs, strict=True)
+                if any(attempts[digest].repaired for attempts in several)
+            ]
+            yield (
+                f"| {source} | {names[above]} | {names[below]} | {len(costs)} | {_ratio(costs)} "
+                f"| {len(repaired)} | {_ratio(repaired)} |"
+            )
+
+
+def _mean_cost(seeds: Sequence[_Attempts], digest: str) -> float:
+    return sum(_cost(attempts[digest]) for attempts in seeds) / len(seeds)
+
+
+def _ratio(costs: Sequence[tuple[float, float]]) -> str:
     if not costs:
         return ""
     bootstrap = ModuleBootstrap([f"{number:04}" for number in range(len(costs))], _RESAMPLES, _SEED)

@@ -7,13 +7,19 @@ from benchmarks.se_darwin.foreign.comparison import compare
 
 
 def _record(
-    ranker: RankerName, name: str, *, executions: int, repaired: bool, right: bool = False
+    ranker: RankerName,
+    name: str,
+    *,
+    executions: int,
+    repaired: bool,
+    right: bool = False,
+    seed: int = 0,
 ) -> AttemptRecord:
     return AttemptRecord(
         source="students",
         name=name,
         digest=name,
-        conditions=Conditions(ranker=ranker, max_evaluations=100),
+        conditions=Conditions(ranker=ranker, max_evaluations=100, seed=seed),
         executions=executions,
         repaired=repaired,
         right=right,
@@ -33,6 +39,37 @@ def test_a_bug_without_a_repair_counts_the_full_budget() -> None:
     assert "| suspicion | shipped model | 2 | 140 ÷ 70 | 2 [" in report
     assert "| 2 / 0 / 0 |" in report
     assert "| students | shipped model | 2 | 2 (100 %) | 1 (50 %) | 1 (50 %) | 0 | 0 |" in report
+
+
+def test_attempts_with_several_seeds_are_compared_by_their_means() -> None:
+    records = [
+        _record("suspicion", "a", executions=40, repaired=True),
+        _record("suspicion", "a", executions=20, repaired=True, seed=1),
+        _record("suspicion", "b", executions=100, repaired=False),
+        _record("suspicion", "b", executions=100, repaired=False, seed=1),
+        _record("model", "a", executions=10, repaired=True),
+        _record("model", "b", executions=100, repaired=False),
+    ]
+
+    report = compare(records)
+
+    assert "| students | suspicion (2 seeds) | shipped model (1 seed) | 2 | 1.18 [" in report
+    assert "] | 1 | 3 [3, 3] |" in report
+
+
+def test_a_larger_budget_can_be_cut() -> None:
+    records = [
+        _record("suspicion", "a", executions=40, repaired=True, right=True),
+        _record("model", "a", executions=10, repaired=True, right=True),
+    ]
+
+    report = compare(records, within=20)
+
+    assert "Budget of a bug: 60 s and 20 executions." in report
+    assert "| suspicion | shipped model | 1 | 20 ÷ 10 | 2 [" in report
+    assert "| students | suspicion | 1 | 0 (0 %) | 0 (0 %) |" in report
+    with pytest.raises(ValueError, match="had only 100 executions, not 1000"):
+        compare(records, within=1000)
 
 
 def test_an_attempt_that_could_not_be_made_is_listed() -> None:
