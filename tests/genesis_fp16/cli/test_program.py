@@ -12,7 +12,9 @@ PROGRAM = [sys.executable, "-X", "importtime", "-c", "from genesis_fp16.cli impo
 
 
 @pytest.mark.parametrize("module", ["typer", "pydantic", "genesis_fp16.cli.precision"])
-def test_an_interrupt_while_modules_load_shows_no_traceback(folder: Path, module: str) -> None:
+def test_an_interrupt_while_modules_load_is_told_without_a_traceback(
+    folder: Path, module: str
+) -> None:
     """The first of the modules that are imported before the command begins, and a later one."""
     with subprocess.Popen(
         [*PROGRAM, "config", "show"],
@@ -30,6 +32,7 @@ def test_an_interrupt_while_modules_load_shows_no_traceback(folder: Path, module
                 break
         shown += process.stderr.read()
     assert process.returncode == -signal.SIGINT
+    assert "interrupted: the command had not begun" in shown
     assert "Traceback" not in shown
     assert "KeyboardInterrupt" not in shown
 
