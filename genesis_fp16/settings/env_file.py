@@ -33,6 +33,12 @@ _ASSIGNMENT = re.compile(
     r"\s{0,20}[=:\s][\s=:>'\"]{0,20}(\w{1,20})\b",
     re.ASCII,
 )
+_FLAG = re.compile(  # however its words are joined, and all that follows it
+    r"[^\w#;/]*(?:(?:export|setx?|declare|readonly|ENV)\s+(?:-x\s+)?)?['\"]?"
+    r"(?:GENESIS[\s_.-]{1,3})?ENABLE[\s_.-]{0,3}FP16[\s_.-]{0,3}TRAINING(?!\w)(.{0,80})",
+    re.ASCII | re.IGNORECASE,
+)
+_WORD = re.compile(r"\w+", re.ASCII)
 _BLANK = re.compile(r"[ \t]*(#[^\r]*)?")
 _PLAIN = re.compile(r"(\w+)=((?:[!-~](?:[ -~]*[!-~])?)?)", re.ASCII)
 _NOT_PLAIN = re.compile(r"['\"\\]| #")
@@ -77,7 +83,8 @@ def find_assignments(path: Path) -> Iterator[tuple[str, Variable]]:
     """Names and values that lines of a file seem to give, however they are written.
 
     For a file that `read_env_file` finds wrong: with ``NAME: value``, a quote that is not closed,
-    or in UTF-16, as an editor of another system writes it. None if the file cannot be read.
+    or in UTF-16, as an editor of another system writes it. A line that names the rollback flag is
+    always found, with the first word behind the name, or no value. None if the file cannot be read.
     """
     try:
         content = read_bounded(path)
@@ -90,8 +97,12 @@ def find_assignments(path: Path) -> Iterator[tuple[str, Variable]]:
         encoding = "utf-16-be" if content[:1] == b"\0" else "utf-16-le"
     lines = content.decode(encoding, errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
-        if found := _ASSIGNMENT.match(line):
-            yield found[1], Variable(found[2], f"{visible(str(path))} line {number}")
+        source = f"{visible(str(path))} line {number}"
+        if flag := _FLAG.match(line):
+            word = _WORD.search(flag[1])
+            yield ROLLBACK_FLAG, Variable(word[0] if word else "", source)
+        elif found := _ASSIGNMENT.match(line):
+            yield found[1], Variable(found[2], source)
 
 
 def read_bounded(path: Path) -> bytes:

@@ -53,7 +53,9 @@ MOST_UNKNOWN = 50  # names that are compared with all settings: each takes a mil
 DEEPEST = 16  # parts of a name, and levels of JSON
 _AGENT_VARIABLE = re.compile(rf"{AGENTS_PREFIX}[A-Z0-9_]*?__[A-Z0-9_]*")
 _AGENT_FIELDS = [field.upper() for field in AgentSettings.model_fields]
-_OTHER_FALSE_TEXTS = ("disabled", "disable", "fp32")  # in a wrong file, as the flag's value
+# In a wrong file, as the flag's value:
+_OTHER_FALSE_TEXTS = ("disabled", "disable", "fp32")
+_OTHER_TRUE_TEXTS = ("enabled", "enable", "fp16", "bf16", "half")
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -160,7 +162,8 @@ def read_meant_demand_for_fp32(env_file: Path) -> Settings | None:
     """Settings with the rollback flag false if a line of a wrong file means that; else None.
 
     Such as ``enable_fp16_training=false``, ``ENABLE_FP16_TRAINING: off``, or any line of a file in
-    UTF-16: a person who writes it wants FP32, and half precision must not go on meanwhile.
+    UTF-16: a person who writes it wants FP32, and half precision must not go on meanwhile. Of a
+    line that names the flag, all counts but what looks like true.
     """
     for name, variable in find_assignments(env_file):
         if not _means_fp32(name.upper(), variable.value.lower()):
@@ -175,11 +178,14 @@ def read_meant_demand_for_fp32(env_file: Path) -> Settings | None:
 
 def _means_fp32(name: str, value: str) -> bool:
     """Whether *name* looks like the rollback flag, and *value* like false."""
+    if name == ROLLBACK_FLAG:
+        is_true = value in (*TRUE_TEXTS, *_OTHER_TRUE_TEXTS)
+        return not is_true and not difflib.get_close_matches(value, ["true"], cutoff=0.75)
     if "DISABLE" in name:
         return _looks_like_flag(name) and value in TRUE_TEXTS
     is_false = value in (*FALSE_TEXTS, *_OTHER_FALSE_TEXTS)
     is_false = is_false or bool(difflib.get_close_matches(value, ["false"], cutoff=0.75))
-    return is_false and (name == ROLLBACK_FLAG or _looks_like_flag(name))
+    return is_false and _looks_like_flag(name)
 
 
 def _looks_like_flag(name: str) -> bool:

@@ -338,6 +338,16 @@ def test_a_pipe_or_an_oversized_file_changes_nothing(running: Running) -> None:
         b'{"ENABLE_FP16_TRAINING": false}\n',
         b"GENESIS_SLOTS=2\n\xef\xbb\xbfENABLE_FP16_TRAINING=false\n",
         b"\xe2\x80\x8bENABLE_FP16_TRAINING=false\n",
+        b"ENABLE_FP16_TRAINING" + b" " * 200_000 + b"!\n",  # read at once, not in minutes
+        b"ENABLE_FP16_TRAINING=none\n",
+        b"ENABLE_FP16_TRAINING=maybe\n",
+        b"ENABLE_FP16_TRAINING=00\n",
+        b"ENABLE_FP16_TRAINING=$FLAG\n",
+        b"ENABLE_FP16_TRAINING=\xe2\x80\x9cfalse\xe2\x80\x9d\n",  # curly quotes
+        b"ENABLE_FP16_TRAINING:\n  false\n",
+        b"ENABLE-FP16-TRAINING=false\n",
+        b"ENABLE FP16 TRAINING: no\n",
+        b"ENABLE_FP16_TRAINING=true\nenable.fp16.training none\n",
         "ENABLE_FP16_TRAINING=false\r\n".encode("utf-16"),
         "GENESIS_SLOTS=2\nENABLE_FP16_TRAINING=false\n".encode("utf-16-le"),
     ],
@@ -360,16 +370,20 @@ def test_a_wrong_line_that_was_meant_to_demand_fp32_does(running: Running, conte
 @pytest.mark.parametrize(
     "content",
     [
-        "ENABLE_FP16_TRAINING=maybe\nGENESIS_PRECISION=bf16\n",
         "enable_fp16_training=true\n",
+        "ENABLE_FP16_TRAINING := 'True'\nGENESIS_PRECISION=bf16\n",
+        "ENABLE_FP16_TRAINING=treu\n",
+        "ENABLE_FP16_TRAINING=enabled\n",
+        "ENABLE_FP16_TRAINING: fp16 # ENABLE_FP16_TRAINING=false\n",
+        "ENABLE_FP16_TRAINING=true\nFP16_LOSS_SCALE=none\n",
         "DISABLE_FP16_TRAINING=false\n",
         "# ENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=lots\n",
         "; ENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=lots\n",
-        "ENABLE_FP16_TRAINING" + " " * 200_000 + "!\n",  # read at once, not in minutes
+        "FP16_LOSS_SCALE" + " " * 200_000 + "!\n",
         "GENESIS_AGENTS__A__FP16_ENABLED=false\n",
     ],
 )
-def test_a_wrong_line_that_may_mean_anything_changes_nothing(
+def test_a_wrong_line_that_does_not_mean_fp32_changes_nothing(
     running: Running, content: str
 ) -> None:
     outcome = running.write(content)
