@@ -41,7 +41,7 @@ class TestContract(EngineContract):
             assert cluster.node_of(second.job) not in ("", node)
 
     def test_a_job_that_slurm_refuses_shows_why(self, attempts, cluster: SlurmCluster) -> None:
-        attempts.executor.engine = SlurmEngine("--partition=nowhere")
+        attempts.executor._thread._engine = SlurmEngine("--partition=nowhere")
         handle = attempts.submit(attempts.spec())
         status = attempts.ended(handle)
         assert status.exit_code == 78
