@@ -82,6 +82,8 @@ class SlurmCluster:
             ReturnToService=2
             SlurmdParameters=config_overrides
             KillWait=5
+            PreemptType=preempt/partition_prio
+            PreemptMode=CANCEL
             MinJobAge=300
             SlurmctldTimeout=30
             SlurmdTimeout={self._node_timeout}
@@ -89,7 +91,9 @@ class SlurmCluster:
             FirstJobId={self._first_job}
             """
         configuration = textwrap.dedent(text) + nodes
-        configuration += f"\nPartitionName=main Nodes={','.join(NODES)} Default=YES State=UP\n"
+        everywhere = f"Nodes={','.join(NODES)} State=UP"
+        configuration += f"\nPartitionName=main {everywhere} Default=YES PriorityTier=1\n"
+        configuration += f"PartitionName=urgent {everywhere} PriorityTier=9\n"
         (folder / "slurm.conf").write_text(configuration)
 
     def start(self) -> None:
@@ -140,7 +144,9 @@ class SlurmCluster:
 
     def _has_nodes(self) -> bool:
         """Whether both nodes have registered and take jobs; a state of one that has not has a *."""
-        states = self.ask("sinfo", "--noheader", "--Node", "--format=%T").split()
+        states = self.ask(
+            "sinfo", "--noheader", "--Node", "--partition=main", "--format=%T"
+        ).split()
         return len(states) == 2 and {*states} <= {"idle", "mixed", "allocated"}
 
     def executor(self, worker: tuple[str, ...]) -> RemoteExecutor:
@@ -222,6 +228,16 @@ class SlurmCluster:
             yield
         finally:
             self.ask("scontrol", "update", f"nodename={node}", "state=resume")
+
+    @contextmanager
+    def preempted(self) -> Iterator[None]:
+        """Have a job of another partition take both nodes."""
+        wanted = ("--partition=urgent", "--nodes=2", "--exclusive", "--job-name=urgent")
+        self.ask("sbatch", *wanted, "--output=/dev/null", "--wrap=exec sleep 1000")
+        try:
+            yield
+        finally:
+            self.delete("urgent")
 
     def node_of(self, job: str) -> str:
         return self.ask("squeue", "--noheader", f"--name={job}", "--format=%N").strip()

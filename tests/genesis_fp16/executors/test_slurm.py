@@ -1,4 +1,4 @@
-"""A real slurmctld and two slurmd: the contract, and a node that is drained."""
+"""A real slurmctld and two slurmd: the contract, a drained node, a preempted job."""
 
 from pathlib import Path
 
@@ -39,6 +39,12 @@ class TestContract(EngineContract):
             attempts.until_event(again, resumed)
             assert steps[0] == reached + 1
             assert cluster.node_of(second.job) not in ("", node)
+
+    def test_a_preempted_job_checkpoints(self, attempts, cluster: SlurmCluster) -> None:
+        spec, handle = attempts.start(steps=10**9)
+        with cluster.preempted():
+            assert attempts.ended(handle) == ExitStatus(exit_code=75)
+        assert int((spec.run_folder / "step").read_text()) > 0
 
     def test_a_job_that_slurm_refuses_shows_why(self, attempts, cluster: SlurmCluster) -> None:
         attempts.executor._thread._engine = SlurmEngine("--partition=nowhere")
