@@ -332,7 +332,7 @@ def _may_show(field: str, rest: list[str], value: object) -> bool:
     if field == "agents":  # a wrong value of a known field, not an unknown one or SETTINGS
         known = len(rest) > 1 and rest[1] in AgentSettings.model_fields and rest[1] != "settings"
         return known and not isinstance(value, list | dict)
-    return field not in ("database_url", "api_token")
+    return field not in ("database_url", "api_token", "shared_url")
 
 
 def _is_known(name: str) -> bool:

@@ -20,7 +20,19 @@ EXTRA = "genesis-fp16[storage]"
 _AT_ONCE = 200  # objects that one call deletes
 _LONGEST_READ = 1 << 28  # bytes of an object that is read into memory
 _LONGEST_ERROR = 300
-_LOCAL = ("file", "local", "memory")
+_LOCAL = ("file", "local", "asynclocal", "memory")
+_BLOCKING = (
+    "ftp",
+    "sftp",
+    "ssh",
+    "smb",
+    "webhdfs",
+    "hdfs",
+    "arrow_hdfs",
+    "webdav",
+    "dropbox",
+    "hf",
+)
 _CONNECTIONS = {  # of botocore: each request has our own deadline besides
     "connect_timeout": 5,
     "read_timeout": REQUEST_SECONDS,
@@ -52,6 +64,10 @@ class ObjectStore:
 
     def __init__(self, url: str, seconds: float = REQUEST_SECONDS) -> None:
         self.url, self._seconds = url.rstrip("/"), seconds
+
+    def below(self, name: str) -> ObjectStore:
+        """The store of the objects below *name*."""
+        return ObjectStore(f"{self.url}/{name}", self._seconds)
 
     def read(self, name: str) -> bytes | None:
         """Content of the object; None if it does not exist.
@@ -169,14 +185,14 @@ class ObjectStore:
             raise ObjectStoreError(f"{self.url} cannot be opened: {error}; {remedy}") from error
         except Exception as error:  # of any kind: some connect at once, or need more than a URL
             raise ObjectStoreError(f"{self.url} cannot be opened: {_words(error)}") from error
+        if not system.async_impl:
+            raise ObjectStoreError(f"{self.url} cannot be used: {_blocks(scheme)}")
         return system, path.strip("/")
 
     def _call(self, name: str, *arguments: Any, longer: float = 0.0, **more: int) -> Any:  # noqa: ANN401 -- fsspec has no types
         system, _ = self._opened
         seconds = self._seconds + longer
         try:
-            if not system.async_impl:
-                return getattr(system, name)(*arguments, **more)
             from fsspec.asyn import sync
 
             call = partial(getattr(system, f"_{name}"), *arguments, **more)
@@ -211,12 +227,21 @@ def check_store_url(url: str) -> str:
         raise ValueError("it is not the URL of an object store, for example s3://bucket/prefix")
     if parts.scheme in _LOCAL:
         raise ValueError("a folder is not named here: put GENESIS_HOME on the shared folder")
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    if parts.scheme in _BLOCKING:
+        raise ValueError(f"it cannot be used: {_blocks(parts.scheme)}")
+    if not {"@", ":"}.isdisjoint(parts.netloc) or parts.query or parts.fragment:
         raise ValueError(
             "it must end after its path and name no user: credentials come from the environment, "
             "as the file system's package reads them"
         )
     return url
+
+
+def _blocks(scheme: str) -> str:
+    return (
+        f"the file system of {scheme}:// is not asynchronous, so that a request to it would have "
+        "no deadline; name an object store, for example s3://, gs:// or abfs://"
+    )
 
 
 def _words(error: Exception) -> str:

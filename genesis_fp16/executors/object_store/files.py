@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import structlog
@@ -24,6 +25,10 @@ from genesis_fp16.domain.stored_attempt import (
 from infrastructure.files import flush_folder, write_atomically
 
 _LOCK_SECONDS = 5.0  # for an operator's rollback of a model
+_OF_ONE_FILE = {  # errors that no repetition mends, and that say nothing of the disk
+    *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP),
+    *(errno.ENAMETOOLONG, errno.ENXIO),
+}
 
 log = structlog.get_logger()
 
@@ -94,7 +99,8 @@ class AttemptFiles:
             if self._frozen or self.is_fenced_off():
                 return False
             for each in update.appended:
-                self._append(each)
+                with self._refusing(each.path):
+                    self._append(each)
             if update.beat:
                 (self._folder / HEARTBEAT_FILE).touch()
         return True
@@ -116,6 +122,9 @@ class AttemptFiles:
     def replace(self, update: Update, fetch: Callable[[StoredFile, Path], None]) -> None:
         """Write and remove the whole files of *update*, if the run is ours.
 
+        A file that cannot be where it belongs, since a folder is there or a file is in the place
+        of one of its folders, is left out, with a line in the log.
+
         Args:
             fetch: Writes the content of a file that the update does not hold to a path.
 
@@ -133,14 +142,18 @@ class AttemptFiles:
             with self._locked(update), self._lock:
                 if self._frozen or self.is_fenced_off():
                     return
-                for temporary, target, modified_ns in ready:
-                    os.utime(temporary, ns=(modified_ns, modified_ns))
-                    temporary.replace(target)
-                for path in update.removed:
+                for path in update.removed:  # first: a folder may take the place of a file
                     target = self._target(path)
                     if target is not None:
-                        target.unlink(missing_ok=True)
-            for folder in {target.parent for _, target, _ in ready}:
+                        with suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                            target.unlink()
+                changed = set()
+                for temporary, target, modified_ns in ready:
+                    os.utime(temporary, ns=(modified_ns, modified_ns))
+                    with self._refusing(str(target.relative_to(self.home))):
+                        _put(temporary, target)
+                        changed.add(target.parent)
+            for folder in changed:
                 flush_folder(folder)
         finally:
             for temporary, _, _ in ready:
@@ -149,9 +162,9 @@ class AttemptFiles:
     def _temporary(
         self, file: StoredFile, target: Path, fetch: Callable[[StoredFile, Path], None]
     ) -> Path:
-        """A temporary file beside *target* with the content of *file*."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        """A temporary file with the content of *file*, in the next folder above that exists."""
+        place = next(each for each in target.parents if os.path.isdir(each))  # noqa: PTH112 -- of any length
+        temporary = place / f".{secrets.token_hex(8)}.{secrets.token_hex(4)}"
         try:
             if file.object:
                 fetch(file, temporary)
@@ -163,6 +176,22 @@ class AttemptFiles:
             temporary.unlink(missing_ok=True)
             raise
         return temporary
+
+    @contextmanager
+    def _refusing(self, path: str) -> Iterator[None]:
+        """Leave out the one file at *path* if the block fails by its name alone, and log why."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _OF_ONE_FILE:
+                raise
+            log.warning(
+                "job_file_refused",
+                attempt=str(self._folder),
+                file=repr(path),
+                error=error.strerror,
+                remedy="see what the home has at that path; the run goes on without this file",
+            )
 
     def _locked(self, update: Update) -> AbstractContextManager[object]:
         """The lock of the agent's models, which an operator's rollback takes as well."""
@@ -176,9 +205,20 @@ class AttemptFiles:
         """Where the job's file belongs; None if it may not write there."""
         target = target_of(path, self.home, self._folder, self.agent_folder)
         inside = target is not None and not any(
-            parent.is_symlink() for parent in target.parents if self.home in parent.parents
+            os.path.islink(parent)  # noqa: PTH114 -- of any length
+            for parent in target.parents
+            if self.home in parent.parents
         )
         if target is None or not inside:
             log.warning("job_file_refused", attempt=str(self._folder), file=repr(path))
             return None
         return target
+
+
+def _put(temporary: Path, target: Path) -> None:
+    """Rename *temporary* to *target*, also where folders without a file are in its place."""
+    if target.is_dir() and not target.is_symlink():
+        for folder, _, _ in os.walk(target, topdown=False):
+            Path(folder).rmdir()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary.replace(target)

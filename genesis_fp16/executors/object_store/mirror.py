@@ -19,32 +19,20 @@ from typing import TypeVar
 import structlog
 from pydantic import BaseModel
 
-from genesis_fp16.domain.remote_attempt import (
-    COMMANDS_FILE,
-    LONGEST_FILE,
-    ORDER_FILE,
-    Claim,
-    JobOrder,
-)
-from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.domain.remote_attempt import COMMANDS_FILE, Claim
 from genesis_fp16.domain.stored_attempt import (
     CHOSEN,
-    LONGEST_INLINE,
-    MOST_INLINE,
     ORDER,
     START_NAME,
     STARTS,
     StoredFile,
-    StoredOrder,
     Update,
     command_name,
-    stored_time,
     update_name,
 )
 from genesis_fp16.executors.object_store.files import AttemptFiles
-from genesis_fp16.executors.object_store.inputs import input_files
+from genesis_fp16.executors.object_store.order import OrderUpload
 from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
-from infrastructure.files import open_regular
 
 POLL_SECONDS = 0.4  # between two looks for commands to send and updates to read
 RETRY_SECONDS = 2.0  # after an error of the store
@@ -84,7 +72,7 @@ class AttemptMirror:
         self._home, self._on_ready = AttemptFiles(folder, incarnation), on_ready
         self.ready, self.looked_at = False, 0.0
         self._troubles = {"messages": "", "files": ""}
-        self._uploaded: dict[Path, StoredFile] = {}
+        self._inputs = OrderUpload(store, job, folder, self._home)
         self._start = ""
         self._commands_sent: int | None = None
         self._commands_offset = 0
@@ -167,7 +155,8 @@ class AttemptMirror:
     def _exchange(self) -> None:
         began = time.monotonic()
         if not self.ready:
-            if not self._prepare():
+            is_over = [self._closed.is_set, self._over.is_set, self._home.is_fenced_off]
+            if not self._inputs.send(lambda: any(each() for each in is_over)):
                 return
             self.ready = True
             self._on_ready()
@@ -178,62 +167,6 @@ class AttemptMirror:
             if not self._start or not self._read_update():
                 self.looked_at = began
                 return
-
-    def _prepare(self) -> bool:
-        """Upload what the job needs, unless an earlier daemon has; the order last.
-
-        Returns:
-            False if the run was taken away meanwhile.
-        """
-        with open_regular(self._folder / SPEC_FILE) as file:  # not the store's: jobs can write that
-            spec = RunSpec.model_validate_json(file.read())
-        self._home.agent_folder = spec.agent_folder
-        found = self._store.read(f"{self._job}/{ORDER}")
-        if found is not None:
-            return True
-        with open_regular(self._folder / ORDER_FILE) as file:
-            order = JobOrder.model_validate_json(file.read(LONGEST_FILE))
-        files: list[StoredFile | None] = []
-        inline = 0
-        for number, path in enumerate(input_files(spec, self._home.home)):
-            if self._closed.is_set() or self._over.is_set() or self._home.is_fenced_off():
-                return False
-            files.append(self._put(path, number, LONGEST_INLINE if inline < MOST_INLINE else 0))
-            inline += len(files[-1].content) if files[-1] is not None else 0
-        stored = StoredOrder(
-            home=str(self._home.home),
-            spec=spec.model_dump_json(),
-            order=order,
-            files=tuple(each for each in files if each is not None),
-        )
-        self._store.write(f"{self._job}/{ORDER}", stored.model_dump_json().encode())
-        self._uploaded.clear()
-        return True
-
-    def _put(self, path: Path, number: int, longest_inline: int) -> StoredFile | None:
-        """Put a file into the store, if it is longer than *longest_inline*; None if it is gone.
-
-        What an earlier try has put there is not put again.
-        """
-        try:
-            found = path.stat()
-            where = str(path.relative_to(self._home.home))
-            where.encode()
-        except (FileNotFoundError, UnicodeEncodeError) as error:
-            log.warning("file_not_stored", job=self._job, file=repr(str(path)), error=str(error))
-            return None
-        modified_ns = stored_time(found.st_mtime_ns)
-        if found.st_size <= longest_inline:
-            content = path.read_bytes()
-            return StoredFile(
-                path=where, content=content, size=len(content), modified_ns=modified_ns
-            )
-        name = f"inputs/{number}-{modified_ns}"  # never of another content
-        file = StoredFile(path=where, object=name, size=found.st_size, modified_ns=modified_ns)
-        if self._uploaded.get(path) != file:
-            self._store.upload(path, f"{self._job}/{name}")
-            self._uploaded[path] = file
-        return file
 
     def _send_commands(self) -> None:
         if self._commands_sent is None:  # what an earlier daemon has sent

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -12,9 +15,13 @@ import structlog
 from genesis_fp16.domain.remote_attempt import FENCE_FILE
 from genesis_fp16.executors.job_files import read_order, read_result
 from genesis_fp16.executors.object_store.mirror import AttemptMirror
-from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
+from genesis_fp16.system.object_store import ObjectStore
+from infrastructure.files import write_atomically
 
 LAUNCHER = ("-P", "-m", "genesis_fp16.worker.stored")
+HOME_FILE = "store-id"  # in the home: the folder of the store that is this home's alone
+RETRY_SECONDS = 60.0  # after a store that could not be cleaned
+_HOME_ID = re.compile(r"[0-9a-f]{16}")
 
 log = structlog.get_logger()
 
@@ -25,12 +32,20 @@ class Mirrors:
     Objects that an earlier daemon has left are deleted in a thread of its own.
 
     Args:
+        store: May be shared with other homes.
         home: The daemon's home.
+
+    Attributes:
+        store: The part of it that is this home's alone.
+
+    Raises:
+        OSError: The home cannot be written.
     """
 
     def __init__(self, store: ObjectStore, home: Path) -> None:
-        self.store, self._home = store, home
+        self.store, self._home = store.below(_home_id(home)), home
         self._mirrors: list[AttemptMirror] = []
+        self._closed = threading.Event()
         threading.Thread(target=self._remove_leftovers, name="store-rest", daemon=True).start()
 
     @property
@@ -50,6 +65,7 @@ class Mirrors:
     def close(self, seconds: float) -> None:
         """Close all mirrors, within *seconds*; jobs go on."""
         until = time.monotonic() + seconds
+        self._closed.set()
         for mirror in self._mirrors:
             if not mirror.is_finished:
                 mirror.close()
@@ -58,22 +74,49 @@ class Mirrors:
             mirror.close()
 
     def _remove_leftovers(self) -> None:
-        """Delete the objects of attempts in the home that have ended.
+        """Delete the objects of attempts that have ended; try again while the store fails."""
+        while True:
+            try:
+                for job in self._leftovers():
+                    self.store.delete_all(job)
+                    log.info("stored_objects_removed", job=job)
+            except OSError as error:
+                fields = {"error": str(error), "retry_seconds": RETRY_SECONDS}
+                log.warning("stored_objects_not_removed", **fields)
+            except Exception:  # of any kind: an odd folder must not look like a crash
+                log.exception("stored_objects_not_removed")
+                return
+            else:
+                return
+            if self._closed.wait(RETRY_SECONDS):
+                return
 
-        Objects of another home stay: several daemons may share a bucket.
-        """
-        try:
-            stored = {name.partition("/")[0] for name in self.store.names()}
-            for folder in self._home.glob("runs/*/attempts/*") if stored else ():
-                order = read_order(folder)
-                if order is None or order.job not in stored or is_alive(folder, order.incarnation):
-                    continue
-                self.store.delete_all(order.job)
-                log.info("stored_objects_removed", job=order.job)
-        except ObjectStoreError as error:
-            log.warning("stored_objects_not_removed", error=str(error), retry="at the next start")
-        except Exception:  # of any kind: an odd folder must not look like a crash
-            log.exception("stored_objects_not_removed")
+    def _leftovers(self) -> Iterator[str]:
+        """Jobs with objects whose attempt has ended, or whose run has no folder any more."""
+        stored = {name.partition("/")[0] for name in self.store.names()}  # before the home is read
+        if not stored:
+            return
+        runs = [f"-{each.name.lower()}-" for each in (self._home / "runs").iterdir()]
+        for job in stored:
+            if not any(run in job for run in runs):
+                yield job
+        for folder in self._home.glob("runs/*/attempts/*"):
+            order = read_order(folder)
+            if order and order.job in stored and not is_alive(folder, order.incarnation):
+                yield order.job
+
+
+def _home_id(home: Path) -> str:
+    """The name of this home in a store, made at the first call."""
+    path = home / HOME_FILE
+    with suppress(FileNotFoundError):
+        found = path.read_text(errors="replace").strip()
+        if _HOME_ID.fullmatch(found):
+            return found
+    home.mkdir(parents=True, exist_ok=True)
+    made = secrets.token_hex(8)
+    write_atomically(path, made)
+    return made
 
 
 def is_alive(folder: Path, incarnation: str) -> bool:

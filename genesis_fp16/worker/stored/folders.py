@@ -44,7 +44,7 @@ class Folders:
         for path in self._files():
             try:
                 found = path.lstat()
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             if stat.S_ISREG(found.st_mode) and not self._grows(path):
                 yield path, mark_of(found)
@@ -128,7 +128,7 @@ class ChangedFiles:
                 name = f"{self._prefix}/{self._count}"
                 self._store.upload(path, f"{self._job}/{name}")
             same = mark_of(path.lstat()) == (inode, size, modified_ns)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             same = False
         if not same:
             self._seen[path] = (0, 0, 0)

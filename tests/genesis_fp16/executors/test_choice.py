@@ -52,7 +52,9 @@ def test_ray_is_where_the_settings_say(tmp_path: Path) -> None:
 def test_a_url_stands_in_for_a_shared_folder(tmp_path: Path) -> None:
     settings = Settings(executor="kubernetes", shared_url="s3://bucket/x", home=tmp_path)
     settings = settings.model_copy(update={"kubernetes_image": "image"})
-    assert make_mirrors(settings).launcher[-1] == "s3://bucket/x"
+    home = (tmp_path / "store-id").read_text
+    assert make_mirrors(settings).launcher[-1] == f"s3://bucket/x/{home()}"
+    assert make_mirrors(settings).launcher[-1] == f"s3://bucket/x/{home()}", "each time"
     assert missing_settings(settings, None) == "", "no volume is needed"
     assert make_mirrors(Settings(executor="slurm")) is None
 

@@ -14,6 +14,9 @@ def test_an_object_store_is_named(url: str) -> None:
     "url",
     [
         "s3://user:hunter2@bucket/x",
+        "s3://KEY:hunter2:bucket/x",
+        "s3://KEY:hunter2",
+        "sftp://hunter2/x",
         "s3://hunter2@bucket",
         "s3://bucket/x?key=hunter2",
         "s3://bucket#hunter2",
@@ -38,6 +41,13 @@ def test_a_missing_package_is_named() -> None:
         ObjectStore("gs://bucket").read("name")
     with pytest.raises(ObjectStoreError, match="nosuch"):
         ObjectStore("nosuch://bucket").read("name")
+
+
+def test_a_file_system_whose_requests_have_no_deadline_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"sftp:// is not asynchronous.* s3://"):
+        check_store_url("sftp://host/x")
+    with pytest.raises(ObjectStoreError, match=r"memory:// is not asynchronous.* s3://"):
+        ObjectStore("memory://x").read("name")
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1:1/x", "github://a/b", "reference://a/b"])

@@ -11,6 +11,7 @@ from genesis_fp16.domain.remote_attempt import CLAIM_FILE
 from genesis_fp16.domain.stored_attempt import Appended, StoredFile, Update, target_of, update_name
 from genesis_fp16.executors import ExitStatus
 from genesis_fp16.executors.object_store import Mirrors
+from genesis_fp16.executors.object_store.mirrors import HOME_FILE
 from genesis_fp16.system.object_store import ObjectStore
 from infrastructure.events import EventTail, SetPrecision
 from infrastructure.events.command import Stop
@@ -99,13 +100,15 @@ def test_a_silent_store_ends_nothing_and_loses_nothing(
     assert steps == list(range(1, steps[-1] + 1))
 
 
-def test_a_late_writer_reaches_no_file(attempts: Attempts, store: ObjectStore) -> None:
+def test_a_late_writer_reaches_no_file(attempts: Attempts, cluster: StoreCluster) -> None:
     spec = attempts.spec(steps=1)
     handle = attempts.submit(spec)
     attempts.ended(handle)
     size = spec.events_path.stat().st_size
     where = str(spec.events_path.relative_to(spec.agent_folder.parents[1]))
     late = Update(appended=(Appended(path=where, offset=size, content=b"late\n"),))
+    home = spec.agent_folder.parents[1]
+    store = cluster.store.below((home / HOME_FILE).read_text())
     wait_until(lambda: not store.names(), "the end of its objects")
     for number in range(9):
         name = f"{handle.job}/{update_name('0' * 16, number)}"
@@ -113,8 +116,7 @@ def test_a_late_writer_reaches_no_file(attempts: Attempts, store: ObjectStore) -
     again = attempts.spec(spec.run_id, 2, steps=1)
     assert attempts.ended(attempts.submit(again)) == ExitStatus(exit_code=0)
     assert spec.events_path.stat().st_size == size
-    home = spec.agent_folder.parents[1]
-    Mirrors(store, home)  # as the daemon's next start does
+    Mirrors(cluster.store, home)  # as the daemon's next start does
     wait_until(lambda: not store.names(), "the end of the late objects")
 
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
 from structlog.testing import capture_logs
 
 from genesis_fp16.domain.attempt import Attempt
@@ -23,7 +26,7 @@ from genesis_fp16.domain.stored_attempt import (
     update_name,
 )
 from genesis_fp16.executors.job_files import write_fence, write_order
-from genesis_fp16.executors.object_store import AttemptMirror
+from genesis_fp16.executors.object_store import AttemptMirror, Mirrors
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import Settings
 from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
@@ -36,7 +39,10 @@ JOB, START = "genesis-a-r-1-0", "0123456789abcdef"
 
 
 @pytest.fixture
-def store() -> ObjectStore:
+def store(monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    wrapped = AsyncFileSystemWrapper.wrap_class(MemoryFileSystem)
+    wrapped._strip_protocol = MemoryFileSystem._strip_protocol
+    monkeypatch.setitem(_registry, "memory", wrapped)
     return ObjectStore(f"memory://{secrets.token_hex(4)}/x")
 
 
@@ -181,6 +187,52 @@ def test_odd_names_and_times_cost_no_other_file(
     assert {Path(each.path).name for each in written} == {"past", "future", "now"}
     odd.unlink()
     assert files.send() == ((), ())
+
+
+def test_a_file_where_a_folder_is_costs_no_other_file(
+    store: ObjectStore, spec: RunSpec, open_mirror
+) -> None:
+    run, home = spec.run_folder, spec.agent_folder.parents[1]
+    where = str(run.relative_to(home))
+    (run / "file").write_bytes(b"x")
+    for name in ("folder", "theirs", f"attempts/{spec.attempt}/worker.log"):
+        (run / name).mkdir()
+        (run / name / "1").write_bytes(b"old")
+    log = f"{spec.attempt_folder.relative_to(home)}/worker.log"
+    names = ("file/1", "folder", "theirs", "x" * 300, f"{'x' * 300}/1")
+    announce(store, spec)
+    for number, last in enumerate(("first", "second")):  # again, as after the daemon's death
+        update = Update(
+            appended=(Appended(path=log, offset=0, content=b"line"),),
+            written=tuple(inline(f"{where}/{name}", b"new") for name in (*names, last)),
+            removed=(f"{where}/file", f"{where}/folder/1", f"{where}/theirs/none/1"),
+        )
+        send(store, number, update.model_dump_json().encode())
+    with capture_logs() as logs:
+        mirror = open_mirror()
+        wait_until((run / "second").exists, "both updates")
+    assert mirror.trouble == ""
+    for name in ("file/1", "folder", "first", "second"):
+        assert (run / name).read_bytes() == b"new", name
+    assert (run / "theirs" / "1").read_bytes() == b"old"
+    refused = [each for each in logs if each["event"] == "job_file_refused"]
+    assert len(refused) == 2 * 4, "the log, the other folder, and the two long names"
+    assert refused[0]["file"] == repr(log)
+    assert refused[0]["error"] == "Is a directory"
+
+
+def test_objects_of_a_run_whose_folder_is_gone_are_removed(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    (tmp_path / "runs" / "r2").mkdir(parents=True)  # as while its files are on their way
+    mine, theirs = (Mirrors(store, tmp_path / home).store for home in (".", "other"))
+    for each in (mine, theirs):
+        for job in ("genesis-a-r1-1-0", "genesis-a-r2-1-0"):
+            each.write(f"{job}/inputs/0-1", b"x")
+    Mirrors(store, tmp_path)  # as the daemon's next start does
+    kept = ["genesis-a-r2-1-0/inputs/0-1"]
+    wait_until(lambda: mine.names() == kept, "the end of the first run's objects")
+    assert len(theirs.names()) == 2
 
 
 def test_many_small_files_do_not_make_one_huge_update(

@@ -1,0 +1,103 @@
+"""What a job needs on its way up: the files of the home first, the order last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from genesis_fp16.domain.remote_attempt import LONGEST_FILE, ORDER_FILE, JobOrder
+from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.domain.stored_attempt import (
+    LONGEST_INLINE,
+    MOST_INLINE,
+    ORDER,
+    StoredFile,
+    StoredOrder,
+    stored_time,
+)
+from genesis_fp16.executors.object_store.files import AttemptFiles
+from genesis_fp16.executors.object_store.inputs import input_files
+from genesis_fp16.system.object_store import ObjectStore
+from infrastructure.files import open_regular
+
+log = structlog.get_logger()
+
+
+class OrderUpload:
+    """The upload of one attempt's order; a second try goes on where the first has failed.
+
+    Args:
+        job: Name of the job; the objects are below it.
+        folder: The attempt's folder in the daemon's home.
+        files: Of the attempt; learn here which folder is the agent's.
+    """
+
+    def __init__(self, store: ObjectStore, job: str, folder: Path, files: AttemptFiles) -> None:
+        self._store, self._job, self._folder, self._home = store, job, folder, files
+        self._uploaded: dict[Path, StoredFile] = {}
+
+    def send(self, is_over: Callable[[], bool]) -> bool:
+        """Upload what the job needs, unless an earlier daemon has; the order last.
+
+        Args:
+            is_over: Whether to give up.
+
+        Returns:
+            False if it was given up.
+
+        Raises:
+            OSError: A file cannot be read, or the store refused or did not answer.
+            ValueError: The specification in the attempt's folder is damaged.
+        """
+        with open_regular(self._folder / SPEC_FILE) as file:  # not the store's: jobs can write that
+            spec = RunSpec.model_validate_json(file.read())
+        self._home.agent_folder = spec.agent_folder
+        if self._store.read(f"{self._job}/{ORDER}") is not None:
+            return True
+        with open_regular(self._folder / ORDER_FILE) as file:
+            order = JobOrder.model_validate_json(file.read(LONGEST_FILE))
+        files: list[StoredFile] = []
+        inline = 0
+        for number, path in enumerate(input_files(spec, self._home.home)):
+            if is_over():
+                return False
+            found = self._put(path, number, LONGEST_INLINE if inline < MOST_INLINE else 0)
+            if found is not None:
+                files.append(found)
+                inline += len(found.content)
+        stored = StoredOrder(
+            home=str(self._home.home),
+            spec=spec.model_dump_json(),
+            order=order,
+            files=tuple(files),
+        )
+        self._store.write(f"{self._job}/{ORDER}", stored.model_dump_json().encode())
+        self._uploaded.clear()
+        return True
+
+    def _put(self, path: Path, number: int, longest_inline: int) -> StoredFile | None:
+        """Put a file into the store, if it is longer than *longest_inline*; None if it is gone.
+
+        What an earlier try has put there is not put again.
+        """
+        try:
+            found = path.stat()
+            where = str(path.relative_to(self._home.home))
+            where.encode()
+        except (FileNotFoundError, UnicodeEncodeError) as error:
+            log.warning("file_not_stored", job=self._job, file=repr(str(path)), error=str(error))
+            return None
+        modified_ns = stored_time(found.st_mtime_ns)
+        if found.st_size <= longest_inline:
+            content = path.read_bytes()
+            return StoredFile(
+                path=where, content=content, size=len(content), modified_ns=modified_ns
+            )
+        name = f"inputs/{number}-{modified_ns}"  # never of another content
+        file = StoredFile(path=where, object=name, size=found.st_size, modified_ns=modified_ns)
+        if self._uploaded.get(path) != file:
+            self._store.upload(path, f"{self._job}/{name}")
+            self._uploaded[path] = file
+        return file
