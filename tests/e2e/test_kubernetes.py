@@ -1,4 +1,4 @@
-"""The daemon with Kubernetes Jobs: rollback, its own death, a drained node, two ranks, the end."""
+"""The daemon with Kubernetes Jobs: rollback, its death, a drained node, ranks, an object store."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.stored_run import live_through
 from tests.genesis_fp16.executors.kubernetes_cluster import NAMESPACE, KubernetesCluster
+from tests.genesis_fp16.executors.object_server import ObjectServer
 from tests.patience import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -68,4 +70,29 @@ def test_torchrun_works_in_a_job(daemon, cluster: KubernetesCluster, train_witho
     assert container["resources"]["requests"]["cpu"] == "2", "each rank has a core"
     assert daemon.stop()[0] == 0
     assert daemon.events("finished")[-1].outcome == "stopped"
+    wait_until(lambda: not cluster.processes(), "the end of all containers")
+
+
+def test_a_run_without_a_volume_survives_rollback_and_pod(
+    daemon,
+    cluster: KubernetesCluster,
+    object_server: ObjectServer,
+    train_without_end,
+    record_property,
+) -> None:
+    cluster.node(secrets={"store-keys": object_server.variables})
+    daemon._environ |= object_server.variables
+    daemon.configure(
+        GENESIS_SHARED_URL=f"{object_server.url}/kubernetes",
+        GENESIS_KUBERNETES_SECRET="store-keys",
+        GENESIS_KUBERNETES_VOLUME_CLAIM="",
+    )
+    train_without_end(daemon)
+    took = live_through(daemon, lambda job: cluster.job("power_cut", job))
+    record_property("measured", f"rollback of a Kubernetes Job through a store: {took:.1f} s")
+    assert daemon.stop()[0] == 0
+    key = object_server.variables["AWS_SECRET_ACCESS_KEY"]
+    assert key not in daemon.log
+    pods = cluster.objects(f"/api/v1/namespaces/{NAMESPACE}/pods")
+    assert key not in str(pods + cluster.objects(JOBS))
     wait_until(lambda: not cluster.processes(), "the end of all containers")

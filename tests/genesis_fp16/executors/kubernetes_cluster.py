@@ -89,7 +89,7 @@ class KubernetesCluster:
         self.set(fault=fault, left=count)
 
     def node(self, **state: Any) -> None:
-        """Change the node: ``gpus``, ``cordoned``, ``silent`` or ``environ``."""
+        """Change the node: ``gpus``, ``cordoned``, ``silent``, ``environ`` or ``secrets``."""
         self.ask("POST", "/_test/node", state)
 
     def job(self, what: str, name: str, **more: Any) -> Any:

@@ -8,10 +8,13 @@ from tests.genesis_fp16.executors.ray.ray_cluster import IS_INSTALLED, MISSING, 
 
 
 @pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[RayCluster]:
-    """A real Ray cluster of two nodes, which even idle takes a tenth of a core; its token file."""
+def ray_cluster(request: pytest.FixtureRequest) -> Iterator[RayCluster]:
+    """A real Ray cluster of two nodes that have the keys of the object store.
+
+    Even idle it takes a tenth of a core.
+    """
     if not IS_INSTALLED:
         pytest.skip(MISSING)
-    cluster = RayCluster()
+    cluster = RayCluster(variables=request.getfixturevalue("object_server").variables)
     yield cluster
     cluster.stop()

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,6 +44,7 @@ class RayCluster:
 
     Args:
         cpus: Of each node; claimed, not there.
+        variables: Environment of the nodes, and so of their jobs.
 
     Attributes:
         address: URL of the Jobs API.
@@ -51,8 +52,8 @@ class RayCluster:
         plugins: Folder on the Python path of all jobs.
     """
 
-    def __init__(self, cpus: int = 1) -> None:
-        self._cpus = cpus
+    def __init__(self, cpus: int = 1, variables: Mapping[str, str] | None = None) -> None:
+        self._cpus, self._variables = cpus, dict(variables or {})
         self._folder = Path(tempfile.mkdtemp(prefix="ray-"))  # a path of a socket must be short
         self.plugins = self._folder / "plugins"
         self.plugins.mkdir()
@@ -96,7 +97,7 @@ class RayCluster:
         return False
 
     def _environment(self) -> dict[str, str]:
-        return {
+        return self._variables | {
             "PYTHONPATH": str(self.plugins),
             "RAY_TMPDIR": str(self._folder),
             "RAY_AUTH_MODE": "token",
@@ -174,6 +175,12 @@ class RayCluster:
         request.add_header("Authorization", f"Bearer {self.token_file.read_text()}")
         with urlopen(request, timeout=60) as answer:
             return str(answer.read().decode())
+
+    def kill_job(self, name: str) -> None:
+        """Kill all processes of a job at once."""
+        for process in psutil.process_iter(["cmdline"]):
+            if name in (process.info["cmdline"] or ()):
+                _kill_tree(process)
 
     def kill_worker(self) -> None:
         """Kill all processes of the worker node at once, with the jobs on it, as a power cut."""

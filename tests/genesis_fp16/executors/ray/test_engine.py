@@ -21,7 +21,9 @@ from genesis_fp16.executors.remote import (
     Resources,
 )
 from tests.e2e.conftest import Daemon
+from tests.e2e.stored_run import live_through
 from tests.genesis_fp16.executors.contract import EngineContract
+from tests.genesis_fp16.executors.object_server import ObjectServer
 from tests.genesis_fp16.executors.ray.ray_cluster import RayCluster
 from tests.genesis_fp16.executors.ray.web_server import served
 from tests.patience import wait_until
@@ -199,6 +201,23 @@ def daemon(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[Daemon]:
     )
     yield daemon
     daemon.clean_up()
+
+
+def test_a_run_without_a_shared_folder_survives_rollback_and_job(
+    daemon: Daemon, ray_cluster: RayCluster, object_server: ObjectServer, record_property
+) -> None:
+    daemon._environ |= object_server.variables
+    daemon.configure(
+        ENABLE_FP16_TRAINING="true",
+        GENESIS_CPU_HALF="true",
+        GENESIS_SHARED_URL=f"{object_server.url}/ray",
+    )
+    daemon.start()
+    daemon.wait_for(lambda: daemon.in_precision("fp16", "default"), "to train in FP16")
+    took = live_through(daemon, ray_cluster.kill_job)
+    record_property("measured", f"rollback of a Ray job through a store: {took:.1f} s")
+    assert daemon.stop()[0] == 0
+    assert object_server.variables["AWS_SECRET_ACCESS_KEY"] not in daemon.log
 
 
 def test_a_run_goes_on_where_its_dead_machine_left_it(

@@ -20,6 +20,7 @@ class Node:
         self.cordoned = False
         self.silent = False  # a node that is lost: it runs what it runs and reports nothing
         self.environ = {}  # variables of every image
+        self.secrets = {}  # by name, the variables in each
         self.containers = {}  # by the uid of their pod
 
     def start_pod(self, job):
@@ -52,7 +53,10 @@ class Node:
                 if "deletionTimestamp" in pod["metadata"]:
                     return self._end(job, pod, None)
                 time.sleep(TICK_SECONDS)
-            container = Container(pod, self.environ)
+            environ = dict(self.environ)
+            for name in _secrets(pod):
+                environ |= self.secrets[name]
+            container = Container(pod, environ)
             self.containers[pod["metadata"]["uid"]] = container
             state = {"running": {"startedAt": now()}}
             self._update(pod, _container("worker", state, phase="Running"))
@@ -72,6 +76,10 @@ class Node:
         if "missing" in container["image"]:
             message = f'Back-off pulling image "{container["image"]}"'
             waiting = {"reason": "ImagePullBackOff", "message": message}
+            return _container("worker", {"waiting": waiting}, phase="Pending")
+        if missing := [name for name in _secrets(pod) if name not in self.secrets]:
+            message = f'secret "{missing[0]}" not found'
+            waiting = {"reason": "CreateContainerConfigError", "message": message}
             return _container("worker", {"waiting": waiting}, phase="Pending")
         return None
 
@@ -174,6 +182,12 @@ class Node:
         for container in self.containers.values():
             if container.exit_code() is None:
                 container.kill()
+
+
+def _secrets(pod):
+    """Names of the Secrets whose entries become variables of the pod."""
+    [container] = pod["spec"]["containers"]
+    return [each["secretRef"]["name"] for each in container.get("envFrom", [])]
 
 
 def _container(name, state, **more):
