@@ -22,11 +22,18 @@ TESTED_BY = {
     "genesis_fp16/runs/dispatcher/*.py": "genesis_fp16/runs/dispatcher/test_dispatcher.py",
     "genesis_fp16/executors/remote/deadline.py": "genesis_fp16/executors/ray/test_connection.py",
     "genesis_fp16/executors/remote/engine.py": "genesis_fp16/executors/remote/test_executor.py",
+    "genesis_fp16/executors/remote/engine_thread.py": (
+        "genesis_fp16/executors/remote/test_executor.py"
+    ),
+    "genesis_fp16/executors/remote/job.py": "genesis_fp16/executors/remote/test_executor.py",
     "genesis_fp16/domain/remote_attempt.py": "genesis_fp16/executors/remote/test_executor.py",
     "genesis_fp16/worker/remote.py": "genesis_fp16/executors/remote/test_executor.py",
     # Both halves of a mirror, as they run on a real store.
     "genesis_fp16/domain/stored_attempt.py": "genesis_fp16/executors/object_store/test_mirror.py",
     "genesis_fp16/executors/object_store/files.py": (
+        "genesis_fp16/executors/object_store/test_mirror.py"
+    ),
+    "genesis_fp16/executors/object_store/order.py": (
         "genesis_fp16/executors/object_store/test_mirror.py"
     ),
     "genesis_fp16/executors/object_store/mirrors.py": (
