@@ -211,7 +211,7 @@ class AttemptRunner:
                 else repeated_snapshot(repeated)
             ),
         )
-        return self._collection.buffer(folder).read(snapshot)
+        return self._collection.read(folder, snapshot)
 
     def _build_job(self, transitions: RecordedTransitions) -> Job:
         broadcast_from_leader(self._ranks, self._read_commands)

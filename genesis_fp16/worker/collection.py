@@ -12,7 +12,7 @@ from typing import TypeVar
 from genesis_fp16.worker.channel import ProgressReporter
 from infrastructure.agent_contract import Agent, RunContext, Transition
 from infrastructure.files import write_atomically
-from infrastructure.trajectories import BufferSnapshot, ReplayBuffer
+from infrastructure.trajectories import BufferSnapshot, BufferView, ReplayBuffer
 
 SNAPSHOT_FILE = "snapshot.json"  # in the run's folder
 Kind = TypeVar("Kind")
@@ -40,6 +40,7 @@ class Collection:
     ) -> None:
         self._agent, self._context, self._progress = agent, context, progress
         self._begin, self._poll = begin, poll
+        self._views: dict[Path, BufferView] = {}
         self.seconds = 0.0
 
     def snapshot(self, folder: Path) -> BufferSnapshot:
@@ -63,6 +64,13 @@ class Collection:
     def buffer(self, folder: Path) -> ReplayBuffer:
         """The replay buffer in *folder*; it logs the records that it skips."""
         return ReplayBuffer(folder, on_skip=self._log_skipped)
+
+    def read(self, folder: Path, snapshot: BufferSnapshot) -> BufferView:
+        """The transitions of *snapshot*; for equal arguments the same view, which may know more."""
+        view = self._views.get(folder)
+        if view is None or view.snapshot != snapshot:
+            view = self._views[folder] = self.buffer(folder).read(snapshot)
+        return view
 
     def _earlier_snapshot(self) -> BufferSnapshot | None:
         """The snapshot that an earlier attempt has written; None if data must be collected.

@@ -87,7 +87,7 @@ class PublishedVersions:
         folder = self._spec.agent_folder / "replay"
         snapshot, buffer = self._collection.snapshot(folder), self._collection.buffer(folder)
         return DataFacts(
-            transitions=len(buffer.read(snapshot)),
+            transitions=len(self._collection.read(folder, snapshot)),
             size=sum(snapshot.lengths.values()),
             sha256=buffer.digest(snapshot),
         )

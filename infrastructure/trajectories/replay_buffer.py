@@ -206,11 +206,15 @@ class BufferView:
 
     def __reversed__(self) -> Iterator[Transition]:
         """Yield the transitions from the newest on; segments that are not reached are not read."""
+        count = 0
         for name, length in sorted(self.snapshot.lengths.items(), reverse=True):
-            yield from reversed([*self._read_segment(name, length, self._on_skip)])
+            segment = [*self._read_segment(name, length, self._on_skip)]
+            count += len(segment)
+            yield from reversed(segment)
+        self._length = count
 
     def __len__(self) -> int:
-        """Number of readable transitions; the first call reads them all."""
+        """Number of readable transitions; reads them all unless `reversed` has done so."""
         if self._length is None:
             self._length = sum(1 for _ in self._transitions(_ignore))
         return self._length
