@@ -276,8 +276,17 @@ def _positions(buckets: Sequence[int], count: int) -> Tensor:
 
 
 def _hashed(values: Sequence[object], field: Text) -> Tokens:
-    """Hash the texts of all rows."""
-    return Tokens.of([buckets_of(cast(str, value), field.buckets) for value in values])
+    """Hash the texts of all rows, each distinct string once."""
+    known = dict[object, list[int]]()
+    rows = []
+    for value in values:
+        found = known.get(value) if isinstance(value, str) else None
+        if found is None:
+            found = buckets_of(cast(str, value), field.buckets)
+            if isinstance(value, str):
+                known[value] = found
+        rows.append(found)
+    return Tokens.of(rows)
 
 
 def _numbers(values: Sequence[object], field: Box) -> Numbers:
