@@ -182,7 +182,7 @@ class FeatureEncoder:
                 if problem := input_problem(self._spec, observation, action):
                     raise ValueError(f"row {row} cannot be encoded: {problem}")
         dense: list[Tensor] = [torch.empty(len(observations), 0)]
-        texts = {}
+        texts, rows_of_tables = {}, self.table_rows
         ood_N = torch.zeros(len(observations), dtype=torch.bool)
         for key, field, values in _columns(self._spec, observations, actions):
             is_constant = key in self.constant
@@ -196,7 +196,8 @@ class FeatureEncoder:
             elif isinstance(field, Text):
                 tokens = hashed[key] if key in hashed else _hashed(values, field)
                 numbers = self._numbers.get(key)
-                texts[key] = tokens if numbers is None else tokens.renumber(numbers)
+                tokens = tokens if numbers is None else tokens.renumber(numbers)
+                texts[key] = tokens.with_shares(rows_of_tables[key])
             else:
                 numbers_NC = _numbers(values, field)
                 dense.append(self._standardisers[key].apply(numbers_NC))

@@ -1,12 +1,12 @@
 """Encoded inputs of many transitions, in the form that networks take.
 
-Shapes: N rows, D dense features, T text tokens over all rows.
+Shapes: N rows, D dense features, T text tokens over all rows, B buckets of a text field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 import numpy as np
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT_BYTES = 64  # of a tensor that torch allocates; matrix kernels may depend on it
+_SHARED_BUCKETS = 64  # up to so many, a product with shares is faster than a sum over tokens
+_SHARES = 1 << 22  # at most so many for a field: 16 MiB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,10 +26,13 @@ class Tokens:
         buckets: ``[T]`` int64, below the field's number of buckets, or of its rows in tables of
             weights once they are renumbered.
         lengths: ``[N]`` int64, tokens per row.
+        shares: ``[N, B]`` float32, number of each bucket's tokens divided by the square root of the
+            row's tokens, for fields of few buckets; else None. It says what the tokens say.
     """
 
     buckets: Tensor
     lengths: Tensor
+    shares: Tensor | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Tokens:
@@ -36,6 +41,16 @@ class Tokens:
             buckets=torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64)),
             lengths=torch.tensor(list(map(len, rows)), dtype=torch.int64),
         )
+
+    def with_shares(self, buckets: int) -> Tokens:
+        """Add `shares` of so many *buckets*, unless they are too many."""
+        rows = len(self.lengths)
+        if buckets > _SHARED_BUCKETS or rows * buckets > _SHARES:
+            return self
+        places_T = torch.arange(0, rows * buckets, buckets).repeat_interleave(self.lengths)
+        counts_NB = (places_T + self.buckets).bincount(minlength=rows * buckets)
+        shares_N1 = self.lengths.clamp(min=1).float().rsqrt()[:, None]
+        return replace(self, shares=counts_NB.view(rows, buckets) * shares_N1)
 
     def renumber(self, numbers_B: Tensor) -> Tokens:
         """Replace each bucket by its number; drop tokens whose bucket has the number -1.
@@ -66,16 +81,32 @@ class Tokens:
         count = int(ends_M[-1]) if len(rows_M) else 0
         positions = shift_M.repeat_interleave(lengths_M, output_size=count)
         positions += torch.arange(count)
-        return Tokens(buckets=self.buckets.index_select(0, positions), lengths=lengths_M)
+        return Tokens(
+            buckets=self.buckets.index_select(0, positions),
+            lengths=lengths_M,
+            shares=None if self.shares is None else self.shares.index_select(0, rows_M),
+        )
 
-    def split(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield buckets and offsets of each *size* rows in turn; the last may be fewer."""
+    def inputs(self, name: str) -> dict[str, Tensor]:
+        """Flat tensors ``NAME.buckets`` and ``NAME.offsets``, perhaps ``NAME.shares``."""
+        tensors = {f"{name}.buckets": self.buckets, f"{name}.offsets": self.offsets}
+        if self.shares is not None:
+            tensors[f"{name}.shares"] = self.shares
+        return tensors
+
+    def split_inputs(self, name: str, size: int) -> Iterator[dict[str, Tensor]]:
+        """Yield `inputs` of each *size* rows in turn; the last may be fewer."""
         offsets_N = self.offsets
         starts_N = offsets_N[::size].repeat_interleave(size)[: len(offsets_N)]
         bounds = [*(offsets_N[::size].tolist() or [0]), len(self.buckets)]
         counts = [end - start for start, end in pairwise(bounds)]
         own_offsets = (offsets_N - starts_N).split(size)
-        yield from zip(self.buckets.split(counts), own_offsets, strict=True)
+        shares = None if self.shares is None else iter(split_rows(self.shares, size))
+        for buckets, offsets in zip(self.buckets.split(counts), own_offsets, strict=True):
+            tensors = {f"{name}.buckets": buckets, f"{name}.offsets": offsets}
+            if shares is not None:
+                tensors[f"{name}.shares"] = next(shares)
+            yield tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,11 +135,10 @@ class Features:
         return Features(dense=dense, texts=texts, out_of_distribution=ood_M)
 
     def inputs(self) -> dict[str, Tensor]:
-        """Flat tensors: ``dense``, and per text field ``NAME.buckets`` and ``NAME.offsets``."""
+        """Flat tensors: ``dense``, and those of each text field; see `Tokens.inputs`."""
         tensors = {"dense": self.dense}
         for name, tokens in self.texts.items():
-            tensors[f"{name}.buckets"] = tokens.buckets
-            tensors[f"{name}.offsets"] = tokens.offsets
+            tensors |= tokens.inputs(name)
         return tensors
 
     def split_inputs(self, size: int) -> Iterator[dict[str, Tensor]]:
@@ -117,11 +147,11 @@ class Features:
         A tensor may be a view; its memory is aligned like that of a tensor of its own, so that
         products of matrices have the same bits.
         """
-        texts = {name: tokens.split(size) for name, tokens in self.texts.items()}
+        texts = [tokens.split_inputs(name, size) for name, tokens in self.texts.items()]
         for dense in split_rows(self.dense, size):
             tensors = {"dense": dense}
-            for name, chunks in texts.items():
-                tensors[f"{name}.buckets"], tensors[f"{name}.offsets"] = next(chunks)
+            for chunks in texts:
+                tensors |= next(chunks)
             yield tensors
 
 

@@ -5,8 +5,8 @@ Both take the flat tensors of `Features.inputs` and return raw head outputs:
 ``[M, N, L]`` for a `Discrete` one. They run under autocast; likelihoods are computed from their
 outputs in float32 (`loss.py`).
 
-Shapes: M members, N rows, T tokens, H hidden width, I inputs and O outputs of a layer, K kept
-dimensions, L labels, B varying dimensions of all `Box` targets.
+Shapes: F networks, M members, N rows, T tokens, H hidden width, I inputs and O outputs of a
+layer, K kept dimensions, L labels, B varying dimensions of all `Box` targets.
 """
 
 from __future__ import annotations
@@ -28,9 +28,15 @@ from infrastructure.fleet.agreement import (
     elementwise_agrees,
     is_aligned,
 )
-from infrastructure.fleet.forms import Call, NotStackableError, Outputs, StackedForm, dropout
+from infrastructure.fleet.forms import Call, NotStackableError, Outputs, StackedForm
 from infrastructure.trajectories.encoding.encoder import FeatureEncoder
 from infrastructure.trajectories.encoding.targets import TargetCodec
+from infrastructure.world_model.networks.text import (
+    TextEmbedding,
+    drop_values,
+    embed_texts,
+    field_inputs,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,17 +128,43 @@ class EnsembleNetwork(nn.Module):
 
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return raw head outputs of all members; see the module's docstring."""
-        parts = [inputs["dense"].expand(self.members, -1, -1)]
-        for name, table in zip(self.shape.texts, self.embeddings, strict=True):
-            embedded = table(inputs[f"{name}.buckets"], inputs[f"{name}.offsets"])
-            embedded = functional.dropout(embedded, self.dropout, self.training)
-            parts.append(embedded.unflatten(1, (self.members, self.embedding)).transpose(0, 1))
-        output_MNO = run_layers(torch.cat(parts, dim=2), *self.weights, *self.biases)
-        return split_heads(self.shape, output_MNO)
+        texts = [
+            table(*field_inputs(inputs, name))
+            for name, table in zip(self.shape.texts, self.embeddings, strict=True)
+        ]
+        dropout = self.dropout if self.training else 0.0
+        own = [text.unsqueeze(0) for text in texts]
+        dense = inputs["dense"].unsqueeze(0)
+        input_MNI = layer_inputs(dense, own, self.members, dropout, [None]).squeeze(0)
+        return split_heads(self.shape, run_layers(input_MNI, *self.weights, *self.biases))
 
     def stacked_form(self) -> StackedForm:
         """How several networks of this shape compute together in a fleet."""
         return StackedEnsemble(self)
+
+
+def layer_inputs(
+    dense_FND: Tensor,
+    texts: Sequence[Tensor],
+    members: int,
+    dropout: float,
+    generators: Sequence[torch.Generator | None],
+) -> Tensor:
+    """Inputs ``[F, M, N, I]`` of F networks' first layers: dense features, then embedded text.
+
+    Args:
+        texts: Embeddings of each text field for all members, ``[F, N, M * E]``.
+        dropout: Share of the embedded text to drop.
+        generators: CPU generator of each network to draw from; None for torch's global one.
+    """
+    dense_FMND = dense_FND.unsqueeze(1).expand(-1, members, -1, -1)
+    if not texts:
+        return dense_FMND.contiguous()
+    embedded = torch.cat(list(texts), dim=2)
+    if dropout > 0.0:
+        embedded = drop_values(embedded, dropout, generators)
+    by_member = embedded.unflatten(2, (len(texts), members, -1)).permute(0, 3, 1, 2, 4)
+    return torch.cat([dense_FMND, by_member.flatten(3)], dim=3)
 
 
 def run_layers(input_MNI: Tensor, *parameters: Tensor) -> Tensor:
@@ -197,7 +229,7 @@ class LinearNetwork(nn.Module):
         """Return raw head outputs with ``M == 1``."""
         output_NO = inputs["dense"] @ self.weight + self.bias
         for name, table in zip(self.shape.texts, self.embeddings, strict=True):
-            output_NO = output_NO + table(inputs[f"{name}.buckets"], inputs[f"{name}.offsets"])
+            output_NO = output_NO + table(*field_inputs(inputs, name))
         return self.heads(output_NO)
 
     def heads(self, output_NO: Tensor) -> dict[str, Tensor]:
@@ -211,7 +243,7 @@ class LinearNetwork(nn.Module):
 class StackedEnsemble:
     """`StackedForm` of `EnsembleNetwork`: the layers of all networks in one batched product each.
 
-    Text is embedded per network. Shapes: F networks, M members of each.
+    Text is embedded per network if its table is large. Shapes: F networks, M members of each.
     """
 
     def __init__(self, network: EnsembleNetwork) -> None:
@@ -240,31 +272,21 @@ class StackedEnsemble:
         layers = [parameters[f"{kind}.{i}"] for kind in ("weights", "biases") for i in range(3)]
         structure = partial(split_heads, self._shape)
         dense = [call.arguments[0]["dense"] for call in calls]
-        if not _layers_agree(layers, len(dense[0])):
-            alone = zip(
-                self._inputs(parameters, calls), *(each.unbind() for each in layers), strict=True
-            )
-            return Outputs(raw=[run_layers(*each) for each in alone], structure=structure)
-        if self._shape.texts:
-            input_FMNI = torch.stack(self._inputs(parameters, calls))
-        else:
-            members = layers[0].shape[1]
-            input_FMNI = torch.stack(dense)[:, None].expand(-1, members, -1, -1)
-        return Outputs(raw=_run_stacked_layers(input_FMNI, *layers), structure=structure)
-
-    def _inputs(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> list[Tensor]:
-        """Inputs of the first layer, ``[M, N, I]`` for every network."""
-        members, width = self._sizes["members"], self._sizes["embedding"]
-        parts = [[call.arguments[0]["dense"].expand(members, -1, -1)] for call in calls]
-        for i, name in enumerate(self._shape.texts):
-            tables = parameters[f"embeddings.{i}.bag.weight"].unbind()
-            for call, table, own in zip(calls, tables, parts, strict=True):
-                inputs = call.arguments[0]
-                embedded = embed_text(table, inputs[f"{name}.buckets"], inputs[f"{name}.offsets"])
-                if call.training:
-                    embedded = dropout(embedded, self._dropout, call.generator)
-                own.append(embedded.unflatten(1, (members, width)).transpose(0, 1))
-        return [torch.cat(own, dim=2) for own in parts]
+        input_FMNI = layer_inputs(
+            torch.stack(dense),
+            [
+                embed_texts(parameters[f"embeddings.{i}.bag.weight"], calls, name)
+                for i, name in enumerate(self._shape.texts)
+            ],
+            layers[0].shape[1],
+            self._dropout if calls[0].training else 0.0,  # alike in all; see `signature`
+            [call.generator for call in calls],
+        )
+        if _layers_agree(layers, len(dense[0])):
+            return Outputs(raw=_run_stacked_layers(input_FMNI, *layers), structure=structure)
+        inputs = [each.clone() for each in input_FMNI.unbind()]  # in memory that is aligned
+        alone = zip(inputs, *(each.unbind() for each in layers), strict=True)
+        return Outputs(raw=[run_layers(*each) for each in alone], structure=structure)
 
 
 def _run_stacked_layers(input_FMNI: Tensor, *layers: Tensor) -> Tensor:
@@ -290,22 +312,6 @@ def _layers_agree(layers: Sequence[Tensor], rows: int) -> bool:
     return agrees(_run_stacked_layers, run_layers, shapes, members=networks, device=first.device)
 
 
-class TextEmbedding(nn.Module):
-    """Embeds hashed tokens; a row is the sum of its tokens divided by sqrt(their number).
-
-    The expected magnitude is so independent of the length of the text; a text without tokens
-    gives zeros. Stays float32 under autocast.
-    """
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()
-        self.bag = nn.EmbeddingBag(rows, width, mode="mean")
-
-    def forward(self, buckets_T: Tensor, offsets_N: Tensor) -> Tensor:
-        """Embed rows of tokens: ``[N, width]`` float32."""
-        return embed_text(self.bag.weight, buckets_T, offsets_N)
-
-
 def without_spare_rows(state: Mapping[str, Tensor], shape: NetworkShape) -> dict[str, Tensor]:
     """Cut the text tables of an `EnsembleNetwork` or a `LinearNetwork` to the rows of *shape*.
 
@@ -319,13 +325,6 @@ def without_spare_rows(state: Mapping[str, Tensor], shape: NetworkShape) -> dict
         name: tensor[: tables[name]].clone() if name in tables else tensor
         for name, tensor in state.items()
     }
-
-
-def embed_text(table: Tensor, buckets_T: Tensor, offsets_N: Tensor) -> Tensor:
-    """`TextEmbedding` with the weights *table*, ``[rows, width]``."""
-    ends_N = torch.cat([offsets_N[1:], offsets_N.new_tensor([len(buckets_T)])])
-    embedded: Tensor = functional.embedding_bag(buckets_T, table, offsets_N, mode="mean")
-    return embedded * (ends_N - offsets_N).float().sqrt()[:, None]
 
 
 def split_heads(shape: NetworkShape, output_MNO: Tensor) -> dict[str, Tensor]:

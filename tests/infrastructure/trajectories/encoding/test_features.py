@@ -12,11 +12,19 @@ def test_rows_of_tokens_are_selected_in_the_given_order(
     rows: list[list[int]], data: st.DataObject
 ) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6))
-    taken = Tokens.of(rows).take(torch.tensor(chosen, dtype=torch.int64))
-    expected = Tokens.of([rows[index] for index in chosen])
+    taken = Tokens.of(rows).with_shares(10).take(torch.tensor(chosen, dtype=torch.int64))
+    expected = Tokens.of([rows[index] for index in chosen]).with_shares(10)
     assert taken.buckets.tolist() == expected.buckets.tolist()
     assert taken.lengths.tolist() == expected.lengths.tolist()
     assert taken.offsets.tolist() == expected.offsets.tolist()
+    assert torch.equal(taken.shares, expected.shares)
+
+
+def test_shares_are_counts_divided_by_the_root_of_their_sum() -> None:
+    tokens = Tokens.of([[1, 1, 2, 3], [], [0]])
+    shares = tokens.with_shares(4).shares
+    assert shares.tolist() == [[0.0, 1.0, 0.5, 0.5], [0.0] * 4, [1.0, 0.0, 0.0, 0.0]]
+    assert tokens.with_shares(65).shares is None  # tables of so many rows are summed by token
 
 
 def test_inputs_are_flat_tensors_by_name() -> None:
@@ -44,7 +52,7 @@ def test_inputs_split_like_rows_that_were_taken_alone(
     count = len(rows)
     features = Features(
         dense=torch.arange(float(count * width)).view(count, width),
-        texts={"action.code": Tokens.of(rows)},
+        texts={"action.code": Tokens.of(rows), "action.tool": Tokens.of(rows).with_shares(16)},
         out_of_distribution=torch.zeros(count, dtype=torch.bool),
     )
     chunks = list(features.split_inputs(size))
@@ -54,3 +62,4 @@ def test_inputs_split_like_rows_that_were_taken_alone(
             n: t.tolist() for n, t in alone.items()
         }
         assert chunk["dense"].data_ptr() % 64 == 0
+        assert chunk["action.tool.shares"].data_ptr() % 64 == 0

@@ -7,13 +7,16 @@ from infrastructure.training import FP16Trainer, FP16TrainingConfig
 from infrastructure.trajectories.encoding.features import Features, Tokens
 from infrastructure.world_model import EnsembleNetwork, NetworkShape
 from infrastructure.world_model.networks import ensemble_loss
-from infrastructure.world_model.networks.network import LinearNetwork, TextEmbedding, build_seeded
+from infrastructure.world_model.networks.network import LinearNetwork, build_seeded
+from infrastructure.world_model.networks.text import TextEmbedding
 
 SHAPE = NetworkShape(
     dense=3, texts={"action.code": 16}, boxes={"state": 2, "reward": 1}, labels={"outcome": 4}
 )
 
-TEXTS = NetworkShape(dense=8, texts={"code": 16}, boxes={"state": 2}, labels={"outcome": 4})
+TEXTS = NetworkShape(
+    dense=8, texts={"code": 16, "words": 128}, boxes={"state": 2}, labels={"outcome": 4}
+)
 
 
 @pytest.fixture
@@ -168,11 +171,13 @@ def test_a_fleet_of_networks_has_the_bits_of_each(precision, rows, hidden):
         )
 
     generator = torch.Generator().manual_seed(0)
+    code = Tokens.of([[row % 16, 3] for row in range(40)]).with_shares(16)
     batches = [
         {
             "dense": torch.randn(rows, 8, generator=generator),
-            "code.buckets": torch.randint(16, (2 * rows,), generator=generator),
-            "code.offsets": torch.arange(0, 2 * rows, 2),
+            **code.take(torch.randint(40, (rows,), generator=generator)).inputs("code"),
+            "words.buckets": torch.randint(128, (3 * rows,), generator=generator),
+            "words.offsets": torch.arange(0, 3 * rows, 3),
             "target.state": torch.randn(rows, 2, generator=generator),
             "target.outcome": torch.randint(4, (rows,), generator=generator),
         }
