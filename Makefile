@@ -81,7 +81,7 @@ bench-start: $(STAMP)  ## Measure the start of a run, cold and pre-warmed, in tw
 
 bench-agents: $(STAMP)  ## Measure all eighteen agents and a round of fifteen of them, in over an hour
 	$(BIN)/python -m benchmarks.agents table
-	$(BIN)/python -m benchmarks.agents round --steps 400
+	$(BIN)/python -m benchmarks.agents round
 	$(BIN)/python -m benchmarks.agents tuning
 
 bench-policy: $(STAMP)  ## Measure how far rollout and trainer of a policy disagree, in ten minutes

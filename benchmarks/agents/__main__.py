@@ -1,8 +1,9 @@
 """``python -m benchmarks.agents``: all eighteen agents in one table, and the cost of a round.
 
 ``table`` trains every agent alone and in one fleet, in each precision. ``round`` runs the fifteen
-business agents once: with a cold worker each, in one process, in one fleet. ``tuning`` changes one
-option of the training at a time.
+business agents once: with a cold worker each, in one process, in one fleet. What it has measured is
+kept below ``--output``, so ``--only`` can measure a few agents at a time, and the last call all.
+``tuning`` changes one option of the training at a time.
 
 The records of the fifteen, and those of the WaltzRL pair, are generated; see
 ``benchmarks/agents/records.py``. SE-Darwin collects its own.
@@ -14,7 +15,6 @@ import argparse
 import json
 import logging
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -24,7 +24,8 @@ import structlog
 import torch
 
 from agents.se_darwin.sandbox import SandboxUnavailableError
-from benchmarks.agents.round import WAYS, prepare_home, run_round
+from benchmarks.agents.round import COLD, STACKED, THEN, WAYS, Measured, Round, Way, agent_names
+from benchmarks.agents.round_tables import agent_rows, require_equal_weights, way_rows
 from benchmarks.agents.speed import measure_speed, peak_mebibytes, train_some
 from benchmarks.agents.subjects import (
     Subject,
@@ -132,30 +133,30 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
 
 
 def _round(options: argparse.Namespace) -> None:
-    steps = options.steps or None
-    columns = ("way", "CPU seconds", "gain", "peak MiB of a process", "published")
-    with tempfile.TemporaryDirectory(prefix="genesis-round-") as folder:
-        home = Path(folder) / "home"
-        names = prepare_home(home, options.records, steps, options.agents)
-        rows, first, weights = [], 0.0, dict[str, str]()
-        for way in WAYS:
-            done = run_round(way, home, names, "fp32")
-            first, weights = first or done.cpu_seconds, weights or done.weights
-            if done.weights != weights:
-                raise SystemExit(f"{way}: other weights than in workers of their own")
-            rows.append(
-                {
-                    "way": way,
-                    "CPU seconds": f"{done.cpu_seconds:.1f}",
-                    "gain": f"{first / done.cpu_seconds:.2f}",
-                    "peak MiB of a process": f"{done.peak_mebibytes:.0f}",
-                    "published": f"{done.published} of {len(names)}",
-                }
-            )
-            print(f"{way}: {done.cpu_seconds:.1f} CPU seconds", flush=True)
-    write_csv(options.output / "round.csv", rows, columns)
-    print(format_table(rows, columns))
-    print("all agents have equal weights in all ways")
+    asked = {"records": options.records, "steps": options.steps}
+    kept = Kept(options.output / "round", asked)
+    names = [name for name in agent_names(options.agents) if name in (options.only or [name])]
+    measured = Round(kept.folder, "fp32", options.other)
+    measured.prepare(options.records, options.steps or None)
+    ways = WAYS if options.other is None else (THEN, *WAYS)
+    cold_ways = [way for way in ways if way in (THEN, COLD)]
+    cold: dict[Way, dict[str, Measured]] = {way: {} for way in cold_ways}
+    for number, name in enumerate(names):
+        for way in cold_ways if number % 2 else reversed(cold_ways):
+            cold[way][name] = each = measured.cold(way, name)
+            print(f"{name}, {way}: {each.cpu_seconds:.1f} CPU seconds", flush=True)
+    together = {way: measured.together(way, names) for way in ways if way not in cold_ways}
+    for way, done in together.items():
+        print(f"{way}: {done.cpu_seconds:.1f} CPU seconds", flush=True)
+        require_equal_weights(way, done, cold[COLD])
+    qualities = {way: measured.qualities(way, names) for way in cold_ways}
+    write_csv(options.output / "round-agents.csv", *(table := agent_rows(cold, qualities)))
+    print(format_table(*table), end="\n\n")
+    write_csv(options.output / "round.csv", *(table := way_rows(cold, together)))
+    print(format_table(*table))
+    print("all agents have equal weights in all ways of this checkout")
+    for name, outcome in together[STACKED].outcomes.items():
+        print(f"{name}, stacked: {outcome.measured_standing}")
 
 
 def _tuning(options: argparse.Namespace) -> None:
@@ -208,6 +209,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="timed blocks of each loop")
     parser.add_argument("--block-steps", type=int, default=4, help="steps in a timed block")
     parser.add_argument("--casebank", type=Path, help="casebank.jsonl of a checkout of Genesis")
+    parser.add_argument(
+        "--other",
+        type=Path,
+        metavar="FOLDER",
+        help="a checkout of another commit, whose cold workers run the round as well",
+    )
     parser.add_argument("--quick", action="store_true", help="a moment of training: no proof")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args(arguments)

@@ -33,10 +33,13 @@ class Kept:
     Args:
         folder: Folder of the files.
         asked: What all of them share; another value belongs into another folder.
+
+    Attributes:
+        folder: As given.
     """
 
     def __init__(self, folder: Path, asked: Mapping[str, object]) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "asked.json"
         if not path.exists():
@@ -54,7 +57,7 @@ class Kept:
         write_atomically(self._path(key), json.dumps(asdict(trained)))
 
     def _path(self, key: Sequence[object]) -> Path:
-        return self._folder / f"{'-'.join(map(str, key))}.json"
+        return self.folder / f"{'-'.join(map(str, key))}.json"
 
 
 class Learned:
