@@ -31,13 +31,13 @@ def daemon(make_daemon: Callable[..., object], plugin: Path):
         GENESIS_BASELINE_INTERVAL_STEPS=0,
         GENESIS_BASELINE_EVERY_RUNS=0,
     )
-    for agent in ("QUICK", "STORMY"):
+    for agent, pause in (("QUICK", 0.02), ("STORMY", 0.002)):
         daemon.configure(
             **{
                 f"GENESIS_AGENTS__{agent}__SCHEDULE": '"every 1s"',
                 f"GENESIS_AGENTS__{agent}__SETTINGS__EPOCHS": 1_000_000,
                 f"GENESIS_AGENTS__{agent}__SETTINGS__BATCHES_PER_EPOCH": 500,
-                f"GENESIS_AGENTS__{agent}__SETTINGS__PAUSE_SECONDS": 0.002,
+                f"GENESIS_AGENTS__{agent}__SETTINGS__PAUSE_SECONDS": pause,
             }
         )
     return daemon
@@ -100,8 +100,8 @@ def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
     daemon.start()
     daemon.wait_for(lambda: state(daemon, "stormy") == ["tripped"], "to remember the storm")
     daemon.wait_for(lambda: in_force(daemon, "stormy") == [("fp32", "guard")], "to resume in FP32")
-    daemon.wait_for(lambda: in_force(daemon, "quick"), "to resume the neighbour")
-    assert in_force(daemon, "quick") == [("fp16", "default")]
+    in_fp16 = [("fp16", "default")]
+    daemon.wait_for(lambda: in_force(daemon, "quick") == in_fp16, "to resume the neighbour")
     assert state(daemon, "quick") == ["watching"]
 
     done = daemon.cli("precision", "clear", "--guard", "stormy", "--reason", "let us see")

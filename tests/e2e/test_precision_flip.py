@@ -47,17 +47,17 @@ def _goes_on(daemon, *, in_fp16: bool) -> None:
     """The job makes steps, and makes them in FP16 or not."""
     # What was under way when the precision changed is reported with the next statistics.
     begun, _ = _steps(daemon)
-    daemon.wait_for(lambda: _steps(daemon)[0] >= begun + 100, "to train on")
+    daemon.wait_for(lambda: _steps(daemon)[0] >= begun + 20, "to train on")
     total, fp16 = _steps(daemon)
-    daemon.wait_for(lambda: _steps(daemon)[0] >= total + 200, "to train on")
+    daemon.wait_for(lambda: _steps(daemon)[0] >= total + 40, "to train on")
     assert (_steps(daemon)[1] > fp16) == in_fp16
 
 
 def _nothing_lost(daemon) -> None:
     """One attempt, and each of its steps counted once."""
     assert len(daemon.events("started")) == 1
-    last = daemon.events("step_stats")[-1]
-    assert sum(event.attempted for event in daemon.events("step_stats")) == last.step
+    statistics = daemon.events("step_stats")
+    assert sum(event.attempted for event in statistics) == statistics[-1].step
 
 
 def test_overflows_and_the_scale_are_real(training) -> None:
