@@ -1,7 +1,7 @@
 """Daemons, workers, probes and ranks forked from a process that has imported torch: that is slow.
 
-Each runs the code that ``genesis-fp16``, `python -P -m MODULE` or `python -P -c CODE` would run,
-with its own arguments, environment, working folder, session and file descriptors. Workers and
+Each runs the code that ``genesis-fp16``, `python -m MODULE` or `python -P -c CODE` would run, with
+its own arguments, environment, working folder, session and file descriptors. Workers and
 probes are children of the daemon that starts them, ranks of their torchrun. It differs from
 production in this only: modules are imported already, so a start takes 0.1 s, and the command line
 in the process table is that of the process forked.
@@ -26,6 +26,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,7 +51,15 @@ OF_POLICIES = (
 )
 PROGRAM = "genesis-fp16"
 CODE = "-c"
+# As code for ``python -P -c``: run a file with its arguments, as ``python FILE`` would.
+RUN_FILE = """
+import os, runpy, sys
+del sys.argv[0]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 FLEET = "genesis_fp16.worker.fleet"
+GPU_SECTION = "benchmarks.gpu.section"
 GROUP = "genesis_fp16.worker.group"
 STANDIN = "tests.genesis_fp16.standin_worker"
 SCENARIOS = "tests.infrastructure.training.distributed.scenarios"
@@ -58,6 +67,8 @@ SWEEP = "tests.infrastructure.precision_lab.sweep.sweep_process"
 TORTURE = "tests.e2e.torture"
 PRELOADED = (  # as named on a command line
     "agents.se_darwin.command.child",
+    GPU_SECTION,
+    "benchmarks.gpu.sections.ranks",
     "genesis_fp16.plugins.probe",
     "genesis_fp16.worker",
     "genesis_fp16.worker.spare",
@@ -228,7 +239,9 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
         descriptors = dict(zip(request["descriptors"], received, strict=True))
         arguments = (request["module"], *request["arguments"])
         _become(arguments, request["environment"], Path(request["folder"]), descriptors)
-        if request["module"] in (PROGRAM, GROUP, SWEEP, "torch.distributed.run"):
+        if request["in_folder"]:
+            sys.path.insert(0, request["folder"])
+        if request["module"] in (PROGRAM, GROUP, GPU_SECTION, SWEEP, "torch.distributed.run"):
             _fork_children()
         if request["module"] == PROGRAM:
             from genesis_fp16.cli import main
@@ -306,6 +319,8 @@ PlainPopen = subprocess.Popen
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
     """Forks the program, `PRELOADED` modules and ``python -P -c`` from the base; the rest starts.
 
+    Modules with or without ``-P`` and ``-u``.
+
     What it forks does so in turn. A drop-in replacement for `subprocess.Popen`.
     """
 
@@ -322,12 +337,15 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
         names = PlainPopen._execute_child.__code__.co_varnames  # type: ignore[attr-defined]
         given = dict(zip(names[2:], rest, strict=False))
         command = list(args) if isinstance(args, list | tuple) else [args]
+        options = [*takewhile(("-P", "-u").__contains__, command[1:])]
+        what = command[1 + len(options) :]
+        is_python = command[0] == str(_PYTHON)
         if Path(os.fsdecode(command[0])) == _PYTHON.with_name(PROGRAM):
             module, arguments = PROGRAM, command[1:]
-        elif command[:3] == [str(_PYTHON), "-P", "-m"] and command[3] in PRELOADED:
-            module, arguments = command[3], command[4:]
-        elif command[:3] == [str(_PYTHON), "-P", CODE]:
-            module, arguments = CODE, command[3:]
+        elif is_python and what[:1] == ["-m"] and what[1] in PRELOADED:
+            module, arguments = what[1], what[2:]
+        elif is_python and what[:1] == [CODE] and options == ["-P"]:
+            module, arguments = CODE, what[1:]
         else:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
@@ -343,6 +361,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             "arguments": [os.fsdecode(each) for each in arguments],
             "environment": dict(environment),
             "folder": str(given["cwd"] or Path.cwd()),
+            "in_folder": is_python and "-P" not in options,
             "new_session": given["start_new_session"],
         }
         self.pid = self.start_base().spawn(request, descriptors)

@@ -15,6 +15,7 @@ from tests.patience import crowding
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_adopting")]
 
 
+@pytest.mark.usefixtures("_forked_sections")
 def test_a_rehearsal_writes_a_page_and_a_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

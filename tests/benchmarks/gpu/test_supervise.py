@@ -18,6 +18,7 @@ def reasons(*ends: SectionEnd) -> dict[str, str]:
     return {claim.name: finding.reason for claim, finding in results.findings()}
 
 
+@pytest.mark.usefixtures("_forked_sections")
 def test_a_crash_costs_what_was_not_decided_and_leaves_no_process(tmp_path: Path) -> None:
     end = run_section(CRASHES, tmp_path / "it", seconds=300, device="cpu", quick=True)
     assert end.problem == "crashed by SIGSEGV"
@@ -34,6 +35,7 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
     assert reasons(end)["fleet-adam"].startswith("the section fleet was killed after its 0 s")
 
 
+@pytest.mark.usefixtures("_forked_sections")
 def test_an_error_is_told_with_the_last_line_of_the_log(tmp_path: Path) -> None:
     broken = Section(name="fleet", module="tests.benchmarks.gpu.nowhere", seconds=300)
     end = run_section(broken, tmp_path / "it", seconds=300, device="cpu", quick=True)

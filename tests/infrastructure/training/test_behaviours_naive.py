@@ -33,6 +33,7 @@ from infrastructure.training import FP16Trainer, FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.training.loop.divergence import TrainingDivergedError
 from tests.infrastructure.training.losses import infinite_gradient, nan_loss
+from tests.preloaded import RUN_FILE, ForkedPopen
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Any, Batch], Tensor]
@@ -557,8 +558,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     root = Path(__file__).parents[3]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder), str(rank)],
+        ForkedPopen(
+            [sys.executable, "-P", "-c", RUN_FILE, __file__, str(folder), str(rank)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

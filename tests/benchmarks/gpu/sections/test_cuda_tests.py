@@ -41,6 +41,7 @@ def test_it_decides_as_pytest_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str, outcome: str, said: str
 ) -> None:
     (tmp_path / "test_it.py").write_text(FILE)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # those take most of the time
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = cuda\n")
     monkeypatch.setattr(cuda_tests, "TESTS", {"reads": f"{tmp_path / 'test_it.py'}::{test}"})
     findings = FindingsFile(tmp_path / "findings", frozenset({"reads"}))
