@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -69,17 +70,18 @@ class OtherCheckout:
 
 
 def _serve(folder: str, name: str, rows: str, members: str, precision: str) -> None:
+    found = find_spec("infrastructure.training")
+    where = None if found is None else found.origin
+    if where is None or not Path(where).is_relative_to(folder):
+        raise SystemExit(f"{where} would be imported, not the trainer of {folder}")
     import gc
 
     import torch
 
-    import infrastructure.training
     from benchmarks.fleet.loops import OneByOne
     from benchmarks.fleet.models import subjects
     from infrastructure.training import Precision
 
-    if not Path(infrastructure.training.__file__).is_relative_to(folder):
-        raise SystemExit(f"{infrastructure.training.__file__} was imported, not that of {folder}")
     torch.set_num_threads(1)
     (subject,) = (each for each in subjects() if (each.name, each.rows) == (name, int(rows)))
     loop = OneByOne(subject, int(members), Precision(precision))
