@@ -22,7 +22,7 @@ from genesis_fp16.executors.kubernetes.checks import OLDEST
 from genesis_fp16.executors.kubernetes.lease import LEASE_SECONDS, VolumeLease
 from genesis_fp16.executors.remote import EngineError, JobState, RemoteExecutor
 from infrastructure.events.command import Stop
-from tests.genesis_fp16.executors.contract import EngineContract, remote_executor
+from tests.genesis_fp16.executors.contract import LauncherContract, remote_executor
 from tests.genesis_fp16.executors.kubernetes.real_cluster import NAMESPACE, VOLUME, RealCluster
 from tests.genesis_fp16.executors.kubernetes.test_engine import (
     ENDED,
@@ -80,7 +80,7 @@ class JobCluster:
         return self.real.engine(self._home, seconds=3.0)
 
 
-class TestContract(EngineContract):
+class TestContract(LauncherContract):
     @pytest.fixture
     def cluster(self, real_cluster: RealCluster, tmp_path: Path) -> JobCluster:
         return JobCluster(real_cluster, tmp_path)

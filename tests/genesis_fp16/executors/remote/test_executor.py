@@ -12,7 +12,7 @@ from genesis_fp16.domain.run_spec import SPEC_FILE
 from genesis_fp16.executors import ExitStatus
 from genesis_fp16.executors.remote import JobState
 from infrastructure.events.command import Stop
-from tests.genesis_fp16.executors.contract import EngineContract
+from tests.genesis_fp16.executors.contract import LauncherContract
 from tests.genesis_fp16.executors.process_engine import ProcessCluster
 from tests.patience import wait_until
 
@@ -23,7 +23,7 @@ def cluster() -> Iterator[ProcessCluster]:
         yield cluster
 
 
-class TestContract(EngineContract):
+class TestContract(LauncherContract):
     def test_an_engine_that_forgets_a_living_job_does_not_end_it(self, attempts, cluster) -> None:
         _, handle = attempts.start(steps=500)
         cluster.forgotten.add(handle.job)
