@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -168,6 +168,34 @@ def small_disk() -> Callable[[Path], AbstractContextManager[None]]:
     return mount
 
 
+def _spec(folder: Path, number: int, changes: Mapping[str, object]) -> RunSpec:
+    attempt_folder = folder / "run" / f"attempt-{number}"
+    settings: dict[str, JsonValue] = {}
+    values: dict[str, object] = {
+        "run_id": "r1",
+        "attempt": number,
+        "incarnation": f"i{number}",
+        "agent": "line",
+        "entry_point": "line_agent:LineAgent",
+        "agent_folder": folder / "agent",
+        "run_folder": folder / "run",
+        "attempt_folder": attempt_folder,
+        "seed": 3,
+        "device": "cpu",
+        "threads": 1,
+        "precision": PrecisionState(requested="fp16", effective="fp32", reason="flag"),
+        "trainer": TrainerOptions(cpu_half=True, fp16_loss_scale=65536.0),
+        "budget_seconds": 30.0,
+        "budget_transitions": 1000,
+        "stats_interval_steps": 10,
+        "baseline_interval_steps": 20,
+        "checkpoint_interval_seconds": 60.0,
+        "keep_checkpoints": 2,
+        "settings": settings,
+    }
+    return RunSpec.model_validate(values | changes)
+
+
 class WorkerAttempt:
     """One worker process, as the daemon has it: its stdin, its event file, its log."""
 
@@ -180,32 +208,9 @@ class WorkerAttempt:
         preloaded: bool = True,
         **changes: object,
     ) -> None:
-        attempt_folder = folder / "run" / f"attempt-{number}"
+        self.spec = _spec(folder, number, changes)
+        attempt_folder = self.spec.attempt_folder
         attempt_folder.mkdir(parents=True)
-        settings: dict[str, JsonValue] = {}
-        values: dict[str, object] = {
-            "run_id": "r1",
-            "attempt": number,
-            "incarnation": f"i{number}",
-            "agent": "line",
-            "entry_point": "line_agent:LineAgent",
-            "agent_folder": folder / "agent",
-            "run_folder": folder / "run",
-            "attempt_folder": attempt_folder,
-            "seed": 3,
-            "device": "cpu",
-            "threads": 1,
-            "precision": PrecisionState(requested="fp16", effective="fp32", reason="flag"),
-            "trainer": TrainerOptions(cpu_half=True, fp16_loss_scale=65536.0),
-            "budget_seconds": 30.0,
-            "budget_transitions": 1000,
-            "stats_interval_steps": 10,
-            "baseline_interval_steps": 20,
-            "checkpoint_interval_seconds": 60.0,
-            "keep_checkpoints": 2,
-            "settings": settings,
-        }
-        self.spec = RunSpec.model_validate(values | changes)
         path = attempt_folder / "spec.json"
         path.write_text(self.spec.model_dump_json())
         self._tail = EventTail(self.spec.events_path)
@@ -271,6 +276,12 @@ class WorkerAttempt:
     @property
     def log(self) -> str:
         return (self.spec.attempt_folder / "worker.log").read_text()
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> RunSpec:
+    """Specification of an attempt on two ranks that nobody starts."""
+    return _spec(tmp_path, 1, {"processes_per_run": 2})
 
 
 @pytest.fixture(scope="session")

@@ -131,9 +131,8 @@ def report(outcome: Any, error: str, seconds: float) -> Finished:
     return Finished(outcome=outcome, error=error, time=seconds)
 
 
-def test_the_first_failure_is_the_reported_one(start: Start) -> None:
+def test_the_first_failure_is_the_reported_one(spec: RunSpec) -> None:
     """A rank that is killed writes no exit report; those that miss it do."""
-    spec: RunSpec = start(processes_per_run=2).spec
     lost, wrong = report("failed", "connection lost", 10.95), report("misconfigured", "wrong", 10.5)
     stopped = report("stopped", "", 10.97)
 
