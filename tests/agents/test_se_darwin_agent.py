@@ -135,7 +135,7 @@ def test_the_published_model_ranks_the_candidates(context: RunContext) -> None:
     model = WorldModel(SPEC)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fields that never vary in so little data
-        long = dataclasses.replace(context, budget=Budget(seconds=60.0, transitions=500))
+        long = dataclasses.replace(context, budget=Budget(seconds=60.0, transitions=250))
         model.fit(agent.collect(long), epochs=2)
     model.beaten_prior = Prior.open(PRIOR_FOLDER).digest
     model.save(agent.published_folder(context))

@@ -271,11 +271,11 @@ def train_without_end() -> Callable[[Daemon], Daemon]:
             GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"',
             GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
             GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=500,
-            GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.002,
+            GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.01,  # others need the core
         )
         if daemon.process is None or daemon.process.poll() is not None:
             daemon.start()
-        daemon.wait_for(lambda: steps(daemon) > 100, "to train in FP16")
+        daemon.wait_for(lambda: steps(daemon) > 50, "to train in FP16")
         return daemon
 
     return train
