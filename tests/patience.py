@@ -4,6 +4,7 @@ On a crowded machine everything takes longer. So a wait goes on while the proces
 has started use the CPU, and is given up when they have been idle for long.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -12,7 +13,8 @@ import psutil
 
 POLL_SECONDS = 0.02
 POLL_SHARE = 0.1  # most of the time that looking takes: what is awaited needs the CPU
-LOOK_SECONDS = 1.0  # between two looks at the processes, which are dear
+MOST_POLL_SECONDS = 1.0  # a first look may take long: it may start servers
+LOOK_SECONDS = 5.0  # between two looks at the processes, which are dear
 IDLE_SECONDS = 120.0
 MOST_SECONDS = 480.0  # below pytest's own timeout, so that the message is ours
 
@@ -39,7 +41,7 @@ def wait_until(
         AssertionError: *holds* did not become true.
     """
     begun = looked = progressed = time.monotonic()
-    used = _descendants_cpu_seconds()
+    used = -math.inf  # most waits are over before the first look
     while True:
         asked = time.monotonic()
         if holds():
@@ -52,7 +54,7 @@ def wait_until(
         assert now - progressed < idle_seconds, f"waited for {what}: idle for {idle_seconds:.0f} s"
         assert now - begun < most_seconds, f"waited for {what}: not within {most_seconds:.0f} s"
         pause = (now - asked) * (1 / POLL_SHARE - 1)
-        time.sleep(min(max(POLL_SECONDS, pause), LOOK_SECONDS))  # a first look may start servers
+        time.sleep(min(max(POLL_SECONDS, pause), MOST_POLL_SECONDS))
 
 
 def crowding() -> float:
