@@ -1,5 +1,6 @@
 """What holds for every test: its environment, its marker, and skips that count as failures."""
 
+import compileall
 import faulthandler
 import gc
 import os
@@ -7,10 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.reports import CollectReport, TestReport
 from hypothesis import settings
@@ -35,10 +37,13 @@ settings.register_profile("quick", max_examples=20, deadline=None)
 settings.load_profile("suite")  # or the one of --hypothesis-profile
 
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+CODE = ("agents", "benchmarks", "genesis_fp16", "infrastructure", "tests")
 FOLDERS = (  # fast ones first
     *("architecture", "infrastructure", "benchmarks", "docs", "examples", "scripts"),
     *("genesis_fp16", "deploy", "agents", "e2e"),
 )
+WAITING, LONGEST = {"deploy", "e2e", "genesis_fp16"}, {"e2e", "ray"}
 PROCESS_FOLDERS = {"command", "e2e", "probe"}
 PROCESS_FIXTURES = {
     "_preloaded",
@@ -82,30 +87,70 @@ def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         yield server
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what is in the background deaf to interrupts, and so would be all children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        _compile(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+
+
+def _compile(config: pytest.Config, number: int, count: int) -> None:
+    """Compile a part of our code for all workers; in a new clone each would compile all of it.
+
+    What cannot be compiled or written is left to the import, which tells.
+    """
+    if config.getoption("assertmode") != "rewrite":
+        return
+    paths = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
+    for path in paths[number::count]:
+        if not (path.name == "conftest.py" or path.name.startswith("test_")):
+            compileall.compile_file(path, quiet=2)
+            continue
+        compiled = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
+        with suppress(OSError, SyntaxError, ValueError):
+            if not compiled.exists():
+                compiled.parent.mkdir(parents=True, exist_ok=True)
+                source, code = rewrite._rewrite_test(path, config)
+                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, compiled)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts processes, and begin with fast folders; where workers share the files, last.
-
-    A file is run by one worker: one of minutes that came last would keep one core alone.
-    """
+    """Mark what starts processes, and begin with fast folders; workers end with them."""
     for item in items:
         if _starts_processes(item):
             item.add_marker("process")
     if hasattr(config, "workerinput"):
-        long = {item.path for item in items if item.get_closest_marker("process")}
-        items.sort(key=lambda item: (item.path not in long, "e2e" not in item.path.parts))
+        long = dict.fromkeys(item.path for item in items if item.get_closest_marker("process"))
+        places = _places([*long])
+        items.sort(key=lambda item: places.get(item.path, 1.0))
     else:
         items.sort(key=_place)
 
 
+def _places(files: list[Path]) -> dict[Path, float]:
+    """Order of files of which each is run by one of the workers, from 0 to 1.
+
+    Files that mostly wait alternate with those that compute: all workers at files of one kind
+    would leave cores idle, or crowd them. The longest come first, so that no worker ends alone.
+    """
+    waiting = [file for file in files if WAITING.intersection(_folders(file))]
+    waiting.sort(key=lambda file: not LONGEST.intersection(_folders(file)))
+    computing = [file for file in files if file not in waiting]
+    return {
+        file: number / len(kind)
+        for kind in (waiting, computing)
+        for number, file in enumerate(kind)
+    }
+
+
 def _place(item: pytest.Item) -> int:
-    folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+    folder = _folders(item.path)[0]
     return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
+
+
+def _folders(file: Path) -> tuple[str, ...]:
+    return file.relative_to(TESTS).parts if file.is_relative_to(TESTS) else ("",)
 
 
 def _starts_processes(item: pytest.Item) -> bool:
