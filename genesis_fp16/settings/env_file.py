@@ -38,7 +38,8 @@ _FLAG = re.compile(  # however its words are joined, and all that follows it
     r"(?:GENESIS[\s_.-]{1,3})?ENABLE[\s_.-]{0,3}FP16[\s_.-]{0,3}TRAINING(?!\w)(.{0,80})",
     re.ASCII | re.IGNORECASE,
 )
-_WORD = re.compile(r"\w+", re.ASCII)
+_WORD = re.compile(r"\w+|!", re.ASCII)  # "!true" is not true
+_LINE_END = re.compile(r"\r\n?|\n")  # others may stand in a comment
 _BLANK = re.compile(r"[ \t]*(#[^\r]*)?")
 _PLAIN = re.compile(r"(\w+)=((?:[!-~](?:[ -~]*[!-~])?)?)", re.ASCII)
 _NOT_PLAIN = re.compile(r"['\"\\]| #")
@@ -95,7 +96,7 @@ def find_assignments(path: Path) -> Iterator[tuple[str, Variable]]:
         encoding = "utf-16"
     elif b"\0" in content[:2]:
         encoding = "utf-16-be" if content[:1] == b"\0" else "utf-16-le"
-    lines = content.decode(encoding, errors="replace").splitlines()
+    lines = _LINE_END.split(content.decode(encoding, errors="replace"))
     for number, line in enumerate(lines, start=1):
         source = f"{visible(str(path))} line {number}"
         if flag := _FLAG.match(line):

@@ -180,7 +180,8 @@ def _means_fp32(name: str, value: str) -> bool:
     """Whether *name* looks like the rollback flag, and *value* like false."""
     if name == ROLLBACK_FLAG:
         is_true = value in (*TRUE_TEXTS, *_OTHER_TRUE_TEXTS)
-        return not is_true and not difflib.get_close_matches(value, ["true"], cutoff=0.75)
+        is_true = is_true or bool(difflib.get_close_matches(value, ["true"], cutoff=0.75))
+        return not is_true or value.startswith("un")
     if "DISABLE" in name:
         return _looks_like_flag(name) and value in TRUE_TEXTS
     is_false = value in (*FALSE_TEXTS, *_OTHER_FALSE_TEXTS)

@@ -229,7 +229,7 @@ def check_store_url(url: str) -> str:
         raise ValueError("a folder is not named here: put GENESIS_HOME on the shared folder")
     if parts.scheme in _BLOCKING:
         raise ValueError(f"it cannot be used: {_blocks(parts.scheme)}")
-    if not {"@", ":"}.isdisjoint(parts.netloc) or parts.query or parts.fragment:
+    if not {"@", ":", "%"}.isdisjoint(parts.netloc) or parts.query or parts.fragment:
         raise ValueError(
             "it must end after its path and name no user: credentials come from the environment, "
             "as the file system's package reads them"

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
+from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.remote_attempt import FENCE_FILE
 from genesis_fp16.executors.job_files import read_order, read_result
 from genesis_fp16.executors.object_store.mirror import AttemptMirror
 from genesis_fp16.system.object_store import ObjectStore
-from infrastructure.files import write_atomically
+from infrastructure.files import open_regular, write_atomically
 
 LAUNCHER = ("-P", "-m", "genesis_fp16.worker.stored")
 HOME_FILE = "store-id"  # in the home: the folder of the store that is this home's alone
 RETRY_SECONDS = 60.0  # after a store that could not be cleaned
 _HOME_ID = re.compile(r"[0-9a-f]{16}")
+_LONGEST_ID = 100  # bytes that are read of the file
 
 log = structlog.get_logger()
+
+
+class HomeIdError(GenesisError, OSError):
+    """The file with this home's name in the store cannot be read."""
+
+    exit_code = os.EX_IOERR
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(
+            f"{path} cannot be read: {error.strerror}; put the file back, or make it readable; "
+            "if no job of this home runs remove it, and a new one is made"
+        )
 
 
 class Mirrors:
@@ -39,6 +53,7 @@ class Mirrors:
         store: The part of it that is this home's alone.
 
     Raises:
+        HomeIdError: The file `store-id` of the home cannot be read.
         OSError: The home cannot be written.
     """
 
@@ -109,11 +124,18 @@ class Mirrors:
 def _home_id(home: Path) -> str:
     """The name of this home in a store, made at the first call."""
     path = home / HOME_FILE
-    with suppress(FileNotFoundError):
-        found = path.read_text(errors="replace").strip()
+    try:
+        with open_regular(path) as file:
+            found = file.read(_LONGEST_ID).decode(errors="replace").strip()
+    except FileNotFoundError:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HomeIdError(path, error) from error
+    else:
         if _HOME_ID.fullmatch(found):
             return found
-    home.mkdir(parents=True, exist_ok=True)
+        consequence = "jobs that still run are lost, and their objects stay in the store"
+        log.warning("store_id_replaced", path=str(path), consequence=consequence)
     made = secrets.token_hex(8)
     write_atomically(path, made)
     return made

@@ -341,6 +341,8 @@ def test_a_pipe_or_an_oversized_file_changes_nothing(running: Running) -> None:
         b"ENABLE_FP16_TRAINING" + b" " * 200_000 + b"!\n",  # read at once, not in minutes
         b"ENABLE_FP16_TRAINING=none\n",
         b"ENABLE_FP16_TRAINING=maybe\n",
+        b"ENABLE_FP16_TRAINING=untrue\n",
+        b"ENABLE_FP16_TRAINING=!true\n",
         b"ENABLE_FP16_TRAINING=00\n",
         b"ENABLE_FP16_TRAINING=$FLAG\n",
         b"ENABLE_FP16_TRAINING=\xe2\x80\x9cfalse\xe2\x80\x9d\n",  # curly quotes
@@ -379,6 +381,7 @@ def test_a_wrong_line_that_was_meant_to_demand_fp32_does(running: Running, conte
         "DISABLE_FP16_TRAINING=false\n",
         "# ENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=lots\n",
         "; ENABLE_FP16_TRAINING=false\nFP16_LOSS_SCALE=lots\n",
+        "# one\u2028ENABLE_FP16_TRAINING=false\x0cENABLE_FP16_TRAINING=0\nFP16_LOSS_SCALE=lots\n",
         "FP16_LOSS_SCALE" + " " * 200_000 + "!\n",
         "GENESIS_AGENTS__A__FP16_ENABLED=false\n",
     ],

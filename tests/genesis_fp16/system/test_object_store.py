@@ -16,6 +16,7 @@ def test_an_object_store_is_named(url: str) -> None:
         "s3://user:hunter2@bucket/x",
         "s3://KEY:hunter2:bucket/x",
         "s3://KEY:hunter2",
+        "s3://KEY%3Ahunter2%40bucket/x",
         "sftp://hunter2/x",
         "s3://hunter2@bucket",
         "s3://bucket/x?key=hunter2",

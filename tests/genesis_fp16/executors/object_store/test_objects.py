@@ -12,6 +12,7 @@ from fsspec.registry import _registry
 from structlog.testing import capture_logs
 
 from genesis_fp16.domain.attempt import Attempt
+from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.remote_attempt import Claim, JobOrder
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
@@ -27,6 +28,7 @@ from genesis_fp16.domain.stored_attempt import (
 )
 from genesis_fp16.executors.job_files import write_fence, write_order
 from genesis_fp16.executors.object_store import AttemptMirror, Mirrors
+from genesis_fp16.executors.object_store.mirrors import HOME_FILE
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import Settings
 from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
@@ -233,6 +235,23 @@ def test_objects_of_a_run_whose_folder_is_gone_are_removed(
     kept = ["genesis-a-r2-1-0/inputs/0-1"]
     wait_until(lambda: mine.names() == kept, "the end of the first run's objects")
     assert len(theirs.names()) == 2
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_an_id_of_the_home_that_cannot_be_read_ends_the_start(
+    store: ObjectStore, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / HOME_FILE)
+    with pytest.raises(GenesisError, match=r"store-id cannot be read: .* remove it"):
+        Mirrors(store, tmp_path)
+
+
+def test_a_damaged_id_of_the_home_is_replaced_and_said(store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / HOME_FILE).write_bytes(b"\xff" * 1000)
+    with capture_logs() as logs:
+        made = Mirrors(store, tmp_path).store.url
+    assert "store_id_replaced" in [each["event"] for each in logs]
+    assert Mirrors(store, tmp_path).store.url == made
 
 
 def test_many_small_files_do_not_make_one_huge_update(
