@@ -1,6 +1,5 @@
 """What holds for every test: its environment, its marker, and skips that count as failures."""
 
-import compileall
 import faulthandler
 import gc
 import os
@@ -8,11 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from _pytest.assertion import rewrite
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.reports import CollectReport, TestReport
 from hypothesis import settings
@@ -37,8 +35,6 @@ settings.register_profile("quick", max_examples=20, deadline=None)
 settings.load_profile("suite")  # or the one of --hypothesis-profile
 
 TESTS = Path(__file__).parent
-ROOT = TESTS.parent
-CODE = ("agents", "benchmarks", "genesis_fp16", "infrastructure", "tests")
 FOLDERS = (  # fast ones first
     *("architecture", "infrastructure", "benchmarks", "docs", "examples", "scripts"),
     *("genesis_fp16", "deploy", "agents", "e2e"),
@@ -87,32 +83,10 @@ def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         yield server
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """A shell starts what is in the background deaf to interrupts, and so would be all children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if (worker := getattr(config, "workerinput", None)) is not None:
-        _compile(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
-
-
-def _compile(config: pytest.Config, number: int, count: int) -> None:
-    """Compile a part of our code for all workers; in a new clone each would compile all of it.
-
-    What cannot be compiled or written is left to the import, which tells.
-    """
-    if config.getoption("assertmode") != "rewrite":
-        return
-    paths = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
-    for path in paths[number::count]:
-        if not (path.name == "conftest.py" or path.name.startswith("test_")):
-            compileall.compile_file(path, quiet=2)
-            continue
-        compiled = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
-        with suppress(OSError, SyntaxError, ValueError):
-            if not compiled.exists():
-                compiled.parent.mkdir(parents=True, exist_ok=True)
-                source, code = rewrite._rewrite_test(path, config)
-                rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, compiled)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
