@@ -38,6 +38,7 @@ MOST_INLINE = 1 << 24  # bytes of all such files of an update, or of the order
 START_NAME = re.compile(r"[0-9a-f]{16}")  # of a start of a job
 STORED_FILE = "stored.json"  # in the attempt's folder: how far its updates were applied
 NOT_FROM_JOBS = (SPEC_FILE, ORDER_FILE, STORED_FILE, "commands.ndjson", "claim.json")
+_DEEPEST = 100  # parts of the name of a file that a job sends: thousands take seconds
 
 
 def command_name(number: int) -> str:
@@ -142,10 +143,10 @@ def target_of(path: str, home: Path, attempt_folder: Path, agent_folder: Path) -
     """Where a job's file belongs in *home*; None if it may not write there.
 
     A job may write in its agent's folder, in its run's, and of attempts in its own alone, but not
-    over what the daemon itself writes there.
+    over what the daemon itself writes there, and not below hundreds of folders.
     """
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+    if not 0 < len(parts) <= _DEEPEST or path.startswith("/") or ".." in parts or "\0" in path:
         return None
     found, run_folder = home.joinpath(*parts), attempt_folder.parents[1]
     if found.is_relative_to(attempt_folder):

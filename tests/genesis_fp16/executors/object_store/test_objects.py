@@ -201,7 +201,7 @@ def test_a_file_where_a_folder_is_costs_no_other_file(
         (run / name).mkdir()
         (run / name / "1").write_bytes(b"old")
     log = f"{spec.attempt_folder.relative_to(home)}/worker.log"
-    names = ("file/1", "folder", "theirs", "x" * 300, f"{'x' * 300}/1")
+    names = ("file/1", "folder", "theirs", "x" * 300, f"{'x' * 300}/1", f"{'x/' * 1900}1")
     announce(store, spec)
     for number, last in enumerate(("first", "second")):  # again, as after the daemon's death
         update = Update(
@@ -218,7 +218,7 @@ def test_a_file_where_a_folder_is_costs_no_other_file(
         assert (run / name).read_bytes() == b"new", name
     assert (run / "theirs" / "1").read_bytes() == b"old"
     refused = [each for each in logs if each["event"] == "job_file_refused"]
-    assert len(refused) == 2 * 4, "the log, the other folder, and the two long names"
+    assert len(refused) == 2 * 5, "the log, the other folder, and the three long names"
     assert refused[0]["file"] == repr(log)
     assert refused[0]["error"] == "Is a directory"
 
