@@ -252,7 +252,7 @@ def storm(
         daemon.wait_for(lambda: daemon.metrics().value(saved, agent="storm") > 0, "to save")
         os.kill(worker_of("storm", daemon), signal.SIGKILL)
         told("GenesisOverflowStorm", "storm")
-        daemon.configure(ENABLE_FP16_TRAINING="maybe")
+        daemon.configure(ENABLE_FP16_TRAINING="treu")
         told("GenesisConfigReloadFailed")
         daemon.configure(ENABLE_FP16_TRAINING="false")
         seen('genesis_precision_rollbacks_total{agent="quick", reason="flag"}')
