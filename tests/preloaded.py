@@ -32,6 +32,8 @@ from typing import Any, NoReturn
 
 import psutil
 
+from genesis_fp16.worker.collector_pause import collector_paused
+
 MODULES = (
     "agents.se_darwin_agent",
     "alembic.command",
@@ -49,8 +51,10 @@ OF_POLICIES = (
     "transformers.models.llama.modeling_llama",
     "infrastructure.policy.models",
 )
+OF_TESTS = ("hypothesis", "pytest")
 PROGRAM = "genesis-fp16"
 CODE = "-c"
+OF_TEST_WORKERS = ["-u"]  # the options that pytest-xdist starts ``python -c CODE`` with
 # As code for ``python -P -c``: run a file with its arguments, as ``python FILE`` would.
 RUN_FILE = """
 import os, runpy, sys
@@ -92,8 +96,9 @@ _FIRST_HIGH_DESCRIPTOR = 200
 def preload() -> None:
     """Import what daemons and workers need; call it once, before `fork_daemon`."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    for module in MODULES:
-        importlib.import_module(module)
+    with collector_paused():
+        for module in MODULES:
+            importlib.import_module(module)
 
 
 def run_program() -> NoReturn:
@@ -105,9 +110,9 @@ def run_program() -> NoReturn:
     _exit_with(main)
 
 
-def start_server() -> None:
-    """Start the process from which `ForkedPopen` and test workers are forked, unless it runs."""
-    _CONTEXT.set_forkserver_preload([*MODULES, *OF_POLICIES, __name__])  # those that are installed
+def _start_server() -> None:
+    """Start the process that `ForkedPopen` forks from, unless it runs."""
+    _CONTEXT.set_forkserver_preload(["tests.server_of_forks"])
     multiprocessing.forkserver.ensure_running()
 
 
@@ -188,7 +193,7 @@ class _Base:
         parent = os.getpid()
         self._lock = threading.Lock()
         if from_server:
-            start_server()
+            _start_server()
             _CONTEXT.Process(target=_serve_forks, args=(theirs, None), daemon=True).start()
         elif not os.fork():
             ours.close()
@@ -212,7 +217,8 @@ class _Base:
 def _serve_forks(requests: socket.socket, parent: int | None) -> NoReturn:
     _die_with(parent or os.getppid())
     os.setsid()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # this is no process of whoever reads it
+    for number in (0, 1):  # this is no process of whoever reads or writes there
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
     while True:
         message, received, _, _ = socket.recv_fds(requests, 1 << 20, 64)
         if not message:
@@ -248,6 +254,8 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
 
             _exit_with(main)
         if request["module"] == CODE:
+            if request["is_test_worker"]:
+                ForkedPopen.base = _Base(from_server=False)
             code = sys.argv.pop(1)
             _exit_with(lambda: exec(code, {"__name__": "__main__"}))
         _exit_with(lambda: runpy.run_module(request["module"], run_name="__main__", alter_sys=True))
@@ -319,7 +327,7 @@ PlainPopen = subprocess.Popen
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
     """Forks the program, `PRELOADED` modules and ``python -P -c`` from the base; the rest starts.
 
-    Modules with or without ``-P`` and ``-u``.
+    Modules with or without ``-P`` and ``-u``; and the workers of pytest-xdist, each with a base.
 
     What it forks does so in turn. A drop-in replacement for `subprocess.Popen`.
     """
@@ -344,7 +352,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             module, arguments = PROGRAM, command[1:]
         elif is_python and what[:1] == ["-m"] and what[1] in PRELOADED:
             module, arguments = what[1], what[2:]
-        elif is_python and what[:1] == [CODE] and options == ["-P"]:
+        elif is_python and what[:1] == [CODE] and options in (["-P"], OF_TEST_WORKERS):
             module, arguments = CODE, what[1:]
         else:
             super()._execute_child(args, *rest)  # type: ignore[misc]
@@ -362,6 +370,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             "environment": dict(environment),
             "folder": str(given["cwd"] or Path.cwd()),
             "in_folder": is_python and "-P" not in options,
+            "is_test_worker": options == OF_TEST_WORKERS,
             "new_session": given["start_new_session"],
         }
         self.pid = self.start_base().spawn(request, descriptors)
