@@ -51,7 +51,7 @@ OF_POLICIES = (
     "transformers.models.llama.modeling_llama",
     "infrastructure.policy.models",
 )
-OF_TESTS = ("hypothesis", "pytest")
+OF_TESTS = ("genesis_fp16.api.app", "hypothesis", "matplotlib.figure", "pytest", "scipy.stats")
 PROGRAM = "genesis-fp16"
 CODE = "-c"
 OF_TEST_WORKERS = ["-u"]  # the options that pytest-xdist starts ``python -c CODE`` with
@@ -73,6 +73,7 @@ PRELOADED = (  # as named on a command line
     "agents.se_darwin.command.child",
     GPU_SECTION,
     "benchmarks.gpu.sections.ranks",
+    "genesis_fp16.api",
     "genesis_fp16.plugins.probe",
     "genesis_fp16.worker",
     "genesis_fp16.worker.spare",
