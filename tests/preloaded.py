@@ -51,7 +51,10 @@ OF_POLICIES = (
     "transformers.models.llama.modeling_llama",
     "infrastructure.policy.models",
 )
-OF_TESTS = ("genesis_fp16.api.app", "hypothesis", "matplotlib.figure", "pytest", "scipy.stats")
+OF_TESTS = (
+    *("genesis_fp16.api.app", "genesis_fp16.worker.stored.attempt", "botocore.session"),
+    *("hypothesis", "matplotlib.figure", "moto.server", "pytest", "scipy.stats"),
+)
 PROGRAM = "genesis-fp16"
 CODE = "-c"
 OF_TEST_WORKERS = ["-u"]  # the options that pytest-xdist starts ``python -c CODE`` with
@@ -77,6 +80,7 @@ PRELOADED = (  # as named on a command line
     "genesis_fp16.plugins.probe",
     "genesis_fp16.worker",
     "genesis_fp16.worker.spare",
+    "genesis_fp16.worker.stored",
     FLEET,
     GROUP,
     "infrastructure.precision_lab.sweep.worker",

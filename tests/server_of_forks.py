@@ -5,11 +5,13 @@ which then have pages of their own where they had shared them.
 """
 
 import importlib
+import sys
 from contextlib import suppress
 
 from genesis_fp16.worker.collector_pause import collector_paused
 from tests.preloaded import OF_POLICIES, OF_TESTS, preload
 
+sys.dont_write_bytecode = False  # as in `tests.conftest`, for all that is forked
 with collector_paused():
     preload()
     for module in (*OF_TESTS, *OF_POLICIES):
