@@ -89,12 +89,6 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes() -> None:
-    """Fork the workers: each saves the CPU seconds of the imports, and shares their memory."""
-    subprocess.Popen = ForkedPopen  # type: ignore[misc]
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts processes, and begin with fast folders; workers end with them."""
     for item in items:

@@ -32,8 +32,6 @@ from typing import Any, NoReturn
 
 import psutil
 
-from genesis_fp16.worker.collector_pause import collector_paused
-
 MODULES = (
     "agents.se_darwin_agent",
     "alembic.command",
@@ -51,13 +49,8 @@ OF_POLICIES = (
     "transformers.models.llama.modeling_llama",
     "infrastructure.policy.models",
 )
-OF_TESTS = (
-    *("genesis_fp16.api.app", "genesis_fp16.worker.stored.attempt", "botocore.session"),
-    *("hypothesis", "matplotlib.figure", "moto.server", "pytest", "scipy.stats"),
-)
 PROGRAM = "genesis-fp16"
 CODE = "-c"
-OF_TEST_WORKERS = ["-u"]  # the options that pytest-xdist starts ``python -c CODE`` with
 # As code for ``python -P -c``: run a file with its arguments, as ``python FILE`` would.
 RUN_FILE = """
 import os, runpy, sys
@@ -76,11 +69,9 @@ PRELOADED = (  # as named on a command line
     "agents.se_darwin.command.child",
     GPU_SECTION,
     "benchmarks.gpu.sections.ranks",
-    "genesis_fp16.api",
     "genesis_fp16.plugins.probe",
     "genesis_fp16.worker",
     "genesis_fp16.worker.spare",
-    "genesis_fp16.worker.stored",
     FLEET,
     GROUP,
     "infrastructure.precision_lab.sweep.worker",
@@ -101,9 +92,8 @@ _FIRST_HIGH_DESCRIPTOR = 200
 def preload() -> None:
     """Import what daemons and workers need; call it once, before `fork_daemon`."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    with collector_paused():
-        for module in MODULES:
-            importlib.import_module(module)
+    for module in MODULES:
+        importlib.import_module(module)
 
 
 def run_program() -> NoReturn:
@@ -115,9 +105,9 @@ def run_program() -> NoReturn:
     _exit_with(main)
 
 
-def _start_server() -> None:
-    """Start the process that `ForkedPopen` forks from, unless it runs."""
-    _CONTEXT.set_forkserver_preload(["tests.server_of_forks"])
+def start_server() -> None:
+    """Start the process from which `ForkedPopen` and test workers are forked, unless it runs."""
+    _CONTEXT.set_forkserver_preload([*MODULES, *OF_POLICIES, __name__])  # those that are installed
     multiprocessing.forkserver.ensure_running()
 
 
@@ -198,7 +188,7 @@ class _Base:
         parent = os.getpid()
         self._lock = threading.Lock()
         if from_server:
-            _start_server()
+            start_server()
             _CONTEXT.Process(target=_serve_forks, args=(theirs, None), daemon=True).start()
         elif not os.fork():
             ours.close()
@@ -222,8 +212,7 @@ class _Base:
 def _serve_forks(requests: socket.socket, parent: int | None) -> NoReturn:
     _die_with(parent or os.getppid())
     os.setsid()
-    for number in (0, 1):  # this is no process of whoever reads or writes there
-        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # this is no process of whoever reads it
     while True:
         message, received, _, _ = socket.recv_fds(requests, 1 << 20, 64)
         if not message:
@@ -259,8 +248,6 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
 
             _exit_with(main)
         if request["module"] == CODE:
-            if request["is_test_worker"]:
-                ForkedPopen.base = _Base(from_server=False)
             code = sys.argv.pop(1)
             _exit_with(lambda: exec(code, {"__name__": "__main__"}))
         _exit_with(lambda: runpy.run_module(request["module"], run_name="__main__", alter_sys=True))
@@ -332,7 +319,7 @@ PlainPopen = subprocess.Popen
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
     """Forks the program, `PRELOADED` modules and ``python -P -c`` from the base; the rest starts.
 
-    Modules with or without ``-P`` and ``-u``; and the workers of pytest-xdist, each with a base.
+    Modules with or without ``-P`` and ``-u``.
 
     What it forks does so in turn. A drop-in replacement for `subprocess.Popen`.
     """
@@ -357,7 +344,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             module, arguments = PROGRAM, command[1:]
         elif is_python and what[:1] == ["-m"] and what[1] in PRELOADED:
             module, arguments = what[1], what[2:]
-        elif is_python and what[:1] == [CODE] and options in (["-P"], OF_TEST_WORKERS):
+        elif is_python and what[:1] == [CODE] and options == ["-P"]:
             module, arguments = CODE, what[1:]
         else:
             super()._execute_child(args, *rest)  # type: ignore[misc]
@@ -375,7 +362,6 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             "environment": dict(environment),
             "folder": str(given["cwd"] or Path.cwd()),
             "in_folder": is_python and "-P" not in options,
-            "is_test_worker": options == OF_TEST_WORKERS,
             "new_session": given["start_new_session"],
         }
         self.pid = self.start_base().spawn(request, descriptors)

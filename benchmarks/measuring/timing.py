@@ -32,7 +32,6 @@ def interleave(
     order = list(blocks)
     generator = torch.Generator().manual_seed(seed)
     costs = []
-    frozen_before = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()  # makes the collection before each round short
     try:
@@ -41,8 +40,7 @@ def interleave(
             shuffled = torch.randperm(len(order), generator=generator).tolist()
             costs.append({order[i]: blocks[order[i]]() for i in shuffled})
     finally:
-        if not frozen_before:  # unfreezing knows all or nothing
-            gc.unfreeze()
+        gc.unfreeze()
     return costs
 
 

@@ -23,8 +23,9 @@ from infrastructure.events.command import Stop
 from infrastructure.events.event import Finished
 from tests.genesis_fp16.new_store import new_store
 from tests.genesis_fp16.postgres import in_new_schema, running_server
+from tests.genesis_fp16.preloaded_worker import PreloadedWorker
 from tests.patience import wait_until
-from tests.preloaded import ForkedPopen
+from tests.preloaded import ForkedPopen, start_server
 
 # Typer evaluates the signatures of all commands, four times each, whenever the program is called.
 typer.main.get_params_from_function = cache(typer.main.get_params_from_function)
@@ -218,10 +219,14 @@ class WorkerAttempt:
         if events is not None:
             self.spec.events_path.symlink_to(events)
         log = log or attempt_folder / "worker.log"
+        self.process: PreloadedWorker | subprocess.Popen[bytes]
+        if preloaded and self.spec.processes_per_run == 1:
+            self.process = PreloadedWorker(path, log, os.environ)
+            return
         module = "worker" if self.spec.processes_per_run == 1 else "worker.group"
         popen = ForkedPopen if preloaded else subprocess.Popen
         with log.open("wb") as output:
-            self.process: subprocess.Popen[bytes] = popen(
+            self.process = popen(
                 [sys.executable, "-P", "-m", f"genesis_fp16.{module}", str(path)],
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -281,7 +286,7 @@ def spec(tmp_path: Path) -> RunSpec:
 
 @pytest.fixture(scope="session")
 def _preloaded() -> None:
-    ForkedPopen.start_base()
+    start_server()
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from benchmarks.measuring.ports import free_port
 from infrastructure.events import EventTail
 from infrastructure.events.event import Started
 from tests.patience import wait_until
+from tests.preloaded import start_server
 
 ROOT = Path(__file__).resolve().parents[3]
 AGENTS = Path(__file__).resolve().parents[1]
@@ -209,6 +210,7 @@ def storm(
     """A storm from its beginning to its end, with everything else that an operator may meet."""
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         pytest.skip(f"{' and '.join(missing)} not installed: apt-get install them")
+    start_server()  # it imports while the programs start
     folder = tmp_path_factory.mktemp("monitoring")
     daemon = daemon_class(folder / "daemon", python_path=plugins)
     daemon.configure(

@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -20,7 +19,6 @@ from genesis_fp16.domain.precision import Device
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, Store
 from tests.genesis_fp16.new_store import new_store
-from tests.preloaded import ForkedPopen
 
 TOKEN = "a-token-for-tests-0123456789"
 DEVICE = Device(accelerator=False, fp16=False, bf16=False, cpu_half=True, name="cpu")
@@ -93,7 +91,6 @@ def serve_api(
 ) -> Iterator[Callable[..., Served]]:
     """Serve a new home, locked as by a daemon; all processes are gone afterwards."""
     with ExitStack() as stack:
-        stack.enter_context(pytest.MonkeyPatch.context()).setattr(subprocess, "Popen", ForkedPopen)
 
         def serve(**changes: object) -> Served:
             folder = tmp_path_factory.mktemp("api")

@@ -14,10 +14,8 @@ from pathlib import Path
 import psutil
 
 from tests.patience import wait_until
-from tests.preloaded import ForkedPopen
 
 BUCKET = "fleet"
-SERVE = "from moto.server import main; main()"
 _STOP_SECONDS = 10.0
 
 
@@ -31,8 +29,8 @@ class ObjectServer:
 
     def __init__(self, folder: Path) -> None:
         with (folder / "moto.log").open("wb") as log:
-            self._process = ForkedPopen(
-                [sys.executable, "-P", "-c", SERVE, "-H", "127.0.0.1", "-p", "0"],
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -20,7 +20,6 @@ from genesis_fp16.executors.remote import (
     RemoteExecutor,
 )
 from tests.genesis_fp16.executors.contract import remote_executor
-from tests.preloaded import ForkedPopen
 
 
 class ProcessCluster:
@@ -75,7 +74,7 @@ class ProcessCluster:
     def start(self, job: JobRequest) -> None:
         log_path = Path(os.devnull) if job.folder is None else job.folder / ENGINE_LOG
         with log_path.open("ab") as log:
-            self.jobs[job.name] = ForkedPopen(
+            self.jobs[job.name] = subprocess.Popen(
                 job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 

@@ -8,14 +8,21 @@ from genesis_fp16.worker.collector_pause import collector_paused
 
 
 def test_what_is_made_meanwhile_is_left_out_of_collections() -> None:
-    with collector_paused():
-        assert not gc.isenabled()
-        made = [[]]
-    assert gc.isenabled()
-    assert not any(each is made for each in gc.get_objects())
+    try:
+        with collector_paused():
+            assert not gc.isenabled()
+            made = [[]]
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+        assert not any(each is made for each in gc.get_objects())
+    finally:
+        gc.unfreeze()
 
 
 def test_an_error_leaves_the_collector_on() -> None:
-    with pytest.raises(ImportError), collector_paused():
-        raise ImportError
-    assert gc.isenabled()
+    try:
+        with pytest.raises(ImportError), collector_paused():
+            raise ImportError
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
